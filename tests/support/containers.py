@@ -132,11 +132,11 @@ def write_plain_fp8(path: Path, whole: Weights, dtype: torch.dtype = torch.float
 # ---- GGUF ---------------------------------------------------------------------------------------
 
 
-def write_gguf(path: Path, whole: Weights, kind: str, prefix: str = "") -> dict[str, Any]:
+def write_gguf(path: Path, whole: Weights, kind: str, prefix: str = "", *, unpacked: bool = True) -> dict[str, Any]:
     """As the ComfyUI converters write Wan: small tensors float32, the patch embedding flattened with its shape beside.
 
-    Returns the package's own dequantised values by name. Kinds the package cannot quantize get random blocks, which is
-    all the same to a reader.
+    Returns the package's own dequantised values by name, those of packed linears where they are `unpacked`. Kinds the
+    package cannot quantize get random blocks, which is all the same to a reader.
     """
     import gguf
     import numpy
@@ -149,7 +149,8 @@ def write_gguf(path: Path, whole: Weights, kind: str, prefix: str = "") -> dict[
         if name in block_linears(whole):
             packed = _packed(data, chosen, numbers)
             writer.add_tensor(prefix + name, packed, raw_dtype=chosen)
-            expected[name] = torch.from_numpy(gguf.quants.dequantize(packed, chosen).copy())
+            if unpacked:
+                expected[name] = torch.from_numpy(gguf.quants.dequantize(packed, chosen).copy())
             continue
         if data.ndim > 4:
             writer.add_array(f"comfy.gguf.orig_shape.{prefix}{name}", [int(size) for size in data.shape])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -99,6 +100,7 @@ def header(shapes: Shapes, file_name: str | Path, prefix: str = "", *, diffusers
     return CheckpointHeader(Path(file_name), tensors, {}, 0)
 
 
+@functools.cache
 def to_diffusers(name: str) -> str:
     for pattern, replacement in _TO_DIFFUSERS:
         name, found = re.subn(pattern, replacement, name)

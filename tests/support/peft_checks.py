@@ -1,7 +1,8 @@
 """What `check_peft` says beside other packages: the folder of each comes first on sys.path.
 
-Arguments: folders; "-" is a Python without torchao. Prints a line of JSON for each: its sentence. Every one has a
-process of its own, forked when torch is imported and none of the packages that are in question.
+Arguments: folders; "-" is a Python without torchao, "no file" one that may open no more files. Prints a line of JSON
+for each: its sentence. Every one has a process of its own, forked when torch is imported and none of the packages that
+are in question.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -31,6 +33,8 @@ def sentence() -> str:
 def main(folder: str) -> None:
     if folder == "-":
         sys.modules["torchao"] = None  # type: ignore[assignment]
+    elif folder == "no file":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))
     else:
         sys.path.insert(0, folder)
     print(json.dumps(sentence()), flush=True)  # noqa: T201

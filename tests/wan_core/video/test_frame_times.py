@@ -83,6 +83,12 @@ def moving_clip(path: Path, codec: str, options: dict[str, str], times_ms: list[
     return path
 
 
+@pytest.fixture(scope="session")
+def moving(tmp_path_factory) -> Path:
+    """Where clips lie that each PyAV reads."""
+    return tmp_path_factory.mktemp("moving")
+
+
 UNEVEN_MS = [3000 + 40 * number + 17 * (number % 3) for number in range(125)]
 
 
@@ -100,14 +106,16 @@ UNEVEN_MS = [3000 + 40 * number + 17 * (number % 3) for number in range(125)]
         ("late.mkv", "libx264", {"g": "30", "bf": "3"}, UNEVEN_MS),
     ],
 )
-def test_a_window_late_in_a_file_is_what_reading_from_the_start_gives(video, tmp_path, name, codec, options, times_ms):
+def test_a_window_late_in_a_file_is_what_reading_from_the_start_gives(video, moving, name, codec, options, times_ms):
     """Such windows begin at the key frame before them; the same frames must come out, to the last bit."""
-    path = moving_clip(tmp_path / name, codec, options, times_ms)
+    path = moving / name
+    if not path.exists():
+        moving_clip(path, codec, options, times_ms)
     size = {"fps": 16, "width": 96, "height": 64}
     count = video.probe(path).frames_at(16)
     whole_times: list[float] = []
     whole = video.read(path, **size, num_frames=count, times=whole_times)
-    for first in (*range(30, count - 9, 11), count - 9):
+    for first in (30, 41, count - 9):
         times: list[float] = []
         window = video.read(path, **size, num_frames=9, start_s=first / 16, times=times)
         np.testing.assert_array_equal(window, whole[first : first + 9])

@@ -120,11 +120,11 @@ def test_the_child_dies_with_its_parent(make_clip, tmp_path, busy):
     assert wait_until(lambda: not is_running(pid))
 
 
-@pytest.mark.lasts(2)
-def test_ten_children_in_a_row_leave_no_threads(make_clip):
+@pytest.mark.lasts(1)
+def test_children_in_a_row_leave_no_threads(make_clip):
     path = make_clip("a.mp4")
     before = threading.active_count()
-    for _ in range(10):
+    for _ in range(4):
         with VideoProcess() as video:
             video.probe(path)
     assert threading.active_count() == before
@@ -156,6 +156,6 @@ def test_hundreds_of_probes_take_about_a_second(make_clip):
     with VideoProcess() as video:
         video.probe(path)
         start = time.monotonic()
-        for _ in range(300):
+        for _ in range(150):
             video.probe(path)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 2.5

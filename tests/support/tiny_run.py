@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from tests.support.forked import ForkServer
 from wan_core.cache import CacheItem, CacheSet, LatentCache
@@ -51,6 +52,12 @@ def random_weights(shape: WanShape = TINY, seed: int = 0) -> dict[str, torch.Ten
     return weights
 
 
+@lru_cache(maxsize=4)
+def _file_of(shape: WanShape, seed: int = 0) -> bytes:
+    """The base file that holds them; tests make the same few over and over."""
+    return save(random_weights(shape, seed))
+
+
 def _kind_of(shape: WanShape) -> ConditionKind:
     tasks = {36: "i2v", 48: "control" if shape.out_channels == 16 else "ti2v"}
     marks = {"flf2v": shape.image_positions, "vace": shape.vace_layers, "camera": shape.camera_channels}
@@ -81,7 +88,7 @@ def make_roots(
     """
     models, cache_root = root / "models", root / "runs" / "_cache"
     models.mkdir(parents=True, exist_ok=True)
-    save_file(random_weights(shape), models / "wan_tiny_t2v.safetensors")
+    (models / "wan_tiny_t2v.safetensors").write_bytes(_file_of(shape))
     cache = LatentCache(cache_root)
     space = WAN22_LATENTS if shape.out_channels == 48 else WAN21_LATENTS
     kind = _kind_of(shape)
@@ -134,6 +141,10 @@ def make_roots(
     return Roots(folders), fingerprint
 
 
+SHORT = {
+    "steps": 6, "save_every_n_steps": 2, "preview_every_n_steps": 0, "eval_items": 1, "learning_rate": 1e-3,
+}  # fmt: skip
+"""evaluated on one clip: each more costs as much as a step, after every save"""
 HIGH_FILE, LOW_FILE = "wan2.2_tiny_t2v_high_noise_14B.safetensors", "wan2.2_tiny_t2v_low_noise_14B.safetensors"
 PAIR = ModelPlan(base_file=f"diffusion_models:{HIGH_FILE}", low_noise_file=f"diffusion_models:{LOW_FILE}")
 
@@ -149,14 +160,13 @@ def make_pair_run(
     **train: object,
 ) -> TinyRun:
     """A run of both experts of a tiny Wan 2.2 pair, or of one of them, whose `expert` is that name."""
-    settings = {"steps": 6, "save_every_n_steps": 2, "preview_every_n_steps": 0, "learning_rate": 1e-3}
     roots, _ = make_roots(root)
     for seed, name in ((1, HIGH_FILE), (2, LOW_FILE)):
-        save_file(random_weights(seed=seed), root / "models" / name)
+        (root / "models" / name).write_bytes(_file_of(TINY, seed))
     return make_run(
         root,
         plan=PAIR.of_expert(expert, roots),
-        train=TrainConfig(**{**settings, **train, "expert": expert}),  # type: ignore[arg-type]
+        train=TrainConfig(**{**SHORT, **train, "expert": expert}),  # type: ignore[arg-type]
         preview=preview,
         lora=lora,
         partner=partner,
@@ -184,7 +194,7 @@ def make_run(
         model=plan or ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors"),
         data=DataConfig(fingerprint=fingerprint, num_items=3),
         lora=lora or LoraConfig(rank=4),
-        train=train or TrainConfig(steps=6, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3),
+        train=train or TrainConfig(**SHORT),  # type: ignore[arg-type]
         preview=preview,
         partner=partner,
     ).with_digests(roots)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from unittest.mock import patch
 
 from wan_core.audit import AuditConfig, audit_job
@@ -13,7 +14,7 @@ from wan_core.load import ModelPlan
 
 from .tiny_run import TinyRun
 
-__all__ = ["BF16_PLAN", "audit", "audit_of"]
+__all__ = ["BF16_PLAN", "audit", "audit_of", "measure_few"]
 
 BF16_PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision="bf16")
 
@@ -33,6 +34,13 @@ def audit(run: TinyRun, config: AuditConfig | None = None, control: SignalContro
 def audit_of(run: TinyRun, labels: Iterable[tuple[str, str]], config: AuditConfig | None = None) -> list[Event]:
     """An audit of the plan, the residual changed, and the rows of these kinds and parts: each row is a pass, and a
     test that reads two of them need not wait for twenty."""
+    with measure_few(labels):
+        return audit(run, config)
+
+
+@contextmanager
+def measure_few(labels: Iterable[tuple[str, str]] = ()) -> Iterator[None]:
+    """Within, audits have no other rows than those."""
     wanted = {("plan", ""), ("change", "residual"), *labels}
 
     def few(*args: object, **options: bool) -> tuple[Candidate, ...]:
@@ -40,4 +48,4 @@ def audit_of(run: TinyRun, labels: Iterable[tuple[str, str]], config: AuditConfi
         return tuple(row for row in rows if (row.kind, row.part if row.kind != "plan" else "") in wanted)
 
     with patch("wan_core.audit.job.candidates", few):
-        return audit(run, config)
+        yield

@@ -3,8 +3,10 @@
     python tests/tiny/peer_train.py JOB.safetensors OUT.json
 
 JOB holds the base as `w.<original weight name>`, the adapters' start as `lora.<original name>` and each micro-batch as
-`<run>.<number>.{latent,noise,sigma,text}`; in its metadata the shape, and the settings of each run. OUT gets the loss
-of every step by run. A process of its own: the imports disturb, and are slow.
+`<run>.<number>.{latent,noise,sigma,text}`; in its metadata the shape, the settings of each run, and how many rows a
+text has, the last one standing for all that are missing. OUT gets the loss of every step by run.
+
+A process of its own: the imports disturb, and are slow.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def adapted(job: dict[str, Tensor], shape: dict[str, Any], rank: int) -> tuple[n
     return model.train(), trained
 
 
-def train(run: str, job: dict[str, Tensor], shape: dict[str, Any], settings: dict[str, Any]) -> list[float]:
+def train(
+    run: str, job: dict[str, Tensor], shape: dict[str, Any], settings: dict[str, Any], text_rows: int
+) -> list[float]:
     from diffusers.optimization import get_scheduler
 
     model, trained = adapted(dict(job), shape, settings["rank"])
@@ -56,6 +60,7 @@ def train(run: str, job: dict[str, Tensor], shape: dict[str, Any], settings: dic
         total = 0.0
         for number in range(step * micro, (step + 1) * micro):
             x, noise, sigma, text = (job[f"{run}.{number}.{part}"] for part in ("latent", "noise", "sigma", "text"))
+            text = torch.cat([text, text[:, -1:].expand(-1, text_rows - text.shape[1], -1)], dim=1)
             level = sigma[:, None, None, None, None]
             answer = model((1 - level) * x + level * noise, 1000 * sigma, text, return_dict=False)[0]
             if delta := settings["huber_delta"]:
@@ -78,7 +83,8 @@ def main(job_file: str, out: str) -> None:
         told = file.metadata()
         job = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     shape, every = json.loads(told["shape"]), json.loads(told["settings"])
-    losses = {name: train(name, job, shape, settings) for name, settings in every.items()}
+    text_rows = int(told["text_rows"])
+    losses = {name: train(name, job, shape, settings, text_rows) for name, settings in every.items()}
     Path(out).write_text(json.dumps(losses), encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from tests.support.adapters import KINDS
 from tests.support.forked import ForkServer, Worker
-from tests.support.tiny_run import TinyRun, make_pair_run, make_run
+from tests.support.tiny_run import TINY, TinyRun, make_pair_run, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.events import Event, StepDone
@@ -50,7 +50,8 @@ def start(server: ForkServer, run: TinyRun, out: str = "out.jsonl") -> Worker:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_trains_and_its_parts_all_move(tmp_path: Path, kind: str) -> None:
     train = TrainConfig(steps=3, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0, learning_rate=1e-2)
-    run, events = make_run(tmp_path, train=train, lora=KINDS[kind], clips=1), list[Event]()
+    shape, events = replace(TINY, num_layers=1), list[Event]()
+    run = make_run(tmp_path, shape=shape, train=train, lora=KINDS[kind], clips=1)
     run_job(run.directory, run.roots, emit=events.append, control=SignalControl())
     assert all(event.loss > 0 for event in events if isinstance(event, StepDone))
     first, last = (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support.tiny_run import TinyRun, make_run
+from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import WanTrainerError
 from wan_core.events import CheckpointSaved
@@ -24,17 +25,17 @@ from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = pytest.mark.lasts(6)
 
-STEPS = 4
+STEPS = 3
 SETTINGS = TrainConfig(
     steps=STEPS, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0, save_dtype="fp32"
 )
 
 
 class World:
-    """A run stopped after two of four steps, beside its cache; restored before every change."""
+    """A run stopped after two of three steps, beside its cache; restored before every change."""
 
     def __init__(self, root: Path) -> None:
-        self.run = make_run(root / "now", train=SETTINGS)
+        self.run = make_run(root / "now", shape=replace(TINY, num_layers=1), train=SETTINGS)
         run_job(self.run.directory, self.run.roots, emit=lambda _e: None, control=SignalControl(), max_steps=2)
         (self.run.directory / "log.txt").write_text("a line of the log\n")
         (self.run.directory / "workflow.json").write_text('{"nodes": [{"type": "TrainLoRA"}]}\n')

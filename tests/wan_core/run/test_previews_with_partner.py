@@ -88,6 +88,14 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     return run
 
 
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    """The same run with previews."""
+    run = made(tmp_path_factory.mktemp("shown"))
+    trained(run)
+    return run
+
+
 @pytest.mark.parametrize("expert", ["high", pytest.param("low", marks=pytest.mark.soak)])
 def test_previews_are_what_validate_video_makes_with_that_partner(expert: str, tmp_path: Path) -> None:
     lora = FrozenLora(file="loras:another.safetensors", strength=0.5)
@@ -138,44 +146,44 @@ def in_turns(run: TinyRun, on_high: LoraConfig | None) -> torch.Tensor:
 
 
 def test_what_is_learnt_is_the_same_whether_the_models_rest_or_are_read_again(
-    without: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    without: TinyRun, shown: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resting = made(tmp_path / "resting")
-    trained(resting)
     monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
-    read_again = made(tmp_path / "read again")
+    read_again = made(tmp_path)
     heard = trained(read_again)
     assert [event.step for event in heard if isinstance(event, StepDone)] == list(range(1, STEPS + 1)), "each once"
-    assert previews(read_again) == previews(resting)
-    assert learnt(read_again) == learnt(resting) == learnt(without)
+    assert previews(read_again) == previews(shown)
+    assert learnt(read_again) == learnt(shown) == learnt(without)
 
 
-def test_stopped_and_resumed_it_shows_and_learns_the_same(without: TinyRun, tmp_path: Path) -> None:
-    once, in_parts = made(tmp_path / "once"), made(tmp_path / "parts")
-    trained(once)
+def test_stopped_and_resumed_it_shows_and_learns_the_same(without: TinyRun, shown: TinyRun, tmp_path: Path) -> None:
+    in_parts = made(tmp_path)
     for steps in (1, 1, 0):
         trained(in_parts, steps)
-    assert previews(in_parts) == previews(once)
+    assert previews(in_parts) == previews(shown)
     assert learnt(in_parts) == learnt(without)
 
 
 READ_AGAIN = "import wan_core.run.device_place as place\nplace.host_bytes = lambda: 0\n"
 
 
-@pytest.mark.lasts(6)
-@pytest.mark.parametrize("first", ["", READ_AGAIN], ids=["resting", "read again"])
+@pytest.fixture(scope="module")
+def unseen_on_two(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    """The run without previews, trained by two ranks."""
+    return train_on_two(server, made(tmp_path_factory.mktemp("on two"), preview_every_n_steps=0), 0)
+
+
+@pytest.mark.lasts(4)
+@pytest.mark.parametrize(("first", "pieces"), [("", (1, 0)), (READ_AGAIN, (0,))], ids=["resting", "read again"])
 def test_of_two_ranks_one_shows_the_pair_and_both_learn_the_same(
-    first: str, server: ForkServer, tmp_path: Path
+    first: str, pieces: tuple[int, ...], server: ForkServer, unseen_on_two: TinyRun, shown: TinyRun, tmp_path: Path
 ) -> None:
-    """The leading rank leaves its trainer for the clips and comes back, while the other one waits in the next step."""
-    unseen, shown = made(tmp_path / "unseen", preview_every_n_steps=0), made(tmp_path / "shown")
-    for run in (unseen, shown):
-        train_on_two(server, run, 1, 0, first=first)
-    assert learnt(shown) == learnt(unseen)
-    assert sorted(previews(shown)) == [f"step-{step:06d}_p0" for step in range(STEPS + 1)]
-    alone = made(tmp_path / "alone", steps=1)
-    trained(alone)
-    assert previews(shown)["step-000000_p0"] == previews(alone)["step-000000_p0"]
+    """The leading rank leaves its trainer for the clips and comes back, while the other one waits in the next step;
+    where its models rest also once it was stopped and resumed."""
+    run = train_on_two(server, made(tmp_path), *pieces, first=first)
+    assert learnt(run) == learnt(unseen_on_two)
+    assert sorted(previews(run)) == [f"step-{step:06d}_p0" for step in range(STEPS + 1)]
+    assert previews(run)["step-000000_p0"] == previews(shown)["step-000000_p0"]
 
 
 @pytest.mark.parametrize(

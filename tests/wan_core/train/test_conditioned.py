@@ -80,7 +80,7 @@ KINDS = {
 
 @pytest.mark.parametrize("shape", KINDS.values(), ids=KINDS)
 def test_every_batch_brings_what_its_clip_is_conditioned_on(tmp_path: Path, shape: WanShape) -> None:
-    run = make_run(tmp_path, shape=shape, train=settings(batch_size=2))
+    run = make_run(tmp_path, shape=shape, train=settings(steps=2, batch_size=2))
     cache = LatentCache(run.roots.first("cache"))
     by_latent = {}
     for item in cache.read_set(run.config.data.fingerprint).items:

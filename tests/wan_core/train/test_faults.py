@@ -450,10 +450,10 @@ def test_a_decoder_that_never_answers_costs_the_clip_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preview, "DECODE_TIMEOUT_S", 0.05)
-    run = make_run(tmp_path, train=settings(preview_every_n_steps=6), preview=SampleConfig(steps=2))
+    run = make_run(tmp_path, train=settings(steps=1, preview_every_n_steps=1), preview=SampleConfig(steps=2))
     with piped() as (control, _):
         events = train(run, control)
-    assert [e.sample_id for e in of(events, DecodeWanted)] == ["step-000000_p0", "step-000006_p0"]
+    assert [e.sample_id for e in of(events, DecodeWanted)] == ["step-000000_p0", "step-000001_p0"]
     assert of(events, SampleReady) == []
     assert read_status(run.directory).state == "done"
     for wanted in of(events, DecodeWanted):
@@ -463,11 +463,11 @@ def test_a_decoder_that_never_answers_costs_the_clip_and_not_the_run(
 
 
 def test_decoded_clips_are_indexed_and_errors_are_notes(tmp_path: Path) -> None:
-    run = make_run(tmp_path, train=settings(preview_every_n_steps=6), preview=SampleConfig(steps=2))
+    run = make_run(tmp_path, train=settings(steps=1, preview_every_n_steps=1), preview=SampleConfig(steps=2))
     control = Steered()
     control.answers = {
         "step-000000_p0": {"file": "samples/step-000000_p0.mp4"},
-        "step-000006_p0": {"error": "no VAE is connected"},
+        "step-000001_p0": {"error": "no VAE is connected"},
     }
     events = train(run, control)
     (ready,) = of(events, SampleReady)
@@ -475,7 +475,7 @@ def test_decoded_clips_are_indexed_and_errors_are_notes(tmp_path: Path) -> None:
     assert json.loads((run.directory / "samples" / "index.json").read_text()) == [
         {"id": "step-000000_p0", "step": 0, "file": "samples/step-000000_p0.mp4"}
     ]
-    assert "Preview step-000006_p0 was not decoded: no VAE is connected" in [e.text for e in of(events, Note)]
+    assert "Preview step-000001_p0 was not decoded: no VAE is connected" in [e.text for e in of(events, Note)]
 
 
 def test_every_prompt_of_a_library_has_its_size_steps_and_name(tmp_path: Path) -> None:
@@ -509,24 +509,24 @@ def test_every_prompt_of_a_library_has_its_size_steps_and_name(tmp_path: Path) -
 
 @pytest.mark.parametrize("damaged", [b'[{"id": "step-0', b"{}", b"[1]", b"\xff"])
 def test_a_damaged_index_of_clips_stops_no_preview_and_is_made_anew(tmp_path: Path, damaged: bytes) -> None:
-    run = make_run(tmp_path, train=settings(preview_every_n_steps=6), preview=SampleConfig(steps=2))
+    run = make_run(tmp_path, train=settings(steps=1, preview_every_n_steps=1), preview=SampleConfig(steps=2))
     samples = run.directory / "samples"
     samples.mkdir()
     (samples / "step-000000_p0.mp4").write_bytes(b"a clip of before")
     (samples / "index.json").write_bytes(damaged)
     control = Steered()
-    control.answers = {"step-000006_p0": {"file": "samples/step-000006_p0.mp4"}}
+    control.answers = {"step-000001_p0": {"file": "samples/step-000001_p0.mp4"}}
     (ready,) = of(train(run, control), SampleReady)
-    assert ready.step == 6
+    assert ready.step == 1
     assert json.loads((samples / "index.json").read_text()) == [
-        {"id": f"step-00000{step}_p0", "step": step, "file": f"samples/step-00000{step}_p0.mp4"} for step in (0, 6)
+        {"id": f"step-00000{step}_p0", "step": step, "file": f"samples/step-00000{step}_p0.mp4"} for step in (0, 1)
     ]
 
 
 def test_a_parent_that_needs_room_is_asked_again_once_there_is_room(tmp_path: Path) -> None:
-    run = make_run(tmp_path, train=settings(preview_every_n_steps=6), preview=SampleConfig(steps=2))
+    run = make_run(tmp_path, train=settings(steps=1, preview_every_n_steps=1), preview=SampleConfig(steps=2))
     control = Steered()
-    control.answers = {name: {"needs_room": True} for name in ("step-000000_p0", "step-000006_p0")}
+    control.answers = {name: {"needs_room": True} for name in ("step-000000_p0", "step-000001_p0")}
     wanted = of(train(run, control), DecodeWanted)
     assert [w.made_room for w in wanted] == [False, True, False, True]
     assert read_status(run.directory).state == "done"
@@ -538,7 +538,7 @@ def test_what_the_allocator_keeps_is_given_back_before_a_decode_is_asked_for(
     """The parent judges by what the driver calls free, and memory cached by this process is not."""
     order: list[str] = []
     monkeypatch.setattr(preview, "release_cached_memory", lambda: order.append("released"))
-    run = make_run(tmp_path, train=settings(preview_every_n_steps=6), preview=SampleConfig(steps=2))
+    run = make_run(tmp_path, train=settings(steps=1, preview_every_n_steps=1), preview=SampleConfig(steps=2))
     train(run, Steered(), emit=lambda e: order.append("asked") if isinstance(e, DecodeWanted) else None)
     assert order == ["released", "asked"] * 2
 
@@ -616,8 +616,8 @@ def test_commands_come_through_a_pipe_and_its_end_means_stop() -> None:
 def test_running_out_of_gpu_memory_names_what_helps_and_keeps_saved_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    run = make_run(tmp_path, train=settings())
-    train(run, max_steps=2)
+    run = make_run(tmp_path, train=settings(steps=3, save_every_n_steps=1))
+    train(run, max_steps=1)
     full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore lines")
 
     def fail(*_: Any, **__: Any) -> Any:
@@ -646,8 +646,8 @@ def test_running_out_of_the_computers_own_memory_is_no_bug_and_keeps_saved_steps
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """torch says so by a plain RuntimeError; the request is real, and larger than any machine."""
-    run = make_run(tmp_path, train=settings())
-    train(run, max_steps=2)
+    run = make_run(tmp_path, train=settings(steps=3, save_every_n_steps=1))
+    train(run, max_steps=1)
 
     def fail(*_: Any, **__: Any) -> Any:
         return torch.empty(1 << 60, dtype=torch.uint8)
@@ -737,7 +737,7 @@ def test_an_expert_of_a_single_model_is_refused(tmp_path: Path) -> None:
         train(run)
 
 
-@pytest.mark.parametrize(("share", "steps"), [(0.0, 8), (0.5, 30), (1.0, 8)])
+@pytest.mark.parametrize(("share", "steps"), [(0.0, 4), (0.5, 30), (1.0, 4)])
 def test_caption_dropout_puts_the_empty_prompt_in_place_of_that_share(tmp_path: Path, share: float, steps: int) -> None:
     run = make_run(tmp_path, train=settings(steps=steps, save_every_n_steps=100, caption_dropout=share))
     cache = LatentCache(run.roots.first("cache"))

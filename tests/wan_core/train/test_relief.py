@@ -103,8 +103,20 @@ def out_of_memory(place: str, times: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("place", PLACES)
+ONCE = ("walk back of a block", "before a later update", "evaluation of the base")
+"""where CI tries also what is out of memory once: in a pass, in an update, in an evaluation"""
+ENDS = ("first block of the first step", "the loss", "walk back of a later block", "before a later update")
+"""where CI tries also what is out of memory for ever: before the first save and after it"""
+
+
+def _long(in_ci: bool) -> list[pytest.MarkDecorator]:
+    return [] if in_ci else [pytest.mark.soak]
+
+
+@pytest.mark.parametrize(
+    ("place", "times"),
+    [pytest.param(place, times, marks=_long(times == 2 or place in ONCE)) for place in PLACES for times in (1, 2)],
+)
 def test_a_run_that_runs_out_of_memory_goes_on_as_if_it_had_not(
     tmp_path: Path, undisturbed: dict[str, Tensor], place: str, times: int
 ) -> None:
@@ -147,7 +159,10 @@ def test_each_attempt_gives_up_more_until_blocks_rest_in_host_memory(
     assert_same(state(run), undisturbed)
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith("evaluation")])
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(one, marks=_long(one in ENDS)) for one in PLACES if not one.startswith("evaluation")],
+)
 def test_where_nothing_is_left_to_give_up_it_ends_in_one_sentence_and_can_be_resumed(
     tmp_path: Path, undisturbed: dict[str, Tensor], place: str
 ) -> None:

@@ -116,7 +116,13 @@ def test_hours_end_a_run_at_a_save_and_more_of_them_go_on_as_if_it_had_never_end
     steps = [event for event in first if isinstance(event, StepDone)]
     assert finished.state == "done"
     assert finished.step == len(steps) < 5
-    assert finished.result == {"reason": "its 1 h of training are over", "saved_step": finished.step}
+    saved = f"saves/step-{finished.step:06d}/lora.safetensors"
+    assert finished.result == {
+        "reason": "its 1 h of training are over",
+        "saved_step": finished.step,
+        "use": [{"lora": saved, "model": "wan_tiny_t2v.safetensors"}],
+        "template": "text_to_video_wan",
+    }
     assert all(0 <= (event.seconds_left or 0) < 0.1 for event in steps)
     assert read_status(run.directory).state == "done"
     assert choose_run(run.directory.parent, run.config).action == "done", "queued again, nothing is trained"

@@ -104,14 +104,14 @@ _HOW = {"fused", "foreach", "capturable", "differentiable"}
 
 
 def _in_one_call(kind: Any, parameters: Mapping[str, nn.Parameter], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what lets torch's AdamW update all weights in the computer's own memory by one call.
+    """Returns what lets torch's AdamW update all weights of a device by one call, where torch has such a kernel.
 
     Some ten small operations for each weight are a twentieth of a step of a tiny model, and most of an update in host
-    memory. Elsewhere torch chooses.
+    memory. On other devices torch chooses.
     """
     if kind is not torch.optim.AdamW or _HOW & asked.keys():
         return {}
-    return {"fused": True} if all(p.device.type == "cpu" for p in parameters.values()) else {}
+    return {"fused": True} if {p.device.type for p in parameters.values()} <= {"cpu", "cuda"} else {}
 
 
 def ran_out_of_memory(error: Exception) -> bool:

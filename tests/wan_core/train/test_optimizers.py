@@ -314,18 +314,31 @@ def test_an_optimizer_of_another_package_by_its_name() -> None:
     assert state_bytes(settings("adamw", optimizer_args="fused=true")) == 8.0, "and it is resumed to the last bit"
 
 
-def test_adamw_updates_weights_in_host_memory_by_one_call_and_as_torch_does() -> None:
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none"),
+            ],
+        ),
+    ],
+)
+def test_adamw_updates_weights_by_one_call_and_as_torch_does(device: str) -> None:
     draw = torch.Generator().manual_seed(0)
     first = {f"{number}.weight": torch.randn(size, generator=draw) for number, size in enumerate([(8, 64), (64, 8)])}
     gradients = [{name: torch.randn(value.shape, generator=draw) for name, value in first.items()} for _ in range(20)]
 
     def trained(how: str) -> tuple[AdapterOptimizer, dict[str, nn.Parameter]]:
-        weights = {name: nn.Parameter(value.clone()) for name, value in first.items()}
+        weights = {name: nn.Parameter(value.to(device, copy=True)) for name, value in first.items()}
         config = TrainConfig(learning_rate=0.01, weight_decay=0.1, optimizer_args=how)
         optimizer = AdapterOptimizer(weights, config)
         for step in gradients:
             for name, weight in weights.items():
-                weight.grad = step[name].clone()
+                weight.grad = step[name].to(device, copy=True)
             optimizer.step(0.01)
         return optimizer, weights
 

@@ -118,6 +118,13 @@ test("of a pair an evaluation is called that of its expert", () => {
   history.add({ event: "evaluated", step: 2, eval_loss: 0.2, expert: "low", held_out: true });
   assert.deepEqual(history.judged, ["high", "low"]);
   assert.equal(values(history)["eval, low noise expert"], "0.2");
+  const turned = trained();
+  for (const [expert, eval_loss] of [
+    ["high", 0.4],
+    ["low", 0.9],
+  ])
+    turned.add({ event: "evaluated", step: 2, eval_loss, expert, held_out: true });
+  assert.equal(values(turned)["eval, low noise expert"], "0.9", "whose turn has come");
   const single = trained();
   single.add({ event: "evaluated", step: 2, eval_loss: 0.2, held_out: true });
   assert.equal(values(single).eval, "0.2");

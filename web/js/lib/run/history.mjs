@@ -214,10 +214,11 @@ function newestOf(curves) {
   return curves.get(newestName(curves))?.points.at(-1)?.value ?? null;
 }
 
-/** The name of the curve that has the newest point. @param {Map<string, Series>} curves @returns {string} */
+/** The name of the curve that has the newest point, of two as new that which began later. @param {Map<string, Series>} curves @returns {string} */
 function newestName(curves) {
-  const reached = ([, series]) => series.points.at(-1)?.step ?? Number.NEGATIVE_INFINITY;
-  return [...curves].sort((a, b) => reached(b) - reached(a))[0]?.[0] ?? "";
+  const reached = (/** @type {[string, Series]} */ [, series]) =>
+    series.points.at(-1)?.step ?? Number.NEGATIVE_INFINITY;
+  return [...curves].sort((a, b) => reached(a) - reached(b)).at(-1)?.[0] ?? "";
 }
 
 /** @param {Line} line @returns {Suggestion} */

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import io
-import itertools
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ import pytest
 import torch
 from environment import CACHE, ROOT
 from PIL import Image
+from shapeworld.files import write_world
 
 from tests.browser.conftest import shows, tiny_canvas
 from tests.browser.runs_on_page import Runs, whole_run
@@ -205,17 +205,16 @@ def test_the_sentence_of_each_failure_is_whole(
 def test_clips_that_cannot_be_read_are_marked(high: Any, frontend: str) -> None:
     """A damaged clip, one without a caption and one whose caption is not UTF-8, beside two good ones."""
     canvas = high
-    clips = Path(canvas.server.base) / "input" / "clips"
-    folder = clips.with_name("troubled")
-    folder.mkdir()
+    folder = Path(canvas.server.base) / "input" / "troubled"
     try:
-        sources = sorted(clips.glob("*.mp4"))
-        for name, source in zip(("dawn", "dusk", "no_caption", "caption_not_utf8"), itertools.cycle(sources)):
-            shutil.copy(source, folder / f"{name}.mp4")
-            (folder / f"{name}.txt").write_text(f"a fox at {name}", encoding="utf-8")
-        (folder / "no_caption.txt").unlink()
-        (folder / "caption_not_utf8.txt").write_bytes(b"caf\xe9")
-        (folder / "damaged.mp4").write_bytes(sources[0].read_bytes()[:300])
+        drawn = write_world(folder, 5, seed=7)  # no face of anybody stands in a picture of the docs
+        names = ("dawn", "dusk", "no_caption", "caption_not_utf8", "damaged")
+        clips = [clip.rename(clip.with_stem(name)) for clip, name in zip(drawn, names, strict=True)]
+        for clip, before in zip(clips, drawn, strict=True):
+            before.with_suffix(".txt").rename(clip.with_suffix(".txt"))
+        clips[2].with_suffix(".txt").unlink()
+        clips[3].with_suffix(".txt").write_bytes(b"caf\xe9")
+        clips[4].write_bytes(clips[4].read_bytes()[:300])
         dataset = DATASET_GRAPH["3"]
         canvas.load_api({**DATASET_GRAPH, "3": {**dataset, "inputs": {**dataset["inputs"], "folder": folder.name}}})
         canvas.script("() => window.app.graph._nodes.find(n => n.type === 'WanVideoDataset').setSize([420, 900])")

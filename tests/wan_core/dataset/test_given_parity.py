@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.support.odd_videos import write_clip
 from tests.support.tiny_vae import DiffusersCodec, tiny_vae
 from wan_core.cache import Batch
 from wan_core.cache.condition import condition_of
@@ -24,14 +25,15 @@ FRAMES, HEIGHT, WIDTH = 17, 64, 96
 TOLERANCE = 1e-5
 
 
-@pytest.fixture
-def pixels(make_clip) -> torch.Tensor:
+@pytest.fixture(scope="module")
+def pixels(tmp_path_factory) -> torch.Tensor:
     """(17, 64, 96, 3) in [0, 1]: a clip in motion that went through H.264, cut and decoded by the video child."""
     y, x = np.mgrid[0:128, 0:192]
     frames = [
         np.stack([(3 * x + 9 * k) % 256, (5 * y + 4 * k) % 256, (x + y) % 256], 2).astype(np.uint8) for k in range(30)
     ]
-    path = make_clip("real.mp4", frames=frames, fps=24)
+    path = tmp_path_factory.mktemp("clip") / "real.mp4"
+    write_clip(path, frames, fps=24)
     with VideoProcess() as video:
         decoded = video.read(path, fps=16, num_frames=FRAMES, width=WIDTH, height=HEIGHT)
     return torch.tensor(decoded).float() / 255

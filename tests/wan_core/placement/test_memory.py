@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections import Counter
@@ -68,18 +69,24 @@ class Adapt:
         inject_lora(model, LoraConfig(rank=self.rank), seed=0)
 
 
+@functools.cache
+def adapted_values(shape: WanShape, rank: int) -> dict[str, int]:
+    """How many values the adapter of each linear has."""
+    with torch.device("meta"):
+        linears = check_targets(WanTransformer(shape), LoraConfig(rank=rank))
+    return {name: rank * (one.in_features + one.out_features) for name, one in linears.items()}
+
+
 def job(devices: int = 1, *, checkpointed: bool = True, rank: int = 32, **changes: Any) -> JobShape:
     shape = replace(WAN_14B, **changes)
     places = [torch.device("cuda", i) for i in range(devices)]
-    with torch.device("meta"):
-        linears = check_targets(WanTransformer(shape), LoraConfig(rank=rank))
     return JobShape(
         shape=shape,
         numerics=PrecisionPolicy().numerics(torch.bfloat16),
         placement=split_blocks(places, 40, "midpoint"),
         storage_bytes=lambda _name, p: p.numel() * 2,
         adapt=Adapt(rank),
-        adapter_values={name: rank * (one.in_features + one.out_features) for name, one in linears.items()},
+        adapter_values=adapted_values(shape, rank),
         recomputing=Recomputing(blocks=checkpointed),
     )
 

@@ -156,6 +156,6 @@ def test_hundreds_of_probes_take_about_a_second(make_clip):
     with VideoProcess() as video:
         video.probe(path)
         start = time.monotonic()
-        for _ in range(150):
+        for _ in range(300):
             video.probe(path)
-        assert time.monotonic() - start < 2.5
+        assert time.monotonic() - start < 5

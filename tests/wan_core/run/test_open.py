@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.audits import measure_few
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.audit import AuditConfig, audit_job
 from wan_core.checkpoint import container
@@ -28,7 +29,8 @@ def _train(run: TinyRun) -> None:
 
 def _audit(run: TinyRun) -> None:
     config = AuditConfig(clips=1, timesteps=1)
-    audit_job(run.directory, run.roots, config, emit=lambda _: None, control=SignalControl())
+    with measure_few():
+        audit_job(run.directory, run.roots, config, emit=lambda _: None, control=SignalControl())
 
 
 def _sample(run: TinyRun) -> None:

@@ -23,7 +23,7 @@ from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
-pytestmark = pytest.mark.lasts(6)
+pytestmark = pytest.mark.lasts(3)
 
 STEPS = 3
 SETTINGS = TrainConfig(

@@ -12,7 +12,7 @@ from tests.support.forked import ForkServer, Worker
 from tests.support.tiny_run import PAIR, TinyRun, make_pair_run
 from wan_core.sampler import SampleConfig
 
-pytestmark = pytest.mark.lasts(6)
+pytestmark = pytest.mark.lasts(4)
 
 STEPS = 8
 SETTINGS = {"steps": STEPS, "save_every_n_steps": 1, "eval_items": 0, "caption_dropout": 0.3, "high_noise_share": 0.6}

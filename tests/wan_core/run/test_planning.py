@@ -56,7 +56,7 @@ def room(gibibytes: float) -> Room:
     return Room(devices={"cpu": room_of_cards([gibibytes]).devices["cuda:0"]})
 
 
-@pytest.mark.lasts(6)
+@pytest.mark.lasts(2)
 def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_nearest_that_fits(a14b: Job) -> None:
     short = with_frames(a14b, 17)  # the search looks at few lengths
     plan = plan_memory(short, room(6))

@@ -46,7 +46,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 """what the run of that name is told besides"""
 
 
-@pytest.mark.parametrize("steps", [3, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.lasts(200)])])
+@pytest.mark.parametrize("steps", [4, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.lasts(200)])])
 def test_every_loss_is_that_of_a_plain_loop(run_script: RunScript, tmp_path: Path, steps: int) -> None:
     if not version_of("diffusers") or not version_of("pytorch-optimizer"):
         pytest.skip("diffusers or pytorch-optimizer is not installed")

@@ -115,7 +115,7 @@ def test_a_window_late_in_a_file_is_what_reading_from_the_start_gives(video, mov
     count = video.probe(path).frames_at(16)
     whole_times: list[float] = []
     whole = video.read(path, **size, num_frames=count, times=whole_times)
-    for first in (30, 41, count - 9):
+    for first in (*range(30, count - 9, 11), count - 9):
         times: list[float] = []
         window = video.read(path, **size, num_frames=9, start_s=first / 16, times=times)
         np.testing.assert_array_equal(window, whole[first : first + 9])

@@ -18,6 +18,10 @@ import { Sheet } from "./sheet.mjs";
  *   files without a caption, and whether it could
  */
 
+/** The finding that training waits for. */
+const STOPS = "needs_caption";
+const stopped = () => t("Run does not train yet. Choose one of these, or write the captions.");
+
 export class DatasetCard extends Card {
   /**
    * @param {import("../page/pacing.mjs").Frames} frames
@@ -65,6 +69,7 @@ export class DatasetCard extends Card {
   /** @param {Dataset & { image?: unknown }} dataset */
   fill(dataset) {
     const facts = element("dl", { class: "wan-facts" });
+    const stops = element("div", { class: "wan-trouble", role: "group", "aria-label": stopped() });
     const found = element("ul", { class: "wan-notes", "aria-label": t("What may be wrong") });
     let drawn = "";
     const say = (/** @type {Map<string, string>} */ written) => {
@@ -72,8 +77,9 @@ export class DatasetCard extends Card {
       if (JSON.stringify(now.findings) === drawn) return; // a word that is being typed there stays
       drawn = JSON.stringify(now.findings);
       fill(facts, ...numbers(now).map(number));
-      fill(found, ...noted(now, this.remedies));
-      found.hidden = !found.hasChildNodes();
+      fill(stops, ...stopping(now, this.remedies));
+      fill(found, ...noted(now));
+      for (const one of [stops, found]) one.hidden = !one.hasChildNodes();
     };
     say(new Map());
     const sheet = new Sheet(dataset, {
@@ -86,6 +92,7 @@ export class DatasetCard extends Card {
     fill(
       this.body,
       facts,
+      stops,
       ...sheet.parts,
       buckets(dataset),
       found,
@@ -122,18 +129,35 @@ function buckets(dataset) {
   return element("div", shown, made);
 }
 
-/** @param {Dataset} dataset @param {Remedies} remedies */
-function noted(dataset, remedies) {
-  return notes(dataset).map(({ kind, text: said, count, names, warns }) =>
-    element(
-      "li",
-      { "data-warns": String(warns), title: names },
-      element("strong", {}, `${warns ? "⚠ " : ""}${count} `),
-      said,
+/**
+ * What training waits for, and what can be done about it.
+ * @param {Dataset} dataset
+ * @param {Remedies} remedies
+ */
+function stopping(dataset, remedies) {
+  return notes(dataset)
+    .filter(({ kind }) => kind === STOPS)
+    .flatMap(({ text: said, count, names }) => [
+      element("strong", {}, `✕ ${stopped()}`),
+      element("p", { title: names }, `${count} `, said),
       names ? element("span", { class: "wan-names" }, names) : null,
-      kind === "needs_caption" ? offered(remedies) : null,
-    ),
-  );
+      offered(remedies),
+    ]);
+}
+
+/** @param {Dataset} dataset */
+function noted(dataset) {
+  return notes(dataset)
+    .filter(({ kind }) => kind !== STOPS)
+    .map(({ text: said, count, names, warns }) =>
+      element(
+        "li",
+        { "data-warns": String(warns), title: names },
+        element("strong", {}, `${warns ? "⚠ " : ""}${count} `),
+        said,
+        names ? element("span", { class: "wan-names" }, names) : null,
+      ),
+    );
 }
 
 /** What can be done about files without a caption, beside writing them. @param {Remedies} remedies */

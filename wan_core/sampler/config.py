@@ -53,8 +53,10 @@ class SampleConfig(Config):
     """cache key of the image tokens of these pictures"""
     sampling: str = setting(
         "auto",
-        "auto: as ComfyUI's own template of the model, such as 30 steps, cfg 6, shift 8, uni_pc for Wan 2.1 "
-        "text-to-video. ComfyUI template: 20 steps, cfg 6, shift 8, euler. "
+        "auto: as ComfyUI's own template of the model samples. Wan 2.1 text-to-video: 30 steps, cfg 6, shift 8, "
+        "uni_pc. Its other models: 20 steps, cfg 6, shift 8, uni_pc, but first and last frame cfg 3, Fun-Control shift "
+        "5. TI2V-5B: 20 steps, cfg 5, shift 8, uni_pc. A pair of 2.2 A14B: 20 steps, cfg 3.5, shift 5, euler, but "
+        "Fun-Control and Fun-Camera shift 8. ComfyUI template: 20 steps, cfg 6, shift 8, euler. "
         "official: 50 steps, cfg 5, shift 5, euler. 4-step LoRA: 4 steps, cfg 1, shift 5, euler, with a distilled LoRA "
         "at loras. custom: the numbers below.",
         choices=("auto", *PRESETS, "custom"),
@@ -134,8 +136,9 @@ class SampleConfig(Config):
     preview_size: str = setting(
         _AS_FIRST_CLIP,
         "What a width, height or num_frames of 0 is while training. clip: as the first training clip. template: as "
-        "ComfyUI's own template of the model, such as 640x640x81 for a Wan 2.2 14B pair, with as many frames as fit "
-        "beside the training; Train Wan LoRA says how many. Without a GPU, and for image-to-video without a "
+        "ComfyUI's own template of the model: 832x480x33 for 2.1 text-to-video, 512x512x33 for image-to-video, "
+        "1280x704x121 for TI2V-5B, 640x640x81 for a pair of 2.2 A14B, with as many frames as fit beside the training; "
+        "Train Wan LoRA says how many. Without a GPU, and for image-to-video without a "
         "start_image, as the first clip.",
         choices=(_AS_FIRST_CLIP, AS_TEMPLATE),
     )

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from tests.support.tiny_run import TINY, random_weights
+from wan_core.config import settings_of
 from wan_core.errors import ConfigError
 from wan_core.model import WanTransformer
-from wan_core.sampler import SampleConfig, template_called, template_of
+from wan_core.sampler import SampleConfig, template_called, template_of, template_size
 from wan_core.sampler.guidance import Guidance
 from wan_core.sampler.presets import PRESETS, SamplingPreset
 from wan_core.sampler.schedules import SCHEDULERS, schedule
@@ -22,6 +23,19 @@ def test_auto_is_the_template_of_the_model() -> None:
     assert SampleConfig().resolved(one) == one == SamplingPreset(30, 6.0, 8.0, "uni_pc", "simple")
     assert SampleConfig().resolved(pair) == pair == SamplingPreset(20, 3.5, 5.0, "euler", "simple")
     assert template_of("ti2v", pair=False).guidance_scale == 5.0
+
+
+def test_the_widgets_say_what_the_template_of_a_model_samples() -> None:
+    """An absent number in the node is one of these, so its sentence names them."""
+    said = {name: known.sentence for name, known in settings_of(SampleConfig).items()}
+    for task, pair in (("t2v", False), ("i2v", False), ("ti2v", False), ("t2v", True), ("i2v", True)):
+        of, size = template_of(task, pair=pair), "x".join(map(str, template_size(task, pair=pair)))
+        numbers = f"{of.steps} steps, cfg {of.guidance_scale:g}, shift {of.shift:g}, {of.sampler_name}"
+        assert numbers in said["sampling"], (task, pair)
+        assert size in said["preview_size"], (task, pair)
+    assert template_of("flf2v", pair=False).guidance_scale == 3, "first and last frame cfg 3"
+    assert template_of("control", pair=False).shift == 5, "Fun-Control shift 5"
+    assert {template_of(task, pair=True).shift for task in ("control", "camera")} == {8}, "of the pair shift 8"
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,10 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     canvas = pages.take(vue)
     canvas.load_api(GRAPH)
     queue(canvas)
-    canvas.page.wait_for_function(PICTURES)
-    canvas.fit()
     sheet = card(canvas, "dataset")
     shows(sheet, f"⚠ {names[-1]}.mp4")
+    canvas.fit()  # pictures out of view are not loaded
+    canvas.page.wait_for_function(PICTURES)
     wrong = sheet.get_by_text("nothing is trained until each has one")
     shows(wrong, "without a caption")
     before = texts(folder)

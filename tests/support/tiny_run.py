@@ -81,10 +81,12 @@ def make_roots(
     clips: int = 3,
     size: tuple[int, int, int] = (2, 4, 4),
     buckets: Sequence[tuple[int, int, int]] = (),
+    text_rows: int = 0,
 ) -> tuple[Roots, str]:
     """Base file and cache below `root`; returns the roots and the fingerprint of the cache set.
 
     `size` is (latent frames, latent height, latent width); of several `buckets` the clips take one each, in turn.
+    A text has `text_rows` rows, or a few.
     """
     models, cache_root = root / "models", root / "runs" / "_cache"
     models.mkdir(parents=True, exist_ok=True)
@@ -111,7 +113,7 @@ def make_roots(
             }
             condition = {name: torch.randn(sizes[name], generator=given) for name in kind.tensors}
             cache.write_condition(key(300 + index), condition)
-        cache.write_text(key(100 + index), torch.randn(5 + index, 4096, generator=generator))
+        cache.write_text(key(100 + index), torch.randn(text_rows or 5 + index, 4096, generator=generator))
         items.append(
             CacheItem(
                 latent_key=key(index),

@@ -69,7 +69,7 @@ export class DatasetCard extends Card {
   /** @param {Dataset & { image?: unknown }} dataset */
   fill(dataset) {
     const facts = element("dl", { class: "wan-facts" });
-    const stops = element("div", { class: "wan-trouble", role: "group", "aria-label": stopped() });
+    const stops = element("div", { class: "wan-stops", role: "group", "aria-label": stopped() });
     const found = element("ul", { class: "wan-notes", "aria-label": t("What may be wrong") });
     let drawn = "";
     const say = (/** @type {Map<string, string>} */ written) => {

@@ -34,6 +34,7 @@ PLAIN = {
     "prodigy": ("pytorch_optimizer.Prodigy", 1.0, ADAM),
     "huber": ("torch.optim.AdamW", 1e-3, ADAM),
 }
+LONG = 100
 OTHERWISE: dict[str, dict[str, Any]] = {
     "huber": {
         "optimizer": "adamw",
@@ -46,8 +47,11 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 """what the run of that name is told besides"""
 
 
-@pytest.mark.parametrize("steps", [4, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.lasts(200)])])
+@pytest.mark.parametrize("steps", [4, pytest.param(LONG, marks=[pytest.mark.soak, pytest.mark.lasts(200)])])
 def test_every_loss_is_that_of_a_plain_loop(run_script: RunScript, tmp_path: Path, steps: int) -> None:
+    """Over a hundred steps with texts of 512 rows. The gradient of a row that pads a text is a sum of some 500 equal
+    numbers, which each program rounds in its way, and Prodigy makes 3e-4 of that between two orders of summation of
+    ours alone."""
     if not version_of("diffusers") or not version_of("pytorch-optimizer"):
         pytest.skip("diffusers or pytorch-optimizer is not installed")
     job: dict[str, Tensor] = {f"w.{name}": value for name, value in random_weights(TINY).items()}
@@ -96,7 +100,7 @@ def losses_of_a_run(
         preview_every_n_steps=0,
         **{"save_every_n_steps": 1000, "eval_items": 0, **OTHERWISE.get(name, {"optimizer": name})},
     )
-    run = make_run(root, train=train)
+    run = make_run(root, train=train, text_rows=TEXT_LENGTH if steps == LONG else 0)
     model = materialize(run.config.model, run.roots, run.config.lora, seed=train.seed)
     job |= {f"lora.{key}": value for key, value in LoraWeights.of(model).tensors.items()}
     events: list[Event] = []

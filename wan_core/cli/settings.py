@@ -53,7 +53,7 @@ def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
 
 
 def _as_in_run(name: str, text: str) -> tuple[str, str]:
-    """Returns a setting as run.json has it, of one that may be as a node has it."""
+    """Returns name and value of a setting as run.json has them, where they may be those of a node."""
     from ..lora import TARGET_PRESETS
 
     if name == "target_preset":

@@ -26,7 +26,7 @@ def test_auto_is_the_template_of_the_model() -> None:
 
 
 def test_the_widgets_say_what_the_template_of_a_model_samples() -> None:
-    """An absent number in the node is one of these, so its sentence names them."""
+    """A 0 in the node stands for one of these numbers, so a tooltip names them."""
     said = {name: known.sentence for name, known in settings_of(SampleConfig).items()}
     for task, pair in (("t2v", False), ("i2v", False), ("ti2v", False), ("t2v", True), ("i2v", True)):
         of, size = template_of(task, pair=pair), "x".join(map(str, template_size(task, pair=pair)))

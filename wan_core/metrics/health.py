@@ -71,11 +71,9 @@ class HealthWatch:
         if len(expert.norms) < 2 * _NEW:
             return []
         norm, loss = _growth(expert.norms), _growth(expert.losses)
-        many = len(expert.norms) == _NEW + _USUAL
-        grew = (norm > _NORM and loss > _LOSS) or loss > _LOSS_ALONE
         if expert.exploded:
             expert.exploded = norm > _CALM or loss > _CALM
-        elif grew if many else norm > _NORM and loss > _LOSS_AT_ONCE:
+        elif _explodes(norm, loss, usual_is_known=len(expert.norms) == _NEW + _USUAL):
             expert.exploded = True
             text = (
                 f"Training diverges at step {event.step}: in {_NEW} steps the gradients grew to {norm:.3g} times and "
@@ -123,6 +121,13 @@ class HealthWatch:
             expert = self._of(str(record.get("expert", "")))
             expert.worse |= record.get("kind") == "worse"
             expert.flat |= record.get("kind") == "plateau"
+
+
+def _explodes(norm: float, loss: float, usual_is_known: bool) -> bool:
+    """Whether a growth of gradients and loss is one of a run that diverges; few steps prove less than many."""
+    if usual_is_known:
+        return (norm > _NORM and loss > _LOSS) or loss > _LOSS_ALONE
+    return norm > _NORM and loss > _LOSS_AT_ONCE
 
 
 def _growth(values: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Train Wan LoRA: runs the engine in a process of its own and waits for it. Queue again and it resumes, or is done."""
+"""Train Wan LoRA: runs the engine in a process of its own and waits for it. Run again, and it resumes or is done."""
 
 from __future__ import annotations
 

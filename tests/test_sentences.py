@@ -9,6 +9,7 @@ import ast
 import re
 
 import pytest
+from environment import ROOT
 from make_sentences import LANGUAGES, carried, check, problems
 from refusals import (
     BASES,
@@ -52,6 +53,20 @@ def test_every_refusal_says_what_to_do_or_what_it_must_be() -> None:
     found = said()
     assert len(found) > 550
     assert [one for one in found if not SAYS_WHAT_IS_WANTED.search(one[1])] == []
+
+
+def test_what_goes_on_is_said_with_the_name_of_the_button() -> None:
+    """Nothing on the page is called Queue."""
+    texts = [
+        (path.name, node.value)
+        for folder in ("wan_core", "nodes")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert sum("press Run again" in text for _, text in texts) > 10
+    asks_to_queue = re.compile(r"\bqueue( \w+)? (again|to go on)|\bQueue its", re.IGNORECASE)
+    assert [one for one in texts if asks_to_queue.search(one[1])] == []
 
 
 def test_every_refusal_ends_as_a_sentence_or_an_example() -> None:

@@ -70,18 +70,18 @@ class Ending:
                 return (
                     "The training process was killed from outside; why is not known. Shortly before, the computer's "
                     f"own memory (RAM) had room ({seen}); if it ran out since, that was the reason. Should it happen "
-                    "again, close other programs, or train smaller clips or an fp8 model. Saved steps are kept; queue "
-                    "again to resume."
+                    "again, close other programs, or train smaller clips or an fp8 model. Saved steps are kept; press "
+                    "Run again to resume."
                 )
             return (
                 "The training process was killed by the system, most likely because the computer's own memory (RAM) "
                 f"was full: {seen}. Close other programs, or train smaller clips or an fp8 model. Saved steps are "
-                "kept; queue again to resume."
+                "kept; press Run again to resume."
             )
         last = " ".join(" ".join(without_noise(self.log_tail)).split())[-300:]
         return (
             f"The training process ended unexpectedly (exit code {self.exit_code}; its log ends with: "
-            f"{last or 'nothing'}). Saved steps are kept; queue again to resume."
+            f"{last or 'nothing'}). Saved steps are kept; press Run again to resume."
         )
 
 

@@ -48,9 +48,10 @@ _OPEN_FILES = 64
 _LOG_BYTES, _LOG_LINES = 32 << 10, 200
 _LONGEST_PLAIN = 16
 """no token is as short"""
-_NOT_LIVE = "This run is not being trained by this ComfyUI. Queue its workflow to go on with it."
+_NOT_LIVE = "This run is not being trained by this ComfyUI. Open its workflow and press Run to go on with it."
 _NO_PREVIEW = (
-    "This run makes no previews. Connect a VAE to Train Wan LoRA, set preview_every_n_steps above 0, and queue again."
+    "This run makes no previews. Connect a VAE to Train Wan LoRA, set preview_every_n_steps above 0, and press Run "
+    "again."
 )
 
 

@@ -109,7 +109,7 @@ def _state(directory: Path, seen: SeenRun, live: LiveRun | None) -> tuple[str, s
     if is_locked(directory / ".lock"):
         return "running", ""
     if seen.state == "running":
-        return "failed", "Its process ended unexpectedly. Queue again to resume."
+        return "failed", "Its process ended unexpectedly. Press Run again to resume."
     return "stopped", seen.reason or "It was never trained."
 
 

@@ -49,7 +49,7 @@ def publish(directory: Path, saved: SavedStep) -> str:
     except (OSError, FileError) as error:
         raise ExportError(
             f"The LoRA could not be put into {os.path.join(target.parent.name, target.name)} ({error}). "
-            f"It is safe in {directory.name}/saves/{saved.folder.name}; make the folder writable and queue again."
+            f"It is safe in {directory.name}/saves/{saved.folder.name}; make the folder writable and press Run again."
         ) from error
     return listed_name(directory.name, next(iter(saved.loras)))
 

@@ -192,7 +192,7 @@ def test_the_sentence_of_each_failure_is_whole(
         box = canvas.page.locator(".wan-trouble")
         shows(box, first_words(reason), f"Failed after step 64 of 150. Saved step {step} is kept.")
         assert not canvas.page.locator(".wan-status").is_visible(), "the box says that it failed, and after which step"
-        assert not any(words in box.inner_text() for words in ("queue again", "Saved steps are kept", "last good"))
+        assert not any(words in box.inner_text() for words in ("press Run again", "Saved steps are kept", "last good"))
         helps = canvas.page.locator(".wan-trouble li").all_inner_texts()
         assert len(helps) >= 2 if "What helps" in reason else not helps
         assert box.get_by_role("button", name="Retry").is_visible() is (name not in ("not_finite", "memory"))

@@ -306,7 +306,7 @@ def test_a_run_that_says_running_is_running_only_while_a_process_holds_it(routes
     write_status(directory, RunStatus(state="running", step=2, steps=10))
     died = routes.get("/runs/cat").data
     assert (died["state"], died["step"]) == ("failed", 2)
-    assert "Queue again to resume" in died["reason"]
+    assert "Press Run again to resume" in died["reason"]
     with locked(directory / ".lock", "busy"):
         elsewhere = routes.get("/runs/cat").data
     assert (elsewhere["state"], elsewhere["live"], elsewhere["step"]) == ("running", False, 4)

@@ -187,7 +187,7 @@ def test_a_crash_quotes_the_log(start: Callable[[str], Any]) -> None:
     with start("dies") as worker:
         ending = worker.follow(lambda _event: None, never)
     assert "exit code 9" in ending.sentence()
-    ends = "its log ends with: a line for the log). Saved steps are kept; queue again to resume."
+    ends = "its log ends with: a line for the log). Saved steps are kept; press Run again to resume."
     assert ending.sentence().endswith(ends), "what libraries always say is left out"
 
 

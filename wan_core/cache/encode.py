@@ -243,14 +243,14 @@ def _check_encoders(
             count = len(plan.missing_latents) or len(plan.missing_conditions)
             raise CacheError(f"{count} latents are missing. Connect a VAE to Cache Latents + Captions.")
         if codec.identity != wanted.vae_identity or codec.space.name != wanted.latent_space:
-            raise CacheError("The VAE is not the one the cache was planned for. Queue again.")
+            raise CacheError("The VAE is not the one the cache was planned for. Press Run again.")
     if plan.missing_texts:
         if text_encoder is None:
             raise CacheError(
                 f"{len(plan.missing_texts)} texts are missing. Connect a CLIP to Cache Latents + Captions."
             )
         if text_encoder.identity != wanted.text_identity:
-            raise CacheError("The text encoder is not the one the cache was planned for. Queue again.")
+            raise CacheError("The text encoder is not the one the cache was planned for. Press Run again.")
     if plan.needs_vision:
         if image_encoder is None:
             raise CacheError(
@@ -258,7 +258,7 @@ def _check_encoders(
                 "clip_vision of Cache Latents + Captions."
             )
         if image_encoder.identity != wanted.vision_identity:
-            raise CacheError("The CLIP vision encoder is not the one the cache was planned for. Queue again.")
+            raise CacheError("The CLIP vision encoder is not the one the cache was planned for. Press Run again.")
 
 
 @runtime_checkable

@@ -131,9 +131,9 @@ def require_unchanged(file: Sample | Companion) -> None:
     try:
         same = file_identity(file.path) == file.identity
     except OSError as error:
-        raise DatasetError(f"{name} is gone since it was scanned. Queue again.") from error
+        raise DatasetError(f"{name} is gone since it was scanned. Press Run again.") from error
     if not same:
-        raise DatasetError(f"{name} changed since it was scanned. Queue again.")
+        raise DatasetError(f"{name} changed since it was scanned. Press Run again.")
 
 
 def stop_if(should_stop: Callable[[], bool] | None) -> None:

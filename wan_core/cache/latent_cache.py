@@ -270,7 +270,7 @@ class LatentCache:
         if not all(bool(torch.isfinite(tensor).all()) for tensor in kept.values()):
             raise CacheError(
                 f"Encoding {name or key} gave NaN or infinity. Load the encoder in a wider dtype "
-                "(for example start ComfyUI with --fp32-vae), then queue again."
+                "(for example start ComfyUI with --fp32-vae), then press Run again."
                 + (" Or set the cache's dtype to bf16, whose range is wider." if stored.dtype == "fp16" else "")
             )
         with self._writing(self.loose_path(kind, key)) as path:
@@ -288,7 +288,7 @@ class LatentCache:
         except OSError as error:
             raise CacheError(
                 f"The cache folder {self.root} cannot be written: {error.strerror}. Make room or make it writable, "
-                "then queue again; finished entries are kept."
+                "then press Run again; finished entries are kept."
             ) from error
 
     def _unusable(self, kind: str, key: str, why: str) -> CacheError:

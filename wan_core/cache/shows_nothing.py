@@ -99,5 +99,5 @@ def nothing_shown_reason(cache_set: CacheSet, cache_root: Path) -> str:
         return ""
     return (
         f"No step is suggested: {len(names)} of {len(cache_set.all_items)} clips show noise or one colour alone, such "
-        f"as {names[0]}, and a loss that falls on those is no better LoRA. Replace those clips, and queue again."
+        f"as {names[0]}, and a loss that falls on those is no better LoRA. Replace those clips, and press Run again."
     )

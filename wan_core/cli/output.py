@@ -96,11 +96,11 @@ def _full_sentence(path: Path) -> str:
     if need := _bytes_of_a_save(path):
         return (
             f"The drive {drive}, which holds folder {folder}, is full: the next save needs about {size_text(need)}, "
-            f"and {free} are free. Make room on it. Saved steps are kept; queue again to resume."
+            f"and {free} are free. Make room on it. Saved steps are kept; press Run again to resume."
         )
     return (
         f"The drive {drive}, which holds folder {folder}, is too full to write {path.name}: {free} are free. Make room "
-        "on it. Saved steps are kept; queue again to resume."
+        "on it. Saved steps are kept; press Run again to resume."
     )
 
 

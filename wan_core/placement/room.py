@@ -93,5 +93,5 @@ def _go_home(places: list[_Place]) -> None:
     raise OutOfMemory(
         f"The model made room for a preview and does not fit back onto {devices}, because another program has taken "
         f"the memory ({first_line(failure)}). Close what else uses the GPU, or render smaller or no previews. Saved "
-        "steps are kept; queue again to resume."
+        "steps are kept; press Run again to resume."
     ) from failure

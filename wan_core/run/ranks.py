@@ -213,11 +213,11 @@ def _lost(cause: _Ending) -> RankLost:
     if cause.silent:
         return RankLost(
             f"Rank {cause.rank} of this run went silent: the others gave up waiting for it, and it was ended. If that "
-            "happens again, leave its GPU out in Split Across GPUs. Saved steps are kept; queue again to resume."
+            "happens again, leave its GPU out in Split Across GPUs. Saved steps are kept; press Run again to resume."
         )
     return RankLost(
         f"Rank {cause.rank} of this run ended without a word (exit code {cause.code}; on Linux -9 often means that "
-        "memory ran out). Saved steps are kept; queue again to resume."
+        "memory ran out). Saved steps are kept; press Run again to resume."
     )
 
 

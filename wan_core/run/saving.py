@@ -97,7 +97,7 @@ class Saver:
             free = shutil.disk_usage(self.directory).free
             raise FileError(
                 f"There is no room for run {self.directory.name} ({error.strerror}): its disk has {size_text(free)} "
-                f"free, and a saved step takes {size_text(need)}. Make room. Saved steps are kept; queue again to "
+                f"free, and a saved step takes {size_text(need)}. Make room. Saved steps are kept; press Run again to "
                 "resume."
             ) from error
 

@@ -79,7 +79,7 @@ class Showing:
                     raise OutOfMemory(
                         f"The {before.name} noise expert made room for a preview and does not fit back "
                         f"({first_line(error)}). Close what else uses the GPU, or render smaller or no previews. "
-                        "Saved steps are kept; queue again to resume."
+                        "Saved steps are kept; press Run again to resume."
                     ) from error
 
     @contextmanager

@@ -65,7 +65,7 @@ class SpillWatch:
             return (
                 f"{name} is full ({held / _GIB:.1f} of {total / _GIB:.1f} GiB), so Windows moves memory of this run "
                 "into the computer's own, and steps take several times longer. Stop it, set memory to auto in Wan "
-                "Train Settings, take other programs off the GPU, and queue it again: it goes on after its last "
+                "Train Settings, take other programs off the GPU, and press Run again: it goes on after its last "
                 "saved step."
             )
         return ""

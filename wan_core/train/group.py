@@ -177,7 +177,7 @@ def _together(absent: Callable[[], list[int]]) -> Iterator[None]:
         what = f"{'have' if len(missing) > 1 else 'has'} not answered in all the time it had" if silent else "has ended"
         raise RankLost(
             f"{who} of this run {what}, so this one ends too ({shortened(str(error), 200)}). Saved steps are "
-            "kept; queue again to resume."
+            "kept; press Run again to resume."
         ) from error
 
 

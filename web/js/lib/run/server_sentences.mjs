@@ -127,7 +127,7 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
-      "{device} is full ({held} of {total} GiB), so Windows moves memory of this run into the computer's own, and steps take several times longer. Stop it, set memory to auto in Wan Train Settings, take other programs off the GPU, and queue it again: it goes on after its last saved step.",
+      "{device} is full ({held} of {total} GiB), so Windows moves memory of this run into the computer's own, and steps take several times longer. Stop it, set memory to auto in Wan Train Settings, take other programs off the GPU, and press Run again: it goes on after its last saved step.",
       v,
     ),
   (v) =>
@@ -164,7 +164,7 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
-      "No step is suggested: {count} of {all} clips show noise or one colour alone, such as {name}, and a loss that falls on those is no better LoRA. Replace those clips, and queue again.",
+      "No step is suggested: {count} of {all} clips show noise or one colour alone, such as {name}, and a loss that falls on those is no better LoRA. Replace those clips, and press Run again.",
       v,
     ),
   (v) => t("No step is suggested: the clips are random tensors, so there is nothing to learn.", v),

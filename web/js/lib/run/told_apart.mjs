@@ -9,7 +9,7 @@ import { t } from "../page/words.mjs";
 /** @typedef {{ what: string, helps: string[], closing: string }} Apart */
 
 const PARTS =
-  /^(.*?)(?: What helps most, in this order: (.*?)\.)?(?: (Saved steps are kept\.|Saved steps are kept; queue again to resume\.|Queue again to resume\.))?$/s;
+  /^(.*?)(?: What helps most, in this order: (.*?)\.)?(?: (Saved steps are kept\.|Saved steps are kept; (?:press Run|queue) again to resume\.|(?:Press Run|Queue) again to resume\.))?$/s;
 
 /** @param {string} text as the server said it @returns {Apart} */
 export function apart(text) {
@@ -36,7 +36,7 @@ export function together({ what, helps, closing }, told) {
 
 /** @param {string} closing */
 function closingText(closing) {
-  if (/^Queue/.test(closing)) return t("Queue again to resume.");
-  if (/queue/.test(closing)) return t("Saved steps are kept; queue again to resume.");
+  if (/^(Press|Queue)/.test(closing)) return t("Press Run again to resume.");
+  if (/resume/.test(closing)) return t("Saved steps are kept; press Run again to resume.");
   return closing && t("Saved steps are kept.");
 }

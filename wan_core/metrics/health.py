@@ -124,7 +124,7 @@ class HealthWatch:
 
 
 def _explodes(norm: float, loss: float, usual_is_known: bool) -> bool:
-    """Whether a growth of gradients and loss is one of a run that diverges; few steps prove less than many."""
+    """Returns whether gradients and loss grew as in a run that diverges; few steps prove less than many."""
     if usual_is_known:
         return (norm > _NORM and loss > _LOSS) or loss > _LOSS_ALONE
     return norm > _NORM and loss > _LOSS_AT_ONCE

@@ -44,6 +44,8 @@ class Full(TorchDispatchMode):
             self.spared -= 1
             if self.spared < 0 < self.refused:
                 self.refused -= 1
+                if self.kind == "cuda" and not self.refused:  # what the driver is asked for beside torch's allocator
+                    raise RuntimeError("CUDA error: out of memory\nmore words")
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 MiB.\nmore words")
         return func(*args, **kwargs)
 

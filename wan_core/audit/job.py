@@ -27,6 +27,7 @@ from ..load import ModelPlan, WanFile, materialize, packed_dtypes
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
 from ..placement import MemoryEstimate, StepShape, resolve_placement, total_bytes
+from ..placement.room import device_memory_ran_out
 from ..precision import check_matmul, dtype_name
 from ..run import OpenRun, open_experts
 from ..train import NoisedBatch, SaveStore, noise_batch
@@ -79,7 +80,9 @@ def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit,
             report = _Audit(open_experts(directory, roots)[0], config, emit, control).run()
         except Stopped as stop:
             return Finished(state="stopped", step=0, result={"reason": stop.reason})
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not device_memory_ran_out(error):
+                raise
             raise OutOfMemory(f"The GPU ran out of memory in the audit. {_SHORTER} ({first_line(error)})") from error
     atomic_write_bytes(directory / "precision_audit.png", _png(report))
     atomic_write_bytes(directory / "precision_audit.txt", (report.table() + "\n").encode())

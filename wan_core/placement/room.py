@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +15,24 @@ from ..errors import OutOfMemory
 from ..words import first_line
 from .offload import BlockOffload
 
-__all__ = ["release_cached_memory", "weights_out_of_the_way"]
+__all__ = ["device_memory_ran_out", "release_cached_memory", "weights_out_of_the_way"]
 
 RETURN_WAITS_S = (0.0, 2.0, 8.0)
 """before each attempt to go home: whoever used the room may need a moment to leave it"""
 _HOST = torch.device("cpu")
+_FULL = re.compile(r"(CUDA|HIP) error: out of memory|_STATUS_ALLOC_FAILED|Error \[(CUDA|HIP)\]: out of memory")
+"""what torch, the libraries of its matrix products and Triton say of a full GPU"""
+
+
+def device_memory_ran_out(error: BaseException) -> bool:
+    """Returns whether it says that the memory of a GPU is full.
+
+    torch has a type for what its own allocator is refused. What the driver and its libraries take beside that (handles,
+    kernels, events) ends in a plain RuntimeError, AcceleratorError from torch 2.8 on.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and _FULL.search(str(error)) is not None
 
 
 @contextmanager
@@ -78,7 +92,7 @@ def _places(model: nn.Module, trained: bool) -> Iterator[_Place]:
 
 
 def _go_home(places: list[_Place]) -> None:
-    failure: torch.OutOfMemoryError | None = None
+    failure: RuntimeError | None = None
     for wait_s in RETURN_WAITS_S:
         time.sleep(wait_s)
         release_cached_memory()
@@ -86,7 +100,9 @@ def _go_home(places: list[_Place]) -> None:
             for place in places:
                 place.put(place.home)
             return
-        except torch.OutOfMemoryError as error:
+        except RuntimeError as error:
+            if not device_memory_ran_out(error):
+                raise
             failure = error
     assert failure is not None
     devices = ", ".join(dict.fromkeys(str(place.home) for place in places))

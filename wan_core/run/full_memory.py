@@ -10,6 +10,7 @@ import torch
 
 from ..errors import OutOfMemory, host_memory_ran_out
 from ..placement.host import host_bytes, host_total
+from ..placement.room import device_memory_ran_out
 from ..words import first_line, logger
 from .config import RunConfig
 
@@ -39,7 +40,11 @@ def memory_named(
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not device_memory_ran_out(error):
+            if host_memory_ran_out(error):
+                raise _host_is_full() from error
+            raise
         count = torch.cuda.device_count() if gpus is None else gpus
         helps = _for_clips() if rendering else _for_training(config, stored_small(), count)
         _log.info("%s", first_line(error))
@@ -48,14 +53,14 @@ def memory_named(
             f"The GPU ran out of memory{account}. What helps most, in this order: "
             f"{'; '.join(helps)}. Saved steps are kept."
         ) from error
-    except (MemoryError, RuntimeError, OSError) as error:
-        if not host_memory_ran_out(error):
-            raise
-        free, total = host_bytes(), host_total()
-        known = ""
-        if free is not None and total is not None:
-            known = f" at that moment; now {free / _GIB:.1f} of {total / _GIB:.1f} GiB are free again"
-        raise OutOfMemory.of_host(known) from error
+
+
+def _host_is_full() -> OutOfMemory:
+    free, total = host_bytes(), host_total()
+    known = ""
+    if free is not None and total is not None:
+        known = f" at that moment; now {free / _GIB:.1f} of {total / _GIB:.1f} GiB are free again"
+    return OutOfMemory.of_host(known)
 
 
 def _account(said: str, predicted: int | None) -> str:

@@ -8,13 +8,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from ..checkpoint.catalogue import HIGH
 from ..control import Control
 from ..errors import OutOfMemory
 from ..events import Emit, Note
 from ..model import WanTransformer
+from ..placement.room import device_memory_ran_out
 from ..sampler import Denoiser
 from ..train import Previewer, PreviewInputs, evaluating
 from ..words import first_line
@@ -75,7 +74,9 @@ class Showing:
             if before is not None:
                 try:
                     self._bring(before)
-                except torch.OutOfMemoryError as error:
+                except RuntimeError as error:
+                    if not device_memory_ran_out(error):
+                        raise
                     raise OutOfMemory(
                         f"The {before.name} noise expert made room for a preview and does not fit back "
                         f"({first_line(error)}). Close what else uses the GPU, or render smaller or no previews. "

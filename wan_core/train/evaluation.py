@@ -16,7 +16,7 @@ from ..errors import Stopped
 from ..events import Emit, Evaluated, Note, Stage
 from ..flow import EVALUATION_TIMESTEPS, draw_noise, is_in_range, seeded_generator
 from ..model import WanTransformer
-from ..placement.room import release_cached_memory
+from ..placement.room import device_memory_ran_out, release_cached_memory
 from ..words import first_line
 from .config import TrainConfig
 from .draws import given_first_frames
@@ -62,7 +62,9 @@ class Evaluation:
         for _ in range(2):
             try:
                 return self._measure(step)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not device_memory_ran_out(error):
+                    raise
                 said = first_line(error)
             release_cached_memory()
         text = f"The evaluation after step {step} was left out, because the GPU ran out of memory twice. ({said})"

@@ -21,6 +21,7 @@ from torch import nn
 from ..config import nearest
 from ..errors import ConfigError, DependencyError, host_memory_ran_out
 from ..packages import pip_line, version_of
+from ..placement.room import device_memory_ran_out
 from ..words import first_line
 from .config import TrainConfig
 from .rates import rate_groups
@@ -116,7 +117,7 @@ def _in_one_call(kind: Any, parameters: Mapping[str, nn.Parameter], asked: Mappi
 
 def ran_out_of_memory(error: Exception) -> bool:
     """Returns whether a library broke for want of memory, which no setting of an optimizer is to blame for."""
-    return isinstance(error, torch.OutOfMemoryError) or host_memory_ran_out(error)
+    return device_memory_ran_out(error) or host_memory_ran_out(error)
 
 
 def finds_own_rate(config: TrainConfig) -> bool:

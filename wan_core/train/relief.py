@@ -11,12 +11,10 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
-
 from ..events import Emit, Note
 from ..model import Policy, WanTransformer
 from ..placement.offload import BlockOffload
-from ..placement.room import release_cached_memory
+from ..placement.room import device_memory_ran_out, release_cached_memory
 from ..words import counted, first_line, logger
 
 __all__ = ["Relief"]
@@ -39,13 +37,15 @@ class Relief:
     def attempt(self, step: int, work: Callable[[], R], clear: Callable[[], None]) -> R:
         """Returns `work()`. Where it runs out of memory, `clear()` forgets what it left, and it is tried again.
 
-        The first time nothing changes but that reserved memory is given back. Raises torch.OutOfMemoryError when
-        nothing more can be given up.
+        The first time nothing changes but that reserved memory is given back. Raises what it ran out with
+        when nothing more can be given up.
         """
         for tries in itertools.count():
             try:
                 return work()
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not device_memory_ran_out(error):
+                    raise
                 # As text: the frames of a traceback hold the tensors of the attempt.
                 _log.warning("step %s ran out of memory\n%s", step, traceback.format_exc())
                 full = error.with_traceback(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -118,6 +119,17 @@ def test_a_file_that_is_8_bit_gains_nothing_by_quantizing() -> None:
 
 def test_one_card_cannot_be_split_over() -> None:
     assert "Split" not in said(PLAIN, gpus=1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["CUDA error: out of memory\nmore lines", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"],
+)
+def test_a_gpu_is_full_whoever_says_so(said: str) -> None:
+    """torch's type for it is of its own allocator; libraries ask the driver themselves."""
+    sentence = re.escape(f"ran out of memory ({said.splitlines()[0]}). What helps")
+    with pytest.raises(OutOfMemory, match=sentence), memory_named(PLAIN, gpus=1):
+        raise RuntimeError(said)
 
 
 def test_clips_of_a_finished_run_are_made_smaller_not_trained_otherwise() -> None:

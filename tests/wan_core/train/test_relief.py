@@ -36,6 +36,12 @@ SETTINGS = TrainConfig(
     unchecked_blocks=1,
 )
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB.\nmore lines"
+BESIDE_TORCH = (
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call.",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "Triton Error [CUDA]: out of memory",
+)
+"""what torch and libraries say where the driver refuses them memory that torch's allocator does not hand out"""
 
 
 def train(run: TinyRun) -> list[Event]:
@@ -66,7 +72,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     return _UNDISTURBED
 
 
-def failing(function: Callable[..., Any], first: int, times: int) -> Callable[..., Any]:
+def failing(function: Callable[..., Any], first: int, times: int, full: Callable[[], Exception]) -> Callable[..., Any]:
     """`function`, out of memory at its calls `first` to `first + times - 1`."""
     calls = 0
 
@@ -74,7 +80,7 @@ def failing(function: Callable[..., Any], first: int, times: int) -> Callable[..
         nonlocal calls
         calls += 1
         if first <= calls < first + times:
-            raise torch.OutOfMemoryError(FULL)
+            raise full()
         return function(*args, **named)
 
     return run
@@ -96,10 +102,12 @@ PLACES: dict[str, tuple[object, str, int]] = {
 
 
 @contextmanager
-def out_of_memory(place: str, times: int) -> Iterator[None]:
+def out_of_memory(
+    place: str, times: int, full: Callable[[], Exception] = lambda: torch.OutOfMemoryError(FULL)
+) -> Iterator[None]:
     owner, name, first = PLACES[place]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, name, failing(getattr(owner, name), first, times))
+        patch.setattr(owner, name, failing(getattr(owner, name), first, times, full))
         yield
 
 
@@ -138,6 +146,37 @@ def test_a_run_that_runs_out_of_memory_goes_on_as_if_it_had_not(
         assert "The GPU ran out of memory in step" in warnings[0]
         assert "every block is recomputed in the backward pass" in warnings[0]
         assert warnings[0].endswith("(CUDA out of memory. Tried to allocate 2.00 GiB.)")
+
+
+@pytest.mark.parametrize("said", BESIDE_TORCH)
+def test_a_gpu_that_is_full_beside_torchs_own_allocator_is_full_too(
+    tmp_path: Path, undisturbed: dict[str, Tensor], said: str
+) -> None:
+    """It ends in a plain RuntimeError, or an AcceleratorError, which is one."""
+    run = make_run(tmp_path, train=SETTINGS)
+    with out_of_memory("walk back of a block", 2, lambda: RuntimeError(said)):
+        events = train(run)
+    assert_same(state(run), undisturbed)
+    (warning,) = (event.text for event in events if isinstance(event, Note) and event.level == "warning")
+    assert warning.endswith(f"({said.splitlines()[0]})")
+
+
+def test_so_it_is_in_an_evaluation(tmp_path: Path, undisturbed: dict[str, Tensor]) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    with out_of_memory("evaluation of the base", 2, lambda: RuntimeError(BESIDE_TORCH[0])):
+        events = train(run)
+    assert [event.step for event in events if isinstance(event, Evaluated)] == [2, 4]
+    assert_same(state(run), undisturbed)
+
+
+def test_what_else_breaks_is_not_tried_again(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    illegal = "CUDA error: an illegal memory access was encountered"
+    with (
+        out_of_memory("walk back of a block", 1, lambda: RuntimeError(illegal)),
+        pytest.raises(RuntimeError, match=illegal),
+    ):
+        train(run)
 
 
 @pytest.mark.parametrize("place", ["walk back of a later block", "before a later update"])

@@ -226,7 +226,7 @@ def _counted(*settings: Any) -> tuple[float, float]:
     names += ("adam_beta2", "adam_epsilon", "loraplus_lr_ratio", "offload_optimizer")
     usual = TrainConfig(lr_scheduler="constant")
     config = replace(usual, **dict(zip(names, settings, strict=True)))
-    with torch.inference_mode(False):
+    with torch.inference_mode(False):  # of ComfyUI, where quantized moments cannot even be looked at
         try:
             straight, resumed = _Trial(config), _Trial(config)
             straight.train(0, 3)
@@ -243,12 +243,12 @@ def _counted(*settings: Any) -> tuple[float, float]:
                 f'optimizer "{_title(config)}" cannot train a LoRA: {first_line(error).rstrip(".")}. Change '
                 "optimizer_args, or choose another optimizer."
             ) from error
-    if not straight.equals(second):
-        raise ConfigError(
-            f'optimizer "{_title(config)}" holds something that cannot be saved: after a resume it goes on otherwise. '
-            "Choose another optimizer."
-        )
-    return straight.bytes_per_value("optimizer."), straight.bytes_per_value("judged.")
+        if not straight.equals(second):
+            raise ConfigError(
+                f'optimizer "{_title(config)}" holds something that cannot be saved: after a resume it goes on '
+                "otherwise. Choose another optimizer."
+            )
+        return straight.bytes_per_value("optimizer."), straight.bytes_per_value("judged.")
 
 
 def _title(config: TrainConfig) -> str:

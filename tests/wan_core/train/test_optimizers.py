@@ -173,6 +173,14 @@ def test_killed_at_five_steps_and_resumed_equals_never_killed(server: ForkServer
 
 
 @pytest.mark.parametrize("name", NAMED)
+def test_each_optimizer_is_counted_in_the_inference_mode_that_comfyui_runs_nodes_in(name: str) -> None:
+    need(name)
+    _counted.cache_clear()
+    with torch.inference_mode():
+        assert state_bytes(settings(name)) == pytest.approx(BYTES[name], abs=0.01)
+
+
+@pytest.mark.parametrize("name", NAMED)
 def test_the_bytes_of_an_optimizer_are_counted_and_not_listed(name: str) -> None:
     need(name)
     config = settings(name)

@@ -23,6 +23,7 @@ __all__ = ["BlockOffload"]
 class _Lane:
     """The things of one device. A backward pass has a thread for each, and none looks at another's lane."""
 
+    travel: Copies
     ring: Ring
     kept: KeptTensors | None
     returns: bool = False
@@ -40,10 +41,12 @@ class BlockOffload:
         *,
         copies: Callable[[torch.device], Copies] = copies_of,
         most_host_bytes: int | None = None,
+        before: BlockOffload | None = None,
     ) -> None:
         """`order`: the names of all blocks, as `running_order` gives them.
 
         `most_host_bytes`: of what is kept, for each device; what is beyond stays there. None: as many as there are.
+        `before`: that of the same model with weaker measures; its host memory is used on, with what rests in it.
         """
         self._placement, self._order, self._copies, self._most_host_bytes = placement, order, copies, most_host_bytes
         self.measures = measures
@@ -53,9 +56,15 @@ class BlockOffload:
             own = [name for name in order if name in self._swapped and placement.device_of(name) == device]
             if not (own or measures.offload_inputs):
                 continue
-            travel = copies(device)
-            kept = KeptTensors(device, travel, most_host_bytes) if measures.offload_inputs else None
-            self._lanes[device] = _Lane(Ring(device, travel, own), kept)
+            old = before._lanes.get(device) if before is not None else None
+            travel = copies(device) if old is None else old.travel
+            kept = None if old is None else old.kept
+            if kept is None and measures.offload_inputs:
+                kept = KeptTensors(device, travel, most_host_bytes)
+            ring = Ring(device, travel, own)
+            if old is not None:
+                ring.take_over(old.ring)
+            self._lanes[device] = _Lane(travel, ring, kept)
 
     def rests(self, name: str) -> bool:
         """Returns whether the weight or module `name` (original Wan name) lies in a block that rests in host memory."""
@@ -70,14 +79,20 @@ class BlockOffload:
     def stronger(self, model: nn.Module) -> BlockOffload | None:
         """Returns what takes this one's place with the next stronger measures, between two passes of `model`.
 
-        None where there are none stronger.
+        What rests stays where it lies: another copy of it would need host memory twice. None where there are none
+        stronger.
         """
         measures = self.measures.stronger(len(self._order))
         if measures is None:
             return None
         self.release()
         offload = BlockOffload(
-            self._placement, self._order, measures, copies=self._copies, most_host_bytes=self._most_host_bytes
+            self._placement,
+            self._order,
+            measures,
+            copies=self._copies,
+            most_host_bytes=self._most_host_bytes,
+            before=self,
         )
         for name in self._order:
             offload.settle(name, model.get_submodule(name))

@@ -114,12 +114,19 @@ class Ring:
         self._buffers: list[_Buffer] = []
 
     def settle(self, name: str, block: nn.Module) -> None:
-        """Moves the frozen tensors of a block of the order to where they rest."""
+        """Moves the frozen tensors of a block of the order to where they rest, if they do not rest already."""
+        if name in self._resting:
+            return
         with torch.inference_mode(False), torch.no_grad():
             resting = _RestingBlock(block, self._copies)
         if not resting.locked and all(other.locked for other in self._resting.values()):
             _log.warning("The system page-locks no more memory, so the weights of %s and later travel slowly.", name)
         self._resting[name] = resting
+
+    def take_over(self, other: Ring) -> None:
+        """Takes the blocks that rest in `other`, which is used no more, with the host memory they lie in."""
+        assert other._resting.keys() <= {*self._order}, "what rests goes on resting"
+        self._resting |= other._resting
 
     @contextmanager
     def run(self, name: str, *, again: bool, returns: bool) -> Iterator[None]:

@@ -235,6 +235,22 @@ def test_the_host_memory_of_one_step_serves_all_others() -> None:
     assert moved.chunks == LARGE, "a pass that nobody walks back keeps nothing"
 
 
+def test_stronger_measures_take_over_what_rests_already() -> None:
+    """They come where memory is short, so nothing lies in host memory twice, also not for the time of a change."""
+    found = job(MemoryMeasures(offload_inputs=True, blocks_to_swap=1))
+    assert_same_bits(found.step(), plain_step())
+    while found.offload is not None and (offload := found.offload.stronger(found.model)) is not None:
+        found.offload = found.model.offload = offload
+        assert_same_bits(found.step(), plain_step())
+    assert found.model.offload.measures.blocks_to_swap == LAYERS
+    assert found.chunks == LARGE
+    weights = [memory.numel() for memory in found.copies.host if memory.numel() != CHUNK]
+    assert len(weights) == LAYERS
+    assert not any(p.requires_grad for p in found.model.parameters() if found.copies.at_home(p))
+    frozen = [p for p in found.model.blocks.parameters() if not p.requires_grad]
+    assert all(found.copies.at_home(p) for p in frozen)
+
+
 def test_a_pass_without_a_backward_pass_leaves_nothing_behind() -> None:
     moved = job(MEASURES["all"])
     for _ in range(3):

@@ -89,6 +89,8 @@ class SourceFile:
     columns: Columns = Columns()
     allowed: Sequence[Path] = ()
     """every file must lie below one of these"""
+    beside: Sequence[Path] = ()
+    """where settings of other trainers look for a folder that is not beside them"""
     unpacked: Path | None = None
     """where media files are laid down that lie inside a tar or a table"""
     size_multiple: int = 16

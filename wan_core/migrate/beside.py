@@ -44,7 +44,7 @@ class Folders:
         if path is None:
             return 0
         places = [folder.resolve() for folder in (path.parent, *self.folders)]
-        parts = open_source(SourceFile(path=path.resolve(), allowed=places, unpacked=None))
+        parts = open_source(SourceFile(path=path.resolve(), allowed=places, beside=places[1:], unpacked=None))
         return sum(len(part.files) * int(part.settings.get("num_repeats", DatasetConfig.num_repeats)) for part in parts)
 
     def _found(self, named: str) -> Path | None:

@@ -9,7 +9,17 @@ from typing import Any
 from .job import Job
 from .keys import Changed, Without, shown
 
-__all__ = ["adapter", "arguments_of", "only_for", "optimizer", "quantized", "run_name", "save_dtype", "scheduler"]
+__all__ = [
+    "adapter",
+    "arguments_of",
+    "copies",
+    "only_for",
+    "optimizer",
+    "quantized",
+    "run_name",
+    "save_dtype",
+    "scheduler",
+]
 
 _FLOAT32 = "the LoRA's weights are float32 here, so nothing is lost between steps"
 _TORCHAO = "torchao's, with 8-bit moments too"
@@ -223,6 +233,11 @@ def adapter(value: str, _job: Job) -> Any:
     if ours is None:
         return Changed("LoRA", f"{shown(name)} is no kind of adapter here")
     return Changed(ours, "with the linears of the blocks alone") if name == "locon" else ours
+
+
+def copies(value: int, _job: Job) -> Any:
+    """Processes of a launcher: a copy of the model on each of so many GPUs."""
+    return Changed("copy per GPU", f"{value} copies; set devices where there are more GPUs") if value > 1 else None
 
 
 def only_for(schedule: str) -> Callable[[Any, Job], Any]:

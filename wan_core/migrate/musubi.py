@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from . import musubi_values as to
 from .job import Job
 from .keys import Key, drops, ledger_of, take_over
-from .learning import adapter, only_for, save_dtype, scheduler
+from .learning import copies, only_for, save_dtype, scheduler
 from .loras import merged
 from .models import said_kind, text_encoder, vae_file
 
@@ -54,7 +54,8 @@ KEYS = (
     Key("lr_scheduler_power", "WanTrainSettings.lr_scheduler_power", kind=float, own=1.0, read=only_for("polynomial")),
     Key("lr_scheduler_min_lr_ratio", "WanTrainSettings.lr_scheduler_min_lr_ratio", kind=float),
     *drops("lr_scheduler_type lr_scheduler_args lr_scheduler_timescale", "schedules are those of the menu"),
-    Key("network_module", "WanTrainSettings.adapter", "LoRA, LoHa, LoKr", read=adapter),
+    Key("network_module", "WanTrainSettings.adapter", "LoRA, LoHa, LoKr; of LyCORIS what algo says",
+        read=to.network),
     Key("network_dim", "TrainLoRA.rank", kind=int, own=4),
     Key("network_alpha", "TrainLoRA.alpha", kind=float, own=1.0),
     Key("network_dropout", "WanTrainSettings.lora_dropout", kind=float),
@@ -106,7 +107,7 @@ KEYS = (
     Key("save_every_n_epochs", "TrainLoRA.save_every_n_steps", "as steps", kind=int,
         read=to.every("TrainLoRA.save_every_n_steps", "save_every_n_epochs")),
     Key("save_last_n_steps", "WanTrainSettings.keep_last_saves", "counted in saves", kind=int, read=to.keep),
-    Key("save_last_n_epochs", "WanTrainSettings.keep_last_saves", "counted in saves", kind=int, read=to.keep_epochs),
+    Key("save_last_n_epochs", "WanTrainSettings.keep_last_saves", "counted in saves", kind=int),
     *drops("save_last_n_steps_state save_last_n_epochs_state", "a saved step goes with its state"),
     *drops("save_state save_state_on_train_end", "every saved step has its state"),
     *drops("resume", "Run again goes on where a run stopped"),
@@ -137,7 +138,8 @@ KEYS = (
     ),
     *drops("max_data_loader_n_workers persistent_data_loader_workers", "prefetch_batches of a run reads ahead"),
     *drops("ddp_timeout ddp_gradient_as_bucket_view ddp_static_graph", "Split Across GPUs needs none of it"),
-    *drops("num_cpu_threads_per_process num_processes show_timesteps", "a matter of the launcher"),
+    Key("num_processes", "SplitAcrossGPUs.mode", "above 1", kind=int, read=copies),
+    *drops("num_cpu_threads_per_process show_timesteps", "a matter of the launcher"),
 )  # fmt: skip
 FLAGS = {name for key in KEYS for name in key.names.split() if key.kind is bool} | {
     *("sage_attn", "split_attn", "sample_at_first", "save_state", "save_state_on_train_end", "dim_from_weights"),

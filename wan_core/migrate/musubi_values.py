@@ -7,7 +7,7 @@ from typing import Any
 from ..lora import LoraConfig
 from .job import Job
 from .keys import Changed, Key, Without
-from .learning import arguments_of, run_name
+from .learning import adapter, arguments_of, run_name
 from .learning import optimizer as known_optimizer
 from .models import model_file
 
@@ -20,8 +20,8 @@ __all__ = [
     "fp8",
     "fp8_scaled",
     "keep",
-    "keep_epochs",
     "low",
+    "network",
     "network_args",
     "noise_range",
     "optimizer",
@@ -87,8 +87,12 @@ _OF_LORA = {"rank_dropout": "rank_dropout", "module_dropout": "module_dropout", 
 
 
 def network_args(value: Any, job: Job) -> None:
+    lycoris = str(job.said("network_module") or "").startswith("lycoris")
     for name, said in arguments_of(value).items():
-        if name == "loraplus_lr_ratio":
+        if lycoris and (name == "algo" or (name == "dora_wd" and job.of("WanTrainSettings.adapter") == "DoRA")):
+            widget = "adapter"
+            job.ledger.take(f"network_args {name} -> {widget} {job.of('WanTrainSettings.adapter')}")
+        elif name == "loraplus_lr_ratio":
             job.put("WanTrainSettings.loraplus_lr_ratio", float(said))
             job.ledger.take(f"network_args {name} -> loraplus_lr_ratio {said}")
         elif name in _OF_LORA:
@@ -149,16 +153,21 @@ def every(widget: str, key: str) -> Any:
 
 
 def keep(value: int, job: Job) -> Any:
-    """save_last_n_steps counts steps, keep_last_saves saved steps."""
-    every = job.said("save_every_n_steps")
-    if not isinstance(every, int) or every < 1:
+    """save_last_n_steps counts steps back from a save that stays too, keep_last_saves saved steps."""
+    every = job.values.get("TrainLoRA", {}).get("save_every_n_steps", 0)
+    if every < 1:
         return Without("it goes with save_every_n_steps")
-    return Changed(max(1, value // every), f"so many saves lie in {value} steps")
+    return Changed(value // every + 1, f"the newest, and those of {value} steps before it")
 
 
-def keep_epochs(value: int, job: Job) -> Any:
-    every = job.said("save_every_n_epochs")
-    return max(1, value // every) if isinstance(every, int) and every > 0 else value
+def network(value: str, job: Job) -> Any:
+    """The kind of adapter. LyCORIS is one module for all of them, and its algo says which."""
+    if not value.startswith("lycoris"):
+        return adapter(value, job)
+    said = arguments_of(job.said("network_args") or [])
+    algo = str(said.get("algo", "lora"))
+    of_pairs = algo in ("lora", "locon") and said.get("dora_wd")
+    return adapter("dora" if of_pairs else algo, job)
 
 
 def optimizer(value: str, job: Job) -> Any:

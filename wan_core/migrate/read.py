@@ -111,7 +111,13 @@ def _command_line(name: str, text: str) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{name}: the command cannot be read ({error}). Check its quotes.") from error
     start = next(index for index, word in enumerate(words) if "wan_train_network" in word)
-    return _options(words[start + 1 :])
+    launcher = {key: said for key, said in _options(words[:start]).items() if key in _OF_LAUNCHER}
+    before = {key: said[0] if isinstance(said, list) else said for key, said in launcher.items()}  # and the program
+    return before | _options(words[start + 1 :])
+
+
+_OF_LAUNCHER = ("num_processes", "mixed_precision", "num_cpu_threads_per_process")
+"""options of accelerate that stand before the script"""
 
 
 def _options(words: list[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -89,6 +90,9 @@ def _dataset(job: Job, beside: Beside) -> None:
         job.clips = beside.clips(job.data)
     except WanTrainerError as error:
         job.hints.append(f"its clips are not counted: {str(error)[:300]}")
+        job.hints.append(
+            "on the command line, --look-in names the folder that they lie in, --clips how many an epoch has"
+        )
 
 
 def _prompts(job: Job, beside: Beside) -> None:
@@ -108,12 +112,25 @@ def _prompts(job: Job, beside: Beside) -> None:
     lost = set[str]()
     if suffix != ".json":
         text = "\n".join(_line(line, lost) for line in text.splitlines())
-    job.put(f"{PREVIEW}.prompts", text.strip())
+    own = job.values.get(PREVIEW, {}).get("prompts", "")  # SimpleTuner's validation_prompt stands beside its library
+    job.put(f"{PREVIEW}.prompts", _with(own, text.strip()))
     job.ledger.take(f"{name}: {len(read_prompts(text, 'x'))} prompts -> prompts")
     if "<token>" in text:
         job.hints.append("<token> stands in prompts for a word of yours: write the word")
     if lost:
         job.ledger.change(f"{name}: {', '.join(sorted(lost))} behind a prompt -> left out: they are not read here")
+
+
+def _with(own: str, text: str) -> str:
+    """The prompts of a file with one more, which comes last; SimpleTuner calls it "validation"."""
+    if not own or not text.startswith(("{", "[")):
+        return "\n".join(part for part in (text, own) if part)
+    prompts: Any = parse_document("prompts.json", text)
+    if isinstance(prompts, dict):
+        named = cast("dict[str, Any]", prompts)
+        name = next(name for name in ("validation", "validation_prompt", own) if name not in named)
+        return json.dumps({**named, name: own}, ensure_ascii=False)
+    return json.dumps([*prompts, own], ensure_ascii=False)
 
 
 def _line(line: str, lost: set[str]) -> str:

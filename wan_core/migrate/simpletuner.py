@@ -8,7 +8,7 @@ from typing import Any
 from . import simpletuner_values as to
 from .job import Job
 from .keys import Key, drops, ledger_of, shown, take_over
-from .learning import only_for, quantized, scheduler
+from .learning import copies, only_for, quantized, scheduler
 from .loras import assistant
 from .models import base_name, model_file, vae_file
 
@@ -129,7 +129,7 @@ KEYS = (
            "group_offload_blocks_per_group group_offload_use_stream group_offload_to_disk_path", _RAM),
     Key("attention_mechanism", "LoadWanModel.attention", "Sage has no backward pass", read=to.attention),
     *drops("sageattention_usage sla_config", "one kernel for training and previews"),
-    Key("num_processes", "SplitAcrossGPUs.mode", "above 1", kind=int, read=to.copies),
+    Key("num_processes", "SplitAcrossGPUs.mode", "above 1", kind=int, read=copies),
     *drops("context_parallel_size context_parallel_comm_strategy", "a clip is not split; Split Across GPUs splits the "
            "model"),
     *drops("fsdp_enable fsdp_version deepspeed_config accelerate_config num_machines", "Split Across GPUs"),

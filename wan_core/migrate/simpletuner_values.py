@@ -20,7 +20,6 @@ __all__ = [
     "base",
     "begins",
     "clipping",
-    "copies",
     "data",
     "dora",
     "ema",
@@ -219,10 +218,6 @@ def skipped(value: Any, job: Job) -> Any:
     listed = value if isinstance(value, list) else [value]
     job.put("WanPreviewSettings.skip_layer_guidance", "extra pass")
     return ", ".join(str(one) for one in listed)
-
-
-def copies(value: int, _job: Job) -> Any:
-    return Changed("copy per GPU", f"{value} copies; set devices where there are more GPUs") if value > 1 else None
 
 
 def every(widget: str, key: str) -> Any:

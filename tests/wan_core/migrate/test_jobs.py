@@ -23,6 +23,7 @@ from wan_core.train.optimizers import _arguments_of, _class_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "jobs"
 SCHEMAS = json.loads((Path(__file__).parents[2] / "nodes" / "schemas.json").read_text(encoding="utf-8"))
+MUSUBI = "python wan_train_network.py --dit wan2.1_t2v_1.3B.safetensors "
 EXAMPLES = json.loads((FIXTURES / "simpletuner_examples.json").read_text(encoding="utf-8"))
 OF_SOUND = "wan-s2v-14b-480p+ramtorch"
 JOBS = [
@@ -162,7 +163,7 @@ def test_both_experts_of_musubi_and_a_rule_for_layers(settings):
         0.1,
     )
     assert (train.timestep_sampling, train.sigmoid_scale) == ("shift", 0.8)
-    assert (train.keep_last_saves, train.min_timestep, train.loraplus_lr_ratio) == (3, 100, 1)
+    assert (train.keep_last_saves, train.min_timestep, train.loraplus_lr_ratio) == (4, 100, 1)
     assert re.fullmatch(lora.pattern, "blocks.3.self_attn.q")
     assert not re.fullmatch(lora.pattern, "blocks.3.ffn.0")
 
@@ -274,6 +275,83 @@ def test_kinds_of_adapters_are_those_of_the_trainer(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("said", "kind", "factor"),
+    [
+        ("algo=lokr factor=4 dora_wd=True", "LoKr", 4),
+        ("algo=loha", "LoHa", 0),
+        ("algo=locon dora_wd=True", "DoRA", 0),
+        ("conv_dim=4", "LoRA", 0),
+    ],
+)
+def test_lycoris_in_musubi_is_the_kind_that_its_algo_says(tmp_path, said, kind, factor):
+    (tmp_path / "a.sh").write_text(f"{MUSUBI} --network_module lycoris.kohya --network_args {said}")
+    job = read_job(tmp_path / "a.sh")
+    assert (job.lora().kind, job.lora().lokr_factor) == (kind, factor)
+    spoken = "\n".join(line for lines in job.account().values() for line in lines)
+    assert all(word.partition("=")[0] in spoken for word in said.split())
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("--save_every_n_steps 10 --save_last_n_steps 30", 4),  # at step 50 musubi removes 10, and has 20 to 50
+        ("--save_every_n_steps 8 --save_last_n_steps 20", 3),
+        ("--save_every_n_epochs 2 --save_last_n_epochs 4", 4),
+    ],
+)
+def test_as_many_saves_are_kept_as_musubi_keeps(tmp_path, said, kept):
+    (tmp_path / "a.sh").write_text(f"{MUSUBI} {said}")
+    assert read_job(tmp_path / "a.sh").train().keep_last_saves == kept
+
+
+def test_what_stands_before_musubis_script_counts_too(tmp_path):
+    (tmp_path / "a.sh").write_text(
+        "accelerate launch --num_cpu_threads_per_process 1 --multi_gpu --num_processes 2 --mixed_precision bf16 "
+        + MUSUBI
+    )
+    job = read_job(tmp_path / "a.sh")
+    assert job.values["SplitAcrossGPUs"] == {"mode": "copy per GPU"}
+    account = "\n".join(line for lines in job.account().values() for line in lines)
+    assert "num_processes 2 -> mode copy per GPU" in account
+    assert "mixed_precision bf16" in account
+    assert "num_cpu_threads_per_process 1" in account
+
+
+@pytest.mark.parametrize(
+    ("library", "prompts"),
+    [
+        ('{"owl": "an owl"}', {"owl": "an owl", "validation": "a fox"}),
+        ('{"validation": "an owl"}', {"validation": "an owl", "validation_prompt": "a fox"}),
+        ('["an owl"]', ["an owl", "a fox"]),
+    ],
+)
+def test_a_prompt_beside_a_library_of_them_is_previewed_too(tmp_path, library, prompts):
+    config = {"model_family": "wan", "validation_prompt": "a fox", "user_prompt_library": "prompts.json"}
+    (tmp_path / "a.json").write_text(json.dumps(config))
+    (tmp_path / "prompts.json").write_text(library)
+    assert json.loads(read_job(tmp_path / "a.json").of("WanPreviewSettings.prompts")) == prompts
+
+
+def test_clips_are_counted_in_a_folder_that_is_named(tmp_path):
+    clips = tmp_path / "elsewhere" / "data" / "foxes"
+    clips.mkdir(parents=True)
+    for number in range(3):
+        (clips / f"{number}.mp4").write_bytes(b"")
+        (clips / f"{number}.txt").write_text("a fox")
+    (tmp_path / "a" / "b" / "c" / "d").mkdir(parents=True)
+    path = tmp_path / "a" / "b" / "c" / "d" / "a.sh"
+    (path.parent / "set.toml").write_text(
+        "[general]\nresolution=[64,48]\n[[datasets]]\nvideo_directory='data/foxes'\ntarget_frames=[9]\nnum_repeats=2\n"
+    )
+    path.write_text(f"{MUSUBI} --dataset_config set.toml --max_train_epochs 4")
+    unknown = read_job(path)
+    assert unknown.clips == 0
+    assert any("--look-in" in line and "--clips" in line for line in unknown.account()["to do"])
+    job = read_job(path, folders=(tmp_path / "elsewhere",))
+    assert (job.clips, job.train().steps) == (6, 24)
+
+
+@pytest.mark.parametrize(
     ("said", "widget", "value"),
     [
         ({"flow_custom_timesteps": "801,694, 548"}, "timestep_list", (801, 694, 548)),
@@ -303,9 +381,6 @@ def test_ai_toolkits_weights_of_noise_levels(tmp_path, said, weighting):
     process = {"model": {"arch": "wan21:1b", "name_or_path": "x"}, "train": {"timestep_type": "sigmoid", **said}}
     (tmp_path / "a.json").write_text(json.dumps({"config": {"process": [process]}}))
     assert read_job(tmp_path / "a.json").train().loss_weighting == weighting
-
-
-MUSUBI = "python wan_train_network.py --dit wan2.1_t2v_1.3B.safetensors "
 
 
 @pytest.mark.parametrize(

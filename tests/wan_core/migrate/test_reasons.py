@@ -24,6 +24,7 @@ FIXTURE = Path(__file__).parents[2] / "fixtures" / "reasons.json"
 NO_WORDS = {
     "network_args {} -> loraplus_lr_ratio {}",
     "network_args {} -> {} {}",
+    "network_args {} -> adapter {}",
     "lr_warmup_steps {} -> lr_warmup_share",
     "lr_warmup_steps {} -> lr_warmup_steps",
     "validation_resolution {} -> width {}, height {}",

@@ -174,22 +174,25 @@ class Context:
         try:
             return existing_place(text, self.path.parent, self.allowed)
         except PlaceError as error:
-            found = self._beside(text)
+            folder, found = self._beside(text)
             if found is None:
                 raise DatasetError(
                     f"{ledger.where}: {text[:200]!r} {error}. Put it beside {self.path.name}, or correct the path."
                 ) from error
-        ledger.change(f'"{text}" -> "{found.relative_to(self.path.parent).as_posix()}" beside the settings')
+        where = "beside the settings" if folder == self.path.parent else f"in {folder.name}"
+        ledger.change(f'"{text}" -> "{found.relative_to(folder).as_posix()}" {where}')
         return found
 
-    def _beside(self, text: str) -> Path | None:
+    def _beside(self, text: str) -> tuple[Path, Path | None]:
+        """Returns the folder that something was found in, and what was found."""
         parts = [part for part in re.split(r"[\\/]+", text) if part not in ("", ".", "..", "~")]
-        for start in range(len(parts)):
-            try:
-                return existing_place("/".join(parts[start:]), self.path.parent, self.allowed)
-            except PlaceError:
-                continue
-        return None
+        for folder in (self.path.parent, *self.source.beside):
+            for start in range(len(parts)):
+                try:
+                    return folder, existing_place("/".join(parts[start:]), folder, self.allowed)
+                except PlaceError:
+                    continue
+        return self.path.parent, None
 
 
 def area_of(width: float, height: float, context: Context, ledger: Ledger, key: str) -> dict[str, int]:

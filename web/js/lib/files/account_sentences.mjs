@@ -25,6 +25,11 @@ export const SENTENCES = [
       v,
     ),
   (v) => t("its clips are not counted: {reason}", v),
+  (v) =>
+    t(
+      "on the command line, --look-in names the folder that they lie in, --clips how many an epoch has",
+      v,
+    ),
   (v) => t("{file} was not found, so its prompts are not here; write them into prompts", v),
   (v) => t("{file}: prompts in TOML are not read; write them into prompts, one a line", v),
   (v) => t("<token> stands in prompts for a word of yours: write the word", v),

@@ -15,10 +15,18 @@ from ..errors import OutOfMemory
 from ..words import first_line
 from .offload import BlockOffload
 
-__all__ = ["device_memory_ran_out", "release_cached_memory", "weights_out_of_the_way"]
+__all__ = [
+    "HOST_RESERVE",
+    "device_memory_ran_out",
+    "leaving_bytes",
+    "release_cached_memory",
+    "weights_out_of_the_way",
+]
 
 RETURN_WAITS_S = (0.0, 2.0, 8.0)
 """before each attempt to go home: whoever used the room may need a moment to leave it"""
+HOST_RESERVE = 2 << 30
+"""bytes of host memory that are left to everybody else when weights go there"""
 _HOST = torch.device("cpu")
 _FULL = re.compile(r"(CUDA|HIP) error: out of memory|_STATUS_ALLOC_FAILED|Error \[(CUDA|HIP)\]: out of memory")
 """what torch, the libraries of its matrix products and Triton say of a full GPU"""
@@ -53,6 +61,11 @@ def weights_out_of_the_way(model: nn.Module, *, trained: bool = False) -> Iterat
         yield
     finally:
         _go_home(places)
+
+
+def leaving_bytes(model: nn.Module) -> int:
+    """Returns what of a model lies on accelerators, and takes host memory when it makes room."""
+    return sum(one.nbytes for one in (*model.parameters(), *model.buffers()) if one.device != _HOST)
 
 
 def release_cached_memory() -> None:

@@ -9,12 +9,9 @@ from typing import Generic, TypeVar
 
 from ..model import WanTransformer
 from ..placement.host import host_bytes
-from ..placement.room import release_cached_memory, weights_out_of_the_way
+from ..placement.room import HOST_RESERVE, leaving_bytes, release_cached_memory, weights_out_of_the_way
 
 __all__ = ["DevicePlace", "host_holds"]
-
-_HOST_RESERVE = 2 << 30
-"""bytes of host memory that are left to everybody else"""
 
 Held = TypeVar("Held")
 
@@ -64,6 +61,4 @@ def host_holds(leaving: WanTransformer, coming: int, processes: int = 1) -> bool
     `processes`: how many share that memory and ask the same.
     """
     free = host_bytes()
-    tensors = (*leaving.parameters(), *leaving.buffers())
-    resting = sum(one.nbytes for one in tensors if one.device.type != "cpu")
-    return free is not None and resting + coming + _HOST_RESERVE <= free // processes
+    return free is not None and leaving_bytes(leaving) + coming + HOST_RESERVE <= free // processes

@@ -15,7 +15,8 @@ from ..errors import OutOfMemory, Stopped
 from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
 from ..files import FileError, atomic_write_bytes, atomic_write_json, read_json
 from ..model import WanTransformer
-from ..placement.room import release_cached_memory, weights_out_of_the_way
+from ..placement.host import host_bytes
+from ..placement.room import HOST_RESERVE, leaving_bytes, release_cached_memory, weights_out_of_the_way
 from ..sampler import Denoiser, SamplingPreset, generate
 from ..words import logger
 from .preview_inputs import PreviewClip, PreviewInputs
@@ -24,6 +25,9 @@ __all__ = ["Previewer", "evaluating"]
 
 _log = logger(__name__)
 DECODE_TIMEOUT_S = 900.0
+NO_ROOM = (
+    "the GPU has no room to decode it beside the model, and the computer's own memory none for the model meanwhile"
+)
 _CLIP = re.compile(r"step-(?P<step>\d+)_")
 
 
@@ -116,9 +120,9 @@ class Previewer:
         self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step))
         answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
         if answer is not None and answer.get("needs_room"):
-            with weights_out_of_the_way(self._at_home()):
-                self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step, made_room=True))
-                answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
+            answer = self._decoded_with_room(
+                DecodeWanted(sample_id=sample_id, latent_file=file, step=step, made_room=True)
+            )
         if answer is None:
             return
         if "file" not in answer:
@@ -129,6 +133,15 @@ class Previewer:
         told = answer.get("measures")
         measures = {str(name): float(value) for name, value in told.items()} if isinstance(told, dict) else {}
         self._emit(SampleReady(sample_id=sample_id, step=step, file=str(answer["file"]), measures=measures))
+
+    def _decoded_with_room(self, wanted: DecodeWanted) -> dict[str, Any] | None:
+        """Returns the answer while the weights are off the GPU, if the computer has room for them."""
+        model, free = self._at_home(), host_bytes()
+        if (leaving := leaving_bytes(model)) and free is not None and leaving + HOST_RESERVE > free:
+            return {"error": NO_ROOM}
+        with weights_out_of_the_way(model):
+            self._emit(wanted)
+            return self._control.wait_decoded(wanted.sample_id, DECODE_TIMEOUT_S)
 
     def _index(self, sample_id: str, step: int, file: str, prompt: str) -> None:
         known = [entry for entry in _indexed(self._directory) if entry.get("file") != file]

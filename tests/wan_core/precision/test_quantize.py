@@ -23,6 +23,7 @@ from wan_core.footprint import planned_weights
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters, adapters_of
 from wan_core.model import Conditioning, WanTransformer
+from wan_core.placement.storage_meter import StorageMeter
 from wan_core.precision import QuantizeConfig, QuantizedBy, QuantizedLinear, quantize_block, quantized_by
 from wan_core.precision.quantize import quantized
 from wan_core.run.checks import check_quantized_alike
@@ -296,8 +297,10 @@ def test_a_quantized_linear_computes_as_the_dequantised_one_and_keeps_values_and
         return tensor
 
     inputs = [torch.linspace(-3, 3, 512).view(1, 2, 256).to(dtype).requires_grad_() for _ in "ab"]
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    known = (inputs[0], *packed.parameters(), *packed.buffers())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), StorageMeter(known) as meter:
         found = packed(inputs[0])
+    assert meter.live == -(-found.nbytes // 512) * 512, "nor is anything kept that autograd does not know of"
     wanted = plain(inputs[1])
     assert torch.equal(found, wanted)
     assert sum(tensor.nbytes for tensor in kept) == values.nbytes + scale.nbytes

@@ -532,6 +532,28 @@ def test_a_parent_that_needs_room_is_asked_again_once_there_is_room(tmp_path: Pa
     assert read_status(run.directory).state == "done"
 
 
+def test_no_room_is_made_where_the_computer_has_none_for_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A computer whose own memory is full ends processes, or crawls; a preview is not worth that."""
+    reserve = 2 << 30
+    monkeypatch.setattr(preview, "leaving_bytes", lambda _model: 14 << 30)
+    monkeypatch.setattr(preview, "host_bytes", lambda: (14 << 30) + reserve - 1)
+    run = make_run(tmp_path, train=settings(steps=1, preview_every_n_steps=1), preview=SampleConfig(steps=2))
+    control = Steered()
+    control.answers = {name: {"needs_room": True} for name in ("step-000000_p0", "step-000001_p0")}
+    events = train(run, control)
+    assert [wanted.made_room for wanted in of(events, DecodeWanted)] == [False, False]
+    said = [note.text for note in of(events, Note) if "was not decoded" in note.text]
+    assert said == [f"Preview step-00000{step}_p0 was not decoded: {preview.NO_ROOM}" for step in (0, 1)]
+    assert read_status(run.directory).state == "done"
+    monkeypatch.setattr(preview, "host_bytes", lambda: (14 << 30) + reserve)
+    other = make_run(
+        tmp_path / "other", train=settings(steps=1, preview_every_n_steps=1), preview=SampleConfig(steps=2)
+    )
+    assert [wanted.made_room for wanted in of(train(other, control), DecodeWanted)] == [False, True, False, True]
+
+
 def test_what_the_allocator_keeps_is_given_back_before_a_decode_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,11 @@ export const SENTENCES = [
   (v) => t("Preview {sample} was not decoded: {reason}", v),
   (v) => t("the empty prompt", v),
   (v) => t("the negative prompt", v),
+  (v) =>
+    t(
+      "the GPU has no room to decode it beside the model, and the computer's own memory none for the model meanwhile",
+      v,
+    ),
   (v) => t("no VAE is connected to Train Wan LoRA", v),
   (v) => t("Only {free} GiB are free; two saved steps need about {need} GiB.", v),
   (v) =>

@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """A wrong command line is refused like any other bad input."""
-        raise ConfigError(f"{message}. {self.format_usage().strip()}")
+        raise ConfigError(f"{message}. {' '.join(self.format_usage().split())}")
 
 
 _EXIT_CODES = """exit codes: 0 done; 3 stopped, with its state saved; 4 does not fit into memory; 5 bad data or
@@ -87,6 +87,7 @@ _EXAMPLES = {
     "resume": ("resume output/wan_trainer/my_lora",),
     "sample": ("sample output/wan_trainer/my_lora --job clips.json",),
     "audit": ("audit output/wan_trainer/my_lora --clips 2",),
+    "ema": ("ema output/wan_trainer/my_lora --width 0.1", "ema output/wan_trainer/my_lora --judge"),
     "export": ("export output/wan_trainer/my_lora --step 1500 --to my_lora.safetensors",),
 }
 """command -> how it is used, the usual way first"""

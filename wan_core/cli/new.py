@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ..errors import ConfigError
 from ..events import Emit
 from .migrate import tell_account
-from .output import done, run_directory
+from .output import done, run_directory, usual_folders
 from .settings import add_set_option, with_settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     new.add_argument(
         "--settings", type=Path, metavar="FILE", help="settings of another trainer, as `import` reads them"
     )
-    new.add_argument("--runs", type=Path, default=Path("output/wan_trainer"), help="folder of the runs")
+    text = "folder of the runs; default: that of --like, else output/wan_trainer"
+    new.add_argument("--runs", type=Path, help=text)
     add_set_option(new)
 
 
@@ -41,7 +42,8 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..cache import LatentCache
     from ..run import choose_run, prepare_run, with_clip_values
 
-    runs = options.runs.resolve()
+    beside = run_directory(options.like).parent if options.like else Path("output/wan_trainer")
+    runs = (options.runs or beside).resolve()
     roots, written = _roots(options, runs)
     config = with_settings(_config(options, runs, roots), options.set)
     config = _with_model(replace(config, run_name=options.run_name), roots)
@@ -124,7 +126,7 @@ def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:
     from ..files import Roots
 
     file: Path = options.roots or runs / "roots.json"
-    known = Roots.read(file) if file.is_file() else Roots(_usual(runs))
+    known = Roots.read(file) if file.is_file() else Roots(usual_folders(runs))
     folders = [str(model.resolve().parent) for model in (options.model, options.low_noise_model) if model is not None]
     there = known.folders.get("diffusion_models", ())
     missing = [folder for folder in dict.fromkeys(folders) if folder not in there]
@@ -133,12 +135,3 @@ def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:
         file.parent.mkdir(parents=True, exist_ok=True)
         roots.write(file)
     return roots, str(file)
-
-
-def _usual(runs: Path) -> dict[str, tuple[str, ...]]:
-    """Returns where things lie when nothing says it: beside the runs, and in the ComfyUI whose output they are."""
-    models = runs.parent.parent / "models"
-    names = ("diffusion_models", "unet") if runs.parent.name == "output" else ()
-    folders = tuple(str(models / name) for name in names if (models / name).is_dir())
-    loras = (str(models / "loras"),) if folders and (models / "loras").is_dir() else ()
-    return {"cache": (str(runs / "_cache"),), "loras": (*loras, str(runs)), "diffusion_models": folders}

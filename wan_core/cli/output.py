@@ -30,6 +30,7 @@ __all__ = [
     "quieten_libraries",
     "roots_of",
     "run_directory",
+    "usual_folders",
 ]
 
 _log = logger("wan_trainer")
@@ -127,12 +128,24 @@ def quieten_libraries() -> None:
 
 
 def roots_of(options: argparse.Namespace) -> Roots:
-    """Returns where things lie: what --roots says, else roots.json beside the run, as `new` writes it."""
+    """Returns where things lie: --roots, or roots.json beside the run, as `new` writes it, or what is usual."""
     if options.roots:
         return Roots.read(options.roots)
     run: Path | None = getattr(options, "run_path", None)
-    beside = run_directory(run).parent / "roots.json" if run is not None else None
-    return Roots.read(beside) if beside is not None and beside.is_file() else Roots({})
+    if run is None:
+        return Roots({})
+    runs = run_directory(run).parent
+    beside = runs / "roots.json"
+    return Roots.read(beside) if beside.is_file() else Roots(usual_folders(runs))
+
+
+def usual_folders(runs: Path) -> dict[str, tuple[str, ...]]:
+    """Returns where things lie when nothing says it: beside the runs, and in the ComfyUI whose output they are."""
+    models = runs.parent.parent / "models"
+    names = ("diffusion_models", "unet") if runs.parent.name == "output" else ()
+    folders = tuple(str(models / name) for name in names if (models / name).is_dir())
+    loras = (str(models / "loras"),) if folders and (models / "loras").is_dir() else ()
+    return {"cache": (str(runs / "_cache"),), "loras": (*loras, str(runs)), "diffusion_models": folders}
 
 
 def run_directory(path: Path) -> Path:

@@ -36,7 +36,7 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     export = command("export", _export, "copy the LoRA of a saved step to a file")
     ema = command("ema", _ema, "make a LoRA of the mean of the saved steps of a run")
     for sub in (train, resume, sample, audit, export, ema):
-        sub.add_argument("run_path", type=Path, metavar="RUN")
+        sub.add_argument("run_path", type=Path, metavar="RUN", help="folder of a run, or its run.json")
     for sub in (train, resume, sample, audit, ema):
         sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
     for sub in (train, resume):

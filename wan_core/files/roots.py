@@ -45,7 +45,7 @@ class Roots:
             raise ConfigError(
                 f'{reference!r} is not of the form root:path, for example "diffusion_models:wan.safetensors".'
             )
-        if name not in self.folders:
+        if not self.folders.get(name):
             raise ConfigError(f'Root "{name}" of {reference!r} is unknown. Add it to the file given with --roots.')
         # Links inside a model folder are the user's own (shared drives); only '..' and absolute parts are refused.
         if os.path.isabs(relative) or ".." in Path(relative).parts:

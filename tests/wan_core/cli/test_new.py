@@ -12,7 +12,9 @@ import pytest
 
 from tests.support.forked import RunCommand
 from tests.support.tiny_run import make_run
+from wan_core.cli.commands import _EXAMPLES, _parser
 from wan_core.cli.new import _roots
+from wan_core.cli.output import roots_of
 from wan_core.cli.progress import lines_of, terminal_emitter
 from wan_core.cli.settings import with_settings
 from wan_core.errors import ConfigError, ExitCode
@@ -137,7 +139,7 @@ def test_a_run_is_made_like_another_and_changed_until_it_has_saved(
     )
     assert done.returncode == ExitCode.DONE, done.stderr
     assert read_run(runs / "fox").train.discrete_flow_shift == 3.0
-    like = wan_core_command("new", "fox", "--like", str(runs / "fox"), *where, "--set", "rank=2")
+    like = wan_core_command("new", "fox", "--like", str(runs / "fox"), "--set", "rank=2")
     assert json.loads(like.stdout)["run"] == "fox_002"
 
     trained = wan_core_command("train", str(runs / "fox"), "--set", "rank=3")
@@ -164,6 +166,19 @@ def test_beside_the_runs_of_a_comfyui_its_models_are_found(tmp_path: Path) -> No
         tmp_path / "models" / "loras",
     )
     assert Roots.read(Path(written)).folders == roots.folders
+
+
+def test_a_run_of_a_comfyui_is_known_without_a_file_of_folders(tmp_path: Path) -> None:
+    run = tmp_path / "output" / "wan_trainer" / "fox"
+    (tmp_path / "models" / "diffusion_models").mkdir(parents=True)
+    asked = Namespace(roots=None, run_path=run)
+    assert roots_of(asked).first("diffusion_models") == tmp_path / "models" / "diffusion_models"
+    assert roots_of(asked).first("cache") == run.parent / "_cache"
+    run.parent.mkdir(parents=True)
+    Roots({"cache": ("elsewhere",)}).write(run.parent / "roots.json")
+    assert roots_of(asked).folders == {"cache": ("elsewhere",)}
+    with pytest.raises(ConfigError, match=r'Root "diffusion_models" of .* is unknown'):
+        Roots({"diffusion_models": ()}).resolve("diffusion_models:wan.safetensors")
 
 
 def test_settings_of_another_trainer_become_a_graph(tmp_path: Path, wan_core_command: RunCommand) -> None:
@@ -219,3 +234,16 @@ def test_help_has_examples_and_the_exit_codes(wan_core_command: RunCommand) -> N
     assert "exit codes: 0 done" in wan_core_command("--help").stdout + wan_core_command("--help").stderr
     said = wan_core_command("new", "--help")
     assert "--set rank=32" in said.stdout + said.stderr
+    said = wan_core_command("train")
+    assert said.returncode == ExitCode.BAD_INPUT
+    assert said.stderr.splitlines()[-1].endswith(" RUN"), "the usage in one line"
+    assert "\\n" not in said.stderr
+
+
+def test_every_command_has_an_example_that_its_own_parser_reads() -> None:
+    parser = _parser()
+    (commands,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
+    assert commands.keys() - {"cache"} == _EXAMPLES.keys()
+    for name, lines in _EXAMPLES.items():
+        for line in lines:
+            assert parser.parse_args(line.split()).command == name

@@ -134,11 +134,17 @@ class RankLost(TrainingError):  # noqa: N818  it is the other one that broke
 
 HOST_HELPS = (
     "close other programs",
-    "choose an fp8 file in Load Wan Model",
-    "set fewer num_frames or a smaller width and height in the dataset node",
     "give the system a larger swap or page file",
+    "set fewer num_frames or a smaller width and height in the dataset node (begins a new run)",
+    "choose an fp8 file in Load Wan Model (begins a new run)",
 )
-"""what frees the computer's own memory, the most helpful first"""
+"""what frees the computer's own memory: first what costs nothing"""
+HOST_HELPS_FOR_CLIPS = (
+    "close other programs",
+    "give the system a larger swap or page file",
+    "a smaller width, height or num_frames in Wan Preview Settings",
+)
+"""the same where clips of a run are made and nothing is trained"""
 
 
 class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field know
@@ -147,9 +153,10 @@ class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field 
     exit_code = ExitCode.DOES_NOT_FIT
 
     @classmethod
-    def of_host(cls, account: str = "") -> OutOfMemory:
+    def of_host(cls, account: str = "", rendering: bool = False) -> OutOfMemory:
         """Returns the error to raise where `host_memory_ran_out` says so; `account` is how much there is of it."""
+        helps = HOST_HELPS_FOR_CLIPS if rendering else HOST_HELPS
         return OutOfMemory(
             f"The computer's own memory (RAM) ran out{account}. What helps most, in this order: "
-            f"{'; '.join(HOST_HELPS)}. Saved steps are kept."
+            f"{'; '.join(helps)}. Saved steps are kept."
         )

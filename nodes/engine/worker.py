@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...wan_core.errors import HOST_HELPS
 from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
 from ...wan_core.files import open_append
 from .host_watch import HostWatch
@@ -70,13 +71,13 @@ class Ending:
                 return (
                     "The training process was killed from outside; why is not known. Shortly before, the computer's "
                     f"own memory (RAM) had room ({seen}); if it ran out since, that was the reason. Should it happen "
-                    "again, close other programs, or train smaller clips or an fp8 model. Saved steps are kept; press "
-                    "Run again to resume."
+                    "again, close other programs or give the system a larger swap or page file; with smaller clips or "
+                    "an fp8 file a new run begins. Saved steps are kept; press Run again to resume."
                 )
             return (
                 "The training process was killed by the system, most likely because the computer's own memory (RAM) "
-                f"was full: {seen}. Close other programs, or train smaller clips or an fp8 model. Saved steps are "
-                "kept; press Run again to resume."
+                f"was full: {seen}. What helps most, in this order: {'; '.join(HOST_HELPS)}. Saved steps are kept; "
+                "press Run again to resume."
             )
         last = " ".join(" ".join(without_noise(self.log_tail)).split())[-300:]
         return (

@@ -72,7 +72,7 @@ def high(canvas: Any) -> Any:
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
 def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any], frontend: str) -> None:
     canvas = high
-    facts = {"run_name": "troubles", "steps": 100_000, "save_every_n_steps": 10, "preview_every_n_steps": 0}
+    facts = {"run_name": "troubles", "steps": 4000, "save_every_n_steps": 10, "preview_every_n_steps": 0}
     canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA=facts))
     canvas.watch()
     canvas.focus("TrainLoRA")
@@ -89,6 +89,7 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     canvas.focus("TrainLoRA")
     box.get_by_role("button", name="Show log").click()
     shows(box.locator(".wan-log"), "saved step 10")
+    assert not canvas.page.get_by_text("left", exact=True).is_visible(), "nothing is left of a run that ended"
     keep(canvas, frontend, "killed")
 
     reached = canvas.script(f"() => {PANEL}.history.newest.step")
@@ -97,7 +98,7 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     assert not box.is_visible(), "it goes on"
 
     canvas.server.stop()
-    shows(box, "ComfyUI does not answer.", "is kept. If ComfyUI ended, training ended with it", "Look again")
+    shows(box, "ComfyUI does not answer.", "is kept.", "If ComfyUI ended, training ended with it", "Check now")
     assert not canvas.page.locator(".wan-status").is_visible(), "the box says it"
     assert not canvas.page.get_by_text("left", exact=True).is_visible(), "nobody knows how long it takes"
     keep(canvas, frontend, "server")
@@ -114,13 +115,22 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     # Whether the worker had time to stop by itself decides which of the two it is.
     how = canvas.page.locator(".wan-panel").inner_text()
     assert "the parent process ended" in how or "Its process ended unexpectedly." in how
+    canvas.page.get_by_role("button", name="Run", exact=True).first.click()
+    canvas.page.wait_for_function(f"step => {PANEL}.history.newest?.step > step", arg=reached + 10)
+    canvas.page.locator(".wan-panel").get_by_role("button", name="Stop and keep").click()
+    shows(canvas.page.locator(".wan-status"), "stopped")
     canvas.page.locator(TAB).first.click()
     card = open_run(canvas.page, "troubles")
+    chip = card.locator(".wan-run-head .wan-chip")
+    assert chip.evaluate("one => one.scrollWidth <= one.clientWidth"), f"{chip.inner_text()} is cut off"
     card.get_by_role("button", name="Delete …").click()
     question = card.get_by_role("alertdialog")
     shows(question, "LoRAs already in the loader lists stay.")
+    shows(question, "Delete the run “troubles”", "It cannot be brought back.")
+    for_good = question.get_by_role("button", name="Delete", exact=True)
+    assert for_good.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(220, 38, 38)"
     keep(canvas, frontend, "deleted", f"{RUN} [role=alertdialog]", RUN)
-    question.get_by_role("button", name="Delete", exact=True).click()
+    for_good.click()
     canvas.page.wait_for_function(f"() => !{PANEL}.run")
     canvas.page.locator(TAB).first.click()
     shows(canvas.page.locator(".wan-status"), "idle")
@@ -165,14 +175,14 @@ def test_the_sentence_of_each_failure_is_whole(
     config = RunConfig(run_name="r", model=model, data=DataConfig(fingerprint="0" * 64))
     full = (
         "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 15.70 GiB of which 204.50 MiB "
-        "is free."
+        "is free. Including non-PyTorch memory, this process has 15.20 GiB memory in use."
     )
     not_finite = NotFinite("20 steps in a row gave no usable loss (NaN or infinity), the last one step 64.")
     reasons = {
         "memory": sentence_of(torch.OutOfMemoryError(full), config),
         "ram": sentence_of(MemoryError(), config),
         "not_finite": str(what_stands(not_finite, 44, saved_at(40), config)),
-        "disk": full_disk(tmp_path / "smoke_test" / "status.json", monkeypatch),
+        "disk": full_disk(tmp_path / "output" / "wan_trainer" / "smoke_test" / "status.json", monkeypatch),
     }
     lines = whole_run(64, 150, 10)
     bad = [{"event": "skipped", "step": n, "reason": "the loss is not finite", "in_a_row": 1} for n in range(45, 65)]
@@ -196,7 +206,8 @@ def test_the_sentence_of_each_failure_is_whole(
         helps = canvas.page.locator(".wan-trouble li").all_inner_texts()
         assert len(helps) >= 2 if "What helps" in reason else not helps
         assert box.get_by_role("button", name="Retry").is_visible() is (name not in ("not_finite", "memory"))
-        shows(box, "then press Run: a new run" if name in ("not_finite", "memory") else "press “Retry from step 60”.")
+        runs_anew = "then press Run: a new run" if name == "not_finite" else "or begins at step 0 where that says so"
+        shows(box, "press “Retry from step 60”." if name == "disk" else runs_anew)
         if name != "disk":
             shows(box, f"A new run can begin with the LoRA of saved step {step}")
         keep(canvas, frontend, name, ".wan-panel .wan-legend")

@@ -954,6 +954,14 @@ def test_a_file_that_finds_no_room_is_named_with_its_folder_and_what_is_free(
         assert "status.json" not in said, "a small file that finds no room is no news beside the save"
 
 
+def test_a_full_disk_names_the_folder_as_comfyui_calls_it_and_nothing_above(tmp_path: Path) -> None:
+    run = tmp_path / "output" / "wan_trainer" / "my_run"
+    run.mkdir(parents=True)
+    said = disk_sentence(OSError(errno.ENOSPC, "No space left on device", str(run / "status.json")))
+    assert ", which holds folder output/wan_trainer/my_run, is too full" in said
+    assert tmp_path.name not in said
+
+
 def test_a_full_disk_leaves_the_last_saved_step_and_no_temporary_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

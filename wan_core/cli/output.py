@@ -93,7 +93,7 @@ def disk_sentence(error: OSError) -> str:
 
 
 def _full_sentence(path: Path) -> str:
-    drive, folder, free = _drive_of(path.parent), path.parent.name, size_text(shutil.disk_usage(path.parent).free)
+    drive, folder, free = _drive_of(path.parent), _shown(path.parent), size_text(shutil.disk_usage(path.parent).free)
     if need := _bytes_of_a_save(path):
         return (
             f"The drive {drive}, which holds folder {folder}, is full: the next save needs about {size_text(need)}, "
@@ -103,6 +103,15 @@ def _full_sentence(path: Path) -> str:
         f"The drive {drive}, which holds folder {folder}, is too full to write {path.name}: {free} are free. Make room "
         "on it. Saved steps are kept; press Run again to resume."
     )
+
+
+def _shown(folder: Path) -> str:
+    """Returns a folder as it is called in ComfyUI: from the folder that holds wan_trainer on, else its name."""
+    parts = folder.parts
+    if "wan_trainer" not in parts:
+        return folder.name
+    ours = len(parts) - 1 - parts[::-1].index("wan_trainer")
+    return "/".join(part for part in parts[max(ours - 1, 0) :] if part != folder.anchor)
 
 
 def _drive_of(folder: Path) -> str:

@@ -20,6 +20,8 @@ _log = logger("wan_trainer")
 _USUAL_RANK = 16
 _GIB = 1 << 30
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ [KMG]iB)")
+_HELD = re.compile(r"this process has ([\d.]+) ([KMG])iB memory in use")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": _GIB}
 _CARD = re.compile(r"total capacity of ([\d.]+ [KMG]iB) of which ([\d.]+ [KMG]iB|\d+ bytes) is free")
 
 
@@ -43,7 +45,7 @@ def memory_named(
     except (MemoryError, RuntimeError, OSError) as error:
         if not device_memory_ran_out(error):
             if host_memory_ran_out(error):
-                raise _host_is_full() from error
+                raise _host_is_full(rendering) from error
             raise
         count = torch.cuda.device_count() if gpus is None else gpus
         helps = _for_clips() if rendering else _for_training(config, stored_small(), count)
@@ -55,12 +57,12 @@ def memory_named(
         ) from error
 
 
-def _host_is_full() -> OutOfMemory:
+def _host_is_full(rendering: bool) -> OutOfMemory:
     free, total = host_bytes(), host_total()
     known = ""
     if free is not None and total is not None:
         known = f" at that moment; now {free / _GIB:.1f} of {total / _GIB:.1f} GiB are free again"
-    return OutOfMemory.of_host(known)
+    return OutOfMemory.of_host(known, rendering)
 
 
 def _account(said: str, predicted: int | None) -> str:
@@ -69,7 +71,13 @@ def _account(said: str, predicted: int | None) -> str:
     parts = [f"it asked for {asked[1]} more"] if asked else []
     if card:
         parts.append(f"{card[2]} of {card[1]} were free")
-    if predicted:
+    held = _HELD.search(said)
+    held_bytes = float(held[1]) * _UNITS[held[2]] if held else 0
+    if predicted and held_bytes > predicted:
+        parts.append(
+            f"it held {held_bytes / _GIB:.1f} GiB, more than the {predicted / _GIB:.1f} GiB that were predicted"
+        )
+    elif predicted:
         parts.append(f"a step was predicted to take {predicted / _GIB:.1f} GiB")
     return f": {', '.join(parts)}" if parts else ""
 
@@ -82,11 +90,12 @@ def _for_training(config: RunConfig, stored_small: bool, gpus: int) -> list[str]
     train, plan, batch = config.train, config.model, config.train.batch_size
     is_8_bit = plan.quantize is not None or (stored_small and plan.base_precision == "as in file")
     measures = {
+        "other programs off the GPU": True,
         "gradient_checkpointing in Wan Train Settings": not train.gradient_checkpointing,
         "memory set to auto in Wan Train Settings": train.memory == "manual",
         f"batch_size 1 instead of {batch}, with more gradient_accumulation_steps (begins a new run)": batch > 1,
         "fewer num_frames or a smaller width and height in the dataset node (begins a new run)": True,
-        "the node Fp8 / Int8 Quantize (Wan) (begins a new run)": not is_8_bit,
+        "the node Fp8 / Int8 Quantize (Wan) between Load Wan Model and Train Wan LoRA (begins a new run)": not is_8_bit,
         f"split blocks in Split Across GPUs, over the {gpus} cards here": gpus > 1
         and plan.placement.mode != "split blocks",
         f"a rank below {config.lora.rank} (begins a new run)": config.lora.rank > _USUAL_RANK,

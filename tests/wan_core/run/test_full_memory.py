@@ -39,10 +39,11 @@ def test_the_measures_come_in_order_of_what_they_bring() -> None:
         PLAIN, train=TrainConfig(gradient_checkpointing=False, batch_size=4, steps=9), lora=LoraConfig(rank=64)
     )
     assert said(config, gpus=2) == (
-        "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: gradient_checkpointing "
-        "in Wan Train Settings; batch_size 1 instead of 4, with more gradient_accumulation_steps (begins a new "
-        "run); fewer num_frames or a smaller width and height in the dataset node (begins a new run); the node Fp8 / "
-        "Int8 Quantize (Wan) (begins a new run); split blocks in Split Across GPUs, over the 2 cards here; a rank "
+        "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: other programs off the "
+        "GPU; gradient_checkpointing in Wan Train Settings; batch_size 1 instead of 4, with more "
+        "gradient_accumulation_steps (begins a new run); fewer num_frames or a smaller width and height in the dataset "
+        "node (begins a new run); the node Fp8 / Int8 Quantize (Wan) between Load Wan Model and Train Wan LoRA (begins "
+        "a new run); split blocks in Split Across GPUs, over the 2 cards here; a rank "
         "below 64 (begins a new run). Saved steps are kept."
     )
 
@@ -58,6 +59,9 @@ def test_what_was_asked_for_and_what_there_was_are_said() -> None:
         "The GPU ran out of memory: it asked for 20.00 MiB more, 4.50 MiB of 15.70 GiB were free, a step was predicted "
         "to take 30.0 GiB. What helps most"
     )
+    exceeded = "4.50 MiB of 15.70 GiB were free, it held 15.1 GiB, more than the 14.0 GiB that were predicted. What"
+    with pytest.raises(OutOfMemory, match=re.escape(exceeded)), memory_named(PLAIN, gpus=1, predicted=lambda: 14 << 30):
+        raise torch.OutOfMemoryError(full)
     figures = r"\(RAM\) ran out at that moment; now [\d.]+ of [\d.]+ GiB are free again\. What helps"
     with pytest.raises(OutOfMemory, match=figures), memory_named(PLAIN):
         raise MemoryError
@@ -69,6 +73,7 @@ def test_what_begins_a_new_run_says_so_and_nothing_else_does() -> None:
     by_hand = TrainConfig(gradient_checkpointing=False, memory="manual", blocks_to_swap=0, batch_size=4)
     before = replace(PLAIN, train=by_hand, lora=LoraConfig(rank=64))
     changed = {
+        "other programs": before,
         "gradient_checkpointing": replace(before, train=replace(by_hand, gradient_checkpointing=True)),
         "memory": replace(before, train=replace(by_hand, memory="auto")),
         "batch_size": replace(before, train=replace(by_hand, batch_size=1)),
@@ -130,6 +135,18 @@ def test_a_gpu_is_full_whoever_says_so(said: str) -> None:
     sentence = re.escape(f"ran out of memory ({said.splitlines()[0]}). What helps")
     with pytest.raises(OutOfMemory, match=sentence), memory_named(PLAIN, gpus=1):
         raise RuntimeError(said)
+
+
+def test_of_the_computers_memory_what_is_cheap_comes_first_and_what_begins_a_new_run_says_so() -> None:
+    with pytest.raises(OutOfMemory) as refused, memory_named(PLAIN):
+        raise MemoryError
+    helps = str(refused.value).split("this order: ")[1].removesuffix(". Saved steps are kept.").split("; ")
+    assert [one.split()[0] for one in helps] == ["close", "give", "set", "choose"]
+    assert [one.endswith(" (begins a new run)") for one in helps] == [False, False, True, True]
+    with pytest.raises(OutOfMemory) as refused, memory_named(PLAIN, rendering=True):
+        raise MemoryError
+    assert "begins a new run" not in str(refused.value)
+    assert "num_frames in Wan Preview Settings" in str(refused.value)
 
 
 def test_clips_of_a_finished_run_are_made_smaller_not_trained_otherwise() -> None:

@@ -97,8 +97,14 @@ test("where Retry may help, its button is named as it is written", () => {
     "The computer's own memory (RAM) ran out. What helps most, in this order: close other programs. Saved steps are kept.";
   const told = troubleOf({ ...failed, reason });
   assert.equal(told.retry, "Retry from step 10");
-  assert.match(told.first, /^Do one of these, then press “Retry from step 10”\. .* at step 0\./);
-  assert.ok(told.first.endsWith(START_FROM));
+  assert.match(told.first, /^Do one of these, then press “Retry from step 10”\.$/);
+  const anew = reason.replace("programs", "programs; choose an fp8 file (begins a new run)");
+  const { first } = troubleOf({ ...failed, reason: anew });
+  assert.match(
+    first,
+    /^Do one of these, .* goes on after saved step 10, or begins at step 0 where/,
+  );
+  assert.ok(first.endsWith(START_FROM));
   assert.equal(
     troubleOf({ ...failed, step: 0, reason }).first,
     "Do one of these, then press “Retry”.",
@@ -121,14 +127,15 @@ test("a run that failed has come as far everywhere as its headline says", () => 
 
 test("a server that does not answer is trouble too, of which nobody can show a log", () => {
   const told = troubleOf({ ...failed, state: "running", live: true }, { gone: 10 });
-  assert.equal(told.headline, "ComfyUI does not answer.");
+  assert.equal(told.headline, "ComfyUI does not answer. Saved step 10 is kept.");
+  assert.match(told.sentence, /^If ComfyUI ended, training ended with it\. .* by itself\.$/);
   assert.match(
-    told.sentence,
-    /^Saved step 10 is kept\. If ComfyUI ended, training ended with it, .* connection broke, training goes on\. Start ComfyUI again.* goes on after the last saved step\.$/,
+    told.first,
+    /^If it ended, start ComfyUI again and press Run: .* last saved step\.$/,
   );
-  assert.equal(told.retry, "Look again");
+  assert.equal(told.retry, "Check now");
   assert.ok(told.gone);
-  assert.doesNotMatch(troubleOf(null, { gone: 0 }).sentence, /step/);
+  assert.equal(troubleOf(null, { gone: 0 }).headline, "ComfyUI does not answer.");
 });
 
 test("a report names the run, what happened and the end of the log", () => {

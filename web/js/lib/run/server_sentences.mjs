@@ -32,12 +32,12 @@ export const SENTENCES = [
     t("The training process ended unexpectedly (exit code {code}; its log ends with: {log}).", v),
   (v) =>
     t(
-      "The training process was killed by the system, most likely because the computer's own memory (RAM) was full: {reason}. Close other programs, or train smaller clips or an fp8 model.",
+      "The training process was killed by the system, most likely because the computer's own memory (RAM) was full: {reason}.",
       v,
     ),
   (v) =>
     t(
-      "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room ({reason}); if it ran out since, that was the reason. Should it happen again, close other programs, or train smaller clips or an fp8 model.",
+      "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room ({reason}); if it ran out since, that was the reason. Should it happen again, close other programs or give the system a larger swap or page file; with smaller clips or an fp8 file a new run begins.",
       v,
     ),
   (v) =>

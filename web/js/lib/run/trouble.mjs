@@ -48,7 +48,7 @@ export function troubleOf(run, { reached = null, said = "", gone = null } = {}) 
     helps: helps.map(told),
     first: [
       endsAgain ? thenRun(helps, saved) : thenRetry(helps, saved, again.retry),
-      saved && helps.some((one) => !endsAgain || ANEW.test(one)) ? startFrom(saved) : "",
+      saved && helps.some((one) => ANEW.test(one)) ? startFrom(saved) : "",
     ]
       .filter(Boolean)
       .join(" "),
@@ -74,10 +74,10 @@ function thenRun(helps, saved) {
 /** @param {string[]} helps @param {number} saved @param {string} button what is written on it */
 function thenRetry(helps, saved, button) {
   if (!helps.length) return t("To try again, press “{button}”.", { button });
-  return saved
+  return saved && helps.some((one) => ANEW.test(one))
     ? t(
-        "Do one of these, then press “{button}”. With another model or dataset a new run begins at step 0.",
-        { button },
+        "Do one of these, then press “{button}”. It goes on after saved step {step}, or begins at step 0 where that says so.",
+        { button, step: saved },
       )
     : t("Do one of these, then press “{button}”.", { button });
 }
@@ -93,16 +93,19 @@ function startFrom(saved) {
 /** @param {number} saved @returns {Trouble} */
 function unanswered(saved) {
   return {
-    headline: t("ComfyUI does not answer."),
-    sentence: saved
-      ? t(
-          "Saved step {step} is kept. If ComfyUI ended, training ended with it, after one more save where there was time; if only the connection broke, training goes on. Start ComfyUI again: this panel looks for it every few seconds. Then press Run, and training goes on after the last saved step.",
-          { step: saved },
-        )
-      : t(
-          "If ComfyUI ended, training ended with it, after one more save where there was time; if only the connection broke, training goes on. Start ComfyUI again: this panel looks for it every few seconds. Then press Run; what was saved is kept.",
-        ),
-    retry: t("Look again"),
+    headline: [
+      t("ComfyUI does not answer."),
+      saved && t("Saved step {step} is kept.", { step: saved }),
+    ]
+      .filter(Boolean)
+      .join(" "),
+    sentence: t(
+      "If ComfyUI ended, training ended with it. If only the connection broke, training goes on, and this panel finds it again by itself.",
+    ),
+    first: t(
+      "If it ended, start ComfyUI again and press Run: training goes on after the last saved step.",
+    ),
+    retry: t("Check now"),
     hint: t("Ask ComfyUI now whether it is there."),
     gone: true,
   };

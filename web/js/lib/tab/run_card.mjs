@@ -153,8 +153,9 @@ export class RunCard {
     const run = { run: this.id };
     const no = button(t("Keep it"), t("Delete nothing"), () => this.answered(false));
     const yes = button(t("Delete"), t("Delete {run} for good", run), () => this.answered(true));
+    yes.classList.add("wan-for-good");
     const words = t(
-      "Delete {run} with its saved steps and previews? LoRAs already in the loader lists stay. Your own files stay.",
+      "Delete the run “{run}” with its saved steps and previews? It cannot be brought back. LoRAs already in the loader lists and files of your own stay.",
       run,
     );
     const label = t("Delete {run}?", run);

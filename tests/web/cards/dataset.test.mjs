@@ -56,6 +56,21 @@ const dataset = {
   },
 };
 
+test("one group of files is one", () => {
+  const told = (/** @type {number} */ count) =>
+    notes({
+      findings: ["same_bytes", "look_alike"].map((kind) => ({ kind, count, names: ["a, b"] })),
+    }).map((note) => `${note.count} ${note.text}`);
+  assert.deepEqual(told(1), [
+    "1 group of files with the same bytes",
+    "1 group of files that look the same",
+  ]);
+  assert.deepEqual(told(2), [
+    "2 groups of files with the same bytes",
+    "2 groups of files that look the same",
+  ]);
+});
+
 test("the numbers are those that are not zero", () => {
   const told = numbers(dataset).map(({ name, value }) => `${name} ${value}`);
   assert.deepEqual(told, [

@@ -119,7 +119,7 @@ test("what is wrong with known settings is said, and what is missing", async () 
   const half = made({ missing: ["x/foxes.toml"], account: { "taken over": ["a", "b"] } });
   await half.files.takes(file("a.toml", "x"));
   assert.equal(half.said[0][0], "warn");
-  assert.match(half.said[0][1], /2 settings are taken over, 0 changed[\s\S]*x\/foxes\.toml/);
+  assert.match(half.said[0][1], /: 2 taken over, 0 changed[\s\S]*x\/foxes\.toml/);
 });
 
 test("the note is in the language of the page, its headings all", () => {

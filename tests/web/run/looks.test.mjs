@@ -34,6 +34,8 @@ test("a saved step says what ComfyUI's loader takes of it; one of before says no
   assert.equal(loaderText(taken), "ComfyUI's loader takes every name: 240 weights.");
   const lost = lookOf({ modules: 237, passed_over: 3 });
   assert.equal(loaderText(lost), "ComfyUI's loader passes over 3 names of this LoRA.");
+  const one = lookOf({ modules: 239, passed_over: 1 });
+  assert.equal(loaderText(one), "ComfyUI's loader passes over 1 name of this LoRA.");
 });
 
 test("the history keeps what was seen of each saved step", () => {

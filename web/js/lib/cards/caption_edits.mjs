@@ -57,7 +57,9 @@ export function foundText({ count, total, captions }) {
 
 /** What the button would do. @param {Search} found */
 export function replaceText({ can_change: captions, places }) {
-  return t("Replace {places} in {captions} captions", { places, captions });
+  return captions === 1
+    ? t("Replace {places} in 1 caption", { places })
+    : t("Replace {places} in {captions} captions", { places, captions });
 }
 
 /** @param {Search} found why fewer are replaced than were found; empty where all are */
@@ -67,8 +69,21 @@ export function lessText({ count, can_change: able }) {
 
 /** @param {Written} done @param {boolean} back whether it was an undo */
 export function doneText({ clips, refused }, back) {
-  const said = back
-    ? t("Put back: {count} caption files.", { count: clips })
-    : t("{count} captions changed. Run again to train with them.", { count: clips });
-  return [said, ...list(refused).map(text).map(told)].filter(Boolean).join(" ");
+  return [back ? putBack(clips) : changed(clips), ...list(refused).map(text).map(told)]
+    .filter(Boolean)
+    .join(" ");
+}
+
+/** @param {number} count */
+function putBack(count) {
+  return count === 1
+    ? t("Put back: 1 caption file.")
+    : t("Put back: {count} caption files.", { count });
+}
+
+/** @param {number} count */
+function changed(count) {
+  return count === 1
+    ? t("1 caption changed. Run again to train with it.")
+    : t("{count} captions changed. Run again to train with them.", { count });
 }

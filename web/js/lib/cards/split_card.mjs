@@ -37,7 +37,7 @@ export class SplitCard extends Card {
       this.body,
       element("strong", {}, text(split.model)),
       ...copies.slice(0, MOST_COPIES).map((blocks) => strip(split, blocks)),
-      rest > 0 ? element("p", {}, t("and {count} more copies", { count: rest })) : null,
+      rest > 0 ? element("p", {}, moreText(rest)) : null,
       element("ul", { class: "wan-devices" }, ...deviceRows(split).map(deviceRow)),
       element("p", { class: "wan-hint" }, coverText(split)),
     );
@@ -78,4 +78,9 @@ function deviceRow(row, index) {
     bar,
     element("div", { class: "wan-holds" }, [row.title, row.holds].filter(Boolean).join(" · ")),
   );
+}
+
+/** @param {number} count */
+function moreText(count) {
+  return count === 1 ? t("and 1 more copy") : t("and {count} more copies", { count });
 }

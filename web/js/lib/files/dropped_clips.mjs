@@ -164,7 +164,7 @@ function said({ done, total, folder, set, left, problem }) {
           folder,
           problem,
         })
-      : done > 0 && t("{done} files are in input/{folder}.", { done, folder }),
+      : arrived(done, folder),
     set && t("Run to see what will be trained."),
     done > 0 && !set && t("The folder of this node comes from a link: set it there."),
     left.large.length > 0 &&
@@ -187,4 +187,10 @@ function some(names) {
   const more = names.length - MOST_NAMED;
   const first = names.slice(0, MOST_NAMED).join(", ");
   return more > 0 ? t("{names} and {count} more", { names: first, count: more }) : first;
+}
+
+/** @param {number} done how many files @param {string} folder */
+function arrived(done, folder) {
+  if (done === 1) return t("1 file is in input/{folder}.", { folder });
+  return done > 0 && t("{done} files are in input/{folder}.", { done, folder });
 }

@@ -97,7 +97,7 @@ function summary({ trainer, source, account, missing }) {
   const [taken, changed, without, unknown] = SAID.map((title) => account[title]?.length ?? 0);
   const lines = [
     t(
-      "{source} of {trainer}: {taken} settings are taken over, {changed} changed, {without} have no counterpart, {unknown} are not known. The note beside the nodes says each.",
+      "Settings in {source} of {trainer}: {taken} taken over, {changed} changed, {without} without a counterpart, {unknown} not known. The note beside the nodes says each.",
       { source, trainer, taken, changed, without, unknown },
     ),
   ];

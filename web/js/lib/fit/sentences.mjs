@@ -77,7 +77,10 @@ export function details(plan) {
   const done = [
     measures.gradient_checkpointing ? t("gradient checkpointing") : "",
     measures.offload_inputs ? t("kept inputs in host memory") : "",
-    measures.blocks_to_swap ? t("{n} blocks in host memory", { n: measures.blocks_to_swap }) : "",
+    measures.blocks_to_swap === 1 ? t("1 block in host memory") : "",
+    measures.blocks_to_swap > 1
+      ? t("{n} blocks in host memory", { n: measures.blocks_to_swap })
+      : "",
   ].filter(Boolean);
   if (done.length) said.push(t("Saves memory by: {measures}.", { measures: done.join(", ") }));
   if (device?.name && host && known(host.room) && host.needed > WORTH_SAYING * host.room) {
@@ -126,7 +129,8 @@ export function suggestionText(settings) {
     AUTOMATIC.some((name) => name in settings) ? t("memory auto") : "",
     CHECKPOINTED.some((name) => name in settings) ? t("gradient checkpointing") : "",
     width && height ? `${width} × ${height}` : "",
-    frames ? t("{n} frames", { n: frames }) : "",
+    frames === 1 ? t("1 frame") : "",
+    frames > 1 ? t("{n} frames", { n: frames }) : "",
     rank ? t("rank {rank}", { rank }) : "",
     settings.preview_every_n_steps === 0 ? t("no previews") : "",
   ].filter(Boolean);

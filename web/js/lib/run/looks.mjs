@@ -32,6 +32,7 @@ export function lookOf({ updates, modules, passed_over: passedOver }) {
 /** Whether ComfyUI's loader takes all of it; empty for runs of before, which do not say. @param {Look} look */
 export function loaderText({ modules, passedOver }) {
   if (modules === null) return "";
+  if (passedOver === 1) return t("ComfyUI's loader passes over 1 name of this LoRA.");
   return passedOver
     ? t("ComfyUI's loader passes over {n} names of this LoRA.", { n: passedOver })
     : t("ComfyUI's loader takes every name: {n} weights.", { n: modules });

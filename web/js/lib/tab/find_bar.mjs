@@ -47,9 +47,11 @@ export class FindBar {
 
   /** @param {number} found @param {number} all */
   tell(found, all) {
-    write(
-      this.count,
-      found === all ? t("{n} runs", { n: all }) : t("{n} of {all}", { n: found, all }),
-    );
+    write(this.count, found === all ? runCount(all) : t("{n} of {all}", { n: found, all }));
   }
+}
+
+/** @param {number} n */
+function runCount(n) {
+  return n === 1 ? t("1 run") : t("{n} runs", { n });
 }

@@ -39,12 +39,14 @@ export class GroupRow {
     mark(this.element, "aria-rowindex", String(index));
     mark(this.cell, "colspan", String(wide));
     mark(this.name, "aria-expanded", String(open));
-    write(
-      this.name,
-      `${open ? "▾" : "▸"} ${t("{name}, {n} runs", { name: group.name, n: count })}`,
-    );
+    write(this.name, `${open ? "▾" : "▸"} ${heading(group.name, count)}`);
     mark(this.check, "aria-label", t("Compare all of {name}", { name: group.name }));
     this.check.checked = compared === count;
     this.check.indeterminate = compared > 0 && compared < count;
   }
+}
+
+/** @param {string} name @param {number} n how many runs it has */
+function heading(name, n) {
+  return n === 1 ? t("{name}, 1 run", { name }) : t("{name}, {n} runs", { name, n });
 }

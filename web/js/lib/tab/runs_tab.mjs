@@ -260,7 +260,10 @@ export class RunsTab {
         (run, lines) => this.say(t("Reading {run}: {n} lines", { run, n: lines })),
       );
       this.page.save("wan_training_curves.csv", parts);
-      this.say(t("Saved the curves of {n} runs.", { n: runs.length }));
+      const n = runs.length;
+      this.say(
+        n === 1 ? t("Saved the curves of 1 run.") : t("Saved the curves of {n} runs.", { n }),
+      );
     } catch (error) {
       this.say(message(error));
     }

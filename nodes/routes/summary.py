@@ -14,7 +14,7 @@ from ...wan_core.sampler import template_called
 from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun
 from ..runs.facts import used
-from ..runs.publish import chosen_step, listed_names, published
+from ..runs.publish import chosen_step, listed_names, published, step_in_use
 from ..runs.scrub import scrubbed
 from .samples import list_samples
 from .seen_runs import SEEN, SeenRun
@@ -95,6 +95,7 @@ def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
         "settings": scrubbed({"train": config.train.to_dict(), "lora": config.lora.to_dict()}),
         "saves": [{"step": step, "eval_loss": losses.get(step)} for step in SaveStore(directory).steps()],
         "chosen": chosen_step(directory),
+        "in_use": step_in_use(directory, published(loras), SEEN.of(directory).experts),
         "samples": [sample.to_dict(directory.name) for sample in list_samples(directory)],
         "has_workflow": (directory / "workflow.json").is_file(),
     }

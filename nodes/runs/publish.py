@@ -22,6 +22,7 @@ __all__ = [
     "lora_experts",
     "publish",
     "published",
+    "step_in_use",
     "use_step",
 ]
 
@@ -84,6 +85,20 @@ def chosen(directory: Path, job_id: str) -> SavedStep | None:
     step = chosen_step(directory)
     saved = SaveStore(directory).read(step) if step is not None else None
     return saved if saved is not None and saved.job_id == job_id else None
+
+
+def step_in_use(directory: Path, there: Container[str], experts: Iterable[str]) -> int | None:
+    """The saved step that the LoRA under the run's name is of; None where that is not known to be published.
+
+    `there` is what `published` found; a step that was published has a file of its own beside it.
+    """
+    steps = SaveStore(directory).steps()
+    step = chosen_step(directory) or (steps[-1] if steps else None)
+    stems = [_stem(directory.name, expert) for expert in experts]
+    is_there = step is not None and any(
+        f"{stem}.safetensors" in there and f"{stem}_{step:06d}.safetensors" in there for stem in stems
+    )
+    return step if is_there else None
 
 
 def listed_name(run: str, expert: str = "") -> str:

@@ -56,7 +56,7 @@ def generating() -> dict[str, Node]:
         nodes |= _expert(expert, file, (first, third), top, output)
     size = {"width": 832, "height": 480, "length": 81}
     nodes["latent"] = Node(
-        "EmptyHunyuanLatentVideo", size, (second, HIGH_ROW + 220), (350, 130), title="Size and length"
+        "EmptyHunyuanLatentVideo", size, (second, HIGH_ROW + 270), (350, 130), title="Size and length"
     )
     high, low = {"end_at_step": SWITCH_STEP, "return_with_leftover_noise": "enable"}, {"start_at_step": SWITCH_STEP}
     nodes["sample_high"] = _sampler("high", Link("latent"), (fourth, HIGH_ROW), **high)

@@ -256,10 +256,10 @@ class Canvas:
         """Texts of the status line since `watch`."""
         return list(self.script("() => window.lines"))
 
-    def press_run(self, timeout_s: float = 300) -> None:
-        """Press the Run button as a user does, and wait until the queue entry has ended."""
+    def press_run(self, timeout_s: float = 300, name: str = "Run") -> None:
+        """Press the Run button, by its name, as a user does, and wait until the queue entry has ended."""
         before = self.script("() => window.seen.execution_success.length + window.seen.execution_error.length")
-        self.page.get_by_role("button", name="Run", exact=True).first.click()
+        self.page.get_by_role("button", name=name, exact=True).first.click()
         self.page.wait_for_function(
             "n => window.seen.execution_success.length + window.seen.execution_error.length > n",
             arg=before,

@@ -1,4 +1,4 @@
-"""The way of docs/journey.md, on the canvas and with the nodes that the newer page draws itself.
+"""The way of docs/journey.md, on the canvas and with the nodes that the newer page draws itself, in two languages.
 
 Template 03 does not fit, fits after a click, trains both experts of a pair, and the second half of template 07 uses the
 two LoRAs.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +40,42 @@ PROMPT = load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json").caption
 ROOM_MIB = 30
 """beside the reserve: rank 64 on the demo pair is more, rank 32 is less"""
 STEPS = 300
+TAKEN = "ComfyUI's loader takes every name: {n} weights."
+UPDATED = "Update per block {least} to {most}, the largest in {where}."
+LIKE = "likeness to the first preview"
 POINTS = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPanel.history.points'
 # The clip of Save Video, which the page itself shows.
 MADE = """() => [...document.querySelectorAll("video")].some(v => !v.closest(".wan-panel") && !v.closest(".wan-card")
   && v.readyState >= 2 && v.videoWidth > 0)"""
 
 
+COMFYUI_SAYS = {"zh": {"Run": "运行"}}
+"""words of the page that are ComfyUI's own"""
+
+
+class Words:
+    """What the page says in a language."""
+
+    def __init__(self, language: str) -> None:
+        file = ROOT / "locales" / language / "main.json"
+        self.language = language
+        self.known = json.loads(file.read_text(encoding="utf-8")).get("wanTrainer", {}) | COMFYUI_SAYS.get(language, {})
+
+    def __call__(self, sentence: str, **values: Any) -> str:
+        assert self.language == "en" or sentence in self.known, sentence
+        return str(self.known.get(sentence, sentence)).format(**values)
+
+    def start(self, sentence: str) -> str:
+        """A sentence up to its first hole."""
+        return str(self.known.get(sentence, sentence)).partition("{")[0]
+
+
 class Journey:
     """A page that is pictured as it goes."""
 
-    def __init__(self, canvas: Any, name: str) -> None:
-        self.canvas, self.name, self.taken = canvas, name, 0
+    def __init__(self, canvas: Any, name: str, words: Words) -> None:
+        self.canvas, self.name, self.words, self.taken = canvas, name, words, 0
+        self.run = "my_character" if words.language == "en" else f"my_character_{words.language}"
 
     def open(self, template: str, workflow: dict[str, Any]) -> None:
         """A template as a user opens it; the file the dialog loads names the demo models."""
@@ -72,7 +97,8 @@ class Journey:
 
     def _write(self, what: str, whole: Image.Image) -> None:
         self.taken += 1
-        whole.thumbnail((1400, 1400), Image.Resampling.LANCZOS)
+        most = 1400 if self.words.language == "en" else 1100
+        whole.thumbnail((most, most), Image.Resampling.LANCZOS)
         folder = ROOT / "docs" / "journey" if os.environ.get("WAN_TRAINER_UPDATE") else self.canvas.shots
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{self.name}_{self.taken}_{what}.jpg"
@@ -80,8 +106,10 @@ class Journey:
         assert file.stat().st_size <= 250_000
 
 
-@pytest.fixture
-def journey(canvas: Any, frontend: str) -> Journey:
+@pytest.fixture(params=["en", "zh"])
+def journey(canvas: Any, frontend: str, request: pytest.FixtureRequest) -> Iterator[Journey]:
+    words = Words(request.param)
+    canvas.server.setting("Comfy.Locale", words.language)
     canvas.server.setting("Comfy.Minimap.Visible", False)
     canvas.server.setting("Comfy.Graph.CanvasInfo", False)
     canvas.server.setting("LiteGraph.Canvas.MinFontSizeForLOD", 0)
@@ -93,7 +121,9 @@ def journey(canvas: Any, frontend: str) -> Journey:
         canvas.server.base, load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json"), Recipe(clips=16, prior_clips=0)
     )
     canvas.open()
-    return Journey(canvas, "canvas" if frontend == "shipped" else "vue")
+    name = "canvas" if frontend == "shipped" else "vue"
+    yield Journey(canvas, name if words.language == "en" else f"{name}_{words.language}", words)
+    canvas.server.setting("Comfy.Locale", "en")
 
 
 # What the demo pair is sampled with; a template's own settings are those of the real models.
@@ -115,7 +145,6 @@ ADD = """([kind, pos, values, from, to]) => {
 
 SIZE = {"width": SAMPLING.size, "height": SAMPLING.size}
 TRAINED = {
-    "run_name": "my_character",
     "steps": STEPS,
     "learning_rate": 2e-3,
     "save_every_n_steps": STEPS // 3,
@@ -123,7 +152,7 @@ TRAINED = {
 }
 
 
-def training_of(workflow: dict[str, Any], rank: int) -> dict[str, Any]:
+def training_of(workflow: dict[str, Any], rank: int, run: str) -> dict[str, Any]:
     """The template with the demo pair, its clips, and a short training."""
     return without_note(
         tiny_canvas(
@@ -132,14 +161,14 @@ def training_of(workflow: dict[str, Any], rank: int) -> dict[str, Any]:
             WanVideoDataset={"folder": DEFAULT_CONCEPT, **SIZE, "num_frames": SAMPLING.frames},
             WanDatasetSettings=HELD_OUT,
             VAELoader={"vae_name": VAE},
-            TrainLoRA={**TRAINED, "rank": rank},
+            TrainLoRA={**TRAINED, "rank": rank, "run_name": run},
         )
     )
 
 
-def generating_of(workflow: dict[str, Any], rank: int) -> dict[str, Any]:
+def generating_of(workflow: dict[str, Any], rank: int, run: str) -> dict[str, Any]:
     """The template with the same training, whose second half samples as the demo pair is sampled."""
-    out = training_of(workflow, rank)
+    out = training_of(workflow, rank, run)
     switch, steps = switch_step(), SAMPLING.steps
     tuned = {
         "Prompt": [PROMPT],
@@ -179,28 +208,29 @@ def published(canvas: Any, loras: list[str]) -> list[bytes]:
     return [(canvas.server.base / "models" / "loras" / lora).read_bytes() for lora in loras]
 
 
-def saved_at(canvas: Any, step: int) -> list[bytes]:
+def saved_at(canvas: Any, run: str, step: int) -> list[bytes]:
     """Both LoRAs of a saved step, the high-noise one first."""
-    folder = canvas.server.base / "output" / "wan_trainer" / "my_character" / "saves" / f"step-{step:06d}"
+    folder = canvas.server.base / "output" / "wan_trainer" / run / "saves" / f"step-{step:06d}"
     return [(folder / name).read_bytes() for name in ("lora.safetensors", "lora_low_noise.safetensors")]
 
 
 def use_an_earlier_step_in_the_tab(journey: Journey, loras: list[str]) -> None:
     """The tab shows the clips of the run, and its button publishes both LoRAs of a saved step."""
-    canvas, page = journey.canvas, journey.canvas.page
-    assert published(canvas, loras) == saved_at(canvas, STEPS)
+    canvas, page, words = journey.canvas, journey.canvas.page, journey.words
+    assert published(canvas, loras) == saved_at(canvas, journey.run, STEPS)
     page.locator(TAB).first.click()
-    run = open_run(page, "my_character")
-    run.get_by_role("button", name="Clips").click()
-    shows(run, PROMPT, "takes every name", "likeness to the first preview", "flicker")
+    run = open_run(page, journey.run)
+    run.get_by_role("button", name=words("Clips"), exact=True).click()
+    shows(run, PROMPT, words.start(TAKEN), words("likeness to the first preview"), words("flicker"))
     shows(run.locator(".wan-suggestion"), "★")
     earlier = STEPS - STEPS // 3
     for step in (earlier, STEPS):
-        run.get_by_role("slider", name="Saved step to preview").press("ArrowLeft" if step == earlier else "End")
-        shows(run.locator("figcaption").last, f"step {step}")
-        run.get_by_role("button", name="Use this step", exact=True).click()
-        shows(run, f"Step {step} is the run's LoRA now.")
-        assert published(canvas, loras) == saved_at(canvas, step)
+        run.get_by_role("slider", name=words("Saved step to preview")).press("ArrowLeft" if step == earlier else "End")
+        shows(run.locator("figcaption").last, words("step {step}", step=step))
+        run.get_by_role("button", name=words("Use this step"), exact=True).click()
+        shows(run, words("Step {step} is the run's LoRA now.", step=step))
+        assert published(canvas, loras) == saved_at(canvas, journey.run, step)
+        shows(run.locator(".wan-player-row"), words("In use"))
         if step == earlier:
             page.wait_for_timeout(1500)
             journey.keep_part("tab", run)
@@ -210,41 +240,46 @@ def use_an_earlier_step_in_the_tab(journey: Journey, loras: list[str]) -> None:
 def test_from_template_03_to_both_loras_in_template_07(
     journey: Journey, workflows: dict[str, Any], card_of: Callable[[float], None]
 ) -> None:
-    canvas = journey.canvas
+    canvas, words = journey.canvas, journey.words
     card_of(ROOM_MIB)
-    journey.open(TRAIN_03, training_of(workflows[TRAIN_03], rank=64))
+    journey.open(TRAIN_03, training_of(workflows[TRAIN_03], 64, journey.run))
     canvas.script(ADD, PREVIEWS)
     canvas.watch()
     bar = canvas.page.locator(BAR)
-    shows(bar, "Does not fit: ", "rank 64", "rank 32 fits")
+    fitting = words("{what} fits", what=words("rank {rank}", rank=32))
+    shows(bar, words.start("Does not fit: {needed} needed, {room} free of {total}"), "64", fitting)
     assert canvas.server.get("/history") == {}, "something was queued"
     journey.keep("does_not_fit")
 
     canvas.show(BAR)
-    bar.get_by_role("button", name="rank 32 fits").click()
-    shows(bar, "Fits: ", "rank 32.")
+    bar.get_by_role("button", name=fitting).click()
+    shows(bar, words.start("Fits: {needed} needed, {room} free of {total}"), "32")
     assert bar.get_attribute("data-state") == "fits"
     journey.keep("fits")
 
-    canvas.page.get_by_role("button", name="Run", exact=True).first.click()
+    canvas.page.get_by_role("button", name=words("Run"), exact=True).first.click()
     canvas.page.wait_for_function(f"() => {POINTS} >= {STEPS // 2 + 10}", timeout=540_000)
+    assert canvas.page.locator("[data-node-id] img[src^='blob:']:visible").count() == 0, (
+        "the page shows it a second time"
+    )
     journey.keep("trains")
     ended = "() => window.seen.execution_success.length + window.seen.execution_error.length > 0"
     canvas.page.wait_for_function(ended, timeout=540_000)
     assert canvas.seen("execution_error") == []
-    loras = [f"wan_trainer/my_character_{which}_noise.safetensors" for which in ("high", "low")]
+    loras = [f"wan_trainer/{journey.run}_{which}_noise.safetensors" for which in ("high", "low")]
     assert canvas.lines()[-1].splitlines()[-2:] == [
-        f"{lora}: on {file}, at strength 1.0" for lora, file in zip(loras, (HIGH, LOW), strict=True)
+        words("{lora}: on {model}, at strength 1.0", lora=lora, model=file)
+        for lora, file in zip(loras, (HIGH, LOW), strict=True)
     ]
-    shows(canvas.page.locator(".wan-panel .wan-save-facts"), "takes every name", "Update per block", "likeness")
+    shows(canvas.page.locator(".wan-panel .wan-save-facts"), *(words.start(one) for one in (TAKEN, UPDATED, LIKE)))
     journey.keep("done")
     use_an_earlier_step_in_the_tab(journey, loras)
 
-    journey.open(USE_07, generating_of(workflows[USE_07], rank=32))
+    journey.open(USE_07, generating_of(workflows[USE_07], 32, journey.run))
     canvas.watch()
-    canvas.press_run()
+    canvas.press_run(name=words("Run"))
     assert [d for d in canvas.seen("wan_trainer.status") if d.get("stage") == "train"] == [], "it trained again"
-    assert published(canvas, loras) == saved_at(canvas, STEPS)
+    assert published(canvas, loras) == saved_at(canvas, journey.run, STEPS)
     canvas.page.wait_for_function(MADE)
     (clip,) = (canvas.server.base / "output" / "video").glob("wan_trainer_*.mp4")
     assert pink_share(clip) > 0.01, "the pair draws no pink without its LoRAs"

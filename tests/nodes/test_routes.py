@@ -398,11 +398,15 @@ def test_a_chosen_step_is_published_as_the_runs_lora_until_the_run_is_trained_on
     at_4 = (run / "saves" / "step-000004" / "lora.safetensors").read_bytes()
     assert (routes.loras / "cat.safetensors").read_bytes() == at_4
     assert routes.get("/runs/cat").data["chosen"] == 4
+    assert routes.get("/runs/cat").data["in_use"] == 4
     assert publishing.chosen(run, job).step == 4
     assert publishing.chosen(run, "another job") is None
     store.commit(8, job, save({"a": 8 * torch.ones(2)}), {"lora.a": torch.ones(2)}, {"step": 8})
     assert publishing.chosen(run, job) is None
     assert routes.get("/runs/cat").data["chosen"] is None
+    assert routes.get("/runs/cat").data["in_use"] is None, "the newest was not published"
+    publishing.publish(run, store.read(8))
+    assert routes.get("/runs/cat").data["in_use"] == 8
 
 
 def test_a_step_without_the_second_lora_of_a_pair_leaves_none_of_another_step_beside_it(

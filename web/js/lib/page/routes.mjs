@@ -15,7 +15,7 @@ import { t } from "./words.mjs";
  * @typedef {{ id: string, step: number, label?: string, prompt?: number, strength?: number | null,
  *   rendering?: string, name?: string, text?: string, seed?: string | null }} Sample
  * @typedef {Omit<Summary, "settings"> & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[],
- *   chosen?: number | null, has_workflow?: boolean, settings?: unknown, use?: import("../run/status.mjs").Use[], template?: string }} Detail
+ *   chosen?: number | null, in_use?: number | null, has_workflow?: boolean, settings?: unknown, use?: import("../run/status.mjs").Use[], template?: string }} Detail
  */
 
 const BASE = "/wan_trainer/runs";

@@ -70,9 +70,10 @@ export class Face {
     this.line.element.hidden = isSaid && !this.trouble.element.hidden;
     this.meters.draw(history, detail, clock, now, gone);
     const canUse = Boolean(run && detail) && !live && !gone;
-    this.player.suggest(history.suggestion?.best ?? null, canUse);
+    const inUse = canUse ? (detail?.in_use ?? null) : null;
+    this.player.suggest(history.suggestion?.best ?? null, canUse, inUse);
     this.marks.draw(history.marks);
-    this.suggestion.draw(history.suggestion, detail?.chosen ?? null, canUse);
+    this.suggestion.draw(history.suggestion, inUse, canUse);
     this.buttons.draw({ run, live, canPreview: detail?.can_preview !== false });
   }
 

@@ -30,6 +30,8 @@ export class Player {
     this.judged = "";
     /** Whether a saved step can be chosen now. */
     this.canUse = false;
+    /** The step that is the run's LoRA. @type {number | null} */
+    this.inUse = null;
     /** @type {Stop[]} */
     this.stops = [];
     /** What can be chosen: prompts, and what Validate Video rendered. @type {Channel[]} */
@@ -121,10 +123,10 @@ export class Player {
     return this.stops[Number(this.slider.value)] ?? null;
   }
 
-  /** @param {number | null} best @param {boolean} canUse */
-  suggest(best, canUse) {
-    if (best === this.best && canUse === this.canUse) return;
-    Object.assign(this, { best, canUse });
+  /** @param {number | null} best @param {boolean} canUse @param {number | null} inUse the step that is the run's LoRA */
+  suggest(best, canUse, inUse) {
+    if (best === this.best && canUse === this.canUse && inUse === this.inUse) return;
+    Object.assign(this, { best, canUse, inUse });
     this.show();
   }
 
@@ -173,7 +175,9 @@ export class Player {
   show() {
     const stop = this.chosen;
     this.star.hidden = !this.stops.some((one) => one.step === this.best);
-    enable(this.use, this.canUse && Boolean(stop?.saved));
+    const isUsed = stop !== null && stop.step === this.inUse;
+    write(this.use, isUsed ? t("In use") : t("Use this step"));
+    enable(this.use, this.canUse && Boolean(stop?.saved) && !isUsed);
     const { key, base } = this.channel ?? { key: "", base: "" };
     mark(
       this.slider,

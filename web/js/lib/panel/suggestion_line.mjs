@@ -23,24 +23,24 @@ export class SuggestionLine {
 
   /**
    * @param {Suggestion | null} suggestion
-   * @param {number | null} chosen the step that somebody made the run's LoRA
+   * @param {number | null} inUse the step that is the run's LoRA
    * @param {boolean} canUse
    */
-  draw(suggestion, chosen, canUse) {
+  draw(suggestion, inUse, canUse) {
     this.best = suggestion?.best ?? null;
     this.element.hidden = !suggestion?.why;
-    write(this.text, textOf(suggestion, chosen));
+    write(this.text, textOf(suggestion, inUse));
     write(this.use, this.best === null ? "" : t("Use step {step}", { step: this.best }));
-    this.use.hidden = this.best === null || this.best === chosen;
+    this.use.hidden = this.best === null || this.best === inUse;
     enable(this.use, canUse);
   }
 }
 
 /**
  * @param {Suggestion | null} suggestion
- * @param {number | null} chosen
+ * @param {number | null} inUse
  */
-export function textOf(suggestion, chosen) {
+export function textOf(suggestion, inUse) {
   if (!suggestion?.why) return "";
   const said = told(suggestion.why);
   const parts = [suggestion.best === null ? said : `★ ${said}`];
@@ -51,6 +51,6 @@ export function textOf(suggestion, chosen) {
         step: from,
       }),
     );
-  if (chosen !== null) parts.push(t("Step {step} is the run's LoRA now.", { step: chosen }));
+  if (inUse !== null) parts.push(t("Step {step} is the run's LoRA now.", { step: inUse }));
   return parts.join(" ");
 }

@@ -41,8 +41,9 @@ export class RunClips {
       const detail = await this.routes.detail(this.run);
       const canUse = !detail.live;
       this.player.take(detail, this.history);
-      this.player.suggest(this.history.suggestion?.best ?? null, canUse);
-      this.suggestion.draw(this.history.suggestion, detail.chosen ?? null, canUse);
+      const inUse = canUse ? (detail.in_use ?? null) : null;
+      this.player.suggest(this.history.suggestion?.best ?? null, canUse, inUse);
+      this.suggestion.draw(this.history.suggestion, inUse, canUse);
       this.none.hidden = Boolean(detail.samples?.length);
       write(this.none, t("This run has no clips."));
     } catch (error) {

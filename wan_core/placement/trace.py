@@ -21,6 +21,9 @@ from .valueless import run_valueless
 
 __all__ = ["Recomputing", "StepShape", "StepTrace", "traced_step", "traced_watching"]
 
+MOST_TOKENS = 1 << 17
+"""of a micro-batch that is traced: 1280x720 with 141 frames have fewer"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepShape:
@@ -102,7 +105,10 @@ def traced_step(
     def of(main: int, second: int, unchecked: int = min(plain, 1)) -> StepTrace:
         short = replace(shape, num_layers=main + unchecked, vace_layers=tuple(range(second)))
         how = replace(recomputing, unchecked=unchecked)
-        return _trace_once(short, numerics, step, adapt, how, offloaded, unpacking_bytes)
+        found = _straight(
+            lambda size: astuple(_trace_once(short, numerics, size, adapt, how, offloaded, unpacking_bytes)), step
+        )
+        return StepTrace(**dict(zip(StepTrace.__dataclass_fields__, found, strict=True)))
 
     found = of(few, base)
     # Where nothing but offloaded inputs is kept, one more block holds nothing more.
@@ -111,6 +117,21 @@ def traced_step(
     if plain > 1:
         found = found.and_more(plain - 1, of(few, base, 2), of(few, base))
     return found if extra == base else found.and_more(extra - base, of(few, base + 1), of(few, base))
+
+
+def _straight(traced: Callable[[StepShape], tuple[int, ...]], step: StepShape) -> tuple[int, ...]:
+    """Returns `traced(step)`; where that is longer than any clip, what a straight line through two smaller ones says.
+
+    A trace walks every chunk of tokens, so its time grows with them and has no end; its bytes grow evenly.
+    """
+    columns, of_column = step.tokens // step.latent_frames, step.batch_size * step.latent_frames
+    many = max(2, MOST_TOKENS // of_column)
+    if columns <= many:
+        return traced(step)
+    few = many // 2
+    # A frame of another shape with as many tokens.
+    less, more = (traced(replace(step, latent_height=2, latent_width=2 * width)) for width in (few, many))
+    return tuple(a + (b - a) * (columns - few) // (many - few) for a, b in zip(less, more, strict=True))
 
 
 def _trace(
@@ -141,7 +162,8 @@ def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape, unpack
     """Returns the bytes at the peak of a forward pass without gradients, as evaluation and previews make; weights not
     counted. They are the same for any number of layers."""
     short = replace(shape, num_layers=2, vace_layers=tuple(shape.vace_layers and (0,)))
-    return _watch_once(short, numerics, step, unpacking_bytes)
+    (found,) = _straight(lambda size: (_watch_once(short, numerics, size, unpacking_bytes),), step)
+    return found
 
 
 def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking_bytes: int) -> int:

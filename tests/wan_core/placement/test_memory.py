@@ -32,11 +32,11 @@ from wan_core.model import (
 )
 from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing
-from wan_core.placement import JobShape, MemoryEstimate, MemoryMeasures, Recomputing, StepShape, estimate_memory
+from wan_core.placement import JobShape, MemoryEstimate, MemoryMeasures, Recomputing, StepShape, estimate_memory, trace
 from wan_core.placement.plan import split_blocks
 from wan_core.placement.routed import traced_routed
 from wan_core.placement.storage_meter import StorageMeter
-from wan_core.placement.trace import _Batch, _trace, traced_step
+from wan_core.placement.trace import StepTrace, _Batch, _trace, traced_step
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
 
 SCRIPT = Path(__file__).parents[2] / "support" / "measure_memory.py"
@@ -201,6 +201,33 @@ def test_a_model_of_any_depth_is_a_straight_line_through_short_ones(
     numerics, step = PrecisionPolicy().numerics(torch.bfloat16), SMALL_STEP
     drawn = traced_step(shape, numerics, step, Adapt(4), layers=6, recomputing=recomputing, offloaded=offloaded)
     assert drawn == _trace(shape, numerics, step, Adapt(4), recomputing, offloaded)
+
+
+@pytest.mark.lasts(2)
+@pytest.mark.parametrize("offloaded", [True, False])
+def test_clips_of_any_size_are_a_straight_line_through_smaller_ones(
+    offloaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk of tokens takes some operations, and a slip of the finger has thousands of chunks."""
+    of, measures = job(devices=2, num_layers=40), MemoryMeasures(offload_inputs=offloaded)
+    long = replace(clips(12), batch_size=2)
+    whole = estimate_memory(of, long, measures=measures, preview=clips(17))
+    sizes: list[int] = []
+    real, most = trace._trace_once, 24_000
+
+    def spy(*args: Any) -> StepTrace:
+        sizes.append(args[2].batch_size * args[2].tokens)
+        return real(*args)
+
+    monkeypatch.setattr(trace, "_trace_once", spy)
+    monkeypatch.setattr(trace, "MOST_TOKENS", most)
+    found = estimate_memory(of, long, measures=measures, preview=clips(17))
+    assert sizes
+    assert max(sizes) <= most < long.batch_size * long.tokens
+    for name, memory in whole.devices.items():
+        assert found.devices[name].kept == pytest.approx(memory.kept, rel=0.01)
+        for phase, size in memory.phases.items():
+            assert found.devices[name].phases[phase] == pytest.approx(size, rel=0.02), (name, phase)
 
 
 @pytest.mark.lasts(1)

@@ -5,6 +5,7 @@ Nothing is read but headers. What does not fit is refused in one sentence that s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..errors import OutOfMemory
@@ -89,6 +90,8 @@ class MemoryPlan:
         if self.job.preview is not None and plan_memory(replace(self.job, preview=None), self.room).fits:
             words = size_words(self.job.file.variant, self.job.preview)
             return f"Without previews of {words} it fits: set a smaller one in Wan Preview Settings."
+        if batch := _largest_batch(self.job, self.room):
+            return f"With batch_size {batch} it fits: set that, with more gradient_accumulation_steps."
         found = nearest_that_fits(self.job, self.room)
         if found is not None:
             return f"Nearest that fits: {size_words(self.job.file.variant, found.step)} at rank {found.lora.rank}."
@@ -176,7 +179,8 @@ class _Free:
 
     @classmethod
     def of(cls, train: TrainConfig, shape: JobShape) -> _Free:
-        asked = asked_measures(train)
+        asked, layers = asked_measures(train), shape.shape.num_layers + len(shape.shape.vace_layers)
+        asked = replace(asked, blocks_to_swap=min(asked.blocks_to_swap, layers))
         if train.memory == "manual":
             return cls(asked.offload_inputs, asked.blocks_to_swap, 0)
         # A block that keeps its activations needs its weights where they are.
@@ -185,7 +189,7 @@ class _Free:
         return cls(
             offload=None if open_to_us else asked.offload_inputs,
             swap=None if movable and train.blocks_to_swap < 0 else asked.blocks_to_swap,
-            most_blocks=shape.shape.num_layers + len(shape.shape.vace_layers) if movable else 0,
+            most_blocks=layers if movable else 0,
         )
 
     @property
@@ -215,12 +219,27 @@ def _scaled(step: StepShape, factor: float) -> StepShape:
 
 def _most_frames(job: Job, shape: JobShape, room: Room) -> int:
     """Returns the most latent frames, at most those of the job, with which it fits; 0 where one does not."""
-    if not _fits_with(1, job, shape, room):
+    return _most(job.step.latent_frames, lambda frames: _fits_with(frames, job, shape, room))
+
+
+def _largest_batch(job: Job, room: Room) -> int:
+    """Returns the most clips in a forward pass, fewer than those of the job, with which it fits; 0 where none do."""
+    shape, frames = job.shape(), job.step.latent_frames
+
+    def fits(count: int) -> bool:
+        return _fits_with(frames, replace(job, step=replace(job.step, batch_size=count)), shape, room)
+
+    return _most(job.step.batch_size - 1, fits)
+
+
+def _most(highest: int, fits: Callable[[int], bool]) -> int:
+    """Returns the largest of 1 to `highest` that fits; 0 where none does. What fits goes on fitting with less."""
+    if highest < 1 or not fits(1):
         return 0
-    few, many = 1, job.step.latent_frames + 1
+    few, many = 1, highest + 1
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (middle, many) if _fits_with(middle, job, shape, room) else (few, middle)
+        few, many = (middle, many) if fits(middle) else (few, middle)
     return few
 
 

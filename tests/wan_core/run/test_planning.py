@@ -24,7 +24,7 @@ from wan_core.run import plan_run
 from wan_core.run.job import Job
 from wan_core.run.memory_report import job_of_run, plan_here
 from wan_core.run.open import open_run
-from wan_core.run.planning import nearest_that_fits, plan_memory
+from wan_core.run.planning import MemoryPlan, nearest_that_fits, plan_memory
 from wan_core.run.step_time import card_named, card_of_size, step_seconds
 from wan_core.run.suggestions import suggestions_for
 from wan_core.run.train_job import run_job
@@ -74,6 +74,30 @@ def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_n
     manual = plan_memory(replace(short, train=TrainConfig(memory="manual")), room(6))
     manual.check()  # who decides alone is refused nothing
     assert manual.measures == MemoryMeasures()
+
+
+@pytest.mark.lasts(1)
+def test_where_fewer_clips_at_once_fit_that_is_said_first(a14b: Job) -> None:
+    """A smaller batch with more accumulation is the same step; fewer frames, or a smaller picture, is another LoRA."""
+
+    def of(count: int) -> MemoryPlan:
+        job = with_frames(a14b, 5)
+        return plan_memory(
+            replace(job, step=replace(job.step, batch_size=count), train=TrainConfig(batch_size=count)), room(7)
+        )
+
+    said = of(16).verdict()
+    batch = int(said.partition("With batch_size ")[2].split()[0])
+    assert said.endswith(f"With batch_size {batch} it fits: set that, with more gradient_accumulation_steps.")
+    assert 1 <= batch < 16
+    assert [of(count).fits for count in (batch, batch + 1)] == [True, False]
+
+
+def test_more_blocks_than_there_are_is_all_of_them(a14b: Job) -> None:
+    asked = replace(a14b, train=TrainConfig(blocks_to_swap=999))
+    plan = plan_memory(asked, room(16))
+    assert plan.measures.blocks_to_swap == 40
+    assert "40 blocks" in plan.remark()
 
 
 def test_where_nothing_fits_one_look_says_so(a14b: Job, monkeypatch: pytest.MonkeyPatch) -> None:

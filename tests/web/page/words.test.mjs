@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
 
-import { learn, loadWords, t, wanted } from "../../../web/js/lib/page/words.mjs";
+import { inOneText, learn, loadWords, t, wanted } from "../../../web/js/lib/page/words.mjs";
 
 afterEach(() => learn({}));
 
@@ -52,4 +52,9 @@ test("traditional Chinese stays English until somebody translates it, other coun
   assert.equal(t("Stop"), "停止");
   await loadWords(serve({ "zh-TW": { wanTrainer: { Stop: "停止鍵" } } }), "zh-TW");
   assert.equal(t("Stop"), "停止鍵");
+});
+
+test("sentences become one text, without a space behind the full stop of Chinese and Japanese", () => {
+  assert.equal(inOneText(["One.", "", false, "Two."]), "One. Two.");
+  assert.equal(inOneText(["一。", "二。"]), "一。二。");
 });

@@ -1,7 +1,7 @@
 // @ts-check
 /** What a page remembers of the captions somebody edits on it, until it is left; and what is said of them. Pure. */
 
-import { t } from "../page/words.mjs";
+import { inOneText, t } from "../page/words.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { list, text } from "./lists.mjs";
 
@@ -69,9 +69,7 @@ export function lessText({ count, can_change: able }) {
 
 /** @param {Written} done @param {boolean} back whether it was an undo */
 export function doneText({ clips, refused }, back) {
-  return [back ? putBack(clips) : changed(clips), ...list(refused).map(text).map(told)]
-    .filter(Boolean)
-    .join(" ");
+  return inOneText([back ? putBack(clips) : changed(clips), ...list(refused).map(text).map(told)]);
 }
 
 /** @param {number} count */

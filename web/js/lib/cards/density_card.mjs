@@ -4,7 +4,7 @@
 import { color } from "../chart/chart.mjs";
 import { isDark, theme } from "../chart/plot.mjs";
 import { element, fill, mark, write } from "../page/dom.mjs";
-import { t } from "../page/words.mjs";
+import { inOneText, t } from "../page/words.mjs";
 import { Card } from "./card.mjs";
 import { paint } from "./curve.mjs";
 import {
@@ -64,8 +64,8 @@ export class DensityCard extends Card {
     this.box.hidden = !sound;
     this.quarters.hidden = !sound;
     const lines = draw ? sentences(draw, range) : [t("One of the numbers cannot be drawn.")];
-    write(this.said, lines.join(" "));
-    mark(this.canvas, "aria-label", lines.join(" "));
+    write(this.said, inOneText(lines));
+    mark(this.canvas, "aria-label", inOneText(lines));
     if (draw && sound) this.paint(draw, range.boundary);
     super.draw();
   }

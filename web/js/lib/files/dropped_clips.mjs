@@ -4,7 +4,7 @@
  * then reads. Nothing that lies there is written over.
  */
 
-import { t } from "../page/words.mjs";
+import { inOneText, t } from "../page/words.mjs";
 import { told } from "../run/server_sentences.mjs";
 
 /**
@@ -179,7 +179,7 @@ function said({ done, total, folder, set, left, problem }) {
     left.twice.length > 0 &&
       t("Left out, because the name is taken: {names}.", { names: some(left.twice) }),
   ];
-  return lines.filter(Boolean).join(" ");
+  return inOneText(lines);
 }
 
 /** @param {string[]} names */

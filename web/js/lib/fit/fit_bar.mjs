@@ -2,7 +2,7 @@
 /** The bar that says whether a training fits: an icon and a colour and words, a meter, and a button for what would. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
-import { t } from "../page/words.mjs";
+import { inOneText, t } from "../page/words.mjs";
 import { details, fullest, headline, suggestionText } from "./sentences.mjs";
 
 /** @typedef {import("./sentences.mjs").Plan} Plan @typedef {import("./sentences.mjs").Settings} Settings */
@@ -67,7 +67,7 @@ export class FitBar {
     mark(this.meter, "aria-valuetext", headline(plan));
     this.meter.hidden = false;
     const more = looking ? [t("Looking for what would fit …")] : [];
-    write(this.about, [...details(plan), ...more].join(" "));
+    write(this.about, inOneText([...details(plan), ...more]));
     this.about.hidden = this.brief;
     this.element.title = this.brief ? (this.about.textContent ?? "") : "";
     const offers = (plan.suggestions ?? []).filter((one) => suggestionText(one) && this.able(one));

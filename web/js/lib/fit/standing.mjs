@@ -1,7 +1,7 @@
 // @ts-check
 /** What a run that has the name already means for the Run button, in words. Pure. */
 
-import { t } from "../page/words.mjs";
+import { inOneText, t } from "../page/words.mjs";
 
 /**
  * What the server answers (nodes/routes/standing.py). `action` holds with the clips of that run, start and refuse with any.
@@ -18,7 +18,7 @@ const MOST = 3;
 export function standingText(run, title) {
   const said = [stateOf(run)];
   if (run.changes.length) said.push(t("It has other settings: {changes}.", changesOf(run, title)));
-  return [...said, ...coming(run, title)].join(" ");
+  return inOneText([...said, ...coming(run, title)]);
 }
 
 /** @param {Standing} run */

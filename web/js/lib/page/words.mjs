@@ -21,6 +21,14 @@ export function t(sentence, values = {}) {
 }
 
 /**
+ * Sentences as one text. Chinese and Japanese put no space behind a full stop.
+ * @param {(string | false | null | undefined | 0)[]} said those that are empty are left out
+ */
+export function inOneText(said) {
+  return said.filter(Boolean).join(" ").replaceAll("。 ", "。");
+}
+
+/**
  * Translations by English sentence, in place of those known so far.
  * @param {unknown} translations anything but texts is left out
  */

@@ -2,7 +2,7 @@
 /** What a saved step is, under its clip: what ComfyUI takes of it, the change of each block as a bar, the clip's figures. */
 
 import { element, fill, mark, write } from "../page/dom.mjs";
-import { t } from "../page/words.mjs";
+import { inOneText, t } from "../page/words.mjs";
 import { short } from "../run/format.mjs";
 import { loaderText, updateText } from "../run/looks.mjs";
 
@@ -26,7 +26,7 @@ export class SaveFacts {
   show(look, measures) {
     write(this.measured, measures && t("Picture: {measures}.", { measures }));
     const update = look ? updateText(look) : "";
-    write(this.taken, [look ? loaderText(look) : "", update].filter(Boolean).join(" "));
+    write(this.taken, inOneText([look ? loaderText(look) : "", update]));
     mark(this.taken, "data-state", look?.passedOver ? "short" : "");
     this.draw(look?.bars ?? []);
     mark(this.bars, "aria-label", update);

@@ -2,7 +2,7 @@
 /** Which saved step a run suggests, and why, or why it suggests none; a button makes the step the run's LoRA. */
 
 import { button, element, enable, write } from "../page/dom.mjs";
-import { t } from "../page/words.mjs";
+import { inOneText, t } from "../page/words.mjs";
 import { told } from "../run/server_sentences.mjs";
 
 /** @typedef {import("../run/history.mjs").Suggestion} Suggestion */
@@ -52,5 +52,5 @@ export function textOf(suggestion, inUse) {
       }),
     );
   if (inUse !== null) parts.push(t("Step {step} is the run's LoRA now.", { step: inUse }));
-  return parts.join(" ");
+  return inOneText(parts);
 }

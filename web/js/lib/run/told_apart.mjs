@@ -4,7 +4,7 @@
  * button does not repeat. scripts/refusals.py takes the same off the sentences that are translated. Pure.
  */
 
-import { t } from "../page/words.mjs";
+import { inOneText, t } from "../page/words.mjs";
 
 /** @typedef {{ what: string, helps: string[], closing: string }} Apart */
 
@@ -24,14 +24,11 @@ export function apart(text) {
  */
 export function together({ what, helps, closing }, told) {
   const helping = helps.map(told).join("; ");
-  return [
+  return inOneText([
     told(what),
     helping && t("What helps most, in this order: {helps}.", { helps: helping }),
     closingText(closing),
-  ]
-    .filter(Boolean)
-    .join(" ")
-    .replaceAll("。 ", "。");
+  ]);
 }
 
 /** @param {string} closing */

@@ -2,7 +2,7 @@
 /** What a run that failed says of itself, in the panel as in the tab: one headline, the whole sentence, what Retry does. Pure. */
 
 import { message } from "../page/routes.mjs";
-import { t } from "../page/words.mjs";
+import { inOneText, t } from "../page/words.mjs";
 import { told } from "./server_sentences.mjs";
 import { apart } from "./told_apart.mjs";
 
@@ -46,12 +46,10 @@ export function troubleOf(run, { reached = null, said = "", gone = null } = {}) 
     headline: headline(run, Math.max(reached ?? 0, run?.reached ?? 0, run?.step ?? 0), saved),
     sentence: told(what) || t("It did not say why; its log may."),
     helps: helps.map(told),
-    first: [
+    first: inOneText([
       endsAgain ? thenRun(helps, saved) : thenRetry(helps, saved, again.retry),
       saved && helps.some((one) => ANEW.test(one)) ? startFrom(saved) : "",
-    ]
-      .filter(Boolean)
-      .join(" "),
+    ]),
     ...again,
   };
 }
@@ -93,12 +91,10 @@ function startFrom(saved) {
 /** @param {number} saved @returns {Trouble} */
 function unanswered(saved) {
   return {
-    headline: [
+    headline: inOneText([
       t("ComfyUI does not answer."),
       saved && t("Saved step {step} is kept.", { step: saved }),
-    ]
-      .filter(Boolean)
-      .join(" "),
+    ]),
     sentence: t(
       "If ComfyUI ended, training ended with it. If only the connection broke, training goes on, and this panel finds it again by itself.",
     ),

@@ -28,6 +28,10 @@ from wan_core.train import TrainConfig  # noqa: E402
 
 README = ROOT / "README.md"
 CARDS = (12, 16, 24, 32, 48, 80)
+RAM_AND_HOURS_OF = 16
+"""GB of the card whose runs the last two columns are about"""
+STEPS = 1500
+"""of a run, as the templates have them"""
 SPOT_CHECKS = (("Wan 2.1 T2V-1.3B", 33, 12), ("Wan 2.2 A14B expert, fp8", 49, 16))
 
 
@@ -60,6 +64,25 @@ MODELS = {
 
 def cell(folder: Path, name: str, frames: int, card: int) -> str:
     """Returns what a job takes of (each) card in GiB, with marks for its measures; a dash where it does not fit."""
+    found = planned(folder, name, frames, card)
+    return _words(found) if found["fits"] else "-"
+
+
+def ram_and_hours(folder: Path, name: str, frames: int) -> tuple[str, str]:
+    """Returns the GiB of the computer's own memory and the hours that a run takes with a card of RAM_AND_HOURS_OF."""
+    found = planned(folder, name, frames, RAM_AND_HOURS_OF)
+    if not found["fits"]:
+        return "-", "-"
+    gib, seconds = found["host"]["bytes"] / 2**30, found["step_seconds"]
+    return f"{gib:.0f}", "-" if seconds is None else _hours(seconds * STEPS / 3600)
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.0f}" if hours >= 10 else f"{hours:.1f}"
+
+
+def planned(folder: Path, name: str, frames: int, card: int) -> dict[str, Any]:
+    """Returns the plan of a job on (each) card of so many GB."""
     model = MODELS[name]
     if not (folder / model.file).exists():
         write_empty_model(folder / model.file, model.template)
@@ -67,8 +90,7 @@ def cell(folder: Path, name: str, frames: int, card: int) -> str:
     plan = ModelPlan(base_file=f"diffusion_models:{model.file}", quantize=quantize)
     roots = Roots({"diffusion_models": (str(folder),)})
     size, cards = f"{model.size}x{frames}", [card] * model.cards
-    found = plan_settings(plan, roots, LoraConfig(rank=32), TrainConfig(), size, cards)
-    return _words(found) if found["fits"] else "-"
+    return plan_settings(plan, roots, LoraConfig(rank=32), TrainConfig(), size, cards)
 
 
 def _words(found: dict[str, Any]) -> str:
@@ -87,10 +109,16 @@ def wrong() -> list[str]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for name, frames, card in SPOT_CHECKS:
-            said = rows[name, str(frames)][CARDS.index(card)].strip()
-            planned = cell(Path(folder), name, frames, card)
-            if said != planned:
-                found.append(f"docs/memory.md: {name}, {frames} frames, {card} GB: {said}, planned {planned}")
+            said = [text.strip() for text in rows[name, str(frames)]]
+            ram, hours = ram_and_hours(Path(folder), name, frames)
+            place = CARDS.index(card)
+            for what, told, now in (
+                (f"{card} GB", said[place], cell(Path(folder), name, frames, card)),
+                ("RAM", said[len(CARDS)], ram),
+                ("hours", said[len(CARDS) + 1], hours),
+            ):
+                if told != now:
+                    found.append(f"docs/memory.md: {name}, {frames} frames, {what}: {told}, planned {now}")
     if readme_table() not in README.read_text(encoding="utf-8"):
         found.append("README.md: its table is not that of docs/memory.md")
     return found
@@ -105,12 +133,19 @@ def main() -> int:
         return 1 if found else 0
     with tempfile.TemporaryDirectory() as folder:
         rows = [
-            f"| {name} | {frames} | " + " | ".join(cell(Path(folder), name, frames, card) for card in CARDS) + " |"
+            f"| {name} | {frames} | "
+            + " | ".join(
+                (
+                    *(cell(Path(folder), name, frames, card) for card in CARDS),
+                    *ram_and_hours(Path(folder), name, frames),
+                )
+            )
+            + " |"
             for name, model in MODELS.items()
             for frames in model.frames
         ]
-    head = "| model | frames | " + " | ".join(f"{card} GB" for card in CARDS) + " |"
-    lines = [head, "| --- | --- |" + " --- |" * len(CARDS), *rows]
+    head = "| model | frames | " + " | ".join(f"{card} GB" for card in CARDS) + " | RAM | hours |"
+    lines = [head, "| --- | --- |" + " --- |" * (len(CARDS) + 2), *rows]
     for file, table in ((PAGE, lambda: "\n".join(lines) + "\n"), (README, readme_table)):
         text = TABLE.sub(lambda _found, table=table: table(), file.read_text(encoding="utf-8"))
         file.write_text(text, encoding="utf-8", newline="\n")

@@ -26,15 +26,20 @@ class Cell(NamedTuple):
         return f"{self.gib} ({self.swapped})" if self.swapped else self.gib
 
 
-def figures() -> dict[str, dict[int, dict[int, Cell | None]]]:
-    """Returns model -> frames -> GB of a card -> what it takes; None where it does not fit."""
+def _rows() -> list[dict[str, str]]:
+    """Returns the rows of the page's table: what stands under each of its heads."""
     found = TABLE.search(PAGE.read_text(encoding="utf-8"))
     assert found, "docs/memory.md has no table"
     head, _rule, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines())
-    cards = [int(name.split()[0]) for name in head[2:]]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def figures() -> dict[str, dict[int, dict[int, Cell | None]]]:
+    """Returns model -> frames -> GB of a card -> what it takes; None where it does not fit."""
     out: dict[str, dict[int, dict[int, Cell | None]]] = {}
-    for model, frames, *cells in rows:
-        out.setdefault(model, {})[int(frames)] = dict(zip(cards, map(_cell, cells), strict=True))
+    for row in _rows():
+        cells = {int(head.split()[0]): _cell(text) for head, text in row.items() if head.endswith(" GB")}
+        out.setdefault(row["model"], {})[int(row["frames"])] = cells
     return out
 
 
@@ -74,11 +79,12 @@ README_ROWS = (
 def readme_table() -> str:
     """Returns the table of the README: rows and cards of the page's."""
     known = figures()
+    beside = {(row["model"], row["frames"]): f"{row['RAM']} | {row['hours']}" for row in _rows()}
     lines = [
-        "| model | frames | " + " | ".join(f"{card} GB" for card in README_CARDS) + " |",
-        "| --- | --- |" + " --- |" * len(README_CARDS),
+        "| model | frames | " + " | ".join(f"{card} GB" for card in README_CARDS) + " | RAM | hours |",
+        "| --- | --- |" + " --- |" * (len(README_CARDS) + 2),
     ]
     for name, model, frames in README_ROWS:
         cells = " | ".join(str(known[model][frames][card] or "-") for card in README_CARDS)
-        lines.append(f"| {name + ' ' if name else ''}| {frames} | {cells} |")
+        lines.append(f"| {name + ' ' if name else ''}| {frames} | {cells} | {beside[model, str(frames)]} |")
     return "\n".join(lines) + "\n"

@@ -17,6 +17,11 @@ def test_a_few_cells_are_those_of_the_planner(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(make_memory_table, "PAGE", tmp_path / "memory.md")
     monkeypatch.setattr(make_memory_table, "SPOT_CHECKS", make_memory_table.SPOT_CHECKS[:1])
     assert make_memory_table.wrong() == ["docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, 12 GB: 7.5a, planned 7.7a"]
+    (tmp_path / "memory.md").write_text(page.replace("| 7.7a | 1 | 1.5 |", "| 7.7a | 2 | 2.5 |", 1), encoding="utf-8")
+    assert make_memory_table.wrong() == [
+        "docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, RAM: 2, planned 1",
+        "docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, hours: 2.5, planned 1.5",
+    ]
 
 
 def test_a_note_says_what_fits_which_card_and_which_measures_it_takes(

@@ -73,12 +73,7 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
     plans[0], no_partner = counting_partner(plans[0], next((run for run in pair if not run.trained), None))
     plan = max(plans, key=lambda one: max(memory.peak for memory in one.estimate.devices.values()))
     report = report_of(plan, card_of(torch.device(next(iter(plan.estimate.devices))), plan.job))
-    said = [one.verdict() for one in plans if not one.fits]
-    for name, needs in report["devices"].items():
-        needed, total = needs["peak_bytes"], total_bytes(torch.device(name))
-        needs["total_bytes"] = total
-        if needed > total:
-            said.append(f"It needs {needed / _GIB:.1f} GiB on {name}, which has {total / _GIB:.1f} GiB in all.")
+    said = [one.verdict() for one in plans if not one.fits] + _beyond_the_whole(report)
     if len(runs) > 1 or (pair and not no_partner):
         report["host"]["resting_bytes"] = max(weights_once_loaded(one.config.model, one.file) for one in pair or runs)
     save_bytes = sum(report_of(one, None)["disk"]["save_bytes"] for one in plans)
@@ -126,7 +121,21 @@ def plan_settings(
         own_runs=OwnRuns() if cards else own_runs_of(roots),
     )
     plan = plan_memory(job, room)
-    return {**report_of(plan, card if cards else card_of(placement.first, job)), "verdict": plan.verdict()}
+    report = report_of(plan, card if cards else card_of(placement.first, job))
+    beyond = [] if cards else _beyond_the_whole(report)
+    verdict = beyond[0] if plan.fits and beyond else plan.verdict()
+    return {**report, "fits": plan.fits and not beyond, "verdict": verdict}
+
+
+def _beyond_the_whole(report: dict[str, Any]) -> list[str]:
+    """Returns a sentence for each device of this machine that has less memory than is needed, however free it is."""
+    said: list[str] = []
+    for name, needs in report["devices"].items():
+        needed, total = needs["peak_bytes"], total_bytes(torch.device(name))
+        needs["total_bytes"] = total
+        if needed > total:
+            said.append(f"It needs {needed / _GIB:.1f} GiB on {name}, which has {total / _GIB:.1f} GiB in all.")
+    return said
 
 
 def job_of_run(run: OpenRun, placement: Placement | None = None) -> Job:

@@ -16,8 +16,9 @@ from tests.support.tiny_run import TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.events import StageEnded, StepDone
 from wan_core.placement import Room
+from wan_core.placement.cards import CARD_LIMIT
+from wan_core.run import memory_report, plan_run
 from wan_core.run import own_runs as module
-from wan_core.run import plan_run
 from wan_core.run.memory_report import card_of, job_of_run, plan_sentences, plan_settings, report_of
 from wan_core.run.open import open_run
 from wan_core.run.own_runs import SECONDS, Measured, OwnRuns, Ratio, own_runs_of
@@ -170,6 +171,20 @@ def test_a_plan_of_settings_follows_the_runs_of_this_machine_and_not_on_cards_it
     here = plan_settings(model, machine.roots, run.config.lora, run.config.train, size, [])
     assert here["own_runs"] == {"cpu": {"step": 1.2}}
     assert plan_settings(model, machine.roots, run.config.lora, run.config.train, size, [16])["own_runs"] == {}
+
+
+def test_settings_that_this_machine_cannot_hold_do_not_fit_although_nothing_limits_its_cpu(
+    machine: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(machine.directory, machine.roots)
+    of = (run.config.model, machine.roots, run.config.lora, run.config.train, "64x64x9")
+    monkeypatch.delenv(CARD_LIMIT, raising=False)
+    assert plan_settings(*of, [])["fits"]
+    monkeypatch.setattr(memory_report, "total_bytes", lambda _device: 1 << 20)
+    found = plan_settings(*of, [])
+    assert not found["fits"]
+    assert found["verdict"].endswith("GiB on cpu, which has 0.0 GiB in all.")
+    assert plan_settings(*of, [16])["fits"], "cards that are named need not be here"
 
 
 def test_the_time_of_a_step_follows_this_machine_also_on_a_card_that_no_table_knows(

@@ -93,8 +93,8 @@ def plan_settings(
 ) -> dict[str, Any]:
     """Returns the report of a job that never ran: of clips of `size` (WIDTHxHEIGHTxFRAMES).
 
-    `cards`: GiB of each card it is planned for, several for a split of the blocks; none: those of this machine. The
-    plan for these follows what runs took on them, where `roots` name the folder of runs.
+    `cards`: GiB of each card it is planned for, several for a split of the blocks, with the time of the slowest; none:
+    those of this machine. The plan for these follows what runs took on them, where `roots` name the folder of runs.
     """
     file = inspect_model(model, roots)
     if cards and file.compute_dtype == torch.float32 and model.base_precision == "as in file":
@@ -105,7 +105,7 @@ def plan_settings(
     if cards:
         devices = [torch.device("cuda", index) for index in range(len(cards))]
         placement = split_blocks(devices, layers, "auto")
-        room, card = room_of_cards(cards), card_of_size(cards[0])
+        room, card = room_of_cards(cards), min(map(card_of_size, cards), key=lambda one: one.bf16)
     else:
         placement = resolve_placement(model.placement, layers)
         room, card = room_here(placement.devices, ask_driver=True), None

@@ -187,6 +187,14 @@ def test_settings_that_this_machine_cannot_hold_do_not_fit_although_nothing_limi
     assert plan_settings(*of, [16])["fits"], "cards that are named need not be here"
 
 
+def test_the_order_of_two_cards_of_different_size_does_not_change_the_time(machine: TinyRun) -> None:
+    run = open_run(machine.directory, machine.roots)
+    of = (run.config.model, machine.roots, run.config.lora, run.config.train, "64x64x9")
+    one, other = (plan_settings(*of, cards) for cards in ([24, 12], [12, 24]))
+    assert one["card"] == other["card"] == card_of_size(12).name
+    assert one["step_seconds"] == other["step_seconds"]
+
+
 def test_the_time_of_a_step_follows_this_machine_also_on_a_card_that_no_table_knows(
     machine: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,12 @@ test("arithmetic per second is shown as soon as the engine says it", () => {
   assert.equal(values(trained({ tflops: 0.00334 }))["TFLOP/s"], "< 0.01");
 });
 
+test("clips per hour go by the pace that is shown beside them, not by one slow step", () => {
+  const history = trained({ clips: 2, seconds: 4 });
+  history.add({ event: "step", step: 3, steps: 10, loss: 0.1, clips: 2, seconds: 40 });
+  assert.deepEqual([values(history)["s/it"], values(history)["clips/h"]], ["4", "1800"]);
+});
+
 test("epochs are counted, and their end is told where it is sure", () => {
   const epoch = (extra) => values(trained(extra)).epoch;
   assert.equal(epoch({}), undefined, "an older version wrote the line");

@@ -108,7 +108,10 @@ export function measuresText(measures) {
   };
   return Object.entries(names)
     .filter(([key]) => known(measures?.[key]))
-    .map(([key, name]) => `${name} ${short(measures?.[key], 3)}`)
+    .map(([key, name]) => {
+      const value = Number(measures?.[key]);
+      return `${name} ${key === "empty" ? `${Math.round(100 * value)} %` : short(value, 3)}`;
+    })
     .join(" · ");
 }
 

@@ -60,11 +60,11 @@ export function facts(history, summary) {
     [t("grad"), t("Gradient norm before clipping"), short(line?.grad_norm)],
     [
       t("tokens/s"),
-      t("Tokens the model works on per second of training"),
+      t("Tokens the model worked on per second in the newest step"),
       rate(line?.tokens, line?.seconds, 1),
     ],
-    [t("clips/h"), t("Clips trained per hour"), rate(line?.clips, line?.seconds, 3600)],
-    ["TFLOP/s", t("Arithmetic done per second"), speed(line?.tflops)],
+    [t("clips/h"), t("Clips trained per hour, at this pace"), rate(line?.clips, pace, 3600)],
+    ["TFLOP/s", t("Arithmetic done per second in the newest step"), speed(line?.tflops)],
     [
       t("skipped"),
       t("Steps whose loss or gradients were not finite"),

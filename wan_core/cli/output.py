@@ -9,7 +9,8 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,6 +26,7 @@ __all__ = [
     "done",
     "emitter",
     "failed",
+    "kept_log",
     "print_json",
     "private_stdout",
     "quieten_libraries",
@@ -61,6 +63,30 @@ def emitter(out: BinaryIO) -> Emit:
             out.write(to_line(event).encode("ascii"))
 
     return emit
+
+
+@contextlib.contextmanager
+def kept_log(directory: Path, emit: Emit) -> Iterator[Emit]:
+    """Gives `emit` that keeps what people read in the run's log.txt too, as the log of a run in ComfyUI does.
+
+    The error that ends the run stands there as well. A log that cannot be written stops nothing.
+    """
+    lines = RunLines()
+
+    def keep(kind: str, line: str) -> None:
+        with contextlib.suppress(OSError), open(directory / "log.txt", "a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind} wan_trainer: {plain(line)}\n")
+
+    def tell(event: Event) -> None:
+        if line := lines.line(event):
+            keep("INFO", line)
+        emit(event)
+
+    try:
+        yield tell
+    except Exception as error:
+        keep("ERROR", str(error) or type(error).__name__)
+        raise
 
 
 def print_json(out: BinaryIO, data: Any) -> None:

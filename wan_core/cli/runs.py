@@ -14,7 +14,7 @@ from ..errors import ConfigError, ExitCode
 from ..events import Emit, Event, Note
 from ..packages import first_import
 from .new import add_new_command
-from .output import print_json, roots_of, run_directory
+from .output import kept_log, print_json, roots_of, run_directory
 from .plan import add_plan_command
 from .progress import lines_of
 from .settings import add_set_option, change_run
@@ -96,7 +96,10 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
         settle_ranks(directory, roots_of(options), options.set, group)
     steered = options.controlled and group.leads
     try:
-        with _told(directory, options.trackers, emit) if group.leads else nullcontext(_silent) as tell:
+        with (
+            kept_log(directory, emit) if group.leads and not options.controlled else nullcontext(emit) as kept,
+            _told(directory, options.trackers, kept) if group.leads else nullcontext(_silent) as tell,
+        ):
             finished = run_job(
                 directory,
                 roots_of(options),

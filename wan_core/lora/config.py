@@ -160,7 +160,7 @@ class LoraConfig(Config):
     def _check_kind(self) -> None:
         if self.kind not in PAIRS and self.init != "default":
             raise ConfigError(
-                f'init "{self.init}" is for LoRA, rsLoRA and DoRA, and this is a {self.kind}. Use default.'
+                f'adapter_init "{self.init}" is for LoRA, rsLoRA and DoRA, and this is a {self.kind}. Use default.'
             )
         if self.init in STARTS_IN_THE_WEIGHT:
             self._check_start_in_the_weight()
@@ -177,13 +177,15 @@ class LoraConfig(Config):
     def _check_start_in_the_weight(self) -> None:
         if self.kind == "DoRA":
             raise ConfigError(
-                f'init "{self.init}" is for LoRA and rsLoRA, and this is a DoRA. Use default or gaussian.'
+                f'adapter_init "{self.init}" is for LoRA and rsLoRA, and this is a DoRA. Use default or gaussian.'
             )
         if self.start_from or self.low_noise_start_from:
-            raise ConfigError(f'init "{self.init}" and start_from_lora both say how a LoRA begins. Set one to none.')
+            raise ConfigError(
+                f'adapter_init "{self.init}" and start_from_lora both say how a LoRA begins. Set one to none.'
+            )
         if self.max_norm:
             raise ConfigError(
-                f'init "{self.init}" begins with a part of the weight, which scale_weight_norms '
+                f'adapter_init "{self.init}" begins with a part of the weight, which scale_weight_norms '
                 f"({self.max_norm:g}) would shrink. Set it to 0."
             )
 

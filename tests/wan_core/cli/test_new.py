@@ -146,6 +146,14 @@ def test_a_run_is_made_like_another_and_changed_until_it_has_saved(
     assert trained.returncode == ExitCode.DONE, trained.stderr
     assert json.loads(trained.stdout.splitlines()[-1])["event"] == "finished"
     assert (read_run(runs / "fox").lora.rank, read_run(runs / "fox_002").lora.rank) == (3, 2)
+    log = (runs / "fox" / "log.txt").read_text()
+    assert "INFO wan_trainer: step 1/2  epoch" in log, "as the log of a run in ComfyUI"
+    assert "INFO wan_trainer: saved step 2\n" in log
+    broken = runs / "fox_002" / "saves"
+    broken.write_text("no folder")
+    assert wan_core_command("train", str(runs / "fox_002")).returncode == ExitCode.BAD_INPUT
+    assert " ERROR wan_trainer: " in (runs / "fox_002" / "log.txt").read_text()
+    broken.unlink()
     refused = wan_core_command("train", str(runs / "fox"), "--set", "rank=4")
     assert refused.returncode == ExitCode.BAD_INPUT
     assert "has saved steps, and rank=4 would make it another job" in refused.stderr

@@ -238,16 +238,19 @@ def test_an_oft_turns_blocks_of_the_largest_size_that_divides_the_outputs() -> N
         ({"kind": "lora"}, r'^kind "lora" is unknown\. Did you mean '),
         (
             {"kind": "LoHa", "init": "gaussian"},
-            r"^init .gaussian. is for LoRA, rsLoRA and DoRA, and this is a LoHa\.",
+            r"^adapter_init .gaussian. is for LoRA, rsLoRA and DoRA, and this is a LoHa\.",
         ),
         (
             {"kind": "DoRA", "init": "PiSSA"},
-            r"^init .PiSSA. is for LoRA and rsLoRA, and this is a DoRA\. Use default or",
+            r"^adapter_init .PiSSA. is for LoRA and rsLoRA, and this is a DoRA\. Use default or",
         ),
-        ({"init": "OLoRA", "start_from": "loras:a"}, r"^init .OLoRA. and start_from_lora both say how a LoRA begins\."),
+        (
+            {"init": "OLoRA", "start_from": "loras:a"},
+            r"^adapter_init .OLoRA. and start_from_lora both say how a LoRA begins\.",
+        ),
         (
             {"init": "PiSSA", "max_norm": 1.0},
-            r"^init .PiSSA. begins with a part of the weight, which scale_weight_norms",
+            r"^adapter_init .PiSSA. begins with a part of the weight, which scale_weight_norms",
         ),
         (
             {"kind": "DoRA", "start_from": "loras:a"},

@@ -130,6 +130,12 @@ class KeptTensors:
         for copy in kept.copies:
             self._copies.wait(copy)
 
+    def give_back(self) -> None:
+        """Gives the host memory back; the next pass asks for it anew."""
+        self.sweep()
+        if not self._stack:
+            self._tape.give_back()
+
     def sweep(self) -> None:
         """Drops what nobody can ask for any more, after a pass that broke off or whose graph was thrown away."""
         for kept in [kept for kept in self._stack if kept.forgotten]:
@@ -164,6 +170,9 @@ class _Tape:
                 return False
             self._chunks.append(chunk)
         return True
+
+    def give_back(self) -> None:
+        self._chunks.clear()
 
     def pieces(self, start: int, end: int) -> list[Tensor]:
         """Returns the bytes from `start` to `end`, (n,) uint8 each, one behind another."""

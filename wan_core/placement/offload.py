@@ -119,9 +119,12 @@ class BlockOffload:
         lane.returns = True
         return None if lane.kept is None else lane.kept.put(kept)
 
-    def release(self) -> None:
-        """Gives back the device memory that is held between passes: the next pass takes it again."""
+    def release(self, *, for_long: bool = False) -> None:
+        """Gives back the device memory that is held between passes: the next pass takes it again.
+
+        `for_long`: the host memory of what is kept too, which to page-lock takes seconds.
+        """
         for lane in self._lanes.values():
             lane.ring.release()
             if lane.kept is not None:
-                lane.kept.sweep()
+                (lane.kept.give_back if for_long else lane.kept.sweep)()

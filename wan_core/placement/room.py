@@ -48,12 +48,13 @@ def weights_out_of_the_way(model: nn.Module, *, trained: bool = False) -> Iterat
     """Inside, no frozen parameter or buffer of `model` lies on an accelerator; afterwards each is where it was.
 
     Trained parameters stay without `trained`: with the optimizer's moments they are a few percent of the weights. The
-    buffers through which swapped blocks pass are given back; the next pass makes new ones.
+    buffers through which swapped blocks pass are given back; the next pass makes new ones. With `trained` the model
+    rests while another one trains, which needs the host memory of what its own blocks keep: that is given back too.
     OutOfMemory, in one sentence, when the weights do not fit back; those that did not are then still in host memory.
     """
     places = list(_places(model, trained))
     if isinstance(offload := getattr(model, "offload", None), BlockOffload):
-        offload.release()
+        offload.release(for_long=trained)
     try:
         for place in places:
             place.put(_HOST)

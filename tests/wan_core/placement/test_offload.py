@@ -235,6 +235,22 @@ def test_the_host_memory_of_one_step_serves_all_others() -> None:
     assert moved.chunks == LARGE, "a pass that nobody walks back keeps nothing"
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_model_that_rests_for_long_gives_back_the_host_memory_of_kept_inputs(trained: bool) -> None:
+    """Another one trains meanwhile and keeps its own; for a preview it is held, since locking it takes seconds."""
+    found = job(MemoryMeasures(offload_inputs=True, blocks_to_swap=2))
+    assert_same_bits(found.step(), plain_step())
+    handed_out = [weakref.ref(memory) for memory in found.copies.host if memory.numel() == CHUNK]
+    found.copies.host = [memory for memory in found.copies.host if memory.numel() != CHUNK]
+    found.copies.begun.clear()
+    with weights_out_of_the_way(found.model, trained=trained):
+        gc.collect()
+        assert sum(ref() is not None for ref in handed_out) == (0 if trained else LARGE)
+    if trained:
+        assert_same_bits(found.step(), plain_step())
+        assert found.chunks == LARGE
+
+
 def test_stronger_measures_take_over_what_rests_already() -> None:
     """They come where memory is short, so nothing lies in host memory twice, also not for the time of a change."""
     found = job(MemoryMeasures(offload_inputs=True, blocks_to_swap=1))

@@ -97,7 +97,7 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     shows(sheet, "Saved. Run again to train with it.")
     assert (folder / "bad.txt").read_text(encoding="utf-8") == "a café"
     sheet.get_by_role("button", name="Undo").click()
-    shows(sheet, "Put back: 1 caption files.")
+    shows(sheet, "Put back: 1 caption file.")
     assert texts(folder) == before
 
     sheet.get_by_role("button", name=f"{names[-1]}.mp4").click()

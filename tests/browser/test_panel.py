@@ -167,7 +167,7 @@ def test_a_run_that_failed_says_so_and_what_to_do(shared: Canvas, smoke: dict[st
     shared.script("() => { navigator.clipboard.writeText = async text => { window.copied = text; }; }")
     shared.focus("TrainLoRA")
     box = shared.page.locator(".wan-trouble")
-    shows(box, "Failed after step 64 of 150. Saved step 60 is kept.")
+    shows(box, "Failed after step 64 of 150. Saved step 60 is kept, what came after it is not.")
     shows(box, "Lower learning_rate.")
     is_whole = box.locator("p").first.evaluate("p => p.clientHeight > 0 && p.scrollHeight <= p.clientHeight + 1")
     assert is_whole, "a part of the sentence is cut off"
@@ -189,7 +189,8 @@ def test_a_run_that_failed_says_so_and_what_to_do(shared: Canvas, smoke: dict[st
     shared.page.locator(TAB).first.click()
     card = open_run(shared.page, "smoke_test")
     said = box.locator("p").first.inner_text()
-    shows(card.locator(".wan-trouble"), "Failed after step 64 of 150. Saved step 60 is kept.", said)
+    kept = "Failed after step 64 of 150. Saved step 60 is kept, what came after it is not."
+    shows(card.locator(".wan-trouble"), kept, said)
     assert serious(shared, ".wan-runs") == []
     shared.screenshot("tab-failed")
     shared.script("() => { delete window.app.queuePrompt; delete navigator.clipboard.writeText; }")

@@ -202,7 +202,8 @@ def test_the_sentence_of_each_failure_is_whole(
         canvas.wait_until_ready()
         canvas.focus("TrainLoRA")
         box = canvas.page.locator(".wan-trouble")
-        shows(box, first_words(reason), f"Failed after step 64 of 150. Saved step {step} is kept.")
+        kept = f"Failed after step 64 of 150. Saved step {step} is kept, what came after it is not."
+        shows(box, first_words(reason), kept)
         assert not canvas.page.locator(".wan-status").is_visible(), "the box says that it failed, and after which step"
         assert not any(words in box.inner_text() for words in ("press Run again", "Saved steps are kept", "last good"))
         helps = canvas.page.locator(".wan-trouble li").all_inner_texts()

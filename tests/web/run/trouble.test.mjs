@@ -18,7 +18,10 @@ test("only a run that failed, or a node that broke, is in trouble", () => {
 
 test("it says how far it came, what is kept, and where Retry goes on", () => {
   const told = troubleOf(failed, { reached: 13 });
-  assert.equal(told.headline, "Failed after step 13 of 20. Saved step 10 is kept.");
+  assert.equal(
+    told.headline,
+    "Failed after step 13 of 20. Saved step 10 is kept, what came after it is not.",
+  );
   assert.equal(told.sentence, failed.reason);
   assert.equal(told.retry, "Retry from step 10");
   const early = troubleOf({ ...failed, step: 0 }, { reached: 3 });
@@ -102,7 +105,7 @@ test("where Retry may help, its button is named as it is written", () => {
   const { first } = troubleOf({ ...failed, reason: anew });
   assert.match(
     first,
-    /^Do one of these, .* goes on after saved step 10, or begins at step 0 where/,
+    /^Do one of these, then press “Retry from step 10”\. After one that begins a new run press Run: it starts at step 0\./,
   );
   assert.ok(first.endsWith(START_FROM));
   assert.equal(
@@ -115,7 +118,7 @@ test("of a run that was no longer finite the saved step counts that is good", ()
   const reason =
     "20 steps gave no finite loss. Saved step 7 is the last good one. Unchanged, it would end here again. What helps most, in this order: learning_rate 0.05 instead of 0.1 (begins a new run).";
   const told = troubleOf({ ...failed, reason });
-  assert.match(told.headline, /Saved step 7 is kept\.$/);
+  assert.match(told.headline, /Saved step 7 is kept, what came after it is not\.$/);
   assert.match(told.first, /the LoRA of saved step 7:/);
 });
 

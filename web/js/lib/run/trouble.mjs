@@ -74,8 +74,8 @@ function thenRetry(helps, saved, button) {
   if (!helps.length) return t("To try again, press “{button}”.", { button });
   return saved && helps.some((one) => ANEW.test(one))
     ? t(
-        "Do one of these, then press “{button}”. It goes on after saved step {step}, or begins at step 0 where that says so.",
-        { button, step: saved },
+        "Do one of these, then press “{button}”. After one that begins a new run press Run: it starts at step 0.",
+        { button },
       )
     : t("Do one of these, then press “{button}”.", { button });
 }
@@ -112,7 +112,9 @@ function headline(run, step, saved) {
   if (!run || !step) return t("Failed before the first step.");
   const failed = t("Failed after step {step} of {steps}.", { step, steps: run.steps });
   const kept = saved
-    ? t("Saved step {step} is kept.", { step: saved })
+    ? step > saved
+      ? t("Saved step {step} is kept, what came after it is not.", { step: saved })
+      : t("Saved step {step} is kept.", { step: saved })
     : t("Nothing was saved yet.");
   return `${failed} ${kept}`;
 }

@@ -126,7 +126,7 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     assert texts(folder)[f"{names[0]}.txt"] == "a red hare number 0\n"
     for count in (len(names) - 1, 1):
         sheet.get_by_role("button", name="Undo").click()
-        shows(sheet, f"Put back: {count} caption files.")
+        shows(sheet, f"Put back: {count} caption file" + ("." if count == 1 else "s."))
     assert texts(folder) == before
     shows(wrong, "without a caption")
     sheet.get_by_label("Find in captions").fill("")

@@ -127,7 +127,7 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     assert chip.evaluate("one => one.scrollWidth <= one.clientWidth"), f"{chip.inner_text()} is cut off"
     card.get_by_role("button", name="Delete …").click()
     question = card.get_by_role("alertdialog")
-    shows(question, "LoRAs already in the loader lists and files of your own stay.")
+    shows(question, "Cached clips, LoRAs already in the loader lists and files of your own stay.")
     shows(question, "Delete the run “troubles”", "It cannot be brought back.")
     for_good = question.get_by_role("button", name="Delete", exact=True)
     assert for_good.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(220, 38, 38)"
@@ -138,7 +138,7 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     shows(canvas.page.locator(".wan-status"), "idle")
     left = [path.name for path in (canvas.server.base / "models" / "loras" / "wan_trainer").glob("troubles*")]
     assert "troubles_000010.safetensors" in left, "a new run can begin with what was trained"
-    canvas.screenshot("trouble-deleted-panel")
+    keep(canvas, frontend, "deleted_after", ".wan-panel .wan-status")
 
 
 def sentence_of(error: BaseException, config: RunConfig) -> str:

@@ -155,7 +155,7 @@ export class RunCard {
     const yes = button(t("Delete"), t("Delete {run} for good", run), () => this.answered(true));
     yes.classList.add("wan-for-good");
     const words = t(
-      "Delete the run “{run}” with its saved steps and previews? It cannot be brought back. LoRAs already in the loader lists and files of your own stay.",
+      "Delete the run “{run}” with its saved steps and previews? It cannot be brought back. Cached clips, LoRAs already in the loader lists and files of your own stay.",
       run,
     );
     const label = t("Delete {run}?", run);

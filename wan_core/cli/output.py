@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from ..errors import ExitCode
 from ..events import Emit, Event, Failed, to_line
-from ..files import DISK_FULL, Roots, size_text
+from ..files import DISK_FULL, FileError, Roots, open_append, size_text
 from ..run_lines import RunLines
 from ..words import logger, plain
 
@@ -74,8 +74,8 @@ def kept_log(directory: Path, emit: Emit) -> Iterator[Emit]:
     lines = RunLines()
 
     def keep(kind: str, line: str) -> None:
-        with contextlib.suppress(OSError), open(directory / "log.txt", "a", encoding="utf-8") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind} wan_trainer: {plain(line)}\n")
+        with contextlib.suppress(OSError, FileError), open_append(directory / "log.txt") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind} wan_trainer: {plain(line)}\n".encode())
 
     def tell(event: Event) -> None:
         if line := lines.line(event):

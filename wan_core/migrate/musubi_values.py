@@ -90,8 +90,7 @@ def network_args(value: Any, job: Job) -> None:
     lycoris = str(job.said("network_module") or "").startswith("lycoris")
     for name, said in arguments_of(value).items():
         if lycoris and (name == "algo" or (name == "dora_wd" and job.of("WanTrainSettings.adapter") == "DoRA")):
-            widget = "adapter"
-            job.ledger.take(f"network_args {name} -> {widget} {job.of('WanTrainSettings.adapter')}")
+            job.ledger.take(f"network_args {name} -> adapter {job.of('WanTrainSettings.adapter')}")
         elif name == "loraplus_lr_ratio":
             job.put("WanTrainSettings.loraplus_lr_ratio", float(said))
             job.ledger.take(f"network_args {name} -> loraplus_lr_ratio {said}")

@@ -131,8 +131,7 @@ class KeptTensors:
             self._copies.wait(copy)
 
     def give_back(self) -> None:
-        """Gives the host memory back; the next pass asks for it anew."""
-        self.sweep()
+        """Gives the host memory back where nothing is kept in it; the next pass asks for it anew."""
         if not self._stack:
             self._tape.give_back()
 

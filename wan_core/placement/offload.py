@@ -126,5 +126,8 @@ class BlockOffload:
         """
         for lane in self._lanes.values():
             lane.ring.release()
-            if lane.kept is not None:
-                (lane.kept.give_back if for_long else lane.kept.sweep)()
+            if lane.kept is None:
+                continue
+            lane.kept.sweep()
+            if for_long:
+                lane.kept.give_back()

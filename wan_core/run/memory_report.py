@@ -128,7 +128,7 @@ def plan_settings(
 
 
 def _beyond_the_whole(report: dict[str, Any]) -> list[str]:
-    """Returns a sentence for each device of this machine that has less memory than is needed, however free it is."""
+    """Notes in `report` what each device of this machine has in all; returns a sentence for each that needs more."""
     said: list[str] = []
     for name, needs in report["devices"].items():
         needed, total = needs["peak_bytes"], total_bytes(torch.device(name))

@@ -13,7 +13,6 @@ import { apart } from "./told_apart.mjs";
  *   a log or told to train
  */
 
-/** What the headline says already. */
 /** Which of the saved steps is good, where a run says so that was no longer finite. */
 const GOOD = /Saved step (\d+) is the last good one\.|No good step was saved\./;
 const ENDS_AGAIN = /unchanged, it would end here again\.$|^The GPU ran out of memory/i;
@@ -111,12 +110,15 @@ function unanswered(saved) {
 function headline(run, step, saved) {
   if (!run || !step) return t("Failed before the first step.");
   const failed = t("Failed after step {step} of {steps}.", { step, steps: run.steps });
-  const kept = saved
-    ? step > saved
-      ? t("Saved step {step} is kept, what came after it is not.", { step: saved })
-      : t("Saved step {step} is kept.", { step: saved })
-    : t("Nothing was saved yet.");
-  return `${failed} ${kept}`;
+  return inOneText([failed, keptText(step, saved)]);
+}
+
+/** @param {number} step the newest trained @param {number} saved */
+function keptText(step, saved) {
+  if (!saved) return t("Nothing was saved yet.");
+  return step > saved
+    ? t("Saved step {step} is kept, what came after it is not.", { step: saved })
+    : t("Saved step {step} is kept.", { step: saved });
 }
 
 /** @param {number} saved */

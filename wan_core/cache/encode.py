@@ -24,7 +24,7 @@ from .keys import Stored
 from .latent_cache import LatentCache
 from .memos import EncodingSpeed
 from .read_ahead import ReadAhead, WriteBehind
-from .shows_nothing import NothingShownMemo, shows_nothing
+from .shows_nothing import NothingShownMemo, few_frames, shows_nothing
 from .unreadable import UnreadableMemo, left_out_of, require_enough, without
 from .upkeep import tidy
 
@@ -168,10 +168,8 @@ class _Doing:
         assert self.codec is not None
         if isinstance(task, LatentTask):
             pixels = self.clips.pixels(sample)
-            latent, stored = _encode(task, pixels, self.codec), self._stored(task)
-            if shows_nothing(pixels):
-                self.nothing_shown.append(task.key)
-            self.writes.put(lambda: self.cache.write_latent(task.key, latent, sample.name, stored))
+            latent, few = _encode(task, pixels, self.codec), few_frames(pixels)
+            self.writes.put(lambda: self._write(task, latent, few))
         else:
             kind, stored = self.plan.cache_set.kind, self._stored(task)
             given = condition_from_files(sample, kind, self.clips.pixels, self.codec, self.image_encoder)
@@ -181,6 +179,12 @@ class _Doing:
         self.megapixels += passes * bucket.num_frames * bucket.height * bucket.width / 1e6
         self.vae_s += time.monotonic() - start
         return sample.name
+
+    def _write(self, task: LatentTask, latent: Tensor, few: Tensor) -> None:
+        """Keep a latent, and whether its clip shows nothing by a `few` of its frames; runs beside the next clip."""
+        if shows_nothing(few):
+            self.nothing_shown.append(task.key)
+        self.cache.write_latent(task.key, latent, task.sample.name, self._stored(task))
 
     def _stored(self, task: TextTask | LatentTask | ConditionTask) -> Stored | None:
         return self.plan.stored.get(task.key)

@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..dataset import Companion, Sample, read_sample
@@ -122,10 +124,10 @@ class ReadAhead:
         finally:
             self._videos.put(video)
             require_unchanged(file)
-        return torch.from_numpy(frames).float().div_(255)  # pyright: ignore[reportUnknownMemberType]
+        return floats(frames)
 
     def _help(self) -> None:
-        if 1 + len(self._helpers) < min(AHEAD, usable_cores() // 2):
+        if 1 + len(self._helpers) < min(AHEAD, usable_cores()):
             self._helpers.append(self._video.another())
             self._videos.put(self._helpers[-1])
 
@@ -157,6 +159,15 @@ class WriteBehind:
         before, self._under_way = self._under_way, None
         if before is not None:
             before.result()
+
+
+def floats(frames: NDArray[np.uint8]) -> Tensor:
+    """(F, H, W, 3) of 0 to 255 -> float32 in [0, 1].
+
+    NumPy asks the system for large pages, torch does not: a clip of 81 frames 1280x720 takes 0.13 instead of 0.38 s.
+    """
+    pixels = torch.from_numpy(np.empty(frames.shape, np.float32))  # pyright: ignore[reportUnknownMemberType]
+    return pixels.copy_(torch.from_numpy(frames)).div_(255)  # pyright: ignore[reportUnknownMemberType]
 
 
 def bytes_of(sample: Sample) -> int:

@@ -18,7 +18,7 @@ from ..files import FileError, atomic_write_json, read_json
 from .cache_set import CacheSet
 from .synthetic import synthetic_note
 
-__all__ = ["NothingShownMemo", "nothing_shown_reason", "shows_nothing"]
+__all__ = ["NothingShownMemo", "few_frames", "nothing_shown_reason", "shows_nothing"]
 
 _LEAST_LIKENESS = 0.5
 """Measured: noise 0.00 to 0.01, noise blown up twofold 0.51; films and drawn clips 0.89 to 1.00 down to 32 pixels."""
@@ -50,10 +50,15 @@ def shows_nothing(pixels: Tensor) -> bool:
     return likeness_of_neighbours(pixels) < _LEAST_LIKENESS
 
 
-def _brightness(pixels: Tensor) -> Tensor:
-    """Returns that of a few frames, evenly spaced, (f, H, W) float32."""
+def few_frames(pixels: Tensor) -> Tensor:
+    """Returns a copy of those frames of a clip (F, H, W, 3) by which it is judged, evenly spaced, (f, H, W, 3)."""
     places = torch.linspace(0, len(pixels) - 1, min(_FEW, len(pixels))).round().long()
-    return pixels[places.to(pixels.device)].float().mean(-1)
+    return pixels[places.to(pixels.device)]
+
+
+def _brightness(pixels: Tensor) -> Tensor:
+    """Returns that of a few frames, (f, H, W) float32."""
+    return few_frames(pixels).float().mean(-1)
 
 
 class NothingShownMemo:

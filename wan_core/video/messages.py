@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
@@ -76,8 +77,11 @@ def send(stream: BinaryIO, header: dict[str, Any], payload: Any = b"") -> None:
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytearray] | None:
-    """The next message, or None when the other side is gone (also in the middle of a message)."""
+def receive(stream: BinaryIO, new: Callable[[int], Any] = bytearray) -> tuple[dict[str, Any], Any] | None:
+    """The next message, or None when the other side is gone (also in the middle of a message).
+
+    `new` makes the memory of the raw bytes, by their number: anything with the buffer interface.
+    """
     lengths = _read(stream, _LENGTHS.size)
     if lengths is None:
         return None
@@ -85,14 +89,14 @@ def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytearray] | None:
     if header_bytes > _MAX_HEADER_BYTES or payload_bytes > _MAX_PAYLOAD_BYTES:
         return None
     header = _read(stream, header_bytes)
-    payload = _read(stream, payload_bytes)
+    payload = _read(stream, payload_bytes, new)
     if header is None or payload is None:
         return None
     return cast("dict[str, Any]", json.loads(header)), payload
 
 
-def _read(stream: BinaryIO, size: int) -> bytearray | None:
-    data = bytearray(size)
+def _read(stream: BinaryIO, size: int, new: Callable[[int], Any] = bytearray) -> Any:
+    data = new(size)
     view = memoryview(data)
     done = 0
     while done < size:

@@ -111,7 +111,7 @@ def test_what_nobody_asks_for_is_passed_over_and_what_was_not_foreseen_is_read(r
     assert read.count("4") == read.count("another") == 1
 
 
-@pytest.mark.parametrize(("cores", "readers"), [(1, 1), (8, 2)])
+@pytest.mark.parametrize(("cores", "readers"), [(1, 1), (2, 2), (8, 2)])
 def test_an_encoder_that_waits_gets_a_second_reader_where_there_are_cores(read, monkeypatch, cores, readers):
     monkeypatch.setattr(read_ahead, "usable_cores", lambda: cores)
     monkeypatch.setattr(read_ahead, "_WORTH_S", 0.1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import nn
@@ -18,6 +18,10 @@ __all__ = ["MODES", "Placement", "PlacementConfig", "resolve_placement"]
 MODES = ("one device", "split blocks", "copy per GPU")
 """one device; split blocks: consecutive blocks on each device, one process; copy per GPU: one process and full model
 each, gradients averaged over gloo (works without NCCL, so on Windows too)."""
+
+_BESIDE_BLOCKS_GIB = 4
+"""of each card, however many blocks lie on it: a GiB for the driver and gaps, and what one block of a 14B model needs
+while it runs, three to four GiB at 49 frames (docs/memory.md)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +41,7 @@ class PlacementConfig(Config):
     split_at: str = setting(
         "auto", 'For split blocks: auto, or the number of the first block of each later GPU, such as "20" or "14,28".'
     )
-    """midpoint too"""
+    """midpoint too; auto gives a larger card more blocks"""
     copies: int = setting(
         0, "For copy per GPU: processes over all machines that torchrun starts. 0 = one per device.", low=0, high=4096
     )
@@ -117,17 +121,23 @@ def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -
         return Placement((devices[rank % len(devices)],) * num_blocks)
     if config.mode == "one device" or len(devices) == 1:
         return Placement((devices[0],) * num_blocks)
-    return split_blocks(devices, num_blocks, config.split_at)
+    sizes = _gibibytes_of(devices) if config.split_at == "auto" else []
+    return split_blocks(devices, num_blocks, config.split_at, sizes)
 
 
-def split_blocks(devices: list[torch.device], num_blocks: int, split_at: str) -> Placement:
+def split_blocks(
+    devices: list[torch.device], num_blocks: int, split_at: str, gibibytes: Sequence[float] = ()
+) -> Placement:
     """Returns consecutive runs of blocks over `devices`.
 
-    "midpoint" and "auto" give every device the same number of blocks, the first devices one fewer where it does not
-    divide (they also hold embeddings and head).
+    "midpoint" gives every device the same number of blocks, the first devices one fewer where it does not divide (they
+    also hold embeddings and head). So does "auto", unless cards have different `gibibytes`: a larger one then gets
+    more, in proportion to what each has beside the work of one block.
     """
     if split_at in ("auto", "midpoint"):
-        edges = [num_blocks * i // len(devices) for i in range(len(devices) + 1)]
+        # In whole GiB, as two cards of one size differ by some MiB.
+        sizes = [max(round(size) - _BESIDE_BLOCKS_GIB, 1) for size in gibibytes]
+        edges = _edges(num_blocks, sizes or [1] * len(devices))
     else:
         edges = [0, *_numbers(split_at), num_blocks]
     if len(edges) != len(devices) + 1 or any(b <= a for a, b in pairwise(edges)):
@@ -136,6 +146,23 @@ def split_blocks(devices: list[torch.device], num_blocks: int, split_at: str) ->
             f"Give {len(devices) - 1} rising number(s) between 1 and {num_blocks - 1}, or midpoint."
         )
     return Placement(tuple(d for d, (a, b) in zip(devices, pairwise(edges), strict=True) for _ in range(a, b)))
+
+
+def _edges(num_blocks: int, shares: Sequence[int]) -> list[int]:
+    """Returns the first block of each device, and the number of blocks; at least one each where there are enough."""
+    edges = [num_blocks * share // sum(shares) for share in accumulate(shares, initial=0)]
+    for later in range(1, len(shares)):
+        edges[later] = max(edges[later], edges[later - 1] + 1)
+    for earlier in range(len(shares) - 1, 0, -1):
+        edges[earlier] = min(edges[earlier], edges[earlier + 1] - 1)
+    return edges
+
+
+def _gibibytes_of(devices: Sequence[torch.device]) -> list[float]:
+    """Returns the memory of cards; nothing where one of the devices is none."""
+    if any(device.type != "cuda" for device in devices):
+        return []
+    return [torch.cuda.get_device_properties(device).total_memory / 2**30 for device in devices]
 
 
 def _numbers(text: str) -> list[int]:

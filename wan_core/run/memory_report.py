@@ -104,7 +104,7 @@ def plan_settings(
     layers = file.variant.shape.num_layers
     if cards:
         devices = [torch.device("cuda", index) for index in range(len(cards))]
-        placement = split_blocks(devices, layers, "auto")
+        placement = split_blocks(devices, layers, "auto", cards)
         room, card = room_of_cards(cards), min(map(card_of_size, cards), key=lambda one: one.bf16)
     else:
         placement = resolve_placement(model.placement, layers)

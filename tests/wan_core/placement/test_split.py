@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from tests.support import sim_device
 from tests.support.forked import RunScript
 from wan_core.errors import ConfigError, PlacementError
-from wan_core.placement import PlacementConfig
+from wan_core.placement import PlacementConfig, resolve_placement
 from wan_core.placement.plan import split_blocks
 
 SCRIPT = Path(__file__).parents[2] / "support" / "split_14b.py"
@@ -58,6 +59,34 @@ def test_midpoint_gives_each_device_half_of_the_blocks() -> None:
     assert placement.device_of("blocks.19.ffn.0.weight") == TWO[0]
     assert placement.device_of("blocks.20.ffn.0.weight") == TWO[1]
     assert placement.device_of("head.head.weight") == TWO[0]
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "blocks"),
+    [
+        ((23.99, 24.0), [20, 20]),  # cards of one kind differ by some MiB
+        ((24, 12), [28, 12]),  # (24 - 4) : (12 - 4)
+        ((12, 24), [11, 29]),
+        ((16, 24, 12), [12, 20, 8]),
+        ((32, 2), [38, 2]),
+        ((2, 96), [1, 39]),  # each has one at least
+    ],
+)
+def test_auto_gives_a_larger_card_more_blocks(gibibytes: tuple[float, ...], blocks: list[int]) -> None:
+    cards = [torch.device("cuda", index) for index in range(len(gibibytes))]
+    placement = split_blocks(cards, 40, "auto", gibibytes)
+    assert [placement.block_devices.count(card) for card in cards] == blocks
+
+
+def test_auto_asks_the_cards_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [24 << 30, 12 << 30]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=sizes[device.index])
+    )
+    for split_at, blocks in (("auto", 28), ("midpoint", 20), ("30", 30)):
+        placement = resolve_placement(PlacementConfig(mode="split blocks", devices="all", split_at=split_at), 40)
+        assert placement.block_devices.count(torch.device("cuda", 0)) == blocks
 
 
 def test_numbers_name_the_first_block_of_each_later_device() -> None:

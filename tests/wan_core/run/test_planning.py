@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -190,8 +191,9 @@ def limit_with(run_room: int) -> float:
 def test_each_process_is_planned_for_its_own_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: PlacementConfig, rank: int, devices: list[str]
 ) -> None:
-    """Predicting needs no GPU: only the names of the devices are looked at."""
+    """Predicting needs no GPU: only names and sizes of the devices are looked at."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=24 * GIB))
     run = make_run(tmp_path, plan=ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement))
     opened = open_run(run.directory, run.roots)
     job = job_of_run(opened, resolve_placement(placement, opened.variant.shape.num_layers, rank))

@@ -122,6 +122,76 @@ def write_nvfp4(path: Path, whole: Weights) -> dict[str, Any]:
     return expected
 
 
+def write_mxfp8(path: Path, whole: Weights, *, as_bytes: bool = False) -> dict[str, Any]:
+    """8 bits with a power of two for each 32, as ComfyUI's kernel library stores them; returns its own float32 values.
+
+    `as_bytes`: scales as uint8, which older programs wrote and ComfyUI reads too.
+    """
+    dequantize, quantize = kitchen("dequantize_mxfp8", "quantize_mxfp8")
+    stored, expected = cast(whole, torch.bfloat16), {}
+    for name in block_linears(whole):
+        values, scales = quantize(whole[name])
+        expected[name] = dequantize(values, scales, torch.float32)
+        stored |= {name: values, f"{name}_scale": scales.view(torch.uint8) if as_bytes else scales}
+        stored[_format_of(name)] = said({"format": "mxfp8"})
+    save_file(stored, path)
+    return expected
+
+
+def write_int8(path: Path, whole: Weights, *, rows: bool = True, group: int = 0, bits: int = 8) -> dict[str, Any]:
+    """Integers as ComfyUI's kernel library makes them: a scale in all or per row, rotated in groups, in 4 bits.
+
+    Returns its own float32 values of the linears by name.
+    """
+    stored, expected = cast(whole, torch.bfloat16), {}
+    for name in block_linears(whole):
+        values, scale, expected[name] = integers(whole[name], rows=rows, group=group, bits=bits)
+        stored |= {name: values, f"{name}_scale": scale, _format_of(name): said(integer_format(group, bits))}
+    save_file(stored, path)
+    return expected
+
+
+def integers(weight: Tensor, *, rows: bool = True, group: int = 0, bits: int = 8) -> tuple[Tensor, Tensor, Tensor]:
+    """(values, scale, the library's own float32 values) of one weight."""
+    if bits == 4:
+        pack, unpack = kitchen("quantize_convrot_w4a4_weight", "dequantize_convrot_w4a4_weight", of="convrot_w4a4")
+        values, scale = pack(weight, group)
+        return values, scale, unpack(values, scale, group)
+    if group:
+        turn, back = kitchen("quantize_int8_convrot_weight", "dequantize_int8_convrot_weight")
+        values, scale = turn(weight, group)
+        return values, scale, back(values, scale, group)
+    quantize, plain = kitchen(f"quantize_int8_{'rowwise' if rows else 'tensorwise'}", "dequantize_int8_simple")
+    values, scale = quantize(weight)
+    return values, scale, plain(values, scale)
+
+
+def integer_format(group: int, bits: int = 8) -> dict[str, Any]:
+    """What ComfyUI writes of such a weight."""
+    if bits == 4:
+        return {"format": "convrot_w4a4", "convrot_groupsize": group}
+    return {"format": "int8_tensorwise", **({"convrot": True, "convrot_groupsize": group} if group else {})}
+
+
+def said(words: dict[str, Any]) -> Tensor:
+    """A `comfy_quant` tensor."""
+    return torch.tensor(list(json.dumps(words).encode()), dtype=torch.uint8)
+
+
+def kitchen(*names: str, of: str = "quantization") -> list[Callable[..., Any]]:
+    """Functions of ComfyUI's kernel library that need no GPU; the test is skipped where its version lacks one."""
+    import pytest
+
+    module = pytest.importorskip(f"comfy_kitchen.backends.eager.{of}", reason="comfy-kitchen has no such format yet")
+    if missing := [name for name in names if not hasattr(module, name)]:
+        pytest.skip(f"this comfy-kitchen lacks {missing}")
+    return [getattr(module, name) for name in names]
+
+
+def _format_of(name: str) -> str:
+    return name.replace(".weight", ".comfy_quant")
+
+
 def write_plain_fp8(path: Path, whole: Weights, dtype: torch.dtype = torch.float8_e4m3fn) -> Path:
     """A cast without scales."""
     stored = cast(whole, torch.bfloat16)

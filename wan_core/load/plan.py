@@ -109,7 +109,7 @@ class WanFile:
     weights: Mapping[str, StoredWeight]
     """by original Wan name"""
     quantization: str
-    """how the file stores its linears: none, fp8, scaled_fp8, _quantization_metadata, comfy_quant, gguf"""
+    """how the file stores its linears: none, fp8, scaled_fp8, int8, _quantization_metadata, comfy_quant, gguf"""
     beside: Mapping[str, int] = field(default_factory=dict[str, int])
     """bytes of frozen LoRAs beside the weights, by the name of the weight"""
 

@@ -1,0 +1,354 @@
+"""Integer and mxfp8 files: the values of ComfyUI's kernel library, packed to the last byte, both ways of a step."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional
+
+from tests.support.containers import (
+    block_linears,
+    cast,
+    integer_format,
+    integers,
+    kitchen,
+    said,
+    weights,
+    write_int8,
+    write_mxfp8,
+)
+from tests.support.headers import to_diffusers
+from wan_core.checkpoint import dequantise
+from wan_core.checkpoint.integers import GROUPS, INTEGERS, integer_layout, rotated
+from wan_core.errors import CheckpointError
+from wan_core.files import Roots
+from wan_core.load import ModelPlan, WanFile, inspect_model, materialize
+from wan_core.model import WanTransformer
+from wan_core.precision import QuantizedLinear
+
+WHOLE = weights()
+LINEARS = block_linears(WHOLE)
+ONE = "blocks.0.ffn.0"
+FORMATS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
+    "int8, a scale in all": lambda path: write_int8(path, WHOLE, rows=False),
+    "int8, a scale per row": lambda path: write_int8(path, WHOLE),
+    "int8 convrot 64": lambda path: write_int8(path, WHOLE, group=64),
+    "int8 convrot 256": lambda path: write_int8(path, WHOLE, group=256),
+    "convrot_w4a4": lambda path: write_int8(path, WHOLE, group=256, bits=4),
+    "mxfp8": lambda path: write_mxfp8(path, WHOLE),
+    "mxfp8, scales as bytes": lambda path: write_mxfp8(path, WHOLE, as_bytes=True),
+}
+
+
+def plan(base_precision: str = "as in file") -> ModelPlan:
+    return ModelPlan(base_file="diffusion_models:wan.safetensors", base_precision=base_precision)
+
+
+def roots(folder: Path) -> Roots:
+    return Roots({"diffusion_models": (str(folder),)})
+
+
+def load(folder: Path, base_precision: str = "as in file") -> WanTransformer:
+    return materialize(plan(base_precision), roots(folder), None)
+
+
+def found_in(folder: Path) -> WanFile:
+    return inspect_model(plan(), roots(folder))
+
+
+def kept(model: WanTransformer) -> dict[str, QuantizedLinear]:
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, QuantizedLinear)}
+
+
+# ---- values -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_weights_unpack_to_the_values_of_comfyuis_kernel_library(tmp_path: Path, form: str) -> None:
+    """To the bit; of rotated ones to its last places, which the next test explains."""
+    expected = FORMATS[form](tmp_path / "wan.safetensors")
+    found = {precision: dict(load(tmp_path, precision).named_parameters()) for precision in ("fp32", "bf16")}
+    for name in LINEARS:
+        value = found["fp32"][name].data
+        if "convrot" in form:
+            assert (value - expected[name]).abs().max() <= 1e-6 * expected[name].abs().max()
+        else:
+            assert torch.equal(value, expected[name]), name
+        assert torch.equal(found["bf16"][name].data, value.bfloat16())
+
+
+@pytest.mark.parametrize("layout", INTEGERS)
+def test_rotated_weights_are_exact_but_for_one_rounding(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against float64; the library scales first and rounds each of the numbers that it then adds. In pieces the same,
+    and with factors that torch may shorten to bfloat16."""
+    bits, group = INTEGERS[layout].bits, INTEGERS[layout].group
+    weight = torch.randn(48, 2 * max(group, 64), generator=torch.Generator().manual_seed(1))
+    values, scale, near = integers(weight, group=group, bits=bits)
+    (hadamard,) = kitchen("_build_hadamard", of="convrot_w4a4")
+    whole = values
+    if bits == 4:
+        (whole,) = (unpack(values) for unpack in kitchen("_unpack_int4_row_major", of="svdquant"))
+    turned = whole.double().view(48, -1, group) @ hadamard(group, dtype=torch.float64)
+    exact = (turned.view(48, -1) * scale.double().view(48, 1)).float()
+    assert torch.equal(dequantise(values, scale, torch.float32, layout=layout), exact)
+    assert (exact - near).abs().max() <= 1e-6 * near.abs().max()
+    assert (exact - weight).norm() / weight.norm() < {8: 0.012, 4: 0.2}[bits]
+    monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_VALUES_AT_ONCE", 5 * exact.shape[1])
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert torch.equal(dequantise(values, scale, torch.float32, layout=layout), exact)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_the_rotation_by_hand() -> None:
+    """(1 1 1 -1), (1 1 -1 1), (1 -1 1 1), (-1 1 1 1), halved; of sixteen its product with itself."""
+    layout = integer_layout(8, 4)
+    assert rotated(torch.tensor([1.0, 2.0, 3.0, 4.0]), layout).tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert rotated(torch.tensor([4.0, 0.0, 0.0, 2.0]), layout).tolist() == [1.0, 3.0, 3.0, -1.0]
+    one = torch.zeros(16)
+    one[0] = 16.0
+    assert rotated(one, integer_layout(8, 16)).view(4, 4).tolist() == [
+        [4.0, 4.0, 4.0, -4.0],
+        [4.0, 4.0, 4.0, -4.0],
+        [4.0, 4.0, 4.0, -4.0],
+        [-4.0, -4.0, -4.0, 4.0],
+    ]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_rotation_undoes_itself(group: int) -> None:
+    values = torch.arange(2.0 * group).view(2, group)
+    assert torch.equal(rotated(rotated(values, integer_layout(4, group)), integer_layout(8, group)), values)
+    assert rotated(values, "") is values
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (512,), (512, 1)], ids=str)
+@pytest.mark.parametrize("group", [0, 64])
+def test_scales_of_integers_in_every_shape(tmp_path: Path, shape: tuple[int, ...], group: int) -> None:
+    write_int8(tmp_path / "wan.safetensors", WHOLE, group=group)
+    stored = load_file(tmp_path / "wan.safetensors")
+    scale = torch.tensor(0.01) if shape in ((), (1,)) else stored[f"{ONE}.weight_scale"]
+    stored[f"{ONE}.weight_scale"] = scale.reshape(shape)
+    save_file(stored, tmp_path / "wan.safetensors")
+    integer = rotated(stored[f"{ONE}.weight"].float(), integer_layout(8, group) if group else "")
+    assert torch.equal(load(tmp_path, "fp32").get_parameter(f"{ONE}.weight").data, integer * scale)
+
+
+# ---- how a file says it -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 64, "per_row": True},
+        {"format": "int8_tensorwise", "params": {"convrot": True, "convrot_groupsize": 64}},
+        {"format": "int8_tensorwise", "convrot": True, "params": {"convrot": False, "convrot_groupsize": 64}},
+    ],
+    ids=["with more", "in params", "both"],
+)
+@pytest.mark.parametrize("where", ["tensors", "metadata", "metadata of diffusers", "metadata with a prefix"])
+def test_a_rotation_is_found_wherever_it_is_said(tmp_path: Path, words: dict[str, Any], where: str) -> None:
+    write_int8(tmp_path / "wan.safetensors", WHOLE, group=64)
+    wanted = load(tmp_path, "fp32").get_parameter(f"{ONE}.weight").data
+    stored = {k: v for k, v in load_file(tmp_path / "wan.safetensors").items() if not k.endswith("comfy_quant")}
+    layers = [name.removesuffix(".weight") for name in LINEARS]
+    metadata = {}
+    if where == "tensors":
+        stored |= {f"{layer}.comfy_quant": said(words) for layer in layers}
+    else:
+        named = {"metadata of diffusers": to_diffusers, "metadata with a prefix": "model.diffusion_model.{}".format}
+        name_of = named.get(where, str)
+        stored = {name_of(name): value for name, value in stored.items()}
+        told = {name_of(f"{layer}.weight").removesuffix(".weight"): words for layer in layers}
+        metadata = {"_quantization_metadata": json.dumps({"format_version": "1.0", "layers": told})}
+    save_file(stored, tmp_path / "wan.safetensors", metadata)
+    assert torch.equal(load(tmp_path, "fp32").get_parameter(f"{ONE}.weight").data, wanted)
+    assert found_in(tmp_path).weights[f"{ONE}.weight"].layout == "INT8_CONVROT_64"
+    assert found_in(tmp_path).quantization == ("comfy_quant" if where == "tensors" else "_quantization_metadata")
+
+
+def test_groups_are_of_256_where_none_is_said(tmp_path: Path) -> None:
+    write_int8(tmp_path / "wan.safetensors", WHOLE, group=256)
+    stored = load_file(tmp_path / "wan.safetensors")
+    words = said({"format": "int8_tensorwise", "convrot": True})
+    stored |= {name: words.clone() for name in stored if name.endswith("comfy_quant")}
+    save_file(stored, tmp_path / "wan.safetensors")
+    assert found_in(tmp_path).weights[f"{ONE}.weight"].layout == "INT8_CONVROT_256"
+
+
+@pytest.mark.parametrize("suffix", [".weight_scale", ".scale_weight"])
+def test_integers_with_a_scale_and_no_words_are_taken_as_they_are(tmp_path: Path, suffix: str) -> None:
+    """As LightX2V's converter and older ComfyUI packs write Wan: (out, 1) float32 beside each weight."""
+    expected = write_int8(tmp_path / "wan.safetensors", WHOLE)
+    stored = {
+        name.replace(".weight_scale", suffix): value
+        for name, value in load_file(tmp_path / "wan.safetensors").items()
+        if not name.endswith("comfy_quant")
+    }
+    save_file(stored, tmp_path / "wan.safetensors")
+    model = load(tmp_path, "fp32")
+    assert all(torch.equal(model.get_parameter(name).data, expected[name]) for name in LINEARS)
+    assert found_in(tmp_path).quantization == "int8"
+    assert len(kept(load(tmp_path))) == len(LINEARS)
+
+
+# ---- packed -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_linears_of_the_blocks_stay_packed_and_compute_as_the_unpacked_ones(tmp_path: Path, form: str) -> None:
+    FORMATS[form](tmp_path / "wan.safetensors")
+    stored, plain = load_file(tmp_path / "wan.safetensors"), load(tmp_path, "bf16")
+    layers, sources = kept(load(tmp_path)), found_in(tmp_path).weights
+    assert {f"{name}.weight" for name in layers} == set(LINEARS)
+    assert not kept(plain)
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    for name, layer in layers.items():
+        packed = stored[f"{name}.weight"]
+        assert layer.weight.dtype == packed.dtype
+        assert torch.equal(layer.weight.view(torch.uint8), packed.view(torch.uint8))
+        assert layer.scale is not None
+        assert sources[f"{name}.weight"].stored_bytes == layer.weight.nbytes + layer.scale.nbytes
+        x = torch.randn(2, 3, layer.in_features, generator=torch.Generator().manual_seed(1)).bfloat16()
+        inputs = [x.clone().requires_grad_() for _ in "ab"]
+        saved.clear()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = layer(inputs[0])
+        assert sorted(t.nbytes for t in saved) == sorted((layer.weight.nbytes, layer.scale.nbytes))
+        outputs = [output, plain.get_submodule(name)(inputs[1])]
+        assert torch.equal(*outputs)
+        for output in outputs:
+            output.square().sum().backward()
+        assert torch.equal(inputs[0].grad, inputs[1].grad)  # type: ignore[arg-type]
+
+
+def test_zeros_of_mxfp8_are_zeros_and_its_largest_exponent_is_no_number(tmp_path: Path) -> None:
+    whole = dict(WHOLE)
+    whole[f"{ONE}.weight"] = WHOLE[f"{ONE}.weight"].clone()
+    whole[f"{ONE}.weight"][:, :64] = 0
+    write_mxfp8(tmp_path / "wan.safetensors", whole)
+    assert not kept(load(tmp_path))[ONE](torch.eye(256)[:64])[0].sub(whole[f"{ONE}.bias"].bfloat16()).any()
+    stored = load_file(tmp_path / "wan.safetensors")
+    stored[f"{ONE}.weight_scale"].view(torch.uint8)[0, 0] = 255
+    save_file(stored, tmp_path / "wan.safetensors")
+    with pytest.raises(CheckpointError, match=rf"32 of 131072 values of {ONE}\.weight are not finite"):
+        load(tmp_path)
+
+
+def test_other_linears_and_convolutions_of_integers_are_unpacked_once(tmp_path: Path) -> None:
+    write_int8(tmp_path / "wan.safetensors", WHOLE)
+    stored = load_file(tmp_path / "wan.safetensors")
+    for name in ("head.head", "patch_embedding"):
+        weight = WHOLE[f"{name}.weight"]
+        scale = weight.abs().amax() / 127
+        stored[f"{name}.weight"] = (weight / scale).round().to(torch.int8)
+        stored[f"{name}.weight_scale"] = scale
+    save_file(stored, tmp_path / "wan.safetensors")
+    model = load(tmp_path)
+    for name in ("head.head", "patch_embedding"):
+        found = model.get_parameter(f"{name}.weight").data
+        exact = stored[f"{name}.weight"].float() * stored[f"{name}.weight_scale"]
+        assert found.is_floating_point()
+        assert torch.equal(found, exact.to(found.dtype))
+
+
+# ---- damaged ------------------------------------------------------------------------------------
+
+ROTATED = {"format": "int8_tensorwise", "convrot": True}
+NO_GROUPS = (
+    r"rows of blocks\.0\.ffn\.0\.weight are said to be rotated in groups of {}\. Groups .* row, here of {}\. Down"
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "change", "words"),
+    [
+        ("int8, a scale per row", {"weight_scale": None}, r"stores \S+ffn\.0\.weight as I8 without the scale that"),
+        ("int8 convrot 64", {"weight_scale": None}, r"stores \S+ as INT8_CONVROT_64 without the scale that belongs"),
+        ("convrot_w4a4", {"weight_scale": None}, r"stores \S+ as INT4_CONVROT_256 without the scale that belongs"),
+        ("mxfp8", {"weight_scale": None}, r"stores \S+ as MXFP8 without the scale that belongs to it\. Download"),
+        ("int8, a scale per row", {"weight_scale": torch.ones(3)}, r"weight_scale \(F32 \[3\]\) fits no weight"),
+        ("int8 convrot 64", {"weight_scale": torch.ones(512, 4)}, r"\(F32 \[512, 4\]\) fits no weight"),
+        ("int8, a scale per row", {"weight_scale": torch.ones(512, dtype=torch.int32)}, r"\(I32 \[512\]\) fits no"),
+        ("mxfp8", {"weight_scale": torch.ones(512, 4, dtype=torch.uint8)}, r"\(U8 \[512, 4\]\) fits no weight"),
+        ("mxfp8", {"weight_scale": torch.ones(512, 8)}, r"\(F32 \[512, 8\]\) fits no weight"),
+        ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": 128}}, NO_GROUPS.format(128, 256)),
+        ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": 0}}, NO_GROUPS.format(0, 256)),
+        ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": -4}}, NO_GROUPS.format(-4, 256)),
+        ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": 1024}}, NO_GROUPS.format(1024, 256)),
+        ("convrot_w4a4", {"comfy_quant": integer_format(1024, 4)}, NO_GROUPS.format(1024, 256)),
+        ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": "many"}}, "says in no readable way"),
+        ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": None}}, "says in no readable way"),
+        ("int8, a scale per row", {"comfy_quant": {"format": "mxfp8"}}, r"blocks\.0\.ffn\.0 as mxfp8; training on"),
+        ("mxfp8", {"comfy_quant": {"format": "int8_tensorwise"}}, r"as int8_tensorwise; training on that is not"),
+        ("mxfp8", {"comfy_quant": {"format": "convrot_w4a4"}}, r"as convrot_w4a4; training on that is not supported"),
+        ("int8, a scale per row", {"comfy_quant": {"format": "int8_blockwise"}}, r"Choose an fp8, int8, bf16 or fp16"),
+        ("int8, a scale per row", {"weight": torch.ones(512, 128, dtype=torch.int8)}, r"has shape \(512, 128\)"),
+    ],
+)  # fmt: skip
+def test_a_file_that_lacks_a_part_or_has_a_wrong_one_is_refused(
+    tmp_path: Path, form: str, change: dict[str, Any], words: str
+) -> None:
+    FORMATS[form](tmp_path / "wan.safetensors")
+    stored = load_file(tmp_path / "wan.safetensors")
+    ((leaf, value),) = change.items()
+    if value is None:
+        del stored[f"{ONE}.{leaf}"]
+    else:
+        stored[f"{ONE}.{leaf}"] = said(value) if isinstance(value, dict) else value
+    save_file(stored, tmp_path / "wan.safetensors")
+    with pytest.raises(CheckpointError, match=rf"^wan\.safetensors.*{words}"):
+        found_in(tmp_path)
+
+
+def test_rows_that_are_no_whole_groups_are_refused(tmp_path: Path) -> None:
+    """320 values in groups of 256; no Wan has such rows, but a file may say so."""
+    save_file(cast(WHOLE, torch.bfloat16), tmp_path / "wan.safetensors")
+    stored = load_file(tmp_path / "wan.safetensors")
+    stored |= {
+        f"{ONE}.weight": torch.ones(512, 320, dtype=torch.int8),
+        f"{ONE}.weight_scale": torch.ones(512, 1),
+        f"{ONE}.comfy_quant": said(ROTATED | {"convrot_groupsize": 256}),
+    }
+    save_file(stored, tmp_path / "wan.safetensors")
+    with pytest.raises(CheckpointError, match=NO_GROUPS.format(256, 320)):
+        found_in(tmp_path)
+
+
+def test_words_that_nest_without_end_are_no_words(tmp_path: Path) -> None:
+    deep = {"_quantization_metadata": '{"layers": ' + "[" * 100_000}
+    save_file(cast(WHOLE, torch.bfloat16), tmp_path / "wan.safetensors", deep)
+    with pytest.raises(CheckpointError, match="says in no readable way how it is quantized"):
+        found_in(tmp_path)
+
+
+def test_a_torch_without_such_exponents_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mxfp8(tmp_path / "wan.safetensors", WHOLE)
+    found_in(tmp_path)
+    monkeypatch.delattr(torch, "float8_e8m0fnu")
+    with pytest.raises(CheckpointError, match=r"^wan\.safetensors is an mxfp8 file, which takes torch 2\.7 or newer"):
+        found_in(tmp_path)
+
+
+def test_the_product_of_a_rotated_weight_is_that_of_rotated_rows() -> None:
+    """Why a rotation costs a file nothing: it goes from the weight to what is multiplied with it."""
+    weight = torch.randn(16, 128, generator=torch.Generator().manual_seed(2)).double()
+    x = torch.randn(3, 128, generator=torch.Generator().manual_seed(3)).double()
+    layout = integer_layout(8, 64)
+    turned = functional.linear(rotated(x.float(), layout).double(), rotated(weight.float(), layout).double())
+    torch.testing.assert_close(turned, functional.linear(x, weight), rtol=1e-5, atol=1e-5)

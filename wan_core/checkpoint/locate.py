@@ -1,0 +1,176 @@
+"""Finds each weight of a Wan file with its scales, and how it is stored; refuses what nobody here can undo, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+
+from ..errors import CheckpointError
+from .dequantise import MXFP8, MXFP8_BLOCK, NVFP4, NVFP4_BLOCK, scale_fits, tiled_shape
+from .header import CheckpointHeader
+from .integers import GROUPS, INTEGERS, integer_layout
+from .keys import canonical_names
+from .stated import FORMAT_SUFFIX, METADATA, StatedFormat, stated_formats
+from .weights import EIGHT_BIT, INT8, PLAIN, StoredWeight
+
+__all__ = ["StoredWeights", "locate_weights"]
+
+_WHOLE_SCALE = ".weight_scale_2"
+_SCALES = (".scale_weight", ".weight_scale")
+_BESIDE = (".scale_input", ".input_scale", FORMAT_SUFFIX, _WHOLE_SCALE, *_SCALES)
+"""what files hold beside a quantized weight; input scales serve 8-bit matmuls, which training does not use"""
+_EXPONENTS = "F8_E8M0"
+_SCALED = (NVFP4, MXFP8, INT8, *INTEGERS)
+"""what means nothing without its scale"""
+Weights = dict[str, StoredWeight]
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """All weights of a file by original Wan name."""
+
+    weights: Mapping[str, StoredWeight]
+    quantization: str
+    """how what can stay so is stored: none, fp8, scaled_fp8, int8, _quantization_metadata, comfy_quant, gguf"""
+
+
+def locate_weights(header: CheckpointHeader) -> StoredWeights:
+    """Find weights and their scales. CheckpointError for a quantization nobody here can undo, by its name."""
+    names = {name: key for key, name in canonical_names(header.tensors).items()}
+    gguf = header.container == "gguf"
+    weights: Weights = {}
+    for name, key in names.items():
+        if name.endswith(_BESIDE) or name == "scaled_fp8":
+            continue
+        info = header.tensors[key]
+        weights[name] = StoredWeight(header.file_of(key), key, info.dtype, info.shape, gguf=gguf)
+    _find_nvfp4(header, names, weights)
+    for layer, said in stated_formats(header, names).items():
+        _take_as_said(header, weights, layer, said)
+    _refuse_unknown(header, weights)
+    for name, key in names.items():
+        suffix = next((s for s in _SCALES if name.endswith(s)), "")
+        if suffix:
+            _add_scale(header, weights, f"{name.removesuffix(suffix)}.weight", key)
+    _refuse_bare(header, weights)
+    return StoredWeights(weights, _quantization(header, names, weights))
+
+
+def _find_nvfp4(header: CheckpointHeader, names: Mapping[str, str], weights: Weights) -> None:
+    """Mark packed weights as such: bytes with a scale for all of them beside."""
+    for name, key in names.items():
+        weight = weights.get(name.removesuffix(_WHOLE_SCALE) + ".weight")
+        if name.endswith(_WHOLE_SCALE) and weight is not None and weight.dtype == "U8" and len(weight.shape) == 2:
+            if header.tensors[key].dtype != "F32" or prod(header.tensors[key].shape) != 1:
+                raise _misfit(header, key)
+            shape = (weight.shape[0], 2 * weight.shape[1])
+            weights[name.removesuffix("_scale_2")] = replace(weight, dtype=NVFP4, shape=shape, whole_scale_key=key)
+
+
+def _take_as_said(header: CheckpointHeader, weights: Weights, layer: str, said: StatedFormat) -> None:
+    """Mark a weight as the layout its file says it has, where it can be that one; refuse it otherwise."""
+    name = f"{layer}.weight"
+    weight = weights.get(name)
+    if said.name in EIGHT_BIT.values():
+        return
+    if weight is not None and len(weight.shape) == 2:
+        rows, columns = weight.shape
+        if said.name == "nvfp4" and weight.dtype == NVFP4:
+            return
+        if said.name == "mxfp8" and weight.dtype == "F8_E4M3":
+            weights[name] = replace(weight, dtype=MXFP8)
+            return
+        if said.name == "int8_tensorwise" and weight.dtype == INT8:
+            if said.rotated is not None:
+                weights[name] = _rotated(header, weight, 8, said.rotated)
+            return
+        if said.name == "convrot_w4a4" and weight.dtype == INT8 and said.rotated is not None:
+            weights[name] = _rotated(header, replace(weight, shape=(rows, 2 * columns)), 4, said.rotated)
+            return
+    raise CheckpointError(
+        f"{header.path.name} stores {layer[:80]} as {said.name[:80]}; training on that is not supported. "
+        "Choose an fp8, int8, bf16 or fp16 file, or a GGUF."
+    )
+
+
+def _rotated(header: CheckpointHeader, weight: StoredWeight, bits: int, group: int) -> StoredWeight:
+    """Returns the weight marked as rotated, where its rows are whole groups that can be rotated back."""
+    if group not in GROUPS or weight.shape[1] % group:
+        raise CheckpointError(
+            f"{header.path.name}: rows of {weight.key[:80]} are said to be rotated in groups of {group}. Groups have "
+            f"4, 16, 64, 256 or 1024 values and fill a row, here of {weight.shape[1]}. Download it again, or choose an "
+            "fp8, bf16 or fp16 file."
+        )
+    return replace(weight, dtype=integer_layout(bits, group))
+
+
+def _refuse_unknown(header: CheckpointHeader, weights: Weights) -> None:
+    known = (*PLAIN, *EIGHT_BIT, *_SCALED)
+    for name, weight in weights.items():
+        if not weight.gguf and weight.dtype not in known and name.endswith((".weight", ".bias")):
+            raise CheckpointError(
+                f"{header.path.name} stores {name[:80]} as {weight.dtype}, which cannot be trained on. "
+                "Choose an fp8, int8, bf16 or fp16 file, or a GGUF."
+            )
+
+
+def _add_scale(header: CheckpointHeader, weights: Weights, name: str, key: str) -> None:
+    scale, weight = header.tensors[key], weights.get(name)
+    if weight is None or not _belongs(scale.dtype, scale.shape, weight):
+        raise _misfit(header, key)
+    if scale.dtype == _EXPONENTS and not hasattr(torch, "float8_e8m0fnu"):
+        raise CheckpointError(
+            f"{header.path.name} is an mxfp8 file, which takes torch 2.7 or newer; this is torch {torch.__version__}. "
+            "Update torch, or choose an fp8, bf16 or fp16 file."
+        )
+    counted = 0 if weight.dtype in (NVFP4, MXFP8) else prod(scale.shape)
+    weights[name] = replace(weight, scale_key=key, scales=counted)
+
+
+def _belongs(dtype: str, shape: tuple[int, ...], weight: StoredWeight) -> bool:
+    """Returns whether a scale of that dtype and shape is one of `weight`."""
+    if weight.dtype == NVFP4:
+        return dtype == "F8_E4M3" and _fills_tiles(shape, weight, NVFP4_BLOCK)
+    if weight.dtype == MXFP8:
+        return dtype in (_EXPONENTS, "U8") and _fills_tiles(shape, weight, MXFP8_BLOCK)
+    if weight.dtype in INTEGERS and prod(shape) not in (1, weight.shape[0]):
+        return False  # a rotation mixes the values of a row: scales of parts of it belong to none of them
+    return dtype in PLAIN and scale_fits(weight.shape, shape)
+
+
+def _fills_tiles(shape: tuple[int, ...], weight: StoredWeight, block: int) -> bool:
+    rows, columns = weight.shape
+    return columns % block == 0 and shape == tiled_shape(rows, columns // block)
+
+
+def _misfit(header: CheckpointHeader, key: str) -> CheckpointError:
+    scale = header.tensors[key]
+    return CheckpointError(
+        f"{header.path.name}: {key[:100]} ({scale.dtype} {list(scale.shape)}) fits no weight. "
+        "Choose a file in one of ComfyUI's layouts, or a bf16 or fp16 one."
+    )
+
+
+def _refuse_bare(header: CheckpointHeader, weights: Weights) -> None:
+    for name, weight in weights.items():
+        # A name without a dot is a mark of some program, and no weight.
+        if weight.dtype in _SCALED and "." in name and not weight.gguf and not weight.scale_key:
+            raise CheckpointError(
+                f"{header.path.name} stores {weight.key[:80]} as {weight.dtype} without the scale that belongs to it. "
+                "Download it again, or choose another file."
+            )
+
+
+def _quantization(header: CheckpointHeader, names: Mapping[str, str], weights: Weights) -> str:
+    if header.container == "gguf":
+        return "gguf" if any(weight.layout for weight in weights.values()) else "none"
+    if any(name.endswith(FORMAT_SUFFIX) for name in names):
+        return "comfy_quant"
+    if METADATA in header.metadata:
+        return METADATA
+    if any(weight.scale_key for weight in weights.values()):
+        return "int8" if any(weight.dtype == INT8 for weight in weights.values()) else "scaled_fp8"
+    return "fp8" if any(w.can_stay and len(w.shape) == 2 for w in weights.values()) else "none"

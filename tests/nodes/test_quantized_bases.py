@@ -13,7 +13,7 @@ from graphs import TRAIN, run_of, training_graph
 from safetensors.torch import load_file
 from world import MODEL, sampling_graph
 
-from tests.support.containers import write_gguf, write_int8, write_mxfp8, write_scaled_fp8
+from tests.support.containers import write_codes, write_gguf, write_int8, write_mxfp8, write_scaled_fp8
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(4)]
 
@@ -25,9 +25,10 @@ WRITERS: dict[str, Callable[[Path, dict[str, torch.Tensor]], object]] = {
     "mxfp8": write_mxfp8,
     "int8": write_int8,
     "convrot_w4a4": partial(write_int8, group=64, bits=4),
+    "w4a8_int8": partial(write_codes, group=64),
     "Q4_0": partial(write_gguf, kind="Q4_0"),
 }
-LONG = ("int8", "convrot_w4a4", "Q4_0")
+LONG = ("int8", "convrot_w4a4", "w4a8_int8", "Q4_0")
 """They take the way of those above; what they unpack to stands in tests/wan_core/checkpoint. The tiny model's rows are
 too short for a block of GGUF's K kinds, 256 values."""
 

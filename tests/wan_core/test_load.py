@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.containers import (
     cast,
     weights,
+    write_codes,
     write_folder,
     write_gguf,
     write_int8,
@@ -50,6 +51,8 @@ PACKED: dict[str, Callable[..., object]] = {
     "int8": write_int8,
     "int8 convrot": partial(write_int8, group=64),
     "convrot_w4a4": partial(write_int8, group=64, bits=4),
+    "asym_w4a8_int8": partial(write_codes, group=64),
+    "asym_w4a8_int8 of 6 bits": partial(write_codes, group=64, bits=6),
 }
 PAIR = ModelPlan(
     base_file="diffusion_models:tiny_high_noise.safetensors",
@@ -256,7 +259,7 @@ def test_memory_of_kept_weights_is_predicted_as_they_rest(eight_bit: Roots) -> N
     assert kept < plain
 
 
-@pytest.mark.parametrize("kind", ["nvfp4", "mxfp8", "int8", "int8 convrot", "convrot_w4a4", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("kind", [*PACKED, "Q8_0", "Q4_K"])
 def test_memory_of_packed_weights_is_predicted_with_their_scales(tmp_path: Path, kind: str) -> None:
     if kind in PACKED:
         PACKED[kind](tmp_path / "wan.safetensors", random_weights())

@@ -8,7 +8,7 @@ from .dequantise import dequantise, row_values, scale_values, unpacking_bytes
 from .finite import FiniteCheck, count_bad
 from .ggml import block_scales
 from .header import CheckpointHeader, read_header
-from .integers import rotated, value_to_a_byte
+from .integers import code_scales, rotated, value_to_a_byte
 from .keys import to_original
 from .locate import locate_weights
 from .variant import WanVariant, detect_variant, pair_names
@@ -25,6 +25,7 @@ __all__ = [
     "block_scales",
     "checkpoint_digest",
     "checkpoint_files",
+    "code_scales",
     "count_bad",
     "dequantise",
     "detect_variant",

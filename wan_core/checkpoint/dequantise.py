@@ -81,7 +81,7 @@ def row_values(items: int, layout: str) -> int:
     if layout in BLOCKS:
         return items // BLOCKS[layout].size_bytes * BLOCKS[layout].values
     if layout in INTEGERS:
-        return items * 8 // INTEGERS[layout].bits
+        return INTEGERS[layout].row_values(items)
     return 2 * items if layout == NVFP4 else items
 
 
@@ -93,7 +93,7 @@ def dequantise(
     `layout`: NVFP4, MXFP8, a kind of `INTEGERS`, or one of `BLOCKS`, which holds its scales itself. `scale` float: one
     value; one per row, (out,) or (out, 1); or one per block of a row, (out, blocks) or (out, blocks, 1); of MXFP8
     uint8. None: the weight as it is. `whole_scale`: one more value for the whole tensor, which each scale is
-    multiplied by first, as ComfyUI does it.
+    multiplied by first, as ComfyUI does it; of codes in `INTEGERS` the levels they stand for.
     """
     if scale is None and not layout:
         return weight.to(dtype)
@@ -114,13 +114,13 @@ def _unpacked(weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, 
     if layout in BLOCKS:
         return unpack_blocks(weight, layout)
     if layout in INTEGERS:
-        values = unpack_integers(weight, layout)
+        values = unpack_integers(weight, layout, whole_scale)
     else:
         values = unpack_e2m1(weight) if layout == NVFP4 else weight.to(torch.float32, copy=True)
     if scale is None:
         return values
     scale = scale_values(scale, layout)
-    if whole_scale is not None:
+    if whole_scale is not None and layout not in INTEGERS:
         scale = scale * whole_scale.to(torch.float32)
     if scale.numel() == 1:
         return values.mul_(scale.reshape(()))

@@ -11,16 +11,17 @@ import torch
 from ..errors import CheckpointError
 from .dequantise import MXFP8, MXFP8_BLOCK, NVFP4, NVFP4_BLOCK, scale_fits, tiled_shape
 from .header import CheckpointHeader
-from .integers import GROUPS, INTEGERS, integer_layout
+from .integers import GROUPS, INTEGERS, SCALED_TOGETHER, integer_layout
 from .keys import canonical_names
-from .stated import FORMAT_SUFFIX, METADATA, StatedFormat, stated_formats
+from .stated import CODES, FORMAT_SUFFIX, METADATA, StatedFormat, stated_formats
 from .weights import EIGHT_BIT, INT8, PLAIN, StoredWeight
 
 __all__ = ["StoredWeights", "locate_weights"]
 
 _WHOLE_SCALE = ".weight_scale_2"
 _SCALES = (".scale_weight", ".weight_scale")
-_BESIDE = (".scale_input", ".input_scale", FORMAT_SUFFIX, _WHOLE_SCALE, *_SCALES)
+_OF_CODES = {"scales": ".weight_s_rel", "row": ".weight_s_channel", "levels": ".weight_codebook"}
+_BESIDE = (".scale_input", ".input_scale", FORMAT_SUFFIX, _WHOLE_SCALE, *_SCALES, *_OF_CODES.values())
 """what files hold beside a quantized weight; input scales serve 8-bit matmuls, which training does not use"""
 _EXPONENTS = "F8_E8M0"
 _SCALED = (NVFP4, MXFP8, INT8, *INTEGERS)
@@ -49,7 +50,7 @@ def locate_weights(header: CheckpointHeader) -> StoredWeights:
         weights[name] = StoredWeight(header.file_of(key), key, info.dtype, info.shape, gguf=gguf)
     _find_nvfp4(header, names, weights)
     for layer, said in stated_formats(header, names).items():
-        _take_as_said(header, weights, layer, said)
+        _take_as_said(header, names, weights, layer, said)
     _refuse_unknown(header, weights)
     for name, key in names.items():
         suffix = next((s for s in _SCALES if name.endswith(s)), "")
@@ -70,7 +71,9 @@ def _find_nvfp4(header: CheckpointHeader, names: Mapping[str, str], weights: Wei
             weights[name.removesuffix("_scale_2")] = replace(weight, dtype=NVFP4, shape=shape, whole_scale_key=key)
 
 
-def _take_as_said(header: CheckpointHeader, weights: Weights, layer: str, said: StatedFormat) -> None:
+def _take_as_said(
+    header: CheckpointHeader, names: Mapping[str, str], weights: Weights, layer: str, said: StatedFormat
+) -> None:
     """Mark a weight as the layout its file says it has, where it can be that one; refuse it otherwise."""
     name = f"{layer}.weight"
     weight = weights.get(name)
@@ -90,13 +93,43 @@ def _take_as_said(header: CheckpointHeader, weights: Weights, layer: str, said: 
         if said.name == "convrot_w4a4" and weight.dtype == INT8 and said.rotated is not None:
             weights[name] = _rotated(header, replace(weight, shape=(rows, 2 * columns)), 4, said.rotated)
             return
+        if said.name == CODES and weight.dtype == INT8 and said.together == SCALED_TOGETHER:
+            weights[name] = _coded(header, names, weight, layer, said)
+            return
     raise CheckpointError(
         f"{header.path.name} stores {layer[:80]} as {said.name[:80]}; training on that is not supported. "
         "Choose an fp8, int8, bf16 or fp16 file, or a GGUF."
     )
 
 
-def _rotated(header: CheckpointHeader, weight: StoredWeight, bits: int, group: int) -> StoredWeight:
+def _coded(
+    header: CheckpointHeader, names: Mapping[str, str], weight: StoredWeight, layer: str, said: StatedFormat
+) -> StoredWeight:
+    """Returns a weight of codes, with the scales of codes and rows and the levels of 4 bits that lie beside it."""
+    keys = {part: names.get(f"{layer}{suffix}", "") for part, suffix in _OF_CODES.items()}
+    if not keys["scales"] or not keys["row"]:
+        raise _bare(header, weight.key, said.name)
+    info = {part: header.tensors[key] for part, key in keys.items() if key}
+    rows, columns = weight.shape
+    width = info["scales"].shape[-1] * SCALED_TOGETHER if info["scales"].shape else 0
+    bits = next((bits for bits in (4, 6) if width and columns * 8 == width * bits), 0)
+    fits = {
+        "scales": bits > 0 and info["scales"].shape[:-1] == (rows,) and info["scales"].dtype in ("F8_E4M3", "U8"),
+        "row": info["row"].shape == (rows,) and info["row"].dtype in PLAIN,
+        "levels": "levels" not in info
+        or (bits == 4 and info["levels"].shape == (16,) and info["levels"].dtype in PLAIN),
+    }
+    if wrong := next((part for part, fit in fits.items() if not fit), ""):
+        raise _misfit(header, keys[wrong])
+    assert said.rotated is not None
+    found = _rotated(header, replace(weight, shape=(rows, width)), bits, said.rotated, coded=True)
+    beside = {"scale_key": keys["row"], "code_scale_key": keys["scales"], "whole_scale_key": keys["levels"]}
+    return replace(found, **beside, scales=rows + 16 * ("levels" in info))
+
+
+def _rotated(
+    header: CheckpointHeader, weight: StoredWeight, bits: int, group: int, *, coded: bool = False
+) -> StoredWeight:
     """Returns the weight marked as rotated, where its rows are whole groups that can be rotated back."""
     if group not in GROUPS or weight.shape[1] % group:
         raise CheckpointError(
@@ -104,7 +137,7 @@ def _rotated(header: CheckpointHeader, weight: StoredWeight, bits: int, group: i
             f"4, 16, 64, 256 or 1024 values and fill a row, here of {weight.shape[1]}. Download it again, or choose an "
             "fp8, bf16 or fp16 file."
         )
-    return replace(weight, dtype=integer_layout(bits, group))
+    return replace(weight, dtype=integer_layout(bits, group, coded=coded))
 
 
 def _refuse_unknown(header: CheckpointHeader, weights: Weights) -> None:
@@ -158,10 +191,14 @@ def _refuse_bare(header: CheckpointHeader, weights: Weights) -> None:
     for name, weight in weights.items():
         # A name without a dot is a mark of some program, and no weight.
         if weight.dtype in _SCALED and "." in name and not weight.gguf and not weight.scale_key:
-            raise CheckpointError(
-                f"{header.path.name} stores {weight.key[:80]} as {weight.dtype} without the scale that belongs to it. "
-                "Download it again, or choose another file."
-            )
+            raise _bare(header, weight.key, weight.dtype)
+
+
+def _bare(header: CheckpointHeader, key: str, dtype: str) -> CheckpointError:
+    return CheckpointError(
+        f"{header.path.name} stores {key[:80]} as {dtype} without the scale that belongs to it. "
+        "Download it again, or choose another file."
+    )
 
 
 def _quantization(header: CheckpointHeader, names: Mapping[str, str], weights: Weights) -> str:

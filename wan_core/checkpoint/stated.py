@@ -10,14 +10,16 @@ from typing import Any
 
 from ..errors import CheckpointError
 from .header import CheckpointHeader
+from .integers import SCALED_TOGETHER
 from .weights import StoredWeight, WeightReader
 
-__all__ = ["FORMAT_SUFFIX", "METADATA", "StatedFormat", "stated_formats"]
+__all__ = ["CODES", "FORMAT_SUFFIX", "METADATA", "StatedFormat", "stated_formats"]
 
+CODES = "asym_w4a8_int8"
 METADATA, FORMAT_SUFFIX = "_quantization_metadata", ".comfy_quant"
 _MOST_FORMAT_BYTES = 4096
 """of one `comfy_quant` tensor: a line of JSON"""
-_ALWAYS_ROTATED = ("convrot_w4a4",)
+_ALWAYS_ROTATED = ("convrot_w4a4", CODES)
 _USUAL_GROUP = 256
 
 
@@ -29,6 +31,8 @@ class StatedFormat:
     """float8_e4m3fn, nvfp4, int8_tensorwise ..."""
     rotated: int | None
     """values of a row that were rotated together, as said; None where they were not"""
+    together: int
+    """codes that share a scale, where they are codes"""
 
 
 def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[str, StatedFormat]:
@@ -65,4 +69,5 @@ def _format(said: dict[str, Any]) -> StatedFormat:
     name, inside = str(said["format"]), said.get("params")
     words = {**inside, **said} if isinstance(inside, dict) else said
     turned = name in _ALWAYS_ROTATED or bool(words.get("convrot", False))
-    return StatedFormat(name, int(words.get("convrot_groupsize", _USUAL_GROUP)) if turned else None)
+    group = int(words.get("convrot_groupsize", _USUAL_GROUP)) if turned else None
+    return StatedFormat(name, group, int(words.get("group_size", SCALED_TOGETHER)) if name == CODES else 0)

@@ -42,7 +42,9 @@ class StoredWeight:
     scales: int = 0
     """values of that tensor, where it holds one per weight, row or block, as float32"""
     whole_scale_key: str = ""
-    """of nvfp4: the value the scales are multiplied by"""
+    """of nvfp4: the value the scales are multiplied by; of codes in `INTEGERS`: the levels they stand for, if any"""
+    code_scale_key: str = ""
+    """of those codes: their scales"""
     gguf: bool = False
 
     @property
@@ -81,7 +83,8 @@ class StoredWeight:
             return values // 2 + values // NVFP4_BLOCK + 4
         if layout == MXFP8:
             return values + values // MXFP8_BLOCK
-        return values * (INTEGERS[layout].bits if layout else 8) // 8 + 4 * self.scales
+        packed = self.shape[0] * INTEGERS[layout].row_bytes(self.shape[1]) if layout else values
+        return packed + 4 * self.scales
 
 
 class WeightReader:
@@ -105,6 +108,9 @@ class WeightReader:
         """
         if source.gguf:
             return gguf_blocks(self._gguf_tensor(source)).view(source.shape[0], -1)
+        if source.code_scale_key:
+            parts = [self._mapped(source.file, key) for key in (source.key, source.code_scale_key)]
+            return torch.cat([part.view(torch.uint8) for part in parts], dim=1)
         return self._mapped(source.file, source.key).clone()
 
     def scale(self, source: StoredWeight) -> Tensor | None:
@@ -118,10 +124,11 @@ class WeightReader:
         return stored.to(torch.float32, copy=True)
 
     def whole_scale(self, source: StoredWeight) -> Tensor | None:
-        """Returns, of nvfp4, the float32 value (), that every scale is multiplied by."""
+        """Returns the float32 value (), of nvfp4, that every scale is multiplied by; of codes their levels (16,)."""
         if not source.whole_scale_key:
             return None
-        return self._mapped(source.file, source.whole_scale_key).to(torch.float32, copy=True).reshape(())
+        found = self._mapped(source.file, source.whole_scale_key).to(torch.float32, copy=True)
+        return found.reshape(()) if source.dtype == NVFP4 else found
 
     def read(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
         """Returns the weight (out, in) in `dtype`, dequantised if it must be.
@@ -130,7 +137,7 @@ class WeightReader:
         """
         if source.gguf:
             return self._unpacked(source, dtype)
-        stored = self._mapped(source.file, source.key)
+        stored = self.raw(source) if source.code_scale_key else self._mapped(source.file, source.key)
         if not source.scale_key:
             return stored.clone() if stored.dtype == dtype else stored.to(dtype)
         scale, whole_scale = self.scale(source), self.whole_scale(source)

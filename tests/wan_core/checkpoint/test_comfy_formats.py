@@ -22,11 +22,12 @@ from tests.support.containers import (
     kitchen,
     said,
     weights,
+    write_codes,
     write_int8,
     write_mxfp8,
 )
 from tests.support.headers import to_diffusers
-from wan_core.checkpoint import dequantise
+from wan_core.checkpoint import code_scales, dequantise
 from wan_core.checkpoint.integers import GROUPS, INTEGERS, integer_layout, rotated
 from wan_core.errors import CheckpointError
 from wan_core.files import Roots
@@ -43,6 +44,9 @@ FORMATS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
     "int8 convrot 64": lambda path: write_int8(path, WHOLE, group=64),
     "int8 convrot 256": lambda path: write_int8(path, WHOLE, group=256),
     "convrot_w4a4": lambda path: write_int8(path, WHOLE, group=256, bits=4),
+    "convrot codes of levels": lambda path: write_codes(path, WHOLE),
+    "convrot codes": lambda path: write_codes(path, WHOLE, levels=False),
+    "convrot codes of 6 bits": lambda path: write_codes(path, WHOLE, bits=6),
     "mxfp8": lambda path: write_mxfp8(path, WHOLE),
     "mxfp8, scales as bytes": lambda path: write_mxfp8(path, WHOLE, as_bytes=True),
 }
@@ -85,7 +89,10 @@ def test_weights_unpack_to_the_values_of_comfyuis_kernel_library(tmp_path: Path,
         assert torch.equal(found["bf16"][name].data, value.bfloat16())
 
 
-@pytest.mark.parametrize("layout", INTEGERS)
+PLAIN = [layout for layout, known in INTEGERS.items() if not known.coded]
+
+
+@pytest.mark.parametrize("layout", PLAIN)
 def test_rotated_weights_are_exact_but_for_one_rounding(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against float64; the library scales first and rounds each of the numbers that it then adds. In pieces the same,
     and with factors that torch may shorten to bfloat16."""
@@ -108,6 +115,30 @@ def test_rotated_weights_are_exact_but_for_one_rounding(layout: str, monkeypatch
         assert torch.equal(dequantise(values, scale, torch.float32, layout=layout), exact)
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("kind", ["levels", "equal distances", "6 bits"])
+def test_codes_are_the_integers_of_the_kernel_library(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random bytes, so that every bit of a code counts; rotated and scaled as those above. In pieces the same."""
+    (decode,) = kitchen("_dequant_int4_grouped_to_int8", of="w4a8_int8")
+    draws, bits = torch.Generator().manual_seed(5), 6 if kind == "6 bits" else 4
+    codes = torch.randint(0, 256, (24, 512 * bits // 8), generator=draws, dtype=torch.uint8)
+    scales = (torch.rand(24, 32, generator=draws) * 100).to(torch.float8_e4m3fn)
+    levels = torch.randn(16, generator=draws).sort().values if kind == "levels" else None
+    of_row = torch.rand(24, generator=draws)
+    whole = decode(codes.view(torch.int8), scales, levels, 16)
+    assert whole.amax() == 127, "some are cut off"
+    assert len(whole.unique()) > 100
+    for group in (16, 256):
+        layout = integer_layout(bits, group, coded=True)
+        packed = torch.cat([codes, scales.view(torch.uint8)], dim=1)
+        exact = rotated(whole.float(), layout).double() * of_row.double().view(24, 1)
+        for at_once in (1 << 24, 5 * 512):
+            monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_VALUES_AT_ONCE", at_once)
+            assert torch.equal(dequantise(packed, of_row, torch.float32, levels, layout=layout), exact.float())
+            half = dequantise(packed, of_row, torch.bfloat16, levels, layout=layout)
+            assert torch.equal(half, exact.float().bfloat16())
+        assert torch.equal(code_scales(packed, layout).float(), scales.float())
 
 
 def test_the_rotation_by_hand() -> None:
@@ -219,17 +250,21 @@ def test_linears_of_the_blocks_stay_packed_and_compute_as_the_unpacked_ones(tmp_
         return tensor
 
     for name, layer in layers.items():
-        packed = stored[f"{name}.weight"]
+        packed, scale = stored[f"{name}.weight"], layer.scale
+        if "codes" in form:  # their scales follow them
+            packed = torch.cat([packed.view(torch.uint8), stored[f"{name}.weight_s_rel"].view(torch.uint8)], dim=1)
         assert layer.weight.dtype == packed.dtype
         assert torch.equal(layer.weight.view(torch.uint8), packed.view(torch.uint8))
-        assert layer.scale is not None
-        assert sources[f"{name}.weight"].stored_bytes == layer.weight.nbytes + layer.scale.nbytes
+        assert scale is not None
+        whole = [packed, scale, *([] if layer.whole_scale is None else [layer.whole_scale])]
+        assert len(whole) == (3 if "levels" in form else 2)
+        assert sources[f"{name}.weight"].stored_bytes == sum(tensor.nbytes for tensor in whole)
         x = torch.randn(2, 3, layer.in_features, generator=torch.Generator().manual_seed(1)).bfloat16()
         inputs = [x.clone().requires_grad_() for _ in "ab"]
         saved.clear()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             output = layer(inputs[0])
-        assert sorted(t.nbytes for t in saved) == sorted((layer.weight.nbytes, layer.scale.nbytes))
+        assert sorted(t.nbytes for t in saved) == sorted(t.nbytes for t in whole)
         outputs = [output, plain.get_submodule(name)(inputs[1])]
         assert torch.equal(*outputs)
         for output in outputs:
@@ -270,6 +305,7 @@ def test_other_linears_and_convolutions_of_integers_are_unpacked_once(tmp_path: 
 # ---- damaged ------------------------------------------------------------------------------------
 
 ROTATED = {"format": "int8_tensorwise", "convrot": True}
+CODES = {"format": "asym_w4a8_int8"}
 NO_GROUPS = (
     r"rows of blocks\.0\.ffn\.0\.weight are said to be rotated in groups of {}\. Groups .* row, here of {}\. Down"
 )
@@ -292,6 +328,17 @@ NO_GROUPS = (
         ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": -4}}, NO_GROUPS.format(-4, 256)),
         ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": 1024}}, NO_GROUPS.format(1024, 256)),
         ("convrot_w4a4", {"comfy_quant": integer_format(1024, 4)}, NO_GROUPS.format(1024, 256)),
+        ("convrot codes", {"weight_s_rel": None}, r"stores \S+ as asym_w4a8_int8 without the scale that belongs to it"),
+        ("convrot codes", {"weight_s_channel": None}, r"stores \S+ as asym_w4a8_int8 without the scale that belongs"),
+        ("convrot codes", {"weight_s_rel": torch.ones(512, 16)}, r"weight_s_rel \(F32 \[512, 16\]\) fits no weight"),
+        ("convrot codes", {"weight_s_rel": torch.ones(512, 9).to(torch.float8_e4m3fn)}, r"\[512, 9\]\) fits no weight"),
+        ("convrot codes", {"weight_s_rel": torch.ones(()).to(torch.float8_e4m3fn)}, r"\(F8_E4M3 \[\]\) fits no weight"),
+        ("convrot codes", {"weight_s_channel": torch.ones(511)}, r"weight_s_channel \(F32 \[511\]\) fits no weight"),
+        ("convrot codes of levels", {"weight_codebook": torch.ones(15)}, r"weight_codebook \(F32 \[15\]\) fits no"),
+        ("convrot codes of 6 bits", {"weight_codebook": torch.ones(16)}, r"weight_codebook \(F32 \[16\]\) fits no"),
+        ("convrot codes", {"comfy_quant": CODES | {"convrot_groupsize": 1024}}, NO_GROUPS.format(1024, 256)),
+        ("convrot codes", {"comfy_quant": CODES | {"group_size": 32}}, r"as asym_w4a8_int8; training on that is not"),
+        ("convrot codes", {"comfy_quant": {"format": "mxfp8"}}, r"as mxfp8; training on that is not supported"),
         ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": "many"}}, "says in no readable way"),
         ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": None}}, "says in no readable way"),
         ("int8, a scale per row", {"comfy_quant": {"format": "mxfp8"}}, r"blocks\.0\.ffn\.0 as mxfp8; training on"),

@@ -363,8 +363,7 @@ def test_unpacking_a_weight_takes_what_is_predicted(layout: str, at_once: int, m
     monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_VALUES_AT_ONCE", at_once)
     rows, columns = 64, 2048
     row_bytes = next(size for size in range(1, columns + 1000) if row_values(size, layout) == columns)
-    dtype = torch.int8 if layout in INTEGERS else torch.uint8 if layout not in ("", "MXFP8") else torch.float8_e4m3fn
-    weight = torch.zeros(rows, row_bytes, dtype=dtype)
+    weight = torch.zeros(rows, row_bytes, dtype=torch.float8_e4m3fn if layout in ("", "MXFP8") else torch.uint8)
     scale = {
         "NVFP4": torch.ones(rows, columns // 16),
         "MXFP8": torch.full((rows, columns // 32), 127, dtype=torch.uint8),

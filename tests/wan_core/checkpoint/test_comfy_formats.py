@@ -28,6 +28,7 @@ from tests.support.containers import (
 )
 from tests.support.headers import to_diffusers
 from wan_core.checkpoint import code_scales, dequantise
+from wan_core.checkpoint.dequantise import block_scales_in_rows, tiled_shape
 from wan_core.checkpoint.integers import GROUPS, INTEGERS, integer_layout, rotated
 from wan_core.errors import CheckpointError
 from wan_core.files import Roots
@@ -270,6 +271,31 @@ def test_linears_of_the_blocks_stay_packed_and_compute_as_the_unpacked_ones(tmp_
         for output in outputs:
             output.square().sum().backward()
         assert torch.equal(inputs[0].grad, inputs[1].grad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(128, 128), (144, 352), (384, 1536)], ids=str)
+def test_every_exponent_of_mxfp8_is_the_librarys(shape: tuple[int, int]) -> None:
+    """Random exponents in tiles that are not full too; that of a block of zeros makes zeros of anything."""
+    (library,) = kitchen("dequantize_mxfp8")
+    draws = torch.Generator().manual_seed(4)
+    values = torch.randn(shape, generator=draws).to(torch.float8_e4m3fn)
+    high, wide = tiled_shape(shape[0], shape[1] // 32)
+    tiled = torch.randint(0, 255, (high, wide), generator=draws, dtype=torch.uint8)
+    tiled[:, ::3] = 0
+    scales = block_scales_in_rows(tiled, shape[0], shape[1] // 32)
+    for dtype in (torch.float32, torch.bfloat16):
+        expected = library(values, tiled.view(torch.float8_e8m0fnu), dtype)
+        assert torch.equal(dequantise(values, scales, dtype, layout="MXFP8"), expected)
+
+
+@pytest.mark.parametrize("bits", [4, 6])
+def test_a_scale_of_codes_that_is_no_number_is_found_while_loading(tmp_path: Path, bits: int) -> None:
+    write_codes(tmp_path / "wan.safetensors", WHOLE, bits=bits)
+    stored = load_file(tmp_path / "wan.safetensors")
+    stored[f"{ONE}.weight_s_rel"].view(torch.uint8)[3, 5] = 0x7F
+    save_file(stored, tmp_path / "wan.safetensors")
+    with pytest.raises(CheckpointError, match=rf"256 of 131072 values of {ONE}\.weight are not finite"):
+        load(tmp_path)
 
 
 def test_zeros_of_mxfp8_are_zeros_and_its_largest_exponent_is_no_number(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,7 +13,7 @@ from .header import CheckpointHeader
 from .integers import SCALED_TOGETHER
 from .weights import StoredWeight, WeightReader
 
-__all__ = ["CODES", "FORMAT_SUFFIX", "METADATA", "StatedFormat", "stated_formats"]
+__all__ = ["CODES", "FORMAT_SUFFIX", "METADATA", "StatedFormat", "merged_words", "stated_formats"]
 
 CODES = "asym_w4a8_int8"
 METADATA, FORMAT_SUFFIX = "_quantization_metadata", ".comfy_quant"
@@ -56,6 +56,17 @@ def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[s
         raise CheckpointError(
             f"{header.path.name} says in no readable way how it is quantized. Download it again."
         ) from error
+
+
+def merged_words(texts: Sequence[str]) -> str:
+    """Returns the words of the parts of a model as those of one file; of a damaged one its own, which are refused."""
+    layers: dict[str, Any] = {}
+    for text in texts:
+        try:
+            layers |= json.loads(text)["layers"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return text
+    return json.dumps({"layers": layers})
 
 
 def _original(layer: str, original: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ from wan_core.errors import CheckpointError
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, WanFile, inspect_model, materialize
 from wan_core.model import WanTransformer
-from wan_core.precision import QuantizedLinear
+from wan_core.precision import QuantizedLinear, product_without_bias, row_squares
 
 WHOLE = weights()
 LINEARS = block_linears(WHOLE)
@@ -234,6 +234,49 @@ def test_integers_with_a_scale_and_no_words_are_taken_as_they_are(tmp_path: Path
     assert len(kept(load(tmp_path))) == len(LINEARS)
 
 
+def write_parts(folder: Path, stored: dict[str, Tensor], metadata: dict[str, dict[str, str]]) -> None:
+    """A file for each block and one for the rest, as LightX2V's converter writes them, with an index."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in stored.items():
+        block = name.split(".")[1] if name.startswith("blocks.") else ""
+        parts.setdefault(f"block_{block}.safetensors" if block else "non_block.safetensors", {})[name] = value
+    folder.mkdir()
+    for file, tensors in parts.items():
+        save_file(tensors, folder / file, metadata.get(file, {}))
+    places = {name: file for file, tensors in parts.items() for name in tensors}
+    index = {"metadata": {}, "weight_map": places}
+    (folder / "diffusion_pytorch_model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+@pytest.mark.parametrize("group", [0, 64])
+def test_a_folder_of_blocks_says_it_in_each_part(tmp_path: Path, group: int) -> None:
+    """What the last part says is not all: a rotated layer whose words are lost would be taken as it lies."""
+    expected = write_int8(tmp_path / "wan.safetensors", WHOLE, group=group)
+    wanted = load(tmp_path, "fp32")
+    stored = {k: v for k, v in load_file(tmp_path / "wan.safetensors").items() if not k.endswith("comfy_quant")}
+    words = {
+        f"block_{block}.safetensors": json.dumps(
+            {"layers": {n.removesuffix(".weight"): integer_format(group) for n in LINEARS if f"blocks.{block}." in n}}
+        )
+        for block in (0, 1)
+    }
+    told = {file: {"_quantization_metadata": text} for file, text in words.items()}
+    write_parts(tmp_path / "Wan", stored, told if group else {})
+    asked = ModelPlan(base_file="diffusion_models:Wan", base_precision="fp32")
+    found = materialize(asked, roots(tmp_path), None)
+    assert found_of(found) == found_of(wanted)
+    assert len(expected) == len(LINEARS)
+    if group:
+        told["block_0.safetensors"] = {"_quantization_metadata": "{"}
+        write_parts(tmp_path / "Odd", stored, told)
+        with pytest.raises(CheckpointError, match=r"^Odd says in no readable way how it is quantized"):
+            inspect_model(ModelPlan(base_file="diffusion_models:Odd"), roots(tmp_path))
+
+
+def found_of(model: WanTransformer) -> dict[str, list[float]]:
+    return {name: model.get_parameter(name).flatten()[:64].tolist() for name in LINEARS}
+
+
 # ---- packed -------------------------------------------------------------------------------------
 
 
@@ -271,6 +314,16 @@ def test_linears_of_the_blocks_stay_packed_and_compute_as_the_unpacked_ones(tmp_
         for output in outputs:
             output.square().sum().backward()
         assert torch.equal(inputs[0].grad, inputs[1].grad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_a_dora_asks_of_a_packed_weight_is_that_of_its_values(tmp_path: Path, form: str) -> None:
+    FORMATS[form](tmp_path / "wan.safetensors")
+    layer, values = kept(load(tmp_path))[ONE], load(tmp_path, "fp32").get_parameter(f"{ONE}.weight").data
+    assert torch.equal(row_squares(layer), values.square().sum(1))
+    rows = torch.randn(4, 256, generator=torch.Generator().manual_seed(6))
+    found = product_without_bias(layer, rows)
+    assert torch.equal(found, functional.linear(rows.to(found.dtype), values.to(found.dtype)))
 
 
 @pytest.mark.parametrize("shape", [(128, 128), (144, 352), (384, 1536)], ids=str)

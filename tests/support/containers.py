@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,15 +198,19 @@ def said(words: dict[str, Any]) -> Tensor:
 
 
 def kitchen(*names: str, of: str = "quantization") -> list[Callable[..., Any]]:
-    """Functions of ComfyUI's kernel library that need no GPU; the test is skipped where its version lacks one."""
-    import pytest
-
+    """Functions of ComfyUI's kernel library that need no GPU. Where its version lacks one, a test is skipped."""
+    missing = ""
     if any("mxfp8" in name for name in names) and not hasattr(torch, "float8_e8m0fnu"):
-        pytest.skip("torch has exponents of 8 bits since 2.7")
-    module = pytest.importorskip(f"comfy_kitchen.backends.eager.{of}", reason="comfy-kitchen has no such format yet")
-    if missing := [name for name in names if not hasattr(module, name)]:
-        pytest.skip(f"this comfy-kitchen lacks {missing}")
-    return [getattr(module, name) for name in names]
+        missing = "torch has exponents of 8 bits since 2.7"
+    else:
+        try:
+            module = importlib.import_module(f"comfy_kitchen.backends.eager.{of}")
+            return [getattr(module, name) for name in names]
+        except (ImportError, AttributeError) as error:
+            missing = f"this comfy-kitchen has no such format ({error})"
+    if "pytest" in sys.modules:
+        sys.modules["pytest"].skip(missing)
+    raise ImportError(missing, name="comfy_kitchen")
 
 
 def _format_of(name: str) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import CheckpointError
 from .dequantise import MXFP8, MXFP8_BLOCK, NVFP4, NVFP4_BLOCK, scale_fits, tiled_shape
+from .foreign_files import not_undone, refuse_quantizers
 from .header import CheckpointHeader
 from .integers import GROUPS, INTEGERS, SCALED_TOGETHER, integer_layout
 from .keys import canonical_names
@@ -41,6 +42,7 @@ class StoredWeights:
 def locate_weights(header: CheckpointHeader) -> StoredWeights:
     """Find weights and their scales. CheckpointError for a quantization nobody here can undo, by its name."""
     names = {name: key for key, name in canonical_names(header.tensors).items()}
+    refuse_quantizers(header.path.name, names)
     gguf = header.container == "gguf"
     weights: Weights = {}
     for name, key in names.items():
@@ -96,10 +98,7 @@ def _take_as_said(
         if said.name == CODES and weight.dtype == INT8 and said.together == SCALED_TOGETHER:
             weights[name] = _coded(header, names, weight, layer, said)
             return
-    raise CheckpointError(
-        f"{header.path.name} stores {layer[:80]} as {said.name[:80]}; training on that is not supported. "
-        "Choose an fp8, int8, bf16 or fp16 file, or a GGUF."
-    )
+    raise not_undone(header.path.name, layer, said.name[:80])
 
 
 def _coded(

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..errors import CheckpointError
 from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape, block_of
 from .catalogue import HIGH, LOW, Published, expert_said, file_words, guess, published, usual_shift
-from .foreign_files import recognise
+from .foreign_files import recognise, refuse_quantizers
 from .header import CheckpointHeader, TensorInfo, damaged
 from .keys import canonical_names
 
@@ -179,6 +179,7 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
             camera_stride=stride,
         )
     except KeyError as error:
+        refuse_quantizers(file_name, tensors)
         raise CheckpointError(f"{file_name} lacks the weight {error.args[0]}. Download it again.") from error
 
 

@@ -442,6 +442,35 @@ def test_a_file_that_lacks_a_part_or_has_a_wrong_one_is_refused(
         found_in(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("beside", "instead", "how"),
+    [
+        ([".qweight", ".wscales"], True, "packed integers of AWQ, GPTQ or Nunchaku"),
+        ([".weight._data", ".weight._scale", ".input_scale"], True, "integers of quanto"),
+        ([".SCB", ".weight_format"], False, "int8 of bitsandbytes"),
+        ([".weight.absmax", ".weight.quant_map"], False, "4 bits of bitsandbytes"),
+        ([".weight_zero_point"], False, "integers with zero points"),
+        ([".weight_correction"], False, "asym_w4a8_int8 with corrections"),
+        ([".pre_quant_scale"], False, r"numbers for scaled inputs \(pre_quant_scale\)"),
+    ],
+)
+def test_layers_of_other_programs_are_named(tmp_path: Path, beside: list[str], instead: bool, how: str) -> None:
+    """Downloading them again, or the model they were made from, would be no advice."""
+    stored = cast(WHOLE, torch.bfloat16)
+    for layer in (name.removesuffix(".weight") for name in LINEARS):
+        if instead:
+            del stored[f"{layer}.weight"]
+        else:
+            stored[f"{layer}.weight"] = torch.ones(WHOLE[f"{layer}.weight"].shape, dtype=torch.int8)
+        stored |= {f"{layer}{suffix}": torch.ones(4) for suffix in beside}
+    save_file(stored, tmp_path / "wan.safetensors")
+    words = (
+        rf"^wan\.safetensors stores blocks\.0\.\S+ as {how}; training on that is not supported\. Choose an fp8, int8"
+    )
+    with pytest.raises(CheckpointError, match=words):
+        found_in(tmp_path)
+
+
 def test_rows_that_are_no_whole_groups_are_refused(tmp_path: Path) -> None:
     """320 values in groups of 256; no Wan has such rows, but a file may say so."""
     save_file(cast(WHOLE, torch.bfloat16), tmp_path / "wan.safetensors")

@@ -39,6 +39,7 @@ from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import WanShape, WanTransformer
 from wan_core.placement import PlacementConfig, StepShape
 from wan_core.precision import QuantizeConfig, QuantizedLinear
+from wan_core.precision.quantize import quantized
 from wan_core.run.config import read_status
 from wan_core.run.memory_report import plan_run
 from wan_core.run.remarks import remarks_on_base
@@ -223,6 +224,22 @@ def test_an_eight_bit_file_is_quantized_anew_when_the_plan_says_so(eight_bit: Ro
     layers = {name: m.weight.dtype for name, m in model.named_modules() if isinstance(m, QuantizedLinear)}
     assert {dtype for name, dtype in layers.items() if "ffn" in name} == {torch.int8}
     assert {dtype for name, dtype in layers.items() if "ffn" not in name} == {torch.float8_e4m3fn}
+
+
+@pytest.mark.parametrize("kind", ["int8 convrot", "mxfp8", "asym_w4a8_int8"])
+def test_other_packed_files_are_quantized_anew_from_their_values(tmp_path: Path, kind: str) -> None:
+    PACKED[kind](tmp_path / "wan.safetensors", random_weights())
+    files = Roots({"diffusion_models": (str(tmp_path),)})
+    plan = ModelPlan(base_file="diffusion_models:wan.safetensors", base_precision="bf16")
+    plain, anew = (materialize(p, files, None) for p in (plan, plan.with_quantize(QuantizeConfig(scheme="int8"))))
+    layers = {name: m for name, m in anew.named_modules() if isinstance(m, QuantizedLinear)}
+    assert len(layers) == 20
+    for name, layer in layers.items():
+        values, scale = quantized(plain.get_parameter(f"{name}.weight").data, "int8")
+        assert layer.layout == ""
+        assert torch.equal(layer.weight, values)
+        assert layer.scale is not None
+        assert torch.equal(layer.scale, scale)
 
 
 @pytest.mark.lasts(2)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..model.autocast import without_autocast
+
 __all__ = [
     "GROUPS",
     "INTEGERS",
@@ -119,7 +121,8 @@ def rotated(values: Tensor, layout: str) -> Tensor:
     if layout not in INTEGERS:
         return values
     group = INTEGERS[layout].group
-    return (values.reshape(-1, group) @ _matrix(group, values.device)).view(values.shape)
+    groups = values.reshape(-1, group)
+    return without_autocast(values.device.type, torch.mm, groups, _matrix(group, values.device)).view(values.shape)
 
 
 def value_to_a_byte(layout: str) -> bool:

@@ -96,7 +96,7 @@ PLAIN = [layout for layout, known in INTEGERS.items() if not known.coded]
 @pytest.mark.parametrize("layout", PLAIN)
 def test_rotated_weights_are_exact_but_for_one_rounding(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against float64; the library scales first and rounds each of the numbers that it then adds. In pieces the same,
-    and with factors that torch may shorten to bfloat16."""
+    with factors that torch may shorten to bfloat16, and under autocast."""
     bits, group = INTEGERS[layout].bits, INTEGERS[layout].group
     weight = torch.randn(48, 2 * max(group, 64), generator=torch.Generator().manual_seed(1))
     values, scale, near = integers(weight, group=group, bits=bits)
@@ -116,6 +116,8 @@ def test_rotated_weights_are_exact_but_for_one_rounding(layout: str, monkeypatch
         assert torch.equal(dequantise(values, scale, torch.float32, layout=layout), exact)
     finally:
         torch.set_float32_matmul_precision(before)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(dequantise(values, scale, torch.float32, layout=layout), exact)
 
 
 @pytest.mark.parametrize("kind", ["levels", "equal distances", "6 bits"])

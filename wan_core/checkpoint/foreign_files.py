@@ -45,15 +45,15 @@ _KINDS = (
 
 
 _QUANTIZERS = {
-    ".qweight": "packed integers of AWQ, GPTQ or Nunchaku",
-    ".SCB": "int8 of bitsandbytes",
-    ".weight.absmax": "4 bits of bitsandbytes",
-    ".weight._data": "integers of quanto",
-    ".weight_zero_point": "integers with zero points",
-    ".weight_correction": "asym_w4a8_int8 with corrections",
-    ".pre_quant_scale": "numbers for scaled inputs (pre_quant_scale)",
+    ".qweight": "qweight (AWQ, GPTQ, Nunchaku)",
+    ".SCB": "bitsandbytes int8",
+    ".weight.absmax": "bitsandbytes 4-bit",
+    ".weight._data": "quanto",
+    ".weight_zero_point": "int8 + zero_point",
+    ".weight_correction": "asym_w4a8_int8 + correction",
+    ".pre_quant_scale": "nvfp4 + pre_quant_scale",
 }
-"""what lies beside or in place of a weight, and what it tells of it"""
+"""what lies beside or in place of a weight, and how that is called in any language"""
 
 
 def refuse_quantizers(file_name: str, names: Iterable[str]) -> None:

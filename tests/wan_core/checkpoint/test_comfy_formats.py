@@ -14,7 +14,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.support.comfy_formats import FORMATS, LINEARS, ONE, WHOLE, found_in, kept, load, roots
-from tests.support.containers import integer_format, integers, kitchen, said, write_codes, write_int8, write_mxfp8
+from tests.support.containers import (
+    SHAPE,
+    integer_format,
+    integers,
+    kitchen,
+    said,
+    write_codes,
+    write_int8,
+    write_mxfp8,
+)
 from tests.support.headers import to_diffusers
 from wan_core.checkpoint import code_scales, dequantise
 from wan_core.checkpoint.dequantise import block_scales_in_rows, tiled_shape
@@ -315,6 +324,24 @@ def test_zeros_of_mxfp8_are_zeros_and_its_largest_exponent_is_no_number(tmp_path
     save_file(stored, tmp_path / "wan.safetensors")
     with pytest.raises(CheckpointError, match=rf"32 of 131072 values of {ONE}\.weight are not finite"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_model_whose_embeddings_are_packed_too_is_known_by_its_values(tmp_path: Path, bits: int) -> None:
+    """Their width tells the sizes of the model, and of numbers of 4 bits a file holds half of it."""
+    write_int8(tmp_path / "wan.safetensors", WHOLE, group=256, bits=bits)
+    stored = load_file(tmp_path / "wan.safetensors")
+    for name in ("text_embedding.0", "time_embedding.0"):
+        values, scale, _ = integers(WHOLE[f"{name}.weight"], group=256, bits=bits)
+        words = said(integer_format(256, bits))
+        stored |= {f"{name}.weight": values, f"{name}.weight_scale": scale, f"{name}.comfy_quant": words}
+    save_file(stored, tmp_path / "wan.safetensors")
+    assert found_in(tmp_path).variant.shape == SHAPE
+    found = load(tmp_path).get_parameter("text_embedding.0.weight").data
+    assert (
+        float((found.float() - WHOLE["text_embedding.0.weight"]).norm() / found.float().norm())
+        < {8: 0.01, 4: 0.2}[bits]
+    )
 
 
 def test_other_linears_and_convolutions_of_integers_are_unpacked_once(tmp_path: Path) -> None:

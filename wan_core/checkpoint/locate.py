@@ -168,6 +168,8 @@ def _belongs(dtype: str, shape: tuple[int, ...], weight: StoredWeight) -> bool:
         return dtype == "F8_E4M3" and _fills_tiles(shape, weight, NVFP4_BLOCK)
     if weight.dtype == MXFP8:
         return dtype in (_EXPONENTS, "U8") and _fills_tiles(shape, weight, MXFP8_BLOCK)
+    if weight.code_scale_key:
+        return False  # it has all of its scales
     if weight.dtype in INTEGERS and prod(shape) not in (1, weight.shape[0]):
         return False  # a rotation mixes the values of a row: scales of parts of it belong to none of them
     return dtype in PLAIN and scale_fits(weight.shape, shape)

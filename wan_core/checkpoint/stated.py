@@ -43,7 +43,7 @@ def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[s
     try:
         stated: dict[str, Any] = json.loads(header.metadata.get(METADATA, "{}")).get("layers", {})
         original = {key: name for name, key in names.items()}
-        stated = {_original(layer, original): said for layer, said in stated.items()}
+        stated = {_original(k, original): said for k, said in stated.items() if not _of_another(k, header, original)}
         with WeightReader() as reader:
             for name, key in names.items():
                 if name.endswith(FORMAT_SUFFIX):
@@ -67,6 +67,12 @@ def merged_words(texts: Sequence[str]) -> str:
         except (ValueError, KeyError, TypeError, RecursionError):
             return text
     return json.dumps({"layers": layers})
+
+
+def _of_another(layer: str, header: CheckpointHeader, original: Mapping[str, str]) -> bool:
+    """Returns whether a layer is one of another model in the file, such as its text encoder."""
+    weight = f"{layer}.weight"
+    return weight in header.tensors and weight not in original
 
 
 def _original(layer: str, original: Mapping[str, str]) -> str:

@@ -171,6 +171,18 @@ def test_a_rotation_is_found_wherever_it_is_said(tmp_path: Path, words: dict[str
     assert found_in(tmp_path).quantization == ("comfy_quant" if where == "tensors" else "_quantization_metadata")
 
 
+def test_what_a_checkpoint_says_of_its_text_encoder_is_not_of_the_model(tmp_path: Path) -> None:
+    write_int8(tmp_path / "wan.safetensors", WHOLE, group=64)
+    wanted = load(tmp_path, "fp32").get_parameter(f"{ONE}.weight").data
+    model = {k: v for k, v in load_file(tmp_path / "wan.safetensors").items() if not k.endswith("comfy_quant")}
+    stored = {f"model.diffusion_model.{name}": value for name, value in model.items()}
+    stored["text_encoders.umt5.block.weight"] = torch.ones(4, 4, dtype=torch.int8)
+    layers = {f"model.diffusion_model.{name.removesuffix('.weight')}": integer_format(64) for name in LINEARS}
+    layers["text_encoders.umt5.block"] = {"format": "int8_blockwise"}
+    save_file(stored, tmp_path / "wan.safetensors", {"_quantization_metadata": json.dumps({"layers": layers})})
+    assert torch.equal(load(tmp_path, "fp32").get_parameter(f"{ONE}.weight").data, wanted)
+
+
 def test_groups_are_of_256_where_none_is_said(tmp_path: Path) -> None:
     write_int8(tmp_path / "wan.safetensors", WHOLE, group=256)
     stored = load_file(tmp_path / "wan.safetensors")

@@ -40,6 +40,7 @@ NO_GROUPS = (
         ("convrot_w4a4", {"comfy_quant": integer_format(1024, 4)}, NO_GROUPS.format(1024, 256)),
         ("convrot codes", {"weight_s_rel": None}, r"stores \S+ as asym_w4a8_int8 without the scale that belongs to it"),
         ("convrot codes", {"weight_s_channel": None}, r"stores \S+ as asym_w4a8_int8 without the scale that belongs"),
+        ("convrot codes", {"weight_scale": torch.ones(512)}, r"weight_scale \(F32 \[512\]\) fits no weight"),
         ("convrot codes", {"weight_s_rel": torch.ones(512, 16)}, r"weight_s_rel \(F32 \[512, 16\]\) fits no weight"),
         ("convrot codes", {"weight_s_rel": torch.ones(512, 9).to(torch.float8_e4m3fn)}, r"\[512, 9\]\) fits no weight"),
         ("convrot codes", {"weight_s_rel": torch.ones(()).to(torch.float8_e4m3fn)}, r"\(F8_E4M3 \[\]\) fits no weight"),

@@ -34,7 +34,16 @@ GRID = (9, 48, 48)
 TINY = WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=2)
 TINY_GRID = (2, 8, 8)
 SCHEMES = settings_of(QuantizeConfig)["scheme"].choices
-FILES = ("fp8 file", "scaled fp8 file", "nvfp4 file", "GGUF Q8_0", "GGUF Q4_0")
+FILES = (
+    "fp8 file",
+    "scaled fp8 file",
+    "int8 file",
+    "int8 convrot file",
+    "mxfp8 file",
+    "nvfp4 file",
+    "GGUF Q8_0",
+    "GGUF Q4_0",
+)
 FARTHER = 2.0
 """times as far from float32 as a CPU's own result a card may be: it rounds in other places, and no worse"""
 ROUNDING = 1e-4
@@ -178,6 +187,10 @@ def _file(bench: Bench, kind: str) -> Path:
     try:
         if "GGUF" in kind:
             containers.write_gguf(beside, whole, kind.removeprefix("GGUF "))
+        elif kind.startswith("int8"):
+            containers.write_int8(beside, whole, group=256 if "convrot" in kind else 0)
+        elif kind == "mxfp8 file":
+            containers.write_mxfp8(beside, whole)
         elif kind == "nvfp4 file":
             containers.write_nvfp4(beside, whole)
         elif kind:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,35 +13,36 @@ from graphs import TRAIN, run_of, training_graph
 from safetensors.torch import load_file
 from world import MODEL, sampling_graph
 
-from tests.support.containers import write_gguf, write_scaled_fp8
+from tests.support.containers import write_codes, write_gguf, write_int8, write_mxfp8, write_scaled_fp8
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(4)]
 
 MADE_HERE = "Fp8Quantize"
-BASES = {
-    "an fp8 file": "wan_tiny_t2v_fp8_scaled.safetensors",
-    MADE_HERE: MODEL,
-    "GGUF Q8_0": "wan_tiny_t2v_Q8_0.gguf",
-    "GGUF Q4_0": "wan_tiny_t2v_Q4_0.gguf",
+WRITERS: dict[str, Callable[[Path, dict[str, torch.Tensor]], object]] = {
+    "fp8": write_scaled_fp8,
+    "int8_convrot": partial(write_int8, group=64),
+    "Q8_0": partial(write_gguf, kind="Q8_0"),
+    "mxfp8": write_mxfp8,
+    "int8": write_int8,
+    "convrot_w4a4": partial(write_int8, group=64, bits=4),
+    "w4a8_int8": partial(write_codes, group=64),
+    "Q4_0": partial(write_gguf, kind="Q4_0"),
 }
-"""The tiny model's rows are too short for a block of the K kinds, 256 values. Q4_0 takes the way of Q8_0; what it
-unpacks to stands in tests/wan_core/checkpoint/test_containers.py."""
+LONG = ("int8", "convrot_w4a4", "w4a8_int8", "Q4_0")
+"""They take the way of those above; what they unpack to stands in tests/wan_core/checkpoint. The tiny model's rows are
+too short for a block of GGUF's K kinds, 256 values."""
 
 
-@pytest.fixture(params=[*list(BASES)[:-1], pytest.param(list(BASES)[-1], marks=pytest.mark.soak)])
-def kind(request: pytest.FixtureRequest, comfy: ComfyServer) -> Iterator[str]:
-    """A kind of base, whose file lies among the server's models while the test runs."""
-    folder = comfy.base / "models" / "diffusion_models"
-    kind, file = str(request.param), folder / BASES[request.param]
-    whole = load_file(folder / MODEL)
+@pytest.fixture(params=[MADE_HERE, *(pytest.param(k, marks=[pytest.mark.soak] * (k in LONG)) for k in WRITERS)])
+def base(request: pytest.FixtureRequest, comfy: ComfyServer) -> Iterator[str]:
+    """The file of a kind of base, which lies among the server's models while the test runs."""
+    folder, kind = comfy.base / "models" / "diffusion_models", str(request.param)
     if kind == MADE_HERE:
-        yield kind
+        yield MODEL
         return
-    if kind.startswith("GGUF"):
-        write_gguf(file, whole, kind.removeprefix("GGUF "))
-    else:
-        write_scaled_fp8(file, whole)
-    yield kind
+    file = folder / f"wan_tiny_t2v_{kind}.{'gguf' if kind.startswith('Q') else 'safetensors'}"
+    WRITERS[kind](file, load_file(folder / MODEL))
+    yield file.name
     file.unlink()
 
 
@@ -54,11 +57,11 @@ def without_lora(comfy: ComfyServer) -> torch.Tensor:
 
 
 def test_a_lora_trains_on_a_quantized_base_and_loads_into_the_model_it_was_made_from(
-    comfy: ComfyServer, without_lora: torch.Tensor, kind: str
+    comfy: ComfyServer, without_lora: torch.Tensor, base: str
 ) -> None:
-    graph = training_graph("on_" + kind.replace(" ", "_"), learning_rate=0.05)
-    graph["model"]["inputs"]["diffusion_model"] = BASES[kind]
-    if kind == MADE_HERE:
+    graph = training_graph("on_" + base.replace(".", "_"), learning_rate=0.05)
+    graph["model"]["inputs"]["diffusion_model"] = base
+    if base == MODEL:
         graph["q"] = {"class_type": "Fp8Quantize", "inputs": {"model": ["model", 0]}}
         graph[TRAIN]["inputs"]["model"] = ["q", 0]
     run = run_of(comfy, comfy.run(graph))

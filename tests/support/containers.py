@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,99 @@ def write_nvfp4(path: Path, whole: Weights) -> dict[str, Any]:
         }
     save_file(stored, path)
     return expected
+
+
+def write_mxfp8(path: Path, whole: Weights, *, as_bytes: bool = False) -> dict[str, Any]:
+    """8 bits with a power of two for each 32, as ComfyUI's kernel library stores them; returns its own float32 values.
+
+    `as_bytes`: scales as uint8, which older programs wrote and ComfyUI reads too.
+    """
+    dequantize, quantize = kitchen("dequantize_mxfp8", "quantize_mxfp8")
+    stored, expected = cast(whole, torch.bfloat16), {}
+    for name in block_linears(whole):
+        values, scales = quantize(whole[name])
+        expected[name] = dequantize(values, scales, torch.float32)
+        stored |= {name: values, f"{name}_scale": scales.view(torch.uint8) if as_bytes else scales}
+        stored[_format_of(name)] = said({"format": "mxfp8"})
+    save_file(stored, path)
+    return expected
+
+
+def write_int8(path: Path, whole: Weights, *, rows: bool = True, group: int = 0, bits: int = 8) -> dict[str, Any]:
+    """Integers as ComfyUI's kernel library makes them: a scale in all or per row, rotated in groups, in 4 bits.
+
+    Returns its own float32 values of the linears by name.
+    """
+    stored, expected = cast(whole, torch.bfloat16), {}
+    for name in block_linears(whole):
+        values, scale, expected[name] = integers(whole[name], rows=rows, group=group, bits=bits)
+        stored |= {name: values, f"{name}_scale": scale, _format_of(name): said(integer_format(group, bits))}
+    save_file(stored, path)
+    return expected
+
+
+def write_codes(path: Path, whole: Weights, *, bits: int = 4, levels: bool = True, group: int = 256) -> dict[str, Any]:
+    """asym_w4a8_int8 as ComfyUI's kernel library makes it, with a table of levels or without; its float32 values."""
+    pack, unpack = kitchen("quantize_w4a8_int8_weight", "dequantize_w4a8_int8_weight", of="w4a8_int8")
+    stored, expected = cast(whole, torch.bfloat16), {}
+    words = {"format": "asym_w4a8_int8", "group_size": 16, "convrot_groupsize": group}
+    for name in block_linears(whole):
+        codes, scales, rows, correction, table = pack(whole[name], 16, group, bits=bits, codebook=levels)
+        assert correction is None
+        assert (table is not None) == (levels and bits == 4)
+        expected[name] = unpack(codes, scales, rows, table, None, 16, group, torch.float32)
+        stored |= {name: codes, f"{name}_s_rel": scales, f"{name}_s_channel": rows, _format_of(name): said(words)}
+        if table is not None:
+            stored[f"{name}_codebook"] = table.clone()
+    save_file(stored, path)
+    return expected
+
+
+def integers(weight: Tensor, *, rows: bool = True, group: int = 0, bits: int = 8) -> tuple[Tensor, Tensor, Tensor]:
+    """(values, scale, the library's own float32 values) of one weight."""
+    if bits == 4:
+        pack, unpack = kitchen("quantize_convrot_w4a4_weight", "dequantize_convrot_w4a4_weight", of="convrot_w4a4")
+        values, scale = pack(weight, group)
+        return values, scale, unpack(values, scale, group)
+    if group:
+        turn, back = kitchen("quantize_int8_convrot_weight", "dequantize_int8_convrot_weight")
+        values, scale = turn(weight, group)
+        return values, scale, back(values, scale, group)
+    quantize, plain = kitchen(f"quantize_int8_{'rowwise' if rows else 'tensorwise'}", "dequantize_int8_simple")
+    values, scale = quantize(weight)
+    return values, scale, plain(values, scale)
+
+
+def integer_format(group: int, bits: int = 8) -> dict[str, Any]:
+    """What ComfyUI writes of such a weight."""
+    if bits == 4:
+        return {"format": "convrot_w4a4", "convrot_groupsize": group}
+    return {"format": "int8_tensorwise", **({"convrot": True, "convrot_groupsize": group} if group else {})}
+
+
+def said(words: dict[str, Any]) -> Tensor:
+    """A `comfy_quant` tensor."""
+    return torch.tensor(list(json.dumps(words).encode()), dtype=torch.uint8)
+
+
+def kitchen(*names: str, of: str = "quantization") -> list[Callable[..., Any]]:
+    """Functions of ComfyUI's kernel library that need no GPU. Where its version lacks one, a test is skipped."""
+    missing = ""
+    if any("mxfp8" in name for name in names) and not hasattr(torch, "float8_e8m0fnu"):
+        missing = "torch has exponents of 8 bits since 2.7"
+    else:
+        try:
+            module = importlib.import_module(f"comfy_kitchen.backends.eager.{of}")
+            return [getattr(module, name) for name in names]
+        except (ImportError, AttributeError) as error:
+            missing = f"this comfy-kitchen has no such format ({error})"
+    if "pytest" in sys.modules:
+        sys.modules["pytest"].skip(missing)
+    raise ImportError(missing, name="comfy_kitchen")
+
+
+def _format_of(name: str) -> str:
+    return name.replace(".weight", ".comfy_quant")
 
 
 def write_plain_fp8(path: Path, whole: Weights, dtype: torch.dtype = torch.float8_e4m3fn) -> Path:

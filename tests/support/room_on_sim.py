@@ -29,7 +29,7 @@ SHAPE = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=2)
 """a block for each device"""
 SWAPPED = replace(SHAPE, num_layers=4)
 """two for each, which take turns in two buffers"""
-STORED = ("fp8", "NVFP4", "Q8_0")
+STORED = ("fp8", "NVFP4", "MXFP8", "INT8_CONVROT_64", "Q8_0")
 HOMES = [torch.device("cuda", 0), torch.device("cuda", 1)]
 
 
@@ -155,11 +155,18 @@ def built(scheme: str, model: WanTransformer) -> WanTransformer:
 
 
 def stored(layer: nn.Linear, layout: str) -> QuantizedLinear:
-    """The linear as a file may have it: plain fp8 with a scale, nvfp4, or blocks of GGUF."""
+    """The linear as a file may have it: fp8 with a scale or one for a block, int8, nvfp4, or blocks of GGUF."""
     home, (rows, columns) = layer.weight.device, layer.weight.shape
     if layout == "fp8":
         values = torch.empty(rows, columns, dtype=torch.float8_e4m3fn, device=home)
         made = QuantizedLinear(values, torch.empty(1, device=home), bias=True)
+    elif layout == "MXFP8":
+        values = torch.empty(rows, columns, dtype=torch.float8_e4m3fn, device=home)
+        scale = torch.empty(rows, columns // 32, dtype=torch.uint8, device=home)
+        made = QuantizedLinear(values, scale, bias=True, layout=layout)
+    elif layout == "INT8_CONVROT_64":
+        values = torch.empty(rows, columns, dtype=torch.int8, device=home)
+        made = QuantizedLinear(values, torch.empty(rows, 1, device=home), bias=True, layout=layout)
     elif layout == "NVFP4":
         values = torch.empty(rows, columns // 2, dtype=torch.uint8, device=home)
         scale = torch.empty(rows, columns // 16, dtype=torch.float8_e4m3fn, device=home)

@@ -8,13 +8,24 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.containers import cast, weights, write_folder, write_gguf, write_nvfp4, write_scaled_fp8
+from tests.support.containers import (
+    cast,
+    weights,
+    write_codes,
+    write_folder,
+    write_gguf,
+    write_int8,
+    write_mxfp8,
+    write_nvfp4,
+    write_scaled_fp8,
+)
 from tests.support.forked import RunScript
 from tests.support.headers import header, shapes_of
 from tests.support.tiny_run import TINY, make_run, random_weights
@@ -28,12 +39,22 @@ from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import WanShape, WanTransformer
 from wan_core.placement import PlacementConfig, StepShape
 from wan_core.precision import QuantizeConfig, QuantizedLinear
+from wan_core.precision.quantize import quantized
 from wan_core.run.config import read_status
 from wan_core.run.memory_report import plan_run
 from wan_core.run.remarks import remarks_on_base
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
+PACKED: dict[str, Callable[..., object]] = {
+    "nvfp4": write_nvfp4,
+    "mxfp8": write_mxfp8,
+    "int8": write_int8,
+    "int8 convrot": partial(write_int8, group=64),
+    "convrot_w4a4": partial(write_int8, group=64, bits=4),
+    "asym_w4a8_int8": partial(write_codes, group=64),
+    "asym_w4a8_int8 of 6 bits": partial(write_codes, group=64, bits=6),
+}
 PAIR = ModelPlan(
     base_file="diffusion_models:tiny_high_noise.safetensors",
     low_noise_file="diffusion_models:tiny_low_noise.safetensors",
@@ -205,8 +226,24 @@ def test_an_eight_bit_file_is_quantized_anew_when_the_plan_says_so(eight_bit: Ro
     assert {dtype for name, dtype in layers.items() if "ffn" not in name} == {torch.float8_e4m3fn}
 
 
+@pytest.mark.parametrize("kind", ["int8 convrot", "mxfp8", "asym_w4a8_int8"])
+def test_other_packed_files_are_quantized_anew_from_their_values(tmp_path: Path, kind: str) -> None:
+    PACKED[kind](tmp_path / "wan.safetensors", random_weights())
+    files = Roots({"diffusion_models": (str(tmp_path),)})
+    plan = ModelPlan(base_file="diffusion_models:wan.safetensors", base_precision="bf16")
+    plain, anew = (materialize(p, files, None) for p in (plan, plan.with_quantize(QuantizeConfig(scheme="int8"))))
+    layers = {name: m for name, m in anew.named_modules() if isinstance(m, QuantizedLinear)}
+    assert len(layers) == 20
+    for name, layer in layers.items():
+        values, scale = quantized(plain.get_parameter(f"{name}.weight").data, "int8")
+        assert layer.layout == ""
+        assert torch.equal(layer.weight, values)
+        assert layer.scale is not None
+        assert torch.equal(layer.scale, scale)
+
+
 @pytest.mark.lasts(2)
-@pytest.mark.parametrize("write", [write_scaled_fp8, write_nvfp4])
+@pytest.mark.parametrize("write", [write_scaled_fp8, write_nvfp4, write_mxfp8, partial(write_int8, group=64)])
 def test_a_run_on_a_quantized_file_trains_and_resumes_to_the_last_bit(
     tmp_path: Path, write: Callable[..., object]
 ) -> None:
@@ -235,14 +272,14 @@ def test_memory_of_kept_weights_is_predicted_as_they_rest(eight_bit: Roots) -> N
         for plan in (replace(FP8, placement=CPU), replace(FP8, base_precision="bf16", placement=CPU))
     )
     model = materialize(replace(FP8, placement=CPU), eight_bit, None)
-    assert kept == sum(p.nbytes for p in model.parameters())
+    assert kept == sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
     assert kept < plain
 
 
-@pytest.mark.parametrize("kind", ["nvfp4", "Q8_0", "Q4_K"])
+@pytest.mark.parametrize("kind", [*PACKED, "Q8_0", "Q4_K"])
 def test_memory_of_packed_weights_is_predicted_with_their_scales(tmp_path: Path, kind: str) -> None:
-    if kind == "nvfp4":
-        write_nvfp4(tmp_path / "wan.safetensors", random_weights())
+    if kind in PACKED:
+        PACKED[kind](tmp_path / "wan.safetensors", random_weights())
     else:
         write_gguf(tmp_path / "wan.gguf", weights(), kind)
     roots = Roots({"diffusion_models": (str(tmp_path),)})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from .catalogue import AMBIGUOUS_NAMES, PAIR_BOUNDARIES
 from .container import checkpoint_digest, checkpoint_files, read_checkpoint
-from .dequantise import dequantise, row_values, unpacking_bytes
+from .dequantise import dequantise, row_values, scale_values, unpacking_bytes
 from .finite import FiniteCheck, count_bad
 from .ggml import block_scales
 from .header import CheckpointHeader, read_header
+from .integers import code_scales, rotated, value_to_a_byte
 from .keys import to_original
+from .locate import locate_weights
 from .variant import WanVariant, detect_variant, pair_names
-from .weights import StoredWeight, WeightReader, locate_weights
+from .weights import StoredWeight, WeightReader
 
 __all__ = [
     "AMBIGUOUS_NAMES",
@@ -23,6 +25,7 @@ __all__ = [
     "block_scales",
     "checkpoint_digest",
     "checkpoint_files",
+    "code_scales",
     "count_bad",
     "dequantise",
     "detect_variant",
@@ -30,7 +33,10 @@ __all__ = [
     "pair_names",
     "read_checkpoint",
     "read_header",
+    "rotated",
     "row_values",
+    "scale_values",
     "to_original",
     "unpacking_bytes",
+    "value_to_a_byte",
 ]

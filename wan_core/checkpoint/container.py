@@ -12,6 +12,7 @@ from ..errors import CheckpointError
 from ..files import FileError, read_json, sampled_digest
 from .gguf_file import read_gguf_header
 from .header import CheckpointHeader, read_header
+from .stated import METADATA, merged_words
 
 __all__ = [
     "checkpoint_digest",
@@ -101,10 +102,13 @@ def _read_shards(folder: Path, places: dict[str, str], index: str) -> Checkpoint
             raise CheckpointError(
                 f"{folder.name}: {name} lacks the weight {key[:80]}, which {index} says it holds. Download both again."
             )
+    metadata = {k: v for part in parts.values() for k, v in part.metadata.items()}
+    if METADATA in metadata:
+        metadata[METADATA] = merged_words([p.metadata[METADATA] for p in parts.values() if METADATA in p.metadata])
     return CheckpointHeader(
         path=folder,
         tensors={key: parts[name].tensors[key] for key, name in places.items()},
-        metadata={k: v for part in parts.values() for k, v in part.metadata.items()},
+        metadata=metadata,
         size_bytes=sum(part.size_bytes for part in parts.values()),
         container="sharded folder",
         files={key: folder / name for key, name in places.items()},

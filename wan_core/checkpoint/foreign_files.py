@@ -1,11 +1,13 @@
-"""Names a file that is no Wan diffusion model by the names of its tensors, and says where such a file belongs."""
+"""Names a file that is no Wan diffusion model, or is quantized as nobody here can undo, by names of its tensors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-__all__ = ["recognise"]
+from ..errors import CheckpointError
+
+__all__ = ["not_undone", "recognise", "refuse_quantizers"]
 
 _ANOTHER = "Choose a Wan 2.1 or 2.2 diffusion model."
 _VAE = "It belongs into models/vae and the Load VAE node."
@@ -40,6 +42,34 @@ _KINDS = (
      "a T5 text encoder", f"{_TEXT} (type wan)."),
     (r"(^|\.)decoder\.|^first_stage_model\.", "a VAE", _VAE),
 )  # fmt: skip
+
+
+_QUANTIZERS = {
+    ".qweight": "qweight (AWQ, GPTQ, Nunchaku)",
+    ".SCB": "bitsandbytes int8",
+    ".weight.absmax": "bitsandbytes 4-bit",
+    ".weight._data": "quanto",
+    ".weight_zero_point": "int8 + zero_point",
+    ".weight_correction": "asym_w4a8_int8 + correction",
+    ".pre_quant_scale": "nvfp4 + pre_quant_scale",
+}
+"""what lies beside or in place of a weight, and how that is called in any language"""
+
+
+def refuse_quantizers(file_name: str, names: Iterable[str]) -> None:
+    """Raises CheckpointError for a Wan file whose layers a program quantized in a way of its own."""
+    for name in names:
+        for suffix, how in _QUANTIZERS.items():
+            if name.endswith(suffix):
+                raise not_undone(file_name, name.removesuffix(suffix), how)
+
+
+def not_undone(file_name: str, layer: str, how: str) -> CheckpointError:
+    """Returns the one sentence for a layer that is stored in a way nobody here can undo."""
+    return CheckpointError(
+        f"{file_name} stores {layer[:80]} as {how}; training on that is not supported. "
+        "Choose an fp8, int8, bf16 or fp16 file, or a GGUF."
+    )
 
 
 def recognise(names: Iterable[str]) -> tuple[str, str]:

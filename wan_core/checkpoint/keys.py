@@ -59,7 +59,10 @@ for _number, _attention in (("attn1", "self_attn"), ("attn2", "cross_attn")):
     for _part in ("norm_q", "norm_k"):
         _IN_BLOCK[f"{_number}.{_part}"] = f"{_attention}.{_part}"
 
-_LEAVES = "weight|bias|scale_weight|scale_input|weight_scale|weight_scale_2|input_scale|comfy_quant"
+_LEAVES = (
+    "weight|bias|scale_weight|scale_input|weight_scale|weight_scale_2|input_scale|comfy_quant"
+    "|weight_s_rel|weight_s_channel|weight_codebook"
+)
 _BLOCK = re.compile(rf"^((?:vace_)?blocks\.\d+)\.(.+?)(\.(?:{_LEAVES}))?$")
 _LEAF = re.compile(rf"^(.+?)(\.(?:{_LEAVES}))?$")
 

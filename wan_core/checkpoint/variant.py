@@ -12,9 +12,10 @@ from pathlib import Path
 from ..errors import CheckpointError
 from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape, block_of
 from .catalogue import HIGH, LOW, Published, expert_said, file_words, guess, published, usual_shift
-from .foreign_files import recognise
+from .foreign_files import recognise, refuse_quantizers
 from .header import CheckpointHeader, TensorInfo, damaged
 from .keys import canonical_names
+from .locate import locate_weights
 
 __all__ = [
     "WanVariant",
@@ -25,6 +26,9 @@ __all__ = [
 
 TRAINABLE = ("t2v", "i2v", "flf2v", "ti2v", "vace", "control", "camera")
 """Tasks the engine trains today; the others are recognised, named and refused."""
+
+_WIDTHS = ("text_embedding.0.weight", "time_embedding.0.weight", "img_emb.proj.1.weight")
+_OF_BYTES = ("U8", "I8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +95,7 @@ def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVa
     if "head.modulation" not in tensors or "patch_embedding.weight" not in tensors:
         what, advice = recognise([*tensors, *header.tensors])
         raise CheckpointError(f"{file_name} is {what}, not a Wan diffusion model. {advice}")
-    shape = _shape_of(tensors, file_name)
+    shape = _shape_of({**tensors, **_unpacked(header, tensors)}, file_name)
     clip = "img_emb.proj.0.bias" in tensors or "blocks.0.cross_attn.k_img.weight" in tensors
     task = _task_of(tensors, shape, clip)
     found = WanVariant(
@@ -139,6 +143,18 @@ def _unpublished(found: WanVariant, path: Path, clip: bool) -> WanVariant:
     return replace(found, name=name, boundary=_PAIR_BOUNDARIES[found.task], expert=expert)
 
 
+def _unpacked(header: CheckpointHeader, tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
+    """Returns those tensors whose width tells a size of the model, where several of their values share a byte."""
+    packed = [name for name in _WIDTHS if name in tensors and tensors[name].dtype in _OF_BYTES]
+    if not packed:
+        return {}
+    try:
+        stored = locate_weights(header).weights
+    except CheckpointError:  # what is unknown of it is said once its variant is known
+        return {}
+    return {name: replace(tensors[name], shape=stored[name].shape) for name in packed}
+
+
 def _refused(file_name: str, override: str, known: Iterable[str]) -> CheckpointError:
     return CheckpointError(
         f'{file_name} cannot be "{override}": its shapes say {" or ".join(known)}. Set variant to auto.'
@@ -179,6 +195,7 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
             camera_stride=stride,
         )
     except KeyError as error:
+        refuse_quantizers(file_name, tensors)
         raise CheckpointError(f"{file_name} lacks the weight {error.args[0]}. Download it again.") from error
 
 

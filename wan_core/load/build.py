@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..checkpoint import FiniteCheck, StoredWeight, WeightReader, block_scales, count_bad
+from ..checkpoint import FiniteCheck, StoredWeight, WeightReader, block_scales, code_scales, count_bad, scale_values
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..lora import (
@@ -198,7 +198,9 @@ def _keep_stored(
     setattr(part.get_submodule(owner), leaf, layer)
     if source.gguf:
         return [block_scales(values, source.layout)]
-    return [tensor for tensor in (values, scale, whole_scale) if tensor is not None]
+    scales = None if scale is None else scale_values(scale, source.layout)
+    of_codes = code_scales(values, source.layout) if source.code_scale_key else values
+    return [tensor for tensor in (of_codes, scales, whole_scale) if tensor is not None]
 
 
 def check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:

@@ -43,7 +43,7 @@ class ModelPlan(Config):
     base_precision: str = setting(
         BASE_PRECISIONS[0],
         "Number format the base weights are kept and computed in. as in file: runs fp16 files in bf16, fp32 files too "
-        "where there is a GPU, and keeps fp8, nvfp4 and GGUF linears as they are.",
+        "where there is a GPU, and keeps fp8, int8, nvfp4 and GGUF linears as they are.",
         choices=BASE_PRECISIONS,
         refusal='{name} "{value}" is unknown. Use one of: {known}.',
     )
@@ -109,7 +109,7 @@ class WanFile:
     weights: Mapping[str, StoredWeight]
     """by original Wan name"""
     quantization: str
-    """how the file stores its linears: none, fp8, scaled_fp8, _quantization_metadata, comfy_quant, gguf"""
+    """how the file stores its linears: none, fp8, scaled_fp8, int8, _quantization_metadata, comfy_quant, gguf"""
     beside: Mapping[str, int] = field(default_factory=dict[str, int])
     """bytes of frozen LoRAs beside the weights, by the name of the weight"""
 

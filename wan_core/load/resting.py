@@ -15,7 +15,7 @@ _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 
 def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
-    """Returns whether the weight `name` rests as its file has it: a linear of a block in float8, nvfp4 or GGUF.
+    """Returns whether the weight `name` rests as its file has it: a linear of a block that can stay packed.
 
     Outside the blocks linears are few, and the model computes them in other dtypes: those are dequantised once.
     """
@@ -33,14 +33,14 @@ def quantized_anew(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
 def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:
     """Returns the 8-bit dtypes of packed weights that products can be computed in.
 
-    What scales an fp8 file has is known once it is read: one per weight or row is taken for granted.
+    Of a file's scales one per weight or row is taken for granted; a weight with others computes unpacked.
     """
     dtypes: set[torch.dtype] = set()
     for name, weight in found.weights.items():
         if plan.quantize is not None and quantized_anew(plan, name, weight):
             dtypes |= plan.quantize.product_dtypes
-        elif weight.dtype == "F8_E4M3" and stays_stored(plan, name, weight):
-            dtypes.add(torch.float8_e4m3fn)
+        elif weight.product_dtype is not None and stays_stored(plan, name, weight):
+            dtypes.add(weight.product_dtype)
     return dtypes
 
 

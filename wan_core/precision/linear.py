@@ -1,4 +1,4 @@
-"""The one linear of every quantized base: fp8, nvfp4 and GGUF files as they are, and what Fp8Quantize makes.
+"""The one linear of every quantized base: fp8, int8, nvfp4, GGUF ... files as they are, and what Fp8Quantize makes.
 
 Its weight stays packed, in plain tensors, and is unpacked in forward and again in backward. Autograd would keep every
 unpacked weight until the backward pass; here it keeps the packed one, which is there anyway.
@@ -50,7 +50,8 @@ class QuantizedLinear(nn.Linear):
 
     def multiply_in(self, dtype: torch.dtype | None) -> None:
         """Let products be computed in 8 bits from now on where the weight is one for that; None: unpack it, as ever."""
-        self.matmul = dtype if dtype is not None and multiplies(self.weight, self.scale, dtype) else None
+        fits = dtype is not None and multiplies(self.weight, self.scale, dtype, self.layout)
+        self.matmul = dtype if fits else None
 
     def forward(self, input: Tensor) -> Tensor:
         """input (..., in) -> (..., out)."""
@@ -171,7 +172,7 @@ def _(gradient: Tensor, weight: Tensor, _scale: Tensor | None, _whole: Tensor | 
 
 
 class _Linear8Bit(torch.autograd.Function):
-    """The same with products in 8 bits; takes a layout of its own values alone, and no whole scale."""
+    """The same with products in 8 bits; takes a layout of a value to a byte, and no whole scale."""
 
     @staticmethod
     def forward(
@@ -185,12 +186,14 @@ class _Linear8Bit(torch.autograd.Function):
         read: bool,
     ) -> Tensor:
         assert whole_scale is None
-        assert not layout
         ctx.save_for_backward(weight, scale)
-        return product(x, weight, scale, bias) if read else no_values(x, weight.shape[0])
+        ctx.layout = layout
+        return product(x, weight, scale, bias, layout) if read else no_values(x, weight.shape[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        of_x = input_gradient(gradients[0], *ctx.saved_tensors) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None, None, None, None
+        of_x = input_gradient(gradients[0], *ctx.saved_tensors, layout=ctx.layout)
         return of_x, None, None, None, None, None, None

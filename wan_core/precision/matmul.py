@@ -1,7 +1,8 @@
 """Products of activations with an 8-bit weight in 8 bits: rows rounded as they come, both ways of a training step.
 
 Rounding has no gradient; here it counts as the identity. An input gradient is a product of its own, with the same
-weight, and is rounded like the activations are. A few rows at a time, so that nothing wide is held.
+weight, and is rounded like the activations are. A few rows at a time, so that nothing wide is held. Where the rows of
+a weight were rotated, activations are rotated before they are rounded, and an input gradient back after the product.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..checkpoint import rotated, value_to_a_byte
 from ..errors import ConfigError
 from ..words import first_line
 
@@ -21,25 +23,28 @@ _FEWEST_ROWS = 32
 """torch's int8 product on CUDA wants more than 16"""
 
 
-def multiplies(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> bool:
+def multiplies(weight: Tensor, scale: Tensor | None, dtype: torch.dtype, layout: str = "") -> bool:
     """Returns whether a packed weight (out, in) can be multiplied in `dtype`: it is of it, scaled whole or by row."""
     scales = 1 if scale is None else scale.numel()
-    return weight.dtype == dtype and scales in (1, weight.shape[0])
+    return weight.dtype == dtype and value_to_a_byte(layout) and scales in (1, weight.shape[0])
 
 
-def product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x (..., in) @ (weight * scale).T + bias in x's dtype; weight (out, in) fp8 or int8, scale float32."""
+def product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, layout: str = "") -> Tensor:
+    """x (..., in) @ (weight * scale).T + bias in x's dtype; weight (out, in) fp8 or int8, scale float32.
+
+    `layout`: how the rows of the weight were rotated, as in `checkpoint.dequantise`; empty where they were not.
+    """
     rows = x.reshape(-1, x.shape[-1])
     whole = x.new_empty(len(rows), weight.shape[0])
     per_column = torch.ones((), device=x.device) if scale is None else scale.flatten()
     for part in _parts(rows, weight):
-        values, of_row = _in_8_bits(rows[part].to(torch.float32, copy=True), weight.dtype)
+        values, of_row = _in_8_bits(rotated(rows[part].to(torch.float32, copy=True), layout), weight.dtype)
         found = _multiplied(values, weight.t()).mul_(of_row).mul_(per_column)
         whole[part] = found if bias is None else found.add_(bias)
     return whole.view(*x.shape[:-1], -1)
 
 
-def input_gradient(gradient: Tensor, weight: Tensor, scale: Tensor | None) -> Tensor:
+def input_gradient(gradient: Tensor, weight: Tensor, scale: Tensor | None, layout: str = "") -> Tensor:
     """gradient (..., out) @ (weight * scale) in its dtype.
 
     The scale of a weight's row belongs to the sum here, so it is multiplied into the gradient before that is rounded.
@@ -50,7 +55,7 @@ def input_gradient(gradient: Tensor, weight: Tensor, scale: Tensor | None) -> Te
     for part in _parts(rows, weight):
         scaled = rows[part].to(torch.float32, copy=True)
         values, of_row = _in_8_bits(scaled if scale is None else scaled.mul_(scale.flatten()), weight.dtype)
-        whole[part] = _multiplied(values, columns).mul_(of_row)
+        whole[part] = rotated(_multiplied(values, columns).mul_(of_row), layout)
     return whole.view(*gradient.shape[:-1], -1)
 
 

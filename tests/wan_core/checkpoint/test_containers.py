@@ -338,7 +338,9 @@ def test_nvfp4_without_one_of_its_parts_is_refused(tmp_path: Path, gone: str) ->
     else:
         del stored[f"blocks.0.ffn.0.{gone}"]
     save_file(stored, tmp_path / "wan.safetensors")
-    with pytest.raises(CheckpointError, match=r"^wan\.safetensors.*(fits no weight|as nvfp4)"):
+    with pytest.raises(
+        CheckpointError, match=r"^wan\.safetensors.*(fits no weight|as nvfp4|as NVFP4 without the scale)"
+    ):
         inspect_model(ModelPlan(base_file="diffusion_models:wan.safetensors"), roots(tmp_path))
 
 
@@ -350,11 +352,12 @@ def test_nvfp4_without_one_of_its_parts_is_refused(tmp_path: Path, gone: str) ->
         ({"said": "x" * 5000}, "says in no readable way how it is quantized"),
         ({"scale": torch.ones(3)}, r"scale_weight \(F32 \[3\]\) fits no weight"),
         ({"orphan": True}, r"fits no weight"),
-        ({"dtype": torch.int8}, r"stores blocks\.0\.ffn\.0\.weight as I8, which cannot be trained on"),
+        ({"dtype": torch.int32}, r"stores blocks\.0\.ffn\.0\.weight as I32, which cannot be trained on"),
+        ({"dtype": torch.int8}, r"stores blocks\.0\.ffn\.0\.weight as I8 without the scale that belongs to it"),
         ({"metadata": "{"}, "says in no readable way how it is quantized"),
         ({"metadata": '{"layers": {"blocks.0.ffn.0": 3}}'}, "says in no readable way"),
     ],
-    ids=["nvfp4", "mxfp8", "too long", "scale", "orphan", "int8", "metadata", "layers"],
+    ids=["nvfp4", "mxfp8", "too long", "scale", "orphan", "int32", "int8", "metadata", "layers"],
 )
 def test_a_quantization_nobody_can_undo_is_named(tmp_path: Path, change: dict, words: str) -> None:
     stored, metadata = cast(WHOLE, torch.bfloat16), {}

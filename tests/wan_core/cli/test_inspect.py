@@ -75,8 +75,8 @@ def test_a_file_whose_quantization_is_unknown_is_still_said_to_be_what_it_is(
 ) -> None:
     path = write_comfy_quant(tmp_path / "wan.safetensors", weights())
     stored = load_file(path)
-    said = torch.tensor(list(b'{"format": "mxfp8"}'), dtype=torch.uint8)
+    said = torch.tensor(list(b'{"format": "int8_blockwise"}'), dtype=torch.uint8)
     save_file({name: said.clone() if name.endswith("comfy_quant") else v for name, v in stored.items()}, path)
     found = told(wan_core_command("inspect", str(path)))
     assert (found["task"], found["trainable"], found["quantization"]) == ("t2v", False, "unknown")
-    assert "as mxfp8; training on that is not supported" in found["refused"]
+    assert "as int8_blockwise; training on that is not supported" in found["refused"]

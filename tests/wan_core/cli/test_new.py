@@ -9,9 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
+from tests.support.containers import block_linears, cast, write_int8
 from tests.support.forked import RunCommand
-from tests.support.tiny_run import make_run
+from tests.support.tiny_run import make_run, random_weights
 from wan_core.cli.commands import _EXAMPLES, _parser
 from wan_core.cli.new import _roots
 from wan_core.cli.output import roots_of
@@ -160,6 +164,32 @@ def test_a_run_is_made_like_another_and_changed_until_it_has_saved(
     nothing = wan_core_command("new", "owl", "--model", str(model), "--data", "zz", *where)
     assert nothing.returncode == ExitCode.BAD_INPUT
     assert tiny.config.data.fingerprint[:12] in nothing.stderr
+
+
+@pytest.mark.lasts(6)
+def test_a_rotated_int8_file_is_inspected_planned_and_trained_on(tmp_path: Path, wan_core_command: RunCommand) -> None:
+    tiny = make_run(tmp_path)
+    runs, model = tmp_path / "runs", tmp_path / "models" / "wan_tiny_t2v.safetensors"
+    whole, sizes = random_weights(), []
+    for group in (None, 64):
+        if group is None:
+            save_file(cast(whole, torch.bfloat16), model)
+        else:
+            write_int8(model, whole, group=group)
+        planned = wan_core_command("plan", "--model", str(model), "--size", "64x64x5", "--rank", "4", "--card", "16")
+        assert planned.returncode == ExitCode.DONE, planned.stderr
+        sizes.append(json.loads(planned.stdout)["devices"]["cuda:0"]["weights_bytes"])
+    found = json.loads(wan_core_command("inspect", str(model)).stdout)
+    assert (found["trainable"], found["quantization"], found["refused"]) == (True, "comfy_quant", "")
+    assert "INT8_CONVROT_64" in found["dtypes"]
+    values, rows = (sum(count(whole[name]) for name in block_linears(whole)) for count in (Tensor.numel, len))
+    assert sizes[0] - sizes[1] == values - 4 * rows, "two bytes a value, against one and a scale per row"
+    short = ("--set", "steps=2", "--set", "preview_every_n_steps=0", "--set", "eval_items=0")
+    where = ("--model", str(model), "--data", tiny.config.data.fingerprint, "--runs", str(runs))
+    assert wan_core_command("new", "fox", *where, *short).returncode == ExitCode.DONE
+    trained = wan_core_command("train", str(runs / "fox"))
+    assert trained.returncode == ExitCode.DONE, trained.stderr
+    assert json.loads(trained.stdout.splitlines()[-1])["event"] == "finished"
 
 
 def test_beside_the_runs_of_a_comfyui_its_models_are_found(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from tests.support.forked import RunScript
-from wan_core.checkpoint import dequantise, row_values, unpacking_bytes
+from wan_core.checkpoint import dequantise, rotated, row_values, unpacking_bytes
 from wan_core.checkpoint.ggml import BLOCKS
+from wan_core.checkpoint.integers import INTEGERS
 from wan_core.config import settings_of
 from wan_core.lora import LoraConfig, adapter_parameters, check_targets, inject_lora
 from wan_core.model import (
@@ -357,13 +358,17 @@ def test_one_block_of_14b_is_walked_back_in_few_gibibytes(frames: int, most: flo
 
 
 @pytest.mark.parametrize("at_once", [1 << 24, 1 << 14], ids=["whole", "some rows at a time"])
-@pytest.mark.parametrize("layout", ["", "NVFP4", *BLOCKS])
+@pytest.mark.parametrize("layout", ["", "NVFP4", "MXFP8", *INTEGERS, *BLOCKS])
 def test_unpacking_a_weight_takes_what_is_predicted(layout: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_VALUES_AT_ONCE", at_once)
     rows, columns = 64, 2048
     row_bytes = next(size for size in range(1, columns + 1000) if row_values(size, layout) == columns)
-    weight = torch.zeros(rows, row_bytes, dtype=torch.uint8 if layout else torch.float8_e4m3fn)
-    scale = None if layout in BLOCKS else torch.ones(rows, columns // 16 if layout else 1)
+    weight = torch.zeros(rows, row_bytes, dtype=torch.float8_e4m3fn if layout in ("", "MXFP8") else torch.uint8)
+    scale = {
+        "NVFP4": torch.ones(rows, columns // 16),
+        "MXFP8": torch.full((rows, columns // 32), 127, dtype=torch.uint8),
+    }.get(layout, None if layout in BLOCKS else torch.ones(rows, 1))
+    rotated(torch.zeros(1, columns), layout)  # its matrix is made once
     with StorageMeter([weight] if scale is None else [weight, scale]) as meter:
         values = dequantise(weight, scale, torch.bfloat16, layout=layout)
     predicted = unpacking_bytes(values.numel(), torch.bfloat16, layout)

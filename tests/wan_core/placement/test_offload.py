@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.blocks import SHAPE
-from tests.support.containers import write_gguf, write_nvfp4
+from tests.support.containers import write_gguf, write_int8, write_mxfp8, write_nvfp4
 from tests.support.tiny_run import make_roots, random_weights
 from tests.support.travel import LateCopies
 from wan_core.errors import PlacementError
@@ -369,7 +369,7 @@ def count_blocks(moved: Job) -> None:
         attention.register_forward_pre_hook(lambda *_: moved.copies.tick())
 
 
-@pytest.mark.parametrize("base", ["float32", "int8", "Q8_0", "nvfp4"])
+@pytest.mark.parametrize("base", ["float32", "int8", "Q8_0", "nvfp4", "mxfp8", "int8 convrot"])
 def test_a_loaded_model_with_measures_is_the_one_without(tmp_path: Path, base: str) -> None:
     """Through the loader: blocks go to rest when they are packed, here or in their file, and adapters start as ever."""
     plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
@@ -379,6 +379,10 @@ def test_a_loaded_model_with_measures_is_the_one_without(tmp_path: Path, base: s
         plan = replace(plan, quantize=QuantizeConfig(scheme=base))
     elif base == "nvfp4":
         write_nvfp4(file, random_weights())
+    elif base == "mxfp8":
+        write_mxfp8(file, random_weights())
+    elif base == "int8 convrot":
+        write_int8(file, random_weights(), group=64)
     elif base == "Q8_0":
         write_gguf(file.with_suffix(".gguf"), random_weights(), base)
         plan = replace(plan, base_file="diffusion_models:wan_tiny_t2v.gguf")

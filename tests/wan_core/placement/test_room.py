@@ -20,8 +20,8 @@ from wan_core.precision import QuantizeConfig
 
 SCRIPT = Path(__file__).parents[2] / "support" / "room_on_sim.py"
 SCHEMES = settings_of(QuantizeConfig)["scheme"].choices
-STORED = ("fp8_e4m3fn", "int8", "fp8", "NVFP4", "Q8_0", "none")
-"""how the base rests: 8 bits made here, in two schemes; a linear as its file has it, in three; bfloat16"""
+STORED = ("fp8_e4m3fn", "int8", "fp8", "NVFP4", "MXFP8", "INT8_CONVROT_64", "Q8_0", "none")
+"""how the base rests: 8 bits made here, in two schemes; a linear as its file has it, in five; bfloat16"""
 
 
 @pytest.fixture(scope="module")

@@ -310,11 +310,16 @@ def test_a_quantized_linear_computes_as_the_dequantised_one_and_keeps_values_and
 
 
 @pytest.mark.lasts(1)
-@pytest.mark.parametrize("layout", ["", "Q4_K", "NVFP4"])
+@pytest.mark.parametrize("layout", ["", "Q4_K", "NVFP4", "MXFP8", "INT8_CONVROT_256"])
 def test_a_compiled_pass_keeps_the_packed_weight_too(layout: str) -> None:
     """A compiler that sees the unpacking in both passes would make it once and keep what it made."""
     torch.compiler.reset()
-    if layout:
+    if layout == "MXFP8":
+        values = torch.ones(64, 256).to(torch.float8_e4m3fn)
+        layer = QuantizedLinear(values, torch.full((64, 8), 120, dtype=torch.uint8), bias=False, layout=layout)
+    elif layout == "INT8_CONVROT_256":
+        layer = QuantizedLinear(*quantized(torch.randn(64, 256), "int8"), bias=False, layout=layout)
+    elif layout:
         packed = torch.randint(0, 4, (64, 144 if layout == "Q4_K" else 128), dtype=torch.uint8)
         scale = None if layout == "Q4_K" else torch.ones(64, 16).to(torch.float8_e4m3fn)
         layer = QuantizedLinear(packed, scale, bias=False, layout=layout)

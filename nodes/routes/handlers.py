@@ -26,12 +26,13 @@ from .answers import HEADERS, Doors, Handler, answering, as_json, as_json_text, 
 from .clip import send_clip
 from .desktop import open_folder
 from .guard import check_local
-from .listing import DAMAGED, all_summaries
+from .listing import all_summaries
 from .plan import NO_PLAN, Planner
 from .refusal import Refused
 from .removal import delete_run
-from .run_folders import find_run, line_number
+from .run_folders import find_run, line_number, patience_of
 from .samples import find_sample
+from .seen_runs import DAMAGED
 from .settings_files import SETTINGS_LIMIT, graph_of
 from .summary import detail
 
@@ -109,9 +110,11 @@ class RunRoutes:
         page = request.match_info["page"]
         return web.Response(status=302, headers={**HEADERS, "Location": "../" * page.count("/") + page})
 
-    async def all_runs(self, _request: web.Request) -> web.StreamResponse:
-        found = await asyncio.to_thread(lambda: all_summaries(self.runs(), self.live, self.loras()))
-        return as_json({"version": 1, "runs": found})
+    async def all_runs(self, request: web.Request) -> web.StreamResponse:
+        within_s = patience_of(request.query)
+        told = lambda: all_summaries(self.runs(), self.live, self.loras(), within_s)  # noqa: E731
+        found, unread = await asyncio.to_thread(told)
+        return as_json({"version": 1, "runs": found, **({} if within_s is None else {"unread": unread})})
 
     async def detail(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)

@@ -33,6 +33,16 @@ export class Routes {
     return (await this.get(BASE)).runs ?? [];
   }
 
+  /**
+   * What is known of the runs after so many seconds, and how many are still being read: of thousands that no server has
+   * seen yet, the newest come first.
+   * @param {number} seconds @returns {Promise<{ runs: Summary[], unread: number }>}
+   */
+  async listWithin(seconds) {
+    const { runs = [], unread = 0 } = await this.get(`${BASE}?within=${seconds}`);
+    return { runs, unread };
+  }
+
   /** @param {string} run @returns {Promise<Detail>} */
   detail(run) {
     return this.get(place(run));

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -107,6 +108,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
                 group=group,
                 max_steps=options.max_steps,
                 cache_seconds=options.cache_seconds,
+                start_seconds=time.monotonic() - options.began,
                 profile_steps=options.profile,
                 require_state=options.command == "resume",
                 embed_workflow=options.embed_workflow,

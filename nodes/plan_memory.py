@@ -9,12 +9,11 @@ from comfy_api.latest import io
 from ..wan_core.cache import CacheSet
 from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.load import ModelPlan
-from ..wan_core.lora import LoraConfig, check_peft
+from ..wan_core.lora import LoraConfig
 from ..wan_core.placement import Room
 from ..wan_core.run import MemoryPlan, job_on_clips, plan_here, plan_memory, plan_sentences, with_expert
 from ..wan_core.train import TrainConfig, settings_of_expert
 from .bridge import folders
-from .bridge.door import answer_of
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, SettingsHandle, WanCache, WanSettings, WanTrainModel
 from .bridge.widgets import check_menus, searched_as, widget
 
@@ -45,11 +44,6 @@ class PlanMemory(io.ComfyNode):
                 io.Boolean.Output(display_name="fits", tooltip="Whether it fits into what is free now."),
             ],
         )
-
-    @classmethod
-    async def validate_inputs(cls, model: object = None) -> bool | str:
-        """Refuses before clips are encoded for an hour. Names an input, because ComfyUI asks only about such."""
-        return await answer_of(check_peft)
 
     @classmethod
     def execute(

@@ -15,10 +15,8 @@ from ..wan_core.audit import REPORT_FILE, AuditConfig, read_report
 from ..wan_core.errors import ConfigError
 from ..wan_core.events import Event, Stage
 from ..wan_core.files import atomic_write_json
-from ..wan_core.lora import check_peft
 from ..wan_core.run import DataConfig, RunConfig
 from .bridge import folders
-from .bridge.door import answer_of
 from .bridge.interrupts import CancelButton, InterruptProcessingException
 from .bridge.progress import NodeProgress
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
@@ -59,11 +57,6 @@ class PrecisionAudit(io.ComfyNode):
         )
 
     @classmethod
-    async def validate_inputs(cls, model: object = None) -> bool | str:
-        """Refuses before clips are encoded for an hour. Names an input, because ComfyUI asks only about such."""
-        return await answer_of(check_peft)
-
-    @classmethod
     def execute(
         cls,
         model: ModelHandle,
@@ -72,7 +65,6 @@ class PrecisionAudit(io.ComfyNode):
         timesteps: int = AuditConfig.timesteps,
         alone: bool = AuditConfig.alone,
     ) -> io.NodeOutput:
-        check_peft()
         if model.plan.low_noise_file:
             raise ConfigError("Precision Audit measures one model. Set low_noise_model of Load Wan Model to none.")
         config = AuditConfig(clips=clips, timesteps=timesteps, alone=alone)

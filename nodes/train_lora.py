@@ -8,7 +8,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..wan_core.files import file_identity, safe_name
-from ..wan_core.lora import LoraConfig, check_peft
+from ..wan_core.lora import LoraConfig
 from ..wan_core.run import (
     DataConfig,
     check_adapters,
@@ -129,7 +129,6 @@ class TrainLoRA(io.ComfyNode):
                 safe_name(run_name, "run_name")
             if (trackers := folders.user_trackers_file()).is_file():
                 ServerSettings.read(trackers)
-            check_peft()
 
         return await answer_of(check)
 
@@ -188,7 +187,6 @@ class TrainLoRA(io.ComfyNode):
         steps_this_queue: int = 0,
         blocks_to_swap: int = TrainConfig.blocks_to_swap,
     ) -> io.NodeOutput:
-        check_peft()
         asked = AskedJob(
             model,
             settings,

@@ -65,7 +65,6 @@ def test_pictures_of_the_readme_are_in_the_registry_archive() -> None:
 
 
 def test_the_floors_that_sentences_name_are_those_of_the_requirements(pyproject: dict[str, Any]) -> None:
-    assert packages.PEFT in pyproject["project"]["dependencies"]
     floor = ".".join(str(number) for number in packages.PYTHON_FLOOR)
     assert pyproject["project"]["requires-python"] == f">={floor}"
     floor = ".".join(str(number) for number in packages.TORCH_FLOOR)

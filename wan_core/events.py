@@ -49,7 +49,7 @@ class Stage(Event):
 
     name: ClassVar[str] = "stage"
     stage: str
-    """load, train, evaluate, sample, save, audit, done"""
+    """start (said in ComfyUI, before the worker), load, train, evaluate, sample, save, audit, done"""
     done: int = 0
     total: int = 0
     detail: str = ""
@@ -61,7 +61,7 @@ class StageEnded(Event):
 
     name: ClassVar[str] = "stage_ended"
     stage: str
-    """cache (in ComfyUI, before the worker), load, evaluate, sample, save"""
+    """cache (in ComfyUI, before the worker), start (of the process, with its imports), load, evaluate, sample, save"""
     seconds: float
     step: int
     """optimizer steps done then"""

@@ -32,6 +32,7 @@ __all__ = ["NodeProgress", "current_prompt_id", "graph_of", "is_running"]
 STATUS_EVENT = "wan_trainer.status"
 _MIN_INTERVAL_S = 0.25
 _STAGES = {
+    "start": "starting the engine",
     "load": "loading weights",
     "train": "training",
     "evaluate": "measuring the evaluation loss",

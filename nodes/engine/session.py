@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ...wan_core.errors import ExitCode, OutOfMemory, TrainingError, WanTrainerError
-from ...wan_core.events import DecodeWanted, Event
+from ...wan_core.events import DecodeWanted, Event, Stage
 from ...wan_core.files import confine
 from ...wan_core.video import VideoProcess, measure_clip
 from ...wan_core.words import logger
@@ -46,6 +46,7 @@ def run_engine(
 
     Buttons pressed on `live` steer the worker.
     """
+    progress.on_event(Stage(stage="start"))
     free_comfyui_memory()
     arguments = [command, str(directory), "--controlled", "--roots", str(folders.roots_file()), *options]
     with (

@@ -26,12 +26,13 @@ from .answers import HEADERS, Doors, Handler, answering, as_json, as_json_text, 
 from .clip import send_clip
 from .desktop import open_folder
 from .guard import check_local
-from .listing import DAMAGED, all_summaries
+from .listing import all_summaries
 from .plan import NO_PLAN, Planner
 from .refusal import Refused
 from .removal import delete_run
-from .run_folders import find_run, line_number
+from .run_folders import find_run, line_number, patience_of
 from .samples import find_sample
+from .seen_runs import DAMAGED
 from .settings_files import SETTINGS_LIMIT, graph_of
 from .summary import detail
 
@@ -45,6 +46,7 @@ _PACK = "{pack}" if set("{}") & set(_FOLDER) else _FOLDER
 _HELP = f"/extensions/{_PACK}/docs/{PREFIX}{{page:[A-Za-z0-9]+(?:/[A-Za-z-]+)?[.]md}}"
 """where the page looks for the help of a node under its second id"""
 _OPEN_FILES = 64
+_SKETCH_S = 0.1
 _LOG_BYTES, _LOG_LINES = 32 << 10, 200
 _LONGEST_PLAIN = 16
 """no token is as short"""
@@ -109,9 +111,11 @@ class RunRoutes:
         page = request.match_info["page"]
         return web.Response(status=302, headers={**HEADERS, "Location": "../" * page.count("/") + page})
 
-    async def all_runs(self, _request: web.Request) -> web.StreamResponse:
-        found = await asyncio.to_thread(lambda: all_summaries(self.runs(), self.live, self.loras()))
-        return as_json({"version": 1, "runs": found})
+    async def all_runs(self, request: web.Request) -> web.StreamResponse:
+        within_s = patience_of(request.query)
+        told = lambda: all_summaries(self.runs(), self.live, self.loras(), within_s)  # noqa: E731
+        found, unread = await asyncio.to_thread(told)
+        return as_json({"version": 1, "runs": found, **({} if within_s is None else {"unread": unread})})
 
     async def detail(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)
@@ -121,8 +125,10 @@ class RunRoutes:
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         line = line_number(request.query.get("since", "0"))
         pages = self._pages_of(await self._find(request))
-        is_whole = line == 0 and "condensed" in request.query
-        return as_json_text(await asyncio.to_thread(_condensed_text if is_whole else _page_text, pages, line))
+        within_s = patience_of(request.query)
+        if line == 0 and "condensed" in request.query:
+            return as_json_text(await asyncio.to_thread(_condensed_text, pages, within_s))
+        return as_json_text(await asyncio.to_thread(_page_text, pages, line))
 
     async def log(self, request: web.Request) -> web.StreamResponse:
         """The end of log.txt, without paths."""
@@ -227,16 +233,27 @@ async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
         raise Refused(409, f"The files of run {directory.name} are damaged. Restore them, or delete the run.") from None
 
 
-def _condensed_text(pages: MetricsHistory, line: int) -> str:
-    """A run that one page tells is told in full; of a longer one, what is shown of it."""
-    if pages.count() <= LINES_PER_PAGE:
-        return _page_text(pages, line)
-    lines, told = pages.condensed()
+def _condensed_text(pages: MetricsHistory, within_s: float | None) -> str:
+    """A run that one page tells is told in full; of a longer one, what is shown of it.
+
+    Where that is not known within `within_s`, a sketch of it: `sketch` is the number of lines it was drawn from.
+    """
+    whole = pages.condensed() if within_s is None else pages.condensed_within(within_s)
+    if whole is None:
+        seen, told = pages.sketch(_SKETCH_S)
+        return to_text({"version": 1, "next": 0, "records": [], "condensed": _shown(told), "sketch": seen})
+    lines, told = whole
+    if lines <= LINES_PER_PAGE:
+        return _page_text(pages, 0)
     records = _cleaned(told.pop("records"))
+    return to_text({"version": 1, "next": lines, "records": records, "condensed": _shown(told)})
+
+
+def _shown(told: dict[str, Any]) -> dict[str, Any]:
     told["newest"] = next(iter(_cleaned([told["newest"]] if told["newest"] else [])), None)
     for curves in ("losses", "evaluations", "stages"):
         told[curves] = {scrubbed(name): values for name, values in told[curves].items()}
-    return to_text({"version": 1, "next": lines, "records": records, "condensed": told})
+    return told
 
 
 def _page_text(pages: MetricsHistory, line: int) -> str:

@@ -10,31 +10,36 @@ from ...wan_core.errors import WanTrainerError
 from ..engine.live_runs import LiveRuns
 from ..runs.publish import published
 from .run_folders import list_runs
-from .seen_runs import SEEN
+from .seen_runs import DAMAGED, SEEN
 from .summary import summary
 
-__all__ = ["DAMAGED", "all_summaries"]
+__all__ = ["all_summaries"]
 
-DAMAGED = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, KeyError)
-"""what reading files may raise that hold JSON of another shape than ours"""
 _LONGEST = 200
 """of a setting that is told"""
 
 
-def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> list[dict[str, Any]]:
-    """Returns SUMMARY of every run that can be read, the live and newest first, each with its own `settings`."""
+def all_summaries(
+    runs: Path, live: LiveRuns, loras: Path, within_s: float | None = None
+) -> tuple[list[dict[str, Any]], int]:
+    """Returns SUMMARY of every run that can be read, the live and newest first, each with its own `settings`.
+
+    With `within_s` of those that were read by then, and how many are still being read.
+    """
     found: list[dict[str, Any]] = []
     there = published(loras)
     SEEN.open(runs)
-    for run_id, directory in list_runs(runs):
+    told, unread = SEEN.told([directory for _, directory in list_runs(runs)], within_s)
+    for directory, seen in told.items():
         try:
-            seen = SEEN.of(directory)
-            found.append({**summary(directory, live.get(run_id), loras, there, seen), "settings": seen.settings})
+            about = summary(directory, live.get(directory.name), loras, there, seen)
         except (WanTrainerError, OSError, *DAMAGED):
-            continue  # a folder of another version, a damaged one, or one that is being deleted
-    SEEN.keep(runs, [told["id"] for told in found])
+            continue  # one that is being deleted
+        found.append({**about, "settings": seen.settings})
+    if not unread:
+        SEEN.keep(runs, [told["id"] for told in found])
     _keep_differences(found)
-    return sorted(found, key=lambda s: (s["live"], s["updated"]), reverse=True)
+    return sorted(found, key=lambda s: (s["live"], s["updated"]), reverse=True), unread
 
 
 def _keep_differences(found: list[dict[str, Any]]) -> None:

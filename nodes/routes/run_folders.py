@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...wan_core.errors import ConfigError
 from ...wan_core.files import FileError, confine, safe_name
 from .refusal import Refused
 
-__all__ = ["find_run", "line_number", "list_runs"]
+__all__ = ["find_run", "line_number", "list_runs", "patience_of"]
 
 _NO_RUN = "There is no such run."
 
@@ -64,6 +65,16 @@ def line_number(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise Refused(400, "since must be a line number, 0 or more.")
     return int(text)
+
+
+def patience_of(query: Mapping[str, str]) -> float | None:
+    """The seconds an answer may take, `within` of a query; None where it waits for everything."""
+    text = query.get("within")
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,2}(\.\d{1,3})?", text):
+        raise Refused(400, "within must be a number of seconds, as 0.2.")
+    return float(text)
 
 
 def _is_run(directory: Path) -> bool:

@@ -2,7 +2,8 @@
 
 Kept in memory, and in one file beside the runs, so that a server that has just started tells of thousands of runs
 without opening them. A run whose files have other marks is read again, and the file as a whole counts only for the
-version of the pack that wrote it.
+version of the pack that wrote it. Runs nobody has seen are read in a thread, the newest first: whoever asks need not
+wait for all of them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import functools
 import json
 import os
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,18 @@ from ...wan_core.files import FileError, atomic_write_bytes, confine, file_mark,
 from ...wan_core.metrics import MetricsTail, finite, read_measured, read_tail, whole
 from ...wan_core.run import RunConfig, read_run, read_status
 from ...wan_core.train import SaveStore
+from ...wan_core.words import logger
 from ..runs.publish import lora_experts
 from ..runs.scrub import scrubbed
 from ..runs.seen_folder import index_file
 from .samples import newest_preview
 
-__all__ = ["SEEN", "SeenRun"]
+__all__ = ["DAMAGED", "SEEN", "SeenRun"]
+
+_log = logger(__name__)
+
+DAMAGED = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, KeyError)
+"""what reading files may raise that hold JSON of another shape than ours"""
 
 Marks = tuple[tuple[int, ...], ...]
 
@@ -97,16 +105,15 @@ class SeenRuns:
         self._opened: set[Path] = set()
         self._unkept: dict[Path, int] = {}
         self._lock = threading.Lock()
+        self._reader: _Reader | None = None
         self.reads = 0
         """how many runs were read from their own files"""
 
     def of(self, directory: Path) -> SeenRun:
         """Returns what the files of the run say now. Raises WanTrainerError for no run."""
-        name, marks = str(directory), tuple(_mark(directory, name) for name in _TOLD)
-        with self._lock:
-            known = self._known.get(name)
-        if known is not None and known[0] == marks:
-            return known[1]
+        name, marks = str(directory), _marks(directory)
+        if (known := self._known_at(name, marks)) is not None:
+            return known
         found = _read(directory, marks)
         with self._lock:
             self.reads += 1
@@ -116,6 +123,46 @@ class SeenRuns:
             while len(self._known) > _MOST:
                 self._known.popitem(last=False)
         return found
+
+    def told(self, directories: Iterable[Path], within_s: float | None = None) -> tuple[dict[Path, SeenRun], int]:
+        """Returns what the files of these runs say, and of how many it is not known yet.
+
+        Without `within_s` that is none; else reading goes on when these seconds are over. Damaged runs are left out.
+        """
+        until = None if within_s is None else time.monotonic() + within_s
+        found: dict[Path, SeenRun] = {}
+        unread: dict[Path, Marks] = {}
+        for directory in directories:
+            marks = _marks(directory)
+            known = self._known_at(str(directory), marks)
+            if known is None:
+                unread[directory] = marks
+            else:
+                found[directory] = known
+        while unread:
+            reader = self._reading(unread)
+            reader.join(None if until is None else max(0.0, until - time.monotonic()))
+            for directory in [one for one in unread if one in reader.outcome]:
+                del unread[directory]
+                if (seen := reader.outcome[directory]) is not None:
+                    found[directory] = seen
+            if until is not None and time.monotonic() >= until:
+                break
+        return found, len(unread)
+
+    def _known_at(self, name: str, marks: Marks) -> SeenRun | None:
+        with self._lock:
+            known = self._known.get(name)
+        return known[1] if known is not None and known[0] == marks else None
+
+    def _reading(self, unread: dict[Path, Marks]) -> _Reader:
+        """Returns the thread that reads, which may have begun with others; one for these where none does."""
+        with self._lock:
+            if self._reader is None or not self._reader.is_alive():
+                newest = sorted(unread, key=lambda one: max((mark[1] for mark in unread[one] if mark), default=0))
+                self._reader = _Reader(newest[::-1], self.of)
+                self._reader.start()
+            return self._reader
 
     def open(self, runs: Path) -> None:
         """Learn what the file beside the runs says of them, once; nothing where it is damaged or foreign."""
@@ -144,7 +191,30 @@ class SeenRuns:
 
     def forget(self) -> None:
         """Be as a server that has just started."""
+        if self._reader is not None:
+            self._reader.join()
         self.__init__()
+
+
+class _Reader(threading.Thread):
+    """Reads runs one after the other."""
+
+    def __init__(self, directories: Sequence[Path], read: Callable[[Path], SeenRun]) -> None:
+        super().__init__(name="wan-trainer-runs", daemon=True)
+        self._directories, self._read = directories, read
+        self.outcome: dict[Path, SeenRun | None] = {}
+        """of those that were read so far; None for a damaged one"""
+
+    def run(self) -> None:
+        for directory in self._directories:
+            seen = None
+            try:
+                seen = self._read(directory)
+            except (WanTrainerError, OSError, *DAMAGED):
+                pass  # a folder of another version, a damaged one, or one that is being deleted
+            except Exception:
+                _log.exception("run %s cannot be listed", directory.name)
+            self.outcome[directory] = seen
 
 
 SEEN = SeenRuns()
@@ -199,6 +269,10 @@ def _names_of_settings() -> list[str]:
     from ...wan_core.train import TrainConfig
 
     return [*LoraConfig().to_dict(), *TrainConfig().to_dict()]
+
+
+def _marks(directory: Path) -> Marks:
+    return tuple(_mark(directory, name) for name in _TOLD)
 
 
 def _mark(directory: Path, name: str) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ _ABSOLUTE = r"""(?<![\w.~/+%})])/(?:[^/\s"'<>|]+/)+[^/\s"'<>|]*"""
 _LINK = r"""https?://(?:(?!{home}|[=:](?:/home/|/Users/|/root\b|/mnt/|/media/|file:|[A-Za-z]:[\\/]))[^\s"'<>`|\\,;])*"""
 _SENTENCE = re.compile(r"[ ](?:(?:do|does|is|are|was|has|have|can|could)[ ]not?\b|cannot\b|is[ ]full\b)|[).,;:!?\]}]+$")
 """what goes on after the last part of a path"""
+_SHORT = 80
 _NAMES_OF_NOBODY = frozenset(
     {"root", "user", "users", "home", "ubuntu", "admin", "administrator", "runner", "comfyui", "workspace"}
     | {"models", "input", "output", "wan_trainer"}
@@ -46,20 +47,24 @@ def scrubbed(graph: Any) -> Any:
 
     Keys are texts too; two that become the same are numbered. What stands under the name of a secret is one.
     """
+    return _scrubbed(graph, os.path.expanduser("~"))
+
+
+def _scrubbed(graph: Any, home: str) -> Any:
     if isinstance(graph, dict):
-        return _scrubbed_dict(graph)
+        return _scrubbed_dict(graph, home)
     if isinstance(graph, list | tuple):
-        return [scrubbed(value) for value in graph]
-    return _scrubbed_text(graph) if isinstance(graph, str) else graph
+        return [_scrubbed(value, home) for value in graph]
+    return _scrubbed_text(graph, home) if isinstance(graph, str) else graph
 
 
-def _scrubbed_dict(graph: dict[Any, Any]) -> dict[str, Any]:
+def _scrubbed_dict(graph: dict[Any, Any], home: str) -> dict[str, Any]:
     clean: dict[str, Any] = {}
     for key, value in graph.items():
         if key == "is_changed":
             continue
         is_secret = isinstance(value, str) and value and announces_a_secret(str(key))
-        clean[_unused(_scrubbed_text(str(key)), clean)] = SECRET if is_secret else scrubbed(value)
+        clean[_unused(_scrubbed_text(str(key), home), clean)] = SECRET if is_secret else _scrubbed(value, home)
     return clean
 
 
@@ -71,8 +76,16 @@ def _unused(key: str, taken: dict[str, Any]) -> str:
     return name
 
 
-def _scrubbed_text(text: str) -> str:
-    return _paths(os.path.expanduser("~")).sub(_without_path, without_secrets(text))
+def _scrubbed_text(text: str, home: str) -> str:
+    return (
+        _scrubbed_short(text, home) if len(text) <= _SHORT else _paths(home).sub(_without_path, without_secrets(text))
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _scrubbed_short(text: str, home: str) -> str:
+    """Names and values of settings: thousands of runs have the same few hundred of them."""
+    return _paths(home).sub(_without_path, without_secrets(text))
 
 
 @functools.lru_cache(maxsize=4)

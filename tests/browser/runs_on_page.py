@@ -64,6 +64,8 @@ class Runs:
         self.posted: list[tuple[str, dict[str, str], Any]] = []
         self.asked: list[str] = []
         self.deny: str = ""
+        self.unread = 0
+        """how many of the oldest runs are still being read"""
         self._open: list[Any] = []
         self.log = "".join(f"step {n}/150{f'  {n} of its rows' * (n % 4) * 5}\n" for n in range(40, 64))
         self.log += "step 64/150  loss 0.4711"
@@ -139,7 +141,8 @@ class Runs:
             route.fulfill(status=202, json={"sent": True})
         elif not parts:
             newest = sorted(self.summaries.values(), key=lambda s: -s["updated"])
-            route.fulfill(json={"version": 1, "runs": newest})
+            told = newest[: len(newest) - self.unread]
+            route.fulfill(json={"version": 1, "runs": told, "unread": self.unread})
         elif parts[0] not in self.summaries:
             route.fulfill(status=404, json={"error": "There is no such run."})
         elif len(parts) == 1:

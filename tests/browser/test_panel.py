@@ -454,6 +454,29 @@ END_BEFORE_A_FRAME = """button => {
 }"""
 
 
+def test_a_tab_says_how_many_runs_are_still_read_and_fills_in(shared: Canvas) -> None:
+    page = shared.page
+    page.bring_to_front()
+    runs = sweep(page, 5)
+    if not page.locator(".wan-runs").is_visible():
+        page.locator(TAB).first.click()
+    page.get_by_role("button", name="Refresh").click()
+    page.get_by_text("5 runs", exact=True).wait_for()
+    page.locator(".wan-run-name input").last.press("Space")
+    legend = page.locator(".wan-runs .wan-legend li")
+    legend.first.wait_for()
+    runs.unread = 2
+    page.get_by_role("button", name="Refresh").click()
+    page.get_by_text("2 more runs are being read.").wait_for()
+    page.get_by_text("3 runs", exact=True).wait_for()
+    assert legend.count() == 1, "one that is not read yet is not gone"
+    runs.unread = 0
+    page.get_by_text("5 runs", exact=True).wait_for()  # nobody asked again
+    assert not page.get_by_text("more runs are being read.").is_visible()
+    page.locator(".wan-run-name input").last.press("Space")
+    runs.leave(page)
+
+
 @pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
 def test_two_thousand_runs_are_found_compared_and_saved_with_keys_alone(shared: Canvas) -> None:
     """The frontend gives the tab an empty element, all in it is ours: one is enough."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +70,48 @@ def test_only_what_changed_is_read_again_for_the_list(
     told = {run["id"]: run for run in again}
     assert {name for name in told if told[name] != by_id[name]} == {"run_0010", "run_0011"}
     assert (told["run_0010"]["state"], told["run_0011"]["step"]) == ("failed", 2)
+
+
+def test_a_list_that_may_not_take_long_says_how_many_runs_are_still_read_and_fills_in(
+    routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(routes.runs)
+    for number in range(30):
+        write_run(routes.runs, f"run_{number:02d}")
+    newest = routes.runs / "run_07" / "metrics.jsonl"
+    os.utime(newest, ns=(2**62, 2**62))
+    (routes.runs / "damaged").mkdir()
+    (routes.runs / "damaged" / "run.json").write_text("{")
+    module = our_module(pack_nodes, "routes.seen_runs")
+    module.SEEN.forget()
+    whole = routes.get("/runs").data
+    assert len(whole["runs"]) == 30
+
+    read, reading, may_go_on = module._read, threading.Event(), threading.Event()
+
+    def slowly(directory: Path, marks: Any) -> Any:
+        reading.set()
+        assert may_go_on.wait(30)
+        return read(directory, marks)
+
+    monkeypatch.setattr(module, "_read", slowly)
+    module.SEEN.forget()
+    shutil.rmtree(routes.runs / "_seen")
+    first = routes.get("/runs?within=0").data
+    assert (first["runs"], first["unread"]) == ([], 31)
+    assert reading.wait(30), "it is read on without being asked"
+    assert not (routes.runs / "_seen").exists(), "what is known of some is not kept as what is known of all"
+    may_go_on.set()
+    told, asked = first, 0
+    while told["unread"]:
+        told, asked = routes.get("/runs?within=0.05").data, asked + 1
+        assert len(told["runs"]) + told["unread"] in (30, 31)
+        assert asked < 1000
+    assert told == {**whole, "unread": 0}
+    assert module.SEEN._reader._directories[0].name == "run_07", "the newest first"
+    assert module.SEEN.reads == 30
+    for wrong in ("", "x", "-1", "1e3", "nan"):
+        assert routes.get(f"/runs?within={wrong}").status == 400, wrong
 
 
 def test_the_file_beside_the_runs_is_believed_only_where_it_is_ours(

@@ -72,6 +72,7 @@ LINES = json.loads(Path(__file__).with_name("status_lines.json").read_text(encod
 STEP: dict[str, Any] = {"lr": 1e-4, "grad_norm": 1.0, "seconds": 2.5, "expert": "auto", "timestep_mean": 500.0}
 
 EVENTS: list[Event] = [
+    Stage(stage="start"),
     Stage(stage="load", done=50, total=300),
     Stage(stage="train", done=2, total=40),
     Stage(stage="evaluate"),

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -472,6 +473,36 @@ def test_a_run_in_use_is_not_deleted(routes: RouteServer, pack_nodes: dict[str, 
     assert answer.status == 409
     assert "another process" in answer.data["error"]
     assert {k: v for k, v in loose(routes.runs).items() if not k.endswith(".lock")} == before
+
+
+def test_a_long_run_that_may_not_take_long_is_sketched_while_it_is_read(
+    routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = routes.get("/runs/cat/metrics?since=0").data
+    assert routes.get("/runs/cat/metrics?since=0&condensed=1&within=9").data == short
+    with (routes.runs / "cat" / "metrics.jsonl").open("a") as file:
+        file.writelines(to_line(step_done(step, 9000)) for step in range(5, 9001))
+    may_go_on = threading.Event()
+    history = our_module(pack_nodes, "routes.handlers").MetricsHistory
+    read = history.condensed
+
+    def slowly(pages: Any) -> Any:
+        assert may_go_on.wait(30)
+        return read(pages)
+
+    monkeypatch.setattr(history, "condensed", slowly)
+    told = routes.get("/runs/cat/metrics?since=0&condensed=1&within=0.01").data
+    assert (told["next"], told["records"]) == (0, [])
+    assert told["condensed"]["newest"]["step"] == 9000
+    assert 1000 < told["sketch"] <= 9100
+    assert len(told["condensed"]["losses"]["auto"]["buckets"]) > 500
+    again = routes.get("/runs/cat/metrics?since=0&condensed=1&within=0").data
+    assert again["sketch"] == told["sketch"], "one thread reads it, however often it is asked for"
+    assert [thread.name for thread in threading.enumerate()].count("wan-trainer-history") == 1
+    may_go_on.set()
+    whole = routes.get("/runs/cat/metrics?since=0&condensed=1&within=30").data
+    assert whole == routes.get("/runs/cat/metrics?since=0&condensed=1").data
+    assert "sketch" not in whole
 
 
 def test_a_long_run_is_told_condensed_to_who_asks_and_deleted_with_what_was_kept_of_it(

@@ -1,6 +1,6 @@
 """Processes forked from one that has done the imports already: real processes, ten times as fast. POSIX only.
 
-Run as a script it is the server. What it imports is the engine with torch and peft (the fixture `server`; the ranks
+Run as a script it is the server. What it imports is the engine with torch (the fixture `server`; the ranks
 that a forked controller starts are forked from it in turn, forked_ranks.py), or a ComfyUI (`comfy_script`).
 """
 
@@ -31,7 +31,6 @@ RunCommand = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def import_engine() -> None:
     sys.path[0] = str(ROOT)
-    import peft  # noqa: F401
     import torch
 
     import wan_core.__main__

@@ -72,8 +72,7 @@ def _give_back() -> None:
 
 
 if __name__ == "__main__":
-    import peft  # noqa: F401  once for both
-    import torch  # noqa: F401
+    import torch  # noqa: F401  once for both
 
     for mode in sys.argv[2:]:
         child = os.fork()

@@ -1,4 +1,4 @@
-"""Engine workers of a ComfyUI under test, forked from a process that has imported torch and peft: the same code, the
+"""Engine workers of a ComfyUI under test, forked from a process that has imported torch: the same code, the
 same pipes, signals and exit codes, without the five seconds of imports each. POSIX only.
 
     with PreforkedEngine(folder) as engine:
@@ -63,7 +63,6 @@ def serve(place: str) -> None:
     sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != DOOR.parent]
     sys.path.insert(0, str(ROOT))
     gc.disable()  # what is imported stays
-    import peft  # noqa: F401
     import torch
 
     import wan_core.__main__

@@ -10,6 +10,7 @@ import argparse
 import logging
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import NoReturn
@@ -33,7 +34,7 @@ __all__ = ["main"]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    out = private_stdout()
+    out, began = private_stdout(), time.monotonic()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     quieten_libraries()
     emit = terminal_emitter(out) if out.isatty() else emitter(out)
@@ -42,10 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
         let_segments_grow(os.environ, torch=version_of("torch"))
         words = sys.argv[1:] if arguments is None else arguments
         if words == [SPARE]:
-            words = words_once_told()
+            words, began = words_once_told(), time.monotonic()
         if words is None:
             return ExitCode.DONE
-        options = _parser().parse_args(words)
+        options = _parser().parse_args(words, argparse.Namespace(began=began))
         return options.run(options, emit, out)
     except KeyboardInterrupt:
         print("Ended at once; saved steps stand.", file=sys.stderr)

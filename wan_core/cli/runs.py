@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -76,10 +77,11 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     with first_import("torch"):
         from ..run import read_run
+        from ..run.train_job import run_job
+        from ..train import MEETING, join_group
 
     directory = run_directory(options.run_path)
     _return_freed_memory()
-    from ..train import MEETING, join_group
 
     is_rank = "LOCAL_RANK" in os.environ
     under_torchrun = is_rank and MEETING not in os.environ
@@ -89,8 +91,6 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
         from ..run.ranks import start_ranks
 
         return start_ranks(directory, ranks, options, lines_of(emit) if _out.isatty() else _out)
-    from ..run.train_job import run_job
-
     group = join_group()
     if under_torchrun:
         settle_ranks(directory, roots_of(options), options.set, group)
@@ -108,6 +108,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
                 group=group,
                 max_steps=options.max_steps,
                 cache_seconds=options.cache_seconds,
+                start_seconds=time.monotonic() - options.began,
                 profile_steps=options.profile,
                 require_state=options.command == "resume",
                 embed_workflow=options.embed_workflow,
@@ -198,8 +199,7 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
 
     pipe = PipeControl(os.dup(0), signals=signals) if steered else None
     control = pipe or SignalControl(signals=signals)
-    with first_import("peft"):
-        import_libraries()
+    import_libraries()
     if pipe:
         pipe.listen()
     return control

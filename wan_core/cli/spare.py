@@ -46,10 +46,9 @@ def _import_training() -> Exception | None:
     """Returns what kept a library from being imported; None where all of them are."""
     try:
         with first_import("torch"):
+            from ..load import import_libraries
             from ..run import train_job  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        from ..load import import_libraries
 
-        with first_import("peft"):
             import_libraries()
     except Exception as error:
         return error

@@ -20,7 +20,6 @@ from ..lora import (
     LoraSource,
     act_on,
     adapters_of,
-    check_peft,
     check_start,
     check_targets,
     inject_lora,
@@ -51,8 +50,6 @@ __all__ = [
 def import_libraries() -> None:
     """Import every library of compiled code that building and saving a model takes."""
     import safetensors.torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
-    check_peft()
 
 
 def materialize(

@@ -1,4 +1,4 @@
-"""Choosing targets, injecting adapters with PEFT, the adapter weights as plain tensors, LoRA files of every trainer."""
+"""Choosing targets, injecting adapters, the adapter weights as plain tensors, LoRA files of every trainer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from .inject import (
     adapted_modules,
     adapter_parameters,
     adapters_of,
-    check_peft,
     check_targets,
     count_values,
     exported,
@@ -38,7 +37,6 @@ __all__ = [
     "adapter_parameters",
     "adapters_of",
     "check_frozen",
-    "check_peft",
     "check_start",
     "check_targets",
     "count_values",

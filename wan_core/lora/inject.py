@@ -1,24 +1,22 @@
-"""Adapters by PEFT injection: float32 weights, matmuls in the layer's dtype, a start that names alone decide."""
+"""Puts adapters into a model: float32 weights, matmuls in the layer's dtype, a start that names alone decide."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DependencyError
+from ..errors import ConfigError
 from ..model import block_of
-from ..packages import PEFT, causes_of, version_of, why_not_imported
 from ..patterns import check_patterns
 from .config import LoraConfig
-from .linear_adapter import LinearAdapter, has_bias
+from .linear_adapter import AdaptedLinear, LinearAdapter, has_bias
 from .low_rank import DoraAdapter, LoraAdapter, RsLoraAdapter
-from .module_adapter import PEFT_NAME, ModuleAdapter
+from .module_adapter import ModuleAdapter
 from .norms import NormAdapter, norms_beside
 from .products import LohaAdapter, LokrAdapter
 from .rotation import OftAdapter
@@ -27,7 +25,6 @@ __all__ = [
     "adapted_modules",
     "adapter_parameters",
     "adapters_of",
-    "check_peft",
     "check_targets",
     "count_values",
     "exported",
@@ -60,10 +57,11 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
     kind, linears = _KINDS[config.kind], check_targets(model, config)
     norms = norms_beside(model, linears) if config.trains_norms else {}
     model.requires_grad_(False)
-    for (name, linear), layer in zip(linears.items(), _layers(config, linears), strict=True):
-        layer.base_layer = linear
-        rank, alpha = config.rank_of(name)
-        adapter = kind(name, layer, config, rank=kind.rank_for(linear, rank), alpha=alpha, dtype=dtype)
+    for name, linear in linears.items():
+        asked, alpha = config.rank_of(name)
+        rank = kind.rank_for(linear, asked)
+        layer = AdaptedLinear(linear, kind.layer_parts(linear, config, rank))
+        adapter = kind(name, layer, config, rank=rank, alpha=alpha, dtype=dtype)
         adapter.start(seed)
         _put(model, name, layer)
     for name, norm in norms.items():
@@ -181,46 +179,3 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
     finally:
         for adapter in adapters:
             adapter.bypassed = False
-
-
-def check_peft() -> None:
-    """Raises DependencyError with the package to blame and its pip line when adapters could not be injected here."""
-    _inject_by_peft()
-
-
-def _layers(config: LoraConfig, linears: Mapping[str, nn.Linear]) -> Iterable[Any]:
-    """Returns PEFT's layers of the linears, in their order, parameters without memory.
-
-    PEFT is shown plain linears of the sizes it shall adapt, and never a packed, placed or transposed one.
-    """
-    kind, inject = _KINDS[config.kind], _inject_by_peft()
-    alike: dict[tuple[int, float], dict[str, nn.Linear]] = {}
-    for name, linear in linears.items():
-        rank, alpha = config.rank_of(name)
-        size = kind.stand_in(linear)
-        alike.setdefault((kind.rank_for(linear, rank), alpha), {})[name] = nn.Linear(*size, device="meta")
-    layers: dict[str, nn.Module] = {}
-    for (rank, alpha), same in alike.items():
-        shown = nn.ModuleDict({str(number): linear for number, linear in enumerate(same.values())})
-        asked = kind.peft_config(config, rank, alpha)
-        asked.target_modules = r"\d+"
-        inject(asked, shown, adapter_name=PEFT_NAME, low_cpu_mem_usage=True)
-        layers |= zip(same, shown.values(), strict=True)
-    return [cast(Any, layers[name]) for name in linears]
-
-
-def _inject_by_peft() -> Any:
-    try:
-        import peft
-        from peft import inject_adapter_in_model
-        from peft.import_utils import is_torchao_available
-
-        if tuple(int(n) for n in peft.__version__.split(".")[:2]) < (0, 20):
-            raise ImportError("too old")  # cannot wrap quantized linears
-        is_torchao_available()  # raises for a torchao that is too old; PEFT itself asks only when a layer is wrapped
-    except Exception as error:  # peft, or a package that it or transformers imports, can break in many ways
-        names = ("torch", "peft", "transformers", "torchao", "torchvision")
-        found = causes_of(error)
-        versions = {name: version_of(name) for name in {*names, *(p for cause in found for p in cause.packages)}}
-        raise DependencyError(why_not_imported("Training a LoRA", PEFT, found, versions)) from error
-    return inject_adapter_in_model

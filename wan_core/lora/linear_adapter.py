@@ -1,13 +1,15 @@
 """The trained change of one linear, whatever its kind: begun, computed, held in bounds, and told to a file.
 
-PEFT makes the layer and its parameters; what is computed with them stands here and in the files of the kinds. A linear
-is (out, in), r the rank of its adapter; parameters are float32, their products run in the dtype of the layer's input.
+A layer of ours stands in the place of the linear. Its parameters are named and sized as PEFT's; what is computed with
+them stands here and in the files of the kinds. A linear is (out, in), r the rank of its adapter; parameters are
+float32, their products run in the dtype of the layer's input.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
-from types import MethodType
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -15,50 +17,64 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..flow import seeded_generator
+from ..model import untraced
 from ..model.unread import unread
 from .config import LoraConfig
 from .module_adapter import ModuleAdapter
 
-__all__ = ["BIAS", "LinearAdapter", "has_bias", "uniform"]
+__all__ = ["BIAS", "AdaptedLinear", "LinearAdapter", "has_bias", "uniform"]
 
 BIAS = "diff_b"
 """the trained change of a bias, as ComfyUI calls it"""
 
 
+class AdaptedLinear(nn.Module):
+    """Stands in the place of a linear: the linear, and the parts of its adapter beside it."""
+
+    adapter: LinearAdapter
+
+    def __init__(self, base: nn.Linear, parts: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.base_layer = base
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    # Methods of the layer and not of the adapter: torch 2.6 compiles none of something that is no module.
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """x (..., in) -> (..., out)."""
+        return self.adapter.forward(x, *args, **kwargs)
+
+    def unread(self, x: Tensor) -> Tensor:
+        """Does what `forward` does for the way back alone (`model/unread.py`)."""
+        return self.adapter.unread(x)
+
+
 class LinearAdapter(ModuleAdapter):
-    """Adapts one linear, and its bias where that is asked for. The layer in its place is PEFT's."""
+    """Adapts one linear, and its bias where that is asked for."""
 
     def __init__(
         self,
         name: str,
-        layer: nn.Module,
+        layer: AdaptedLinear,
         config: LoraConfig,
         *,
         rank: int,
         alpha: float,
         dtype: torch.dtype | None,
     ) -> None:
-        """`layer`: PEFT's, its parameters without values yet, with the linear as `base_layer`. `dtype`: see
-        `inject_lora`."""
+        """`layer`: the linear with `layer_parts`, which have no values yet. `dtype`: see `inject_lora`."""
         super().__init__(name, layer, config)
         self.rank, self.alpha, self.dtype = rank, alpha, dtype
         self._has_bias = config.trains_biases and has_bias(self.base)
         if self._has_bias:
             self.layer.diff_b = nn.Parameter(torch.zeros(self.base.out_features, device=self.base.weight.device))
-        # Of the layer and not of this object: torch 2.6 compiles no method of something that is no module.
-        self.layer.forward, self.layer.unread = MethodType(_forward, layer), MethodType(_unread, layer)
 
     # ---- what each kind says of itself
 
     @staticmethod
     @abstractmethod
-    def peft_config(config: LoraConfig, rank: int, alpha: float) -> Any:
-        """Returns PEFT's settings of one layer."""
-
-    @staticmethod
-    def stand_in(linear: nn.Linear) -> tuple[int, int]:
-        """Returns (in, out) of the linear that PEFT sizes the layer for."""
-        return linear.in_features, linear.out_features
+    def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
+        """Returns what lies beside the linear in its layer, as PEFT names and sizes it, without memory."""
 
     @staticmethod
     def rank_for(linear: nn.Linear, rank: int) -> int:
@@ -97,7 +113,7 @@ class LinearAdapter(ModuleAdapter):
         return (*self.parts, BIAS) if self._has_bias else self.parts
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """x (..., in) -> (..., out); the forward of PEFT's layer."""
+        """x (..., in) -> (..., out); the forward of the layer."""
         return self._changed(x, self.layer.base_layer(x, *args, **kwargs))
 
     def unread(self, x: Tensor) -> Tensor:
@@ -112,7 +128,7 @@ class LinearAdapter(ModuleAdapter):
             return changed
         offset = self.layer.diff_b.to(changed.dtype)
         if self.layer.training and self.config.module_dropout:
-            offset = offset * cast(Tensor, cast(Any, _present)(self.name, self.config.module_dropout)).to(offset)
+            offset = offset * _present(self.name, self.config.module_dropout).to(offset)
         return torch.add(changed, offset, alpha=self.strength)
 
     def compute_dtype(self, x: Tensor) -> torch.dtype:
@@ -132,9 +148,7 @@ class LinearAdapter(ModuleAdapter):
         rank_p, module_p = self.config.rank_dropout, self.config.module_dropout
         if not self.layer.training or not (rank_p or module_p):
             return None
-        return cast(Tensor, cast(Any, _kept)(self.name, count, rank_p, module_p)).to(
-            self.parameter(self.parts[0]).device
-        )
+        return _kept(self.name, count, rank_p, module_p).to(self.parameter(self.parts[0]).device)
 
     def without_bias(self, base: Tensor) -> Tensor:
         """Returns what the linear gives less its bias: W @ x."""
@@ -169,24 +183,16 @@ def uniform(shape: torch.Size, bound: float, *named: int | str) -> Tensor:
     return torch.rand(shape, generator=seeded_generator(*named)) * (2 * bound) - bound
 
 
-@torch.compiler.disable
 def _kept(name: str, count: int, rank_p: float, module_p: float) -> Tensor:
     """Returns (count,) on the CPU: 0 for what is dropped, else what keeps the mean of a rank or row."""
     drawn = torch.rand(count, generator=seeded_generator(torch.initial_seed(), "rank dropout", name)) >= rank_p
-    return drawn * _is_present(name, module_p) / (1 - rank_p)
+    return drawn * _present(name, module_p) / (1 - rank_p)
 
 
-def _is_present(name: str, module_p: float) -> Tensor:
+def _present(name: str, module_p: float) -> Tensor:
     """Returns (1,) on the CPU: False where a whole adapter is left out of this micro-step."""
     return torch.rand(1, generator=seeded_generator(torch.initial_seed(), "module dropout", name)) >= module_p
 
 
-_present = torch.compiler.disable(_is_present)
-
-
-def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return layer.adapter.forward(x, *args, **kwargs)
-
-
-def _unread(layer: Any, x: Tensor) -> Tensor:
-    return layer.adapter.unread(x)
+for _draw in ("_kept", "_present"):  # a graph would hold what was drawn once
+    untraced(sys.modules[__name__], _draw)

@@ -6,7 +6,6 @@ A is (r, in), B (out, r). A LoRA gives W + scale * B @ A. A DoRA gives each row 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from ..flow import seeded_generator
 from ..precision import product_without_bias, row_squares, values_of
 from .config import STARTS_IN_THE_WEIGHT, LoraConfig
 from .linear_adapter import LinearAdapter, uniform
+from .module_adapter import Weight, named
 
 __all__ = ["DoraAdapter", "LoraAdapter", "RsLoraAdapter"]
 
@@ -29,10 +29,12 @@ class LoraAdapter(LinearAdapter):
     parts = (_DOWN, _UP)
 
     @staticmethod
-    def peft_config(config: LoraConfig, rank: int, alpha: float) -> Any:
-        from peft import LoraConfig as PeftConfig
-
-        return PeftConfig(r=rank, lora_alpha=alpha, init_lora_weights=False)  # type: ignore[arg-type]
+    def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
+        down, up = (linear.in_features, rank), (rank, linear.out_features)
+        return {
+            _holder(part): named(nn.Linear(*size, bias=False, device="meta", dtype=torch.float32))
+            for part, size in ((_DOWN, down), (_UP, up))
+        }
 
     def start(self, seed: int) -> None:
         """A is Kaiming-uniform with a = sqrt(5), as PEFT and the LoRA paper's code start it, so within 1 / sqrt(in).
@@ -120,10 +122,9 @@ class DoraAdapter(LoraAdapter):
     parts = (_DOWN, _UP, _LENGTHS)
 
     @staticmethod
-    def peft_config(config: LoraConfig, rank: int, alpha: float) -> Any:
-        from peft import LoraConfig as PeftConfig
-
-        return PeftConfig(r=rank, lora_alpha=alpha, init_lora_weights=False, use_dora=True)  # type: ignore[arg-type]
+    def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
+        pair = LoraAdapter.layer_parts(linear, config, rank)
+        return pair | {_holder(_LENGTHS): named(Weight((linear.out_features,)))}
 
     def start(self, seed: int) -> None:
         """The lengths begin as those of the rows of W, and the pair as in a LoRA: so nothing changes."""
@@ -165,6 +166,10 @@ class DoraAdapter(LoraAdapter):
         """
         lengths = self.parameter(_LENGTHS).detach() * (self._base_squares.sqrt() / self.row_norms())
         return super().exported() | {"dora_scale": lengths[:, None]}
+
+
+def _holder(part: str) -> str:
+    return part.partition(".")[0]
 
 
 def principal_pair(linear: nn.Linear, rank: int, scale: float, directions: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from .config import LoraConfig
 
-__all__ = ["PEFT_NAME", "ModuleAdapter"]
+__all__ = ["ModuleAdapter", "Weight", "named"]
 
-PEFT_NAME = "default"
-"""what PEFT calls the one adapter of a layer"""
+_NAME = "default"
+"""what PEFT calls the one adapter of a layer, and so do we: names within a model are those people know"""
 
 
 class ModuleAdapter(ABC):
@@ -85,4 +85,24 @@ class ModuleAdapter(ABC):
         found = getattr(self.layer, holder)
         if isinstance(found, nn.Parameter):
             return self.layer, holder
-        return (found[PEFT_NAME], key) if key else (found, PEFT_NAME)
+        return (found[_NAME], key) if key else (found, _NAME)
+
+
+def named(part: nn.Module | tuple[int, ...]) -> nn.Module:
+    """Returns one part of an adapter as PEFT lays it into a layer; a shape becomes a parameter without memory."""
+    if isinstance(part, nn.Module):
+        return nn.ModuleDict({_NAME: part})
+    return nn.ParameterDict({_NAME: without_memory(part)})
+
+
+def without_memory(shape: tuple[int, ...]) -> nn.Parameter:
+    """Returns a float32 parameter of that shape, to be given values."""
+    return nn.Parameter(torch.empty(shape, device="meta", dtype=torch.float32))
+
+
+class Weight(nn.Module):
+    """A part whose parameter is called `weight`, and that is no linear."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.weight = without_memory(shape)

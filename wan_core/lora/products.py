@@ -16,8 +16,9 @@ from torch.nn import functional
 
 from ..model.autocast import without_autocast
 from .config import LoraConfig
-from .linear_adapter import LinearAdapter
+from .linear_adapter import AdaptedLinear, LinearAdapter
 from .low_rank import gaussian
+from .module_adapter import named
 
 __all__ = ["LohaAdapter", "LokrAdapter"]
 
@@ -29,19 +30,22 @@ class LokrAdapter(LinearAdapter):
     """W + scale * kron(w1, w2). w2 is w2_a @ w2_b, unless the rank is half of its size or more: then it is whole."""
 
     @staticmethod
-    def peft_config(config: LoraConfig, rank: int, alpha: float) -> Any:
-        from peft import LoKrConfig
+    def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
+        (wide1, wide2), (tall1, tall2) = (
+            _two_factors(size, config.lokr_factor) for size in (linear.in_features, linear.out_features)
+        )
+        first = {_FIRST: named((tall1, wide1))}
+        if 2 * rank >= max(tall2, wide2):
+            return first | {_SECOND: named((tall2, wide2))}
+        return first | {_TALL: named((tall2, rank)), _WIDE: named((rank, wide2))}
 
-        factor = config.lokr_factor or -1
-        return LoKrConfig(r=rank, alpha=alpha, decompose_factor=factor, init_weights=False)  # type: ignore[arg-type]
-
-    def __init__(self, name: str, layer: nn.Module, config: LoraConfig, **more: Any) -> None:
+    def __init__(self, name: str, layer: AdaptedLinear, config: LoraConfig, **more: Any) -> None:
         super().__init__(name, layer, config, **more)
         self.parts = (_FIRST, _SECOND) if self._is_whole else (_FIRST, _TALL, _WIDE)
 
     @property
     def _is_whole(self) -> bool:
-        return len(self.layer.lokr_w2) > 0
+        return hasattr(self.layer, _SECOND)
 
     @property
     def scale(self) -> float:
@@ -108,10 +112,9 @@ class LohaAdapter(LinearAdapter):
     parts = _LOHA
 
     @staticmethod
-    def peft_config(config: LoraConfig, rank: int, alpha: float) -> Any:
-        from peft import LoHaConfig
-
-        return LoHaConfig(r=rank, alpha=alpha, init_weights=False)  # type: ignore[arg-type]
+    def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
+        tall, wide = (linear.out_features, rank), (rank, linear.in_features)
+        return {part: named(size) for part, size in zip(_LOHA, (tall, wide, tall, wide), strict=True)}
 
     @property
     def multiplies(self) -> int:
@@ -144,6 +147,18 @@ class LohaAdapter(LinearAdapter):
     def shrink(self, ratio: Tensor) -> None:
         for part in _LOHA:
             self.parameter(part).mul_(ratio**0.25)
+
+
+def _two_factors(size: int, wanted: int) -> tuple[int, int]:
+    """Returns two numbers whose product is `size`, as LyCORIS and PEFT choose them.
+
+    `wanted` and what is left where it divides `size`, else the most even ones of which the smaller one is no larger
+    than `wanted`; 0 wants nothing.
+    """
+    if wanted and size % wanted == 0:
+        return wanted, size // wanted
+    smaller = max(n for n in range(1, math.isqrt(size) + 1) if size % n == 0 and n <= (wanted or size))
+    return smaller, size // smaller
 
 
 def _hadamard(tall1: Tensor, wide1: Tensor, tall2: Tensor, wide2: Tensor) -> Tensor:

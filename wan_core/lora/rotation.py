@@ -7,13 +7,13 @@ formula from a skew one: R = (I - Q) (I + Q)^-1, with Q begun at zero. The bias 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .config import LoraConfig
 from .linear_adapter import LinearAdapter
+from .module_adapter import Weight, named
 
 __all__ = ["OftAdapter"]
 
@@ -26,15 +26,9 @@ class OftAdapter(LinearAdapter):
     parts = (_SKEW,)
 
     @staticmethod
-    def peft_config(config: LoraConfig, rank: int, alpha: float) -> Any:
-        from peft import OFTConfig
-
-        return OFTConfig(r=0, oft_block_size=rank, init_weights=False, use_cayley_neumann=False)
-
-    @staticmethod
-    def stand_in(linear: nn.Linear) -> tuple[int, int]:
-        """PEFT turns inputs; what ComfyUI reads turns outputs. So PEFT sizes the layer for the linear transposed."""
-        return linear.out_features, linear.in_features
+    def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
+        """PEFT turns inputs; what ComfyUI reads turns outputs. So it is sized for the linear transposed."""
+        return {_SKEW.partition(".")[0]: named(Weight((linear.out_features // rank, rank * (rank - 1) // 2)))}
 
     @staticmethod
     def rank_for(linear: nn.Linear, rank: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +18,7 @@ from ..files import FileError, atomic_write_bytes, open_regular, read_json
 from .condensed import Condensed
 from .curves import whole_lines
 from .pages import MetricsPages
+from .sketch import sketch
 
 __all__ = ["MetricsHistory"]
 
@@ -32,6 +34,8 @@ class MetricsHistory(MetricsPages):
     def __init__(self, path: Path, kept: Path | None = None) -> None:
         self._kept = kept
         self._kept_lines = 0
+        self._reader: threading.Thread | None = None
+        self._starting = threading.Lock()
         super().__init__(path)
 
     def condensed(self) -> tuple[int, dict[str, Any]]:
@@ -47,6 +51,20 @@ class MetricsHistory(MetricsPages):
                     self._keep(file)
                 return self._lines, self._condensed.to_dict()
             return 0, Condensed().to_dict()
+
+    def condensed_within(self, seconds: float) -> tuple[int, dict[str, Any]] | None:
+        """Returns `condensed`, or None where reading the file takes longer; it is read on then."""
+        with self._starting:
+            if self._reader is None or not self._reader.is_alive():
+                self._reader = threading.Thread(target=self.condensed, name="wan-trainer-history", daemon=True)
+                self._reader.start()
+            reader = self._reader
+        reader.join(seconds)
+        return None if reader.is_alive() else self.condensed()
+
+    def sketch(self, within_s: float) -> tuple[int, dict[str, Any]]:
+        """Returns what `sketch` makes of the file, whoever reads it meanwhile."""
+        return sketch(self._path, within_s)
 
     def _forget(self) -> None:
         super()._forget()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .block import Constants
-from .compiled import check_compile
+from .compiled import PlainMode, check_compile, untraced
 from .conditioning import Conditioning, sent
 from .keeping import POLICIES, Policy
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
@@ -28,6 +28,7 @@ __all__ = [
     "LatentSpace",
     "Numerics",
     "Passage",
+    "PlainMode",
     "Policy",
     "Route",
     "WanShape",
@@ -44,4 +45,5 @@ __all__ = [
     "sdpa_choice",
     "sent",
     "tokens_by_layer",
+    "untraced",
 ]

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from .compiled import PlainMode
 from .names import UNREAD, current_name, listening
 from .offload import Offload
 
@@ -142,7 +143,7 @@ def _call(operator: Any, args: Any) -> _Call:
     return _Call(operator, tuple(tuple(x.shape) if isinstance(x, Tensor) else None for x in tree_leaves(args)))
 
 
-class _First(TorchDispatchMode):
+class _First(PlainMode):
     def __init__(self, kept: Kept, part: int) -> None:
         super().__init__()
         self._kept, self._part = kept, part
@@ -158,7 +159,7 @@ class _First(TorchDispatchMode):
         return result
 
 
-class _Again(TorchDispatchMode):
+class _Again(PlainMode):
     def __init__(self, kept: Kept, part: int) -> None:
         super().__init__()
         self._kept, self._part = kept, part

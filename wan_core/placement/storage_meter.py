@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from ..model import PlainMode
 
 __all__ = ["StorageMeter"]
 
@@ -25,7 +26,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-class StorageMeter(TorchDispatchMode):
+class StorageMeter(PlainMode):
     """Counts bytes of live storages made under it; `peak` is the highest sum seen. Views of `known` are not new."""
 
     def __init__(

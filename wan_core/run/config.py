@@ -261,7 +261,10 @@ def _as_begun(directory: Path, config: RunConfig, left_out: list[str]) -> RunCon
 
     It comes back as it is where nothing tells.
     """
-    meanings = {job.job_id: job for job in (replace(config, train=t) for t in earlier_meanings(config.train, left_out))}
+    trains = earlier_meanings(config.train, left_out)
+    if len(trains) == 1:
+        return config
+    meanings = {job.job_id: job for job in (replace(config, train=train) for train in trains)}
     if len(meanings) == 1:
         return config
     store = SaveStore(directory)

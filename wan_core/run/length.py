@@ -15,8 +15,8 @@ from ..train import TrainConfig, check_warmup
 
 __all__ = ["TimeLimit", "TimedControl", "hours_are_over", "with_clip_values", "with_global_batch"]
 
-_NOT_WORK = "cache"
-"""clips are encoded before the worker begins"""
+_NOT_WORK = ("cache", "start")
+"""what comes before the worker is at work"""
 _PACE_STEPS = 20
 """steps of a session after which its pace is known"""
 
@@ -131,5 +131,5 @@ def _seconds_spent(metrics: Path) -> float:
 
 
 def _seconds_of(name: str, stage: object, seconds: float | None) -> float:
-    counts = name == StepDone.name or (name == StageEnded.name and stage != _NOT_WORK)
+    counts = name == StepDone.name or (name == StageEnded.name and stage not in _NOT_WORK)
     return seconds or 0.0 if counts else 0.0

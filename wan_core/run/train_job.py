@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..cache import nothing_shown_reason, synthetic_note
@@ -51,6 +51,7 @@ def run_job(
     require_state: bool = False,
     embed_workflow: bool = False,
     cache_seconds: float = 0.0,
+    start_seconds: float = 0.0,
     profile_steps: int = 0,
     target: TargetFunction = true_velocity,
 ) -> Finished:
@@ -58,7 +59,8 @@ def run_job(
 
     Returns Finished (state done or stopped); everything lost by a kill is what came after the last committed step.
     Raises WanTrainerError for anything a user can mend. `embed_workflow`: the LoRAs carry the run's workflow.json.
-    `cache_seconds`: spent on encoding for this session before it began, to be kept with the run's other times.
+    `cache_seconds`: spent on encoding for this session before it began, `start_seconds` on the start of its process,
+    both to be kept with the run's other times.
     `profile_steps`: so many steps of this session are profiled, from its second on. `target` is replaced only by tests.
     """
     group = group or Group()
@@ -69,7 +71,7 @@ def run_job(
     with lock if group.leads else contextlib.nullcontext():
         session = _Session(directory, config, roots, emit, control, group, target, embed_workflow, profile_steps)
         with session, session.memory_named():
-            return session.train(max_steps, require_state, cache_seconds)
+            return session.train(max_steps, require_state, {"cache": cache_seconds, "start": start_seconds})
 
 
 def judge_job(directory: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
@@ -163,7 +165,8 @@ class _Session:
         assert self._between is not None, "nothing is loaded yet"
         return self._between
 
-    def train(self, max_steps: int, require_state: bool, cache_seconds: float = 0.0) -> Finished:
+    def train(self, max_steps: int, require_state: bool, before: Mapping[str, float]) -> Finished:
+        """`before`: seconds by stage that were spent on this session before it began."""
         saver, total = self.saver, self.config.train.steps
         if self.group.leads:
             saver.clean()
@@ -177,8 +180,9 @@ class _Session:
         if saver.saved is not None and (saver.saved.step >= total or self._limit.is_over):
             return self._finish("done", saver.saved.step, "" if saver.saved.step >= total else self._limit.reason)
         saver.begin(self.roots)
-        if cache_seconds > 0:
-            self.emit(StageEnded(stage="cache", seconds=cache_seconds, step=saver.saved_step))
+        for stage, seconds in before.items():
+            if seconds > 0:
+                self.emit(StageEnded(stage=stage, seconds=seconds, step=saver.saved_step))
         try:
             self._load()
         except Stopped as stop:

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _GIB = 1 << 30
-_NEEDED = ("torch", "numpy", "safetensors", "peft", "av", "pillow", "psutil")
+_NEEDED = ("torch", "numpy", "safetensors", "av", "pillow", "psutil")
 _OPTIONAL = ("gguf", "zstandard", "scenedetect", "tensorboard", "bitsandbytes", "torchao", "triton", "xformers")
 _SIDE, _FRAMES = 64, 9
 

@@ -98,7 +98,7 @@ def test_every_compiled_library_is_loaded_before_stdin_is_read_and_no_gpu_is_ask
     log = (run.directory / "log.txt").read_text().splitlines()
     marks = [line for line in log if line.startswith(("LOADS ", "READS "))]
     read = marks.index("READS cuda=False")
-    assert read > 50, "what it said before it was told stands in the log of the run, and torch alone loads more"
+    assert read > 30, "what it said before it was told stands in the log of the run: torch, numpy and safetensors"
     assert marks[read + 1 :] == []
 
 
@@ -150,7 +150,7 @@ def test_the_end_of_stdin_ends_it(tmp_path: Path, server: ForkServer) -> None:
     assert (spare.events(), spare.log()) == ([], "")
 
 
-@pytest.mark.parametrize("package", ["torch", pytest.param("peft", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("package", ["torch", pytest.param("safetensors", marks=pytest.mark.slow)])
 def test_a_library_that_cannot_be_imported_is_said_as_a_fresh_worker_says_it(package: str, tmp_path: Path) -> None:
     """It is told before its imports are over, as where clips are cached already."""
     (tmp_path / f"{package}.py").write_text("raise ImportError('libbroken.so: cannot open shared object file')")

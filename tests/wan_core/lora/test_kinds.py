@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoHaConfig, LoKrConfig, OFTConfig, inject_adapter_in_model
 from peft import LoraConfig as PeftConfig
-from peft import inject_adapter_in_model
+from peft.tuners.lokr.layer import factorization
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from tests.support.adapters import KINDS, filled
@@ -25,6 +27,7 @@ from wan_core.lora import (
     set_strength,
 )
 from wan_core.lora.linear_adapter import LinearAdapter
+from wan_core.lora.products import _two_factors  # pyright: ignore[reportPrivateUsage]
 from wan_core.precision import QuantizeConfig, quantize_block
 
 pytestmark = pytest.mark.lasts(0.1)
@@ -58,21 +61,67 @@ def by_peft(one: LinearAdapter, x: torch.Tensor) -> torch.Tensor:
 
 def _by_peft(one: LinearAdapter, x: torch.Tensor) -> torch.Tensor:
     """An OFT of PEFT turns inputs, so it gets the transpose."""
-    layer: Any = one.layer
+    base, layer = one.base, in_peft(one.config, one.base, one.rank, one.alpha)
+    parts = {name: value for name, value in one.layer.named_parameters() if name.startswith(PARTS)}
     if one.constants:
         down, up = one.constants.values()
-        return functional.linear(x, one.base.weight - one.scale * up @ down, one.base.bias) + one.scale * layer.lora_B[
-            "default"
-        ](layer.lora_A["default"](x))
+        pair = functional.linear(x, one.parameter("lora_B.weight") @ one.parameter("lora_A.weight"))
+        return functional.linear(x, base.weight - one.scale * up @ down, base.bias) + one.scale * pair
     if one.config.kind != "OFT":
         layer.scaling["default"] = one.scale
-        return type(layer).forward(layer, x)
-    base, weight = one.base, one.base.weight
-    layer.base_layer = nn.Linear(weight.shape[0], weight.shape[1], bias=False)
-    layer.base_layer.weight = nn.Parameter(weight.T)
-    turned = type(layer).forward(layer, torch.eye(len(weight)))  # R @ W
-    layer.base_layer = base
+        layer.base_layer = base
+        return functional_call(layer, parts, (x,))
+    layer.base_layer.weight, layer.base_layer.bias = nn.Parameter(base.weight.T), None
+    turned = functional_call(layer, parts, (torch.eye(len(base.weight)),))  # R @ W
     return functional.linear(x, turned, base.bias)
+
+
+PARTS = ("lora_", "lokr_", "hada_", "oft_")
+
+
+def in_peft(config: LoraConfig, base: nn.Linear, rank: int, alpha: float) -> Any:
+    """The layer PEFT makes for a linear of that size."""
+    begun: dict[str, Any] = {"target_modules": ["linear"]}
+    asked: Any
+    if config.kind == "OFT":
+        asked = OFTConfig(r=0, oft_block_size=rank, init_weights=False, use_cayley_neumann=False, **begun)
+    elif config.kind == "LoKr":
+        factor = config.lokr_factor or -1
+        asked = LoKrConfig(r=rank, alpha=alpha, decompose_factor=factor, init_weights=False, **begun)  # type: ignore[arg-type]
+    elif config.kind == "LoHa":
+        asked = LoHaConfig(r=rank, alpha=alpha, init_weights=False, **begun)  # type: ignore[arg-type]
+    else:
+        begun |= {"init_lora_weights": False, "use_dora": config.kind == "DoRA"}
+        asked = PeftConfig(r=rank, lora_alpha=alpha, use_rslora=config.kind == "rsLoRA", **begun)  # type: ignore[arg-type]
+    size = (base.in_features, base.out_features)
+    shown = nn.ModuleDict({"linear": nn.Linear(*(size[::-1] if config.kind == "OFT" else size))})
+    return inject_adapter_in_model(asked, shown)["linear"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("size", [(48, 36), (35, 97), (256, 1024), (1536, 8960)])
+@pytest.mark.parametrize("rank", [1, 4, 64])
+@pytest.mark.parametrize("kind", ["LoRA", "rsLoRA", "DoRA", "LoKr", "LoHa", "OFT"])
+def test_the_parts_of_a_layer_are_named_and_sized_as_pefts(kind: str, rank: int, size: tuple[int, int]) -> None:
+    wide, tall = size
+    for factor in (0, 4, 7) if kind == "LoKr" else (0,):
+        config = LoraConfig(kind=kind, rank=rank, lokr_factor=factor)
+        with torch.device("meta"):
+            one = adapter(holder(config, wide=wide, tall=tall, fill=False))
+            theirs = in_peft(config, one.base, one.rank, one.alpha)
+        found, wanted = (
+            [(name, value.shape) for name, value in layer.named_parameters() if name.startswith(PARTS)]
+            for layer in (one.layer, theirs)
+        )
+        assert found
+        assert sorted(found) == sorted(wanted), factor
+        if kind not in ("LoKr", "OFT"):
+            assert one.scale == theirs.scaling["default"]
+
+
+def test_a_size_is_cut_in_two_as_pefts_lokr_does() -> None:
+    for size in (*range(1, 400), 1536, 5120, 8960, 13824):
+        for wanted in (*range(40), 64, 128):
+            assert _two_factors(size, wanted) == factorization(size, wanted or -1), (size, wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,13 +1,10 @@
-"""The LoRA file: its keys, its bytes, its way back in; and what is said when peft cannot work here."""
+"""The LoRA file: its keys, its bytes, its way back in."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +20,6 @@ from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, exported, inject_lora, set_strength
 from wan_core.model import WanShape, WanTransformer
-from wan_core.packages import pip_line, torchao_for
 from wan_core.run.saving import export_lora
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
@@ -244,81 +240,3 @@ def test_weights_of_another_shape_are_refused_and_nothing_is_half_loaded(tmp_pat
         LoraWeights({name: value + 1 for name, value in mixed.items()}).load_into(model, "mixed")
     after = LoraWeights.of(model).tensors
     assert all(torch.equal(after[name], before[name]) for name in before)
-
-
-# ---- packages that do not go together -----------------------------------------------------------
-
-SCRIPT = Path(__file__).parents[2] / "support" / "peft_checks.py"
-OTHERS = {
-    "another torchvision": ("torchvision", "0.99.0", "raise RuntimeError('operator torchvision::nms does not exist')"),
-    "an old torchao": ("torchao", "0.5.0", ""),
-    "a new torchao": ("torchao", "9.9.0", "from torch.nn.functional import a_name_to_come"),
-    "a broken peft": ("peft", "0.1.0", "from transformers import a_name_that_is_gone"),
-}
-"""package, version, what it runs when imported"""
-
-
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The sentence of `check_peft` beside each package of OTHERS, beside no torchao, and with no file left to open."""
-    if not hasattr(os, "fork"):
-        pytest.skip("needs fork, which Windows does not have")
-    top = tmp_path_factory.mktemp("packages")
-    for case, (name, version, code) in OTHERS.items():
-        (top / case / name).mkdir(parents=True)
-        (top / case / name / "__init__.py").write_text(code + "\n")
-        info = top / case / f"{name}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    words = [sys.executable, str(SCRIPT), *(str(top / case) for case in OTHERS), "-", "no file"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('"')]
-    return dict(zip([*OTHERS, "no torchao", "no file"], lines, strict=True))
-
-
-def test_a_torchvision_for_another_torch_is_named_with_its_pip_line(said: dict[str, str]) -> None:
-    sentence = said["another torchvision"]
-    if sentence == "fine":
-        pytest.skip("this peft and transformers never import torchvision, so a broken one does no harm")
-    assert "operator torchvision::nms does not exist" in sentence
-    assert f"stumbles over a torchvision that is not for torch {torch.__version__.partition('+')[0]}" in sentence
-    assert sentence.endswith(
-        "Run this, with the index torch came from, and start again: " + pip_line("torchvision", upgrade=True)
-    )
-
-
-def test_a_torchao_too_old_for_peft_is_named_with_its_pip_line(said: dict[str, str]) -> None:
-    sentence = said["an old torchao"]
-    assert sentence.startswith(
-        "Training a LoRA needs peft, which stumbles over torchao 0.5.0: that does not go with torch"
-    )
-    assert sentence.endswith(pip_line(torchao_for(torch.__version__)))
-
-
-def test_a_torchao_too_new_for_torch_is_named_though_the_error_speaks_of_torch_alone(
-    said: dict[str, str],
-) -> None:
-    sentence = said["a new torchao"]
-    if sentence == "fine":
-        pytest.skip("this peft and transformers never import torchao, so a broken one does no harm")
-    assert "which stumbles over torchao 9.9.0" in sentence
-    assert "(ImportError: cannot import name 'a_name_to_come'" in sentence
-    assert sentence.endswith(pip_line(torchao_for(torch.__version__)))
-
-
-def test_a_peft_that_cannot_be_imported_is_named_with_its_pip_line(said: dict[str, str]) -> None:
-    sentence = said["a broken peft"]
-    assert sentence.startswith("Training a LoRA needs peft>=0.20, and peft 0.1.0 cannot be used (ImportError:")
-    assert sentence.endswith(pip_line("peft>=0.20", upgrade=True))
-
-
-def test_without_torchao_a_lora_trains_all_the_same(said: dict[str, str]) -> None:
-    assert said["no torchao"] == "fine"
-
-
-def test_too_few_open_files_are_no_fault_of_a_package(said: dict[str, str]) -> None:
-    """The import of peft ends in an OSError then, and pip could not mend it."""
-    assert "may open no more files" in said["no file"]
-    assert said["no file"].endswith("Raise the limit (on Linux: ulimit -n 4096) and start again.")

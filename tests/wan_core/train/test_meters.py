@@ -51,20 +51,27 @@ def stages(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
 def test_every_stage_says_how_long_it_took_and_a_resumed_run_adds_its_own(tmp_path: Path) -> None:
     run = small_run(tmp_path)
     began = time.monotonic()
-    first = trained(run, max_steps=2, cache_seconds=12.5)
+    first = trained(run, max_steps=2, cache_seconds=12.5, start_seconds=2.5)
     wall = time.monotonic() - began
     assert stages(first) == [
-        *(("cache", 0), ("load", 0), ("evaluate", 0), ("sample", 0)),
+        *(("cache", 0), ("start", 0), ("load", 0), ("evaluate", 0), ("sample", 0)),
         *(("save", 2), ("evaluate", 2)),
     ]
     ended = [r for r in first if r["event"] == "stage_ended"]
     held = [r["memory"].get("cpu", {}) for r in ended]
-    assert held[0] == {}, "nothing is loaded yet"
-    assert all(50 * MIB < h["now"] <= h["peak"] for h in held[1:])
-    assert ended[0]["seconds"] == 12.5
-    assert 0 < sum(r["seconds"] for r in ended[1:]) < wall
+    assert held[:2] == [{}, {}], "nothing is loaded yet"
+    assert all(50 * MIB < h["now"] <= h["peak"] for h in held[2:])
+    assert [r["seconds"] for r in ended[:2]] == [12.5, 2.5]
+    assert 0 < sum(r["seconds"] for r in ended[2:]) < wall
     both = trained(run)
-    assert Counter(name for name, _ in stages(both)) == {"cache": 1, "load": 2, "evaluate": 3, "sample": 2, "save": 2}
+    assert Counter(name for name, _ in stages(both)) == {
+        "cache": 1,
+        "start": 1,
+        "load": 2,
+        "evaluate": 3,
+        "sample": 2,
+        "save": 2,
+    }
     assert ("load", 2) in stages(both)
 
 

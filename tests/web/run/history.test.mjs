@@ -173,3 +173,43 @@ test("what is wrong is remembered once at its step, and shown in the chart with 
   assert.equal(history.marks.length, 50);
   assert.deepEqual(read([{ event: "marked", step: 1, kind: 5 }]).marks[0].text, "");
 });
+
+test("a sketch is drawn, counts nothing, and gives way to what is read", () => {
+  const exact = read(Array.from({ length: 50 }, (_, i) => step(i + 1)));
+  const told = (history) => ({
+    losses: Object.fromEntries([...history.losses].map(([name, one]) => [name, toldSeries(one)])),
+    priors: {},
+    evaluations: {},
+    levels: {},
+    skipped: { width: 1, pass: 0, ends: [], buckets: [] },
+    held_out: null,
+    newest: step(50),
+    trained: [0, 0],
+    stages: {},
+    timesteps: new Array(20).fill(0),
+    furthest: 50,
+    pace: [2],
+  });
+  const sketched = read([step(1), step(20), step(50)]);
+  const history = new RunHistory();
+  const first = answer(0, [], { condensed: told(sketched), sketch: 3 });
+  assert.equal(history.take(0, first), true, "it is asked for again");
+  assert.equal(curvesOf(history, false).sketch, 3);
+  assert.equal(history.points, 3);
+  assert.equal(history.lines, 0);
+  assert.equal(history.newest.step, 50);
+  const saved = { event: "saved", step: 50, file: "a" };
+  assert.equal(history.take(0, answer(51, [saved], { condensed: told(exact) })), false);
+  assert.equal(curvesOf(history, false).sketch, 0);
+  assert.equal(history.points, 50);
+  assert.equal(history.lines, 51);
+  assert.equal(history.saves.points.length, 1);
+});
+
+/** As the server tells a curve. */
+const toldSeries = (series) => ({
+  width: 1,
+  pass: 0,
+  ends: [series.points[0], series.points.at(-1)].map(({ step, value }) => [step, value]),
+  buckets: series.points.map(({ step, value }) => [step, 0, value, 1, step, step, value]),
+});

@@ -24,6 +24,7 @@ test("in Spanish the page says what happens in Spanish", () => {
   learn(read("locales/es/main.json").wanTrainer);
   try {
     assert.deepEqual(messages.map(composed), [
+      "iniciando el motor",
       "cargando pesos 50/300",
       "entrenando",
       "midiendo la pérdida de evaluación",

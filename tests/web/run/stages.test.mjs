@@ -16,8 +16,8 @@ function read(...records) {
 const ended = (stage, seconds) => ({ event: "stage_ended", stage, seconds, step: 0 });
 
 test("every stage of the engine that takes time has a chip", () => {
-  const chips = ["cache", "load", "train", "evaluate", "sample", "save"].map(chipOf);
-  assert.deepEqual(chips, ["Cache", "Load", "Train", "Validate", "Validate", "Save"]);
+  const chips = ["cache", "start", "load", "train", "evaluate", "sample", "save"].map(chipOf);
+  assert.deepEqual(chips, ["Cache", "Load", "Load", "Train", "Validate", "Validate", "Save"]);
   assert.equal(chipOf("done"), null);
   assert.equal(chipOf(undefined), null);
   assert.equal(chipOf(null), null);

@@ -175,11 +175,12 @@ export class Panel {
     this.asked = this.now();
     if (!run) return false;
     const since = this.history.lines;
-    const answer = await this.routes.metrics(run, since);
+    const answer = await this.routes.metrics(run, this.history);
     this.gone = false;
     if (run !== this.run) return true;
     const more = this.history.take(since, answer);
     if (!more) this.clock.read(this.history, this.asked);
+    this.frames.ask(this.draw);
     if (this.now() >= this.detailDue) {
       this.detailDue = this.now() + DETAIL_GAP;
       const detail = await this.routes.detail(run);

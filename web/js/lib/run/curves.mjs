@@ -38,6 +38,7 @@ export function curvesOf(history, live) {
     samples: history.samples.points,
     timesteps: history.timesteps,
     steps: live ? (history.newest?.steps ?? 0) : 0,
+    sketch: history.sketch,
     summary: chartText(history),
     empty: t("The loss appears here once the run trains."),
   };

@@ -16,7 +16,8 @@ import { MOST_POINTS, Series } from "./series.mjs";
  * @typedef {{ best: number | null, why: string, overfitsFrom: number | null }} Suggestion
  *   the saved step that the run suggests, and why; and the step from which it over-fits
  * @typedef {{ step: number, kind: string, text: string }} Mark what is wrong, at the step where it showed
- * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean, condensed?: Condensed }} Answer
+ * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean, condensed?: Condensed, sketch?: number }} Answer
+ *   `sketch`: from how many lines `condensed` was drawn, where the server is still reading the others
  * @typedef {import("./series.mjs").Told} Told
  * @typedef {{ losses: Record<string, Told>, priors: Record<string, Told>, evaluations: Record<string, Told>, levels: Record<string, Told>, skipped: Told,
  *   held_out: boolean | null, newest: Line | null, trained: number[], stages: Record<string, number[]>, timesteps: number[],
@@ -37,6 +38,8 @@ export class RunHistory {
   clear() {
     /** Lines read so far: what to ask the server for next. */
     this.lines = 0;
+    /** From how many lines a sketch was drawn, while a long run is still being read; 0 for what is exact. */
+    this.sketch = 0;
     /** Training loss by expert. @type {Map<string, Series>} */
     this.losses = new Map();
     /** Error of the clips that are trained towards the base model, by expert. @type {Map<string, Series>} */
@@ -85,6 +88,8 @@ export class RunHistory {
       return true;
     }
     if (answer.condensed) this.restore(answer.condensed);
+    this.sketch = answer.sketch ?? 0;
+    if (this.sketch) return true;
     for (const line of answer.records) this.add(line);
     this.lines = answer.next;
     return Boolean(answer.more);

@@ -99,6 +99,8 @@ function stageText(stage) {
   switch (stage) {
     case "load":
       return t("loading weights");
+    case "start":
+      return t("starting the engine");
     case "train":
       return t("training");
     case "evaluate":

@@ -4,7 +4,7 @@
 /** The chips in the order of a run, and the stages of the engine that belong to each. */
 export const STAGES = Object.freeze({
   Cache: ["cache"],
-  Load: ["load"],
+  Load: ["start", "load"],
   Train: ["train"],
   Validate: ["evaluate", "sample"],
   Save: ["save"],

@@ -89,7 +89,7 @@ export class Compared {
     let more = false;
     for (const [run, history] of [...this.runs]) {
       const since = history.lines;
-      more = history.take(since, await this.routes.metrics(run, since)) || more;
+      more = history.take(since, await this.routes.metrics(run, history)) || more;
     }
     return more;
   }
@@ -171,6 +171,7 @@ export class Compared {
     const names = lines.map((line) => line.name).join(", ");
     return {
       lines,
+      sketch: [...this.runs.values()].reduce((sum, history) => sum + history.sketch, 0),
       summary: t("Loss of {names}", { names }),
       empty: t("Tick runs to compare their curves."),
     };

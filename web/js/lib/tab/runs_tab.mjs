@@ -22,6 +22,10 @@ import { RunTable } from "./run_table.mjs";
  */
 
 const LIST_GAP = 1000;
+/** Seconds after which the server says what it knows by then. */
+const PATIENCE = 0.15;
+/** Milliseconds until it is asked again for the runs it is still reading. */
+const READING_GAP = 500;
 /** How many times as long as reading the list lasts is waited before it is read again: thousands of runs cost time. */
 const REST = 15;
 
@@ -40,6 +44,8 @@ export class RunsTab {
     this.known = false;
     /** @type {Summary[]} */
     this.runs = [];
+    /** How many more there are that the server is still reading. */
+    this.unread = 0;
     /** What the table was made of: it is arranged anew only for other runs. @type {unknown[]} */
     this.arranged = [];
     /** The run that is opened. @type {RunCard | null} */
@@ -83,6 +89,7 @@ export class RunsTab {
       saveTable: () => this.page.save("wan_training_runs.csv", runsCsv(this.table.shown)),
     });
     this.spoken = element("div", { class: "wan-said", role: "status", "aria-live": "polite" });
+    this.reading = element("div", { class: "wan-said", role: "status", hidden: true });
     this.place = element("div", { class: "wan-opened", hidden: true });
     this.element = element(
       "div",
@@ -96,6 +103,7 @@ export class RunsTab {
       this.compared.element,
       this.bar.element,
       this.spoken,
+      this.reading,
       this.table.element,
       this.place,
     );
@@ -126,11 +134,15 @@ export class RunsTab {
 
   async list() {
     const began = performance.now();
-    this.runs = await this.routes.list();
-    this.lister.gap = Math.max(LIST_GAP, REST * (performance.now() - began));
+    const { runs, unread } = await this.routes.listWithin(PATIENCE);
+    this.runs = runs;
+    this.unread = unread;
+    this.frames.ask(this.draw);
+    this.lister.gap = unread ? READING_GAP : Math.max(LIST_GAP, REST * (performance.now() - began));
+    if (unread) return this.shown;
     this.known = true;
     this.page.seen(this.runs);
-    this.frames.ask(this.draw);
+    return false;
   }
 
   /** Read on in every compared run. @returns {Promise<boolean>} whether there is more */
@@ -143,7 +155,7 @@ export class RunsTab {
   draw() {
     const { words, state } = this.bar.asked;
     const ids = new Set(this.runs.map(({ id }) => id));
-    if (this.known) {
+    if (this.known && !this.unread) {
       for (const id of [...this.compared.runs.keys()])
         if (!ids.has(id)) this.compared.set(id, false);
       if (this.card && !ids.has(this.card.id)) this.close();
@@ -152,6 +164,12 @@ export class RunsTab {
     this.bar.element.hidden = !this.runs.length;
     this.table.element.hidden = !this.runs.length;
     this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
+    const n = this.unread;
+    this.reading.hidden = !n;
+    write(
+      this.reading,
+      n === 1 ? t("1 more run is being read.") : t("{n} more runs are being read.", { n }),
+    );
     this.compared.draw();
     const made = [this.runs, words, state];
     if (made.some((part, place) => part !== this.arranged[place])) {

@@ -45,7 +45,7 @@ Marks = tuple[tuple[int, ...], ...]
 
 _TOLD = ("run.json", "status.json", "metrics.jsonl", "saves", "samples/index.json")
 """what a run is told from: while none of them changes, neither does what is told"""
-_FORMAT = 2
+_FORMAT = 3
 _MOST = 8192
 _WORTH_KEEPING = 20
 """runs read anew before the file is written again: fewer are read in no time"""
@@ -80,6 +80,8 @@ class SeenRun:
     beside_left: float
     """seconds that its saves, evaluations and previews still to come will take"""
     eval_loss: float | None
+    """null also where the newest evaluation gave no finite number"""
+    eval_step: int | None
     eval_held_out: bool | None
     eval_expert: str
     eval_best: float | None
@@ -305,6 +307,7 @@ def _read(directory: Path, marks: Marks) -> SeenRun:
         hours_left=finite(tail.step.get("seconds_left")),
         beside_left=finite(tail.step.get("beside_left")) or 0.0,
         eval_loss=tail.eval_loss,
+        eval_step=tail.eval_step,
         eval_held_out=tail.eval_held_out,
         eval_expert=tail.eval_expert[:40],
         eval_best=lowest[1] if lowest else None,

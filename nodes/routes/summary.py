@@ -51,6 +51,7 @@ def summary(
         "updated": seen.updated,
         "loss": seen.loss,
         "eval_loss": seen.eval_loss,
+        "eval_step": seen.eval_step,
         "eval_held_out": seen.eval_held_out,
         "eval_expert": seen.eval_expert,
         "eval_best": seen.eval_best,

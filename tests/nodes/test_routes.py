@@ -68,6 +68,7 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
         "reason": "Cancel was pressed",
         "loss": 0.25,
         "eval_loss": 0.25,
+        "eval_step": 4,
         "eval_held_out": None,
         "eval_expert": "",
         "eval_best": 0.25,

@@ -38,16 +38,22 @@ const code = (name) =>
 const files = readdirSync(WEB, { recursive: true }).filter((name) => /\.m?js$/.test(name));
 // words.mjs defines t; the texts of settings.mjs are translated by ComfyUI.
 const spoken = files.filter((name) => !/(words|settings)\.mjs$/.test(name));
-const CALL = /(?<![\w.$])t\(\s*/g;
+/** A call with one sentence, or with that about one thing and that about several; the last group is what is given. */
+const CALL = /(?<![\w.$])(?:t\(|(counted)\([^,()"]+,)\s*/g;
 const LITERAL = /"(?:[^"\\\n]|\\.)*"/y;
 
-/** What every `t(` of a file is given: a sentence, or null for what is no plain text. */
+/** What every `t(` and `counted(` of a file is given: sentences, or null for what is no plain text. */
 function sentences(text) {
-  return [...text.matchAll(CALL)].map((call) => {
-    LITERAL.lastIndex = call.index + call[0].length;
-    const found = LITERAL.exec(text)?.[0];
-    const after = text.slice(LITERAL.lastIndex).trimStart();
-    return found && /^[,)]/.test(after) ? JSON.parse(found) : null;
+  return [...text.matchAll(CALL)].flatMap((call) => {
+    let at = call.index + call[0].length;
+    const next = () => {
+      LITERAL.lastIndex = at;
+      const found = LITERAL.exec(text)?.[0] ?? "";
+      const [end = ""] = text.slice(at + found.length).match(/^\s*[,)]\s*/) ?? [];
+      at += found.length + end.length;
+      return found && end ? JSON.parse(found) : null;
+    };
+    return call[1] ? [next(), next()] : [next()];
   });
 }
 
@@ -86,7 +92,9 @@ test("every text of the page is a plain sentence inside t(...)", () => {
 
 test("no words stand outside of t(...)", () => {
   for (const name of spoken) {
-    const bare = code(name).replace(/(?<![\w.$])t\(\s*"(?:[^"\\\n]|\\.)*"/g, "");
+    const bare = code(name)
+      .replace(/(?<![\w.$])t\(\s*"(?:[^"\\\n]|\\.)*"/g, "")
+      .replace(/(?<![\w.$])counted\([^,()"]+(?:,\s*"(?:[^"\\\n]|\\.)*"){2}/g, "");
     const texts = [...bare.matchAll(/"([^"\n]*)"|`([^`]*)`/g)].map(
       ([, text, mixed]) => text ?? mixed.replace(HOLE, ""),
     );
@@ -191,6 +199,21 @@ test("a missing, stale, torn, English or empty translation is noticed", () => {
   assert.deepEqual(problems(known, { ...good, log: "対数" }, { log: "why" }), [
     "is allowed to be English and is not: log",
   ]);
+});
+
+test("one and several go through counted(...), which the lists of sentences know", () => {
+  for (const name of spoken) {
+    assert.doesNotMatch(code(name), /=== 1\s*\?\s*t\(/, name);
+    // Nothing that `sentences` would pass over: a number that is worked out in the call, a spread.
+    const calls = [...code(name).matchAll(/(?<![\w.$])counted\(/g)].length;
+    const read = [...code(name).matchAll(CALL)].filter(([, plural]) => plural).length;
+    assert.equal(read, calls, `${name}: counted() of something else than a name and two texts`);
+  }
+  assert.deepEqual(
+    sentences('counted(n, "1 run", "{n} runs", { a: t("x") }) + counted(m, a, "b")'),
+    ["1 run", "{n} runs", "x", null, null],
+    "where the first is no plain text, neither is taken",
+  );
 });
 
 test("a t() of anything but a plain text is noticed", () => {

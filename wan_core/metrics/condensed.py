@@ -47,6 +47,7 @@ class Condensed:
         self.levels: dict[float, Series] = {}
         self.skipped = Series()
         self.held_out: bool | None = None
+        self.not_finite: dict[str, Any] | None = None
         self.suggested: dict[str, Any] | None = None
         self.marked: dict[tuple[float, str], dict[str, Any]] = {}
         self.records: deque[dict[str, Any]] = deque(maxlen=_MOST_RECORDS)
@@ -142,6 +143,7 @@ class Condensed:
         series, loss = _of(self.evaluations, _expert(record)), finite(record.get("eval_loss"))
         if loss is not None:
             series.add(step, loss)
+        self.not_finite = {"step": step, "expert": _expert(record)} if loss is None else None
         held_out, levels = record.get("held_out"), record.get("per_timestep")
         self.held_out = held_out if isinstance(held_out, bool) else None
         for name, value in levels.items() if isinstance(levels, dict) else ():
@@ -164,6 +166,7 @@ class Condensed:
             "levels": {f"{level:g}": series.to_dict() for level, series in self.levels.items()},
             "skipped": self.skipped.to_dict(),
             "held_out": self.held_out,
+            "not_finite": self.not_finite,
             "newest": self.newest,
             "trained": self.trained,
             "stages": self.stages,
@@ -183,6 +186,7 @@ class Condensed:
         found.levels = {float(level): Series.from_dict(series) for level, series in data["levels"].items()}
         found.skipped = Series.from_dict(data["skipped"])
         found.held_out = data["held_out"]
+        found.not_finite = None if data["not_finite"] is None else dict(data["not_finite"].items())
         found.newest = None if data["newest"] is None else dict(data["newest"].items())
         found.trained = [float(data["trained"][0]), int(data["trained"][1])]
         found.stages = {str(name): [float(spent[0]), int(spent[1])] for name, spent in data["stages"].items()}

@@ -22,7 +22,7 @@ from .sketch import sketch
 
 __all__ = ["MetricsHistory"]
 
-_FORMAT = 1
+_FORMAT = 2
 _WORTH_KEEPING = 20_000
 """lines that are new since the file was written: fewer are read in no time"""
 _LARGEST = 16 << 20

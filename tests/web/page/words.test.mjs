@@ -1,7 +1,14 @@
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
 
-import { inOneText, learn, loadWords, t, wanted } from "../../../web/js/lib/page/words.mjs";
+import {
+  counted,
+  inOneText,
+  learn,
+  loadWords,
+  t,
+  wanted,
+} from "../../../web/js/lib/page/words.mjs";
 
 afterEach(() => learn({}));
 
@@ -15,6 +22,13 @@ test("values fill the holes of the translation, in its own order", () => {
   learn({ "{done} of {all}": "{all} のうち {done}" });
   assert.equal(t("{done} of {all}", { done: 1, all: 3 }), "3 のうち 1");
   assert.equal(t("step {step}", {}), "step {step}");
+});
+
+test("one and several are two sentences, each with its own translation", () => {
+  const runs = (n) => counted(n, "{name}, 1 run", "{name}, {n} runs", { name: "fox" });
+  assert.deepEqual([1, 0, 2].map(runs), ["fox, 1 run", "fox, 0 runs", "fox, 2 runs"]);
+  learn({ "{name}, 1 run": "{name}: 1 回", "{name}, {n} runs": "{name}: {n} 回" });
+  assert.deepEqual([1, 2].map(runs), ["fox: 1 回", "fox: 2 回"]);
 });
 
 test("names of object methods are no translations", () => {

@@ -41,7 +41,7 @@ function* linesOfARun() {
     yield {
       event: "evaluated",
       step,
-      eval_loss: 1000 / step,
+      eval_loss: step === 3000 ? null : 1000 / step,
       held_out: true,
       per_timestep: levels,
     };
@@ -66,6 +66,7 @@ const shown = (history) => ({
   marks: history.marks,
   suggestion: history.suggestion,
   heldOut: history.heldOut,
+  notFinite: history.notFinite,
   newest: [history.newest.step, history.newest.loss],
   trained: history.trained,
   stages: [...history.stages],

@@ -138,6 +138,29 @@ test("of a pair an evaluation is called that of its expert", () => {
   assert.equal(values(trained(), unread)["eval, high noise expert"], "0.2");
 });
 
+test("an evaluation that gave no number says so beside the last that did", () => {
+  const history = trained();
+  history.add({ event: "evaluated", step: 1, eval_loss: 0.4, held_out: true });
+  history.add({ event: "evaluated", step: 2, eval_loss: null, held_out: true });
+  assert.equal(values(history).eval, "not finite at step 2, before 0.4");
+  assert.match(chartText(history), /evaluation loss not finite at step 2, before 0[.]4$/);
+  history.add({ event: "evaluated", step: 3, eval_loss: 0.3, held_out: true });
+  assert.equal(values(history).eval, "0.3", "it recovered");
+  const never = trained();
+  never.add({ event: "evaluated", step: 2, eval_loss: null });
+  assert.equal(values(never).eval, "not finite at step 2");
+  const unread = { state: "done", step: 2, eval_loss: null, eval_step: 2 };
+  assert.equal(values(trained(), unread).eval, "not finite at step 2");
+  const pair = trained({ expert: "low" });
+  pair.add({ event: "evaluated", step: 1, eval_loss: 0.4, expert: "high" });
+  pair.add({ event: "evaluated", step: 2, eval_loss: null, expert: "low" });
+  assert.equal(
+    values(pair)["eval, low noise expert"],
+    "not finite at step 2",
+    "0.4 is the other's",
+  );
+});
+
 test("the chart is told in words", () => {
   const history = trained({ expert: "high" });
   history.add({ event: "evaluated", step: 2, eval_loss: 0.2 });

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 import { loaderText, lookOf, updateText } from "../../../web/js/lib/run/looks.mjs";
-import { loraNames } from "../../../web/js/lib/tab/run_card.mjs";
+import { cardText, loraNames } from "../../../web/js/lib/tab/run_card.mjs";
 
 const updates = {
   "low blocks.0": 0.1,
@@ -54,4 +54,18 @@ test("the names of a run's newest LoRAs are both of a pair, and none of a single
   );
   assert.equal(of("a_000200"), "a_000200.safetensors");
   assert.equal(loraNames(null), "");
+});
+
+test("the card of a run says that its newest evaluation gave no number", () => {
+  const run = {
+    state: "done",
+    step: 4,
+    steps: 4,
+    eval_loss: null,
+    eval_step: 4,
+    eval_held_out: true,
+  };
+  assert.equal(cardText(run, 0), "step 4 / 4 · evaluation not finite at step 4");
+  assert.equal(cardText({ ...run, eval_step: null }, 0), "step 4 / 4");
+  assert.equal(cardText({ ...run, eval_loss: 0.25 }, 0), "step 4 / 4 · evaluation 0.25");
 });

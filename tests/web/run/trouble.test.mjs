@@ -93,6 +93,25 @@ test("a GPU that is full is not to be tried again as it is, and it is said where
   );
 });
 
+test("a GPU that others filled is tried again once they have left, which comes after what the graph can do", () => {
+  const reason = (account, others) =>
+    `The GPU ran out of memory${account}. What helps most, in this order: ${others}a rank below 64 (begins a new run). Saved steps are kept.`;
+  const account =
+    ": it asked for 512.00 MiB more, 204.50 MiB of 15.70 GiB were free, a step was predicted to take 14.2 GiB";
+  const others = "other programs off the GPU; ";
+  const told = troubleOf({ ...failed, reason: reason(account, others) });
+  assert.equal(told.retry, "Retry from step 10");
+  assert.equal(
+    told.closed,
+    "If other programs have left the GPU since, press “Retry from step 10”: it needed 512.00 MiB more, and 204.50 MiB were free then.",
+  );
+  assert.match(told.first, /^Change one of these, then press Run: it goes on after saved step 10/);
+  const bare = troubleOf({ ...failed, step: 0, reason: reason("", others) });
+  assert.equal(bare.closed, "If other programs have left the GPU since, press “Retry”.");
+  const alone = troubleOf({ ...failed, reason: reason(account, "") });
+  assert.deepEqual([alone.retry, alone.closed], ["", ""], "nobody else was there");
+});
+
 test("where Retry may help, its button is named as it is written", () => {
   assert.equal(troubleOf(failed).first, "To try again, press “Retry from step 10”.");
   assert.equal(troubleOf({ ...failed, step: 0 }).first, "To try again, press “Retry”.");

@@ -1,7 +1,7 @@
 // @ts-check
 /** What a page remembers of the captions somebody edits on it, until it is left; and what is said of them. Pure. */
 
-import { inOneText, t } from "../page/words.mjs";
+import { counted, inOneText, t } from "../page/words.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { list, text } from "./lists.mjs";
 
@@ -57,9 +57,9 @@ export function foundText({ count, total, captions }) {
 
 /** What the button would do. @param {Search} found */
 export function replaceText({ can_change: captions, places }) {
-  return captions === 1
-    ? t("Replace {places} in 1 caption", { places })
-    : t("Replace {places} in {captions} captions", { places, captions });
+  return counted(captions, "Replace {places} in 1 caption", "Replace {places} in {n} captions", {
+    places,
+  });
 }
 
 /** @param {Search} found why fewer are replaced than were found; empty where all are */
@@ -74,14 +74,14 @@ export function doneText({ clips, refused }, back) {
 
 /** @param {number} count */
 function putBack(count) {
-  return count === 1
-    ? t("Put back: 1 caption file.")
-    : t("Put back: {count} caption files.", { count });
+  return counted(count, "Put back: 1 caption file.", "Put back: {n} caption files.");
 }
 
 /** @param {number} count */
 function changed(count) {
-  return count === 1
-    ? t("1 caption changed. Run again to train with it.")
-    : t("{count} captions changed. Run again to train with them.", { count });
+  return counted(
+    count,
+    "1 caption changed. Run again to train with it.",
+    "{n} captions changed. Run again to train with them.",
+  );
 }

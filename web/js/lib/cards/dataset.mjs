@@ -1,7 +1,7 @@
 // @ts-check
 /** A scanned dataset in numbers and words: what the cards of the dataset nodes show. Pure. */
 
-import { t } from "../page/words.mjs";
+import { counted, t } from "../page/words.mjs";
 import { clock, gib, known } from "../run/format.mjs";
 import { list, records, text } from "./lists.mjs";
 
@@ -137,7 +137,7 @@ function bucketName({ frames, width, height }) {
 export function notes(dataset) {
   const all = records(dataset.findings).map((one) => ({
     kind: String(one.kind),
-    text: findingText(String(one.kind), one.count === 1),
+    text: findingText(String(one.kind), Number(one.count)),
     count: known(one.count) ? one.count : 0,
     names: list(one.names).map(text).filter(Boolean).join(", "),
     warns: !NOTES.includes(String(one.kind)),
@@ -145,8 +145,8 @@ export function notes(dataset) {
   return all.sort((a, b) => Number(b.warns) - Number(a.warns));
 }
 
-/** @param {string} kind @param {boolean} single of one @returns {string} a kind nobody knows is shown as it came */
-function findingText(kind, single) {
+/** @param {string} kind @param {number} count @returns {string} a kind nobody knows is shown as it came */
+function findingText(kind, count) {
   switch (kind) {
     case "enlarged":
       return t("smaller than their training size, so enlarged");
@@ -171,13 +171,17 @@ function findingText(kind, single) {
     case "held_last":
       return t("one frame short: the last frame is held");
     case "same_bytes":
-      return single
-        ? t("group of files with the same bytes")
-        : t("groups of files with the same bytes");
+      return counted(
+        count,
+        "group of files with the same bytes",
+        "groups of files with the same bytes",
+      );
     case "look_alike":
-      return single
-        ? t("group of files that look the same")
-        : t("groups of files that look the same");
+      return counted(
+        count,
+        "group of files that look the same",
+        "groups of files that look the same",
+      );
     case "not_compared":
       return t("not compared for copies: the time was over");
     default:

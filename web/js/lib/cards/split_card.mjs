@@ -4,7 +4,7 @@
 import { color } from "../chart/chart.mjs";
 import { isDark } from "../chart/plot.mjs";
 import { element, fill } from "../page/dom.mjs";
-import { t } from "../page/words.mjs";
+import { counted, t } from "../page/words.mjs";
 import { memoryBar } from "../panel/parts.mjs";
 import { Card, notYet } from "./card.mjs";
 import { list, text } from "./lists.mjs";
@@ -82,5 +82,5 @@ function deviceRow(row, index) {
 
 /** @param {number} count */
 function moreText(count) {
-  return count === 1 ? t("and 1 more copy") : t("and {count} more copies", { count });
+  return counted(count, "and 1 more copy", "and {n} more copies");
 }

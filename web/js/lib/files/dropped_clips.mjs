@@ -4,7 +4,7 @@
  * then reads. Nothing that lies there is written over.
  */
 
-import { inOneText, t } from "../page/words.mjs";
+import { counted, inOneText, t } from "../page/words.mjs";
 import { told } from "../run/server_sentences.mjs";
 
 /**
@@ -191,6 +191,8 @@ function some(names) {
 
 /** @param {number} done how many files @param {string} folder */
 function arrived(done, folder) {
-  if (done === 1) return t("1 file is in input/{folder}.", { folder });
-  return done > 0 && t("{done} files are in input/{folder}.", { done, folder });
+  return (
+    done > 0 &&
+    counted(done, "1 file is in input/{folder}.", "{n} files are in input/{folder}.", { folder })
+  );
 }

@@ -1,7 +1,7 @@
 // @ts-check
 /** A plan in words: whether a training fits, what it does for that, how long it takes, and what would make it fit. Pure. */
 
-import { t } from "../page/words.mjs";
+import { counted, t } from "../page/words.mjs";
 import { clock, gib, known, short } from "../run/format.mjs";
 
 /**
@@ -77,9 +77,8 @@ export function details(plan) {
   const done = [
     measures.gradient_checkpointing ? t("gradient checkpointing") : "",
     measures.offload_inputs ? t("kept inputs in host memory") : "",
-    measures.blocks_to_swap === 1 ? t("1 block in host memory") : "",
-    measures.blocks_to_swap > 1
-      ? t("{n} blocks in host memory", { n: measures.blocks_to_swap })
+    measures.blocks_to_swap > 0
+      ? counted(measures.blocks_to_swap, "1 block in host memory", "{n} blocks in host memory")
       : "",
   ].filter(Boolean);
   if (done.length) said.push(t("Saves memory by: {measures}.", { measures: done.join(", ") }));
@@ -129,8 +128,7 @@ export function suggestionText(settings) {
     AUTOMATIC.some((name) => name in settings) ? t("memory auto") : "",
     CHECKPOINTED.some((name) => name in settings) ? t("gradient checkpointing") : "",
     width && height ? `${width} × ${height}` : "",
-    frames === 1 ? t("1 frame") : "",
-    frames > 1 ? t("{n} frames", { n: frames }) : "",
+    frames > 0 ? counted(frames, "1 frame", "{n} frames") : "",
     rank ? t("rank {rank}", { rank }) : "",
     settings.preview_every_n_steps === 0 ? t("no previews") : "",
   ].filter(Boolean);

@@ -6,7 +6,7 @@ import { t } from "./words.mjs";
 /**
  * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null }} Memory
  * @typedef {{ id: string, state: string, step: number, steps: number, reached?: number | null, reason?: string, updated?: number,
- *   loss?: number | null, eval_loss?: number | null, eval_held_out?: boolean | null, eval_expert?: string,
+ *   loss?: number | null, eval_loss?: number | null, eval_step?: number | null, eval_held_out?: boolean | null, eval_expert?: string,
  *   eval_best?: number | null, eval_best_step?: number | null,
  *   preview?: string | null, best?: number | null,
  *   best_why?: string, seconds_per_step?: number | null, seconds_left?: number | null,

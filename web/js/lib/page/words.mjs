@@ -21,6 +21,17 @@ export function t(sentence, values = {}) {
 }
 
 /**
+ * A sentence about one thing, or that about several: `counted(n, "1 run", "{n} runs")`.
+ * @param {number} n how many; `{n}` in both
+ * @param {string} one in English
+ * @param {string} several in English
+ * @param {Record<string, string | number>} values for other holes
+ */
+export function counted(n, one, several, values = {}) {
+  return t(n === 1 ? one : several, { ...values, n });
+}
+
+/**
  * Sentences as one text. Chinese and Japanese put no space behind a full stop.
  * @param {(string | false | null | undefined | 0)[]} said those that are empty are left out
  */

@@ -31,6 +31,7 @@ export class TroubleBox {
     this.lead = element("p", {}, t("What helps, best first:"));
     this.helps = element("ol");
     this.first = element("p");
+    this.closed = element("p");
     this.log = element("pre", { class: "wan-log", tabindex: "0", hidden: true });
     this.log.setAttribute("aria-label", t("End of the log"));
     this.retry = button("", "", () =>
@@ -57,6 +58,7 @@ export class TroubleBox {
       this.lead,
       this.helps,
       this.first,
+      this.closed,
       element("div", { class: "wan-trouble-buttons" }, this.retry, this.show, this.copy),
       this.log,
     );
@@ -91,13 +93,18 @@ export class TroubleBox {
   }
 
   /** @param {Trouble} trouble */
-  advise({ helps = [], first = "" }) {
+  advise({ helps = [], first = "", closed = "" }) {
     const drawn = [...this.helps.children].map((one) => one.textContent);
     if (drawn.join("\n") !== helps.join("\n"))
       fill(this.helps, ...helps.map((one) => element("li", {}, one)));
     this.lead.hidden = this.helps.hidden = !helps.length;
-    write(this.first, first);
-    this.first.hidden = !first;
+    for (const [part, text] of /** @type {[HTMLElement, string][]} */ ([
+      [this.first, first],
+      [this.closed, closed],
+    ])) {
+      write(part, text);
+      part.hidden = !text;
+    }
   }
 
   /** @param {() => Promise<void> | void} work */

@@ -1,7 +1,7 @@
 // @ts-check
 /** What the panel says about a run in words and numbers, from its summary and its history. Pure. */
 
-import { t } from "../page/words.mjs";
+import { counted, t } from "../page/words.mjs";
 import { clock, gib, known, secondsLeft, short } from "./format.mjs";
 import { expertName, stateName } from "./names.mjs";
 import { told } from "./server_sentences.mjs";
@@ -50,7 +50,7 @@ export function facts(history, summary) {
       history.losses.size > 1 || summary?.expert === "both" ? expertName(line?.expert ?? "") : "",
     ],
     [t("loss"), t("Training loss of the newest step"), short(line?.loss, 4)],
-    [...evaluationName(history, summary), short(history.evaluation ?? summary?.eval_loss, 4)],
+    [...evaluationName(history, summary), evaluationValue(history, summary, 4)],
     [
       t("prior"),
       t("Prior preservation: how far the newest such clips are from what the base model predicts"),
@@ -89,6 +89,21 @@ function epochs(line) {
 /** @param {number} value */
 function passes(value) {
   return value.toFixed(value < 0.1 ? 3 : 1).replace(/[.]0$/, "");
+}
+
+/**
+ * The newest evaluation loss. One that was no number says so, beside the last that was: alone, that would look like news.
+ * @param {RunHistory} history
+ * @param {Summary | null} summary
+ * @param {number} digits
+ */
+function evaluationValue(history, summary, digits) {
+  const loss = short(history.evaluation ?? summary?.eval_loss, digits);
+  const step = history.notFinite?.step ?? (loss ? null : summary?.eval_step);
+  if (!known(step)) return loss;
+  return loss
+    ? t("not finite at step {step}, before {loss}", { step, loss })
+    : t("not finite at step {step}", { step });
 }
 
 /**
@@ -206,15 +221,15 @@ export function chartText(history) {
   const parts = [...history.losses.entries()].map(([expert, series]) =>
     curveText(expertName(expert), series.points),
   );
-  const evaluation = history.evaluation;
-  if (evaluation !== null) parts.push(t("evaluation loss {loss}", { loss: short(evaluation) }));
+  const evaluation = evaluationValue(history, null, 3);
+  if (evaluation) parts.push(t("evaluation loss {loss}", { loss: evaluation }));
   if (history.prior !== null)
     parts.push(t("prior preservation {loss}", { loss: short(history.prior) }));
   const { best, overfitsFrom } = history.suggestion ?? {};
   if (known(best)) parts.push(t("step {step} is suggested", { step: best }));
   if (known(overfitsFrom)) parts.push(t("over-fits after step {step}", { step: overfitsFrom }));
   const saves = history.saves.length;
-  if (saves) parts.push(saves === 1 ? t("1 saved step") : t("{n} saved steps", { n: saves }));
+  if (saves) parts.push(counted(saves, "1 saved step", "{n} saved steps"));
   return parts.filter(Boolean).join(", ");
 }
 

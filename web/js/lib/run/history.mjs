@@ -20,7 +20,8 @@ import { MOST_POINTS, Series } from "./series.mjs";
  *   `sketch`: from how many lines `condensed` was drawn, where the server is still reading the others
  * @typedef {import("./series.mjs").Told} Told
  * @typedef {{ losses: Record<string, Told>, priors: Record<string, Told>, evaluations: Record<string, Told>, levels: Record<string, Told>, skipped: Told,
- *   held_out: boolean | null, newest: Line | null, trained: number[], stages: Record<string, number[]>, timesteps: number[],
+ *   held_out: boolean | null, not_finite: { step: number, expert: string } | null, newest: Line | null, trained: number[],
+ *   stages: Record<string, number[]>, timesteps: number[],
  *   furthest: number, pace: number[] }} Condensed a long run as `wan_core/metrics/condensed.py` tells it, its saves,
  *   previews and marks apart
  */
@@ -50,6 +51,8 @@ export class RunHistory {
     this.levels = new Map();
     /** Whether it is one of clips that are never trained; null while nobody said. @type {boolean | null} */
     this.heldOut = null;
+    /** The newest evaluation, where it gave no number. @type {{ step: number, expert: string } | null} */
+    this.notFinite = null;
     /** @type {Suggestion | null} */
     this.suggestion = null;
     this.saves = new Series(MOST_POINTS);
@@ -105,6 +108,7 @@ export class RunHistory {
     this.levels = new Map([...curves(told.levels)].map(([name, series]) => [Number(name), series]));
     this.skipped = Series.of(told.skipped);
     this.heldOut = told.held_out;
+    this.notFinite = told.not_finite;
     this.newest = told.newest;
     const spent = ([seconds, count] = [0, 0]) => ({ seconds, count });
     this.trained = spent(told.trained);
@@ -148,6 +152,8 @@ export class RunHistory {
   addEvaluation(line) {
     curve(this.evaluations, line).add(line.step, line.eval_loss);
     this.heldOut = typeof line.held_out === "boolean" ? line.held_out : null;
+    const of = { step: line.step, expert: String(line.expert ?? "") };
+    this.notFinite = Number.isFinite(line.eval_loss) ? null : of;
     for (const [timestep, loss] of Object.entries(line.per_timestep ?? {})) {
       const level = Number(timestep);
       if (!Number.isFinite(level)) continue;
@@ -193,14 +199,14 @@ export class RunHistory {
     return median(this.pace);
   }
 
-  /** The newest evaluation loss. @returns {number | null} */
+  /** The newest evaluation loss that is a number, of the expert `evaluated`. @returns {number | null} */
   get evaluation() {
-    return newestOf(this.evaluations);
+    return this.evaluations.get(this.evaluated)?.points.at(-1)?.value ?? null;
   }
 
-  /** The expert of whom it is; empty in a run of one model. @returns {string} */
+  /** The expert that was evaluated last; empty in a run of one model. @returns {string} */
   get evaluated() {
-    return newestName(this.evaluations);
+    return this.notFinite?.expert ?? newestName(this.evaluations);
   }
 
   /** The experts that were evaluated; none in a run of one model. @returns {string[]} */

@@ -1,7 +1,7 @@
 // @ts-check
 /** What is known of a saved step beside its loss: what ComfyUI's loader takes of it, and what it changes where. Pure. */
 
-import { t } from "../page/words.mjs";
+import { counted, t } from "../page/words.mjs";
 import { known, short } from "./format.mjs";
 
 /**
@@ -32,9 +32,12 @@ export function lookOf({ updates, modules, passed_over: passedOver }) {
 /** Whether ComfyUI's loader takes all of it; empty for runs of before, which do not say. @param {Look} look */
 export function loaderText({ modules, passedOver }) {
   if (modules === null) return "";
-  if (passedOver === 1) return t("ComfyUI's loader passes over 1 name of this LoRA.");
   return passedOver
-    ? t("ComfyUI's loader passes over {n} names of this LoRA.", { n: passedOver })
+    ? counted(
+        passedOver,
+        "ComfyUI's loader passes over 1 name of this LoRA.",
+        "ComfyUI's loader passes over {n} names of this LoRA.",
+      )
     : t("ComfyUI's loader takes every name: {n} weights.", { n: modules });
 }
 

@@ -2,7 +2,7 @@
 /** What the status line says and when loader lists are fetched anew. Pure: no page, no server. */
 
 import { rows } from "../cards/clips.mjs";
-import { t } from "../page/words.mjs";
+import { counted, t } from "../page/words.mjs";
 import { stateText } from "./facts.mjs";
 
 /**
@@ -65,16 +65,12 @@ function closingLines({ use = [], template }) {
   );
   if (!lines.length || !template) return lines;
   const models = new Set(use.map(({ model }) => model)).size;
-  const where =
-    models === 1
-      ? t(
-          "In ComfyUI's template {template}, with LoraLoaderModelOnly behind Load Diffusion Model:",
-          { template },
-        )
-      : t(
-          "In ComfyUI's template {template}, with a LoraLoaderModelOnly behind each Load Diffusion Model:",
-          { template },
-        );
+  const where = counted(
+    models,
+    "In ComfyUI's template {template}, with LoraLoaderModelOnly behind Load Diffusion Model:",
+    "In ComfyUI's template {template}, with a LoraLoaderModelOnly behind each Load Diffusion Model:",
+    { template },
+  );
   return [where, ...lines];
 }
 
@@ -89,7 +85,7 @@ export function outputText(output) {
     ? rows(output.wan_clips[0]).flatMap((row) => row.clips).length
     : 0;
   if (!clips) return "";
-  return clips === 1 ? t("done: 1 clip") : t("done: {n} clips", { n: clips });
+  return counted(clips, "done: 1 clip", "done: {n} clips");
 }
 
 /** Says once per save and once per end of a run that the lists of LoRA loaders are out of date. */

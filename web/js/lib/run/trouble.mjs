@@ -7,15 +7,18 @@ import { told } from "./server_sentences.mjs";
 import { apart } from "./told_apart.mjs";
 
 /**
- * @typedef {{ headline: string, sentence: string, helps?: string[], first?: string, retry: string, hint: string, gone?: boolean }} Trouble
+ * @typedef {{ headline: string, sentence: string, helps?: string[], first?: string, closed?: string, retry: string, hint: string, gone?: boolean }} Trouble
  *   `helps`: what helps, the most helpful first; `first`: what to do before Run is pressed, where `retry` would end as before;
- *   `retry` is the word on the button, empty where there is none, `hint` what it does; `gone`: nobody is there to be asked for
+ *   `closed`: when `retry` helps all the same, because the room was taken by others; `retry` is the word on the button, empty where there is none, `hint` what it does; `gone`: nobody is there to be asked for
  *   a log or told to train
  */
 
 /** Which of the saved steps is good, where a run says so that was no longer finite. */
 const GOOD = /Saved step (\d+) is the last good one\.|No good step was saved\./;
 const ENDS_AGAIN = /unchanged, it would end here again\.$|^The GPU ran out of memory/i;
+/** The remedy of a full GPU that changes nothing in the graph, and what was asked for and free (wan_core/run/full_memory.py). */
+const OTHERS = /^other programs off the GPU$/;
+const ASKED = /asked for ([\d.]+ [KMG]iB) more, ([\d.]+ [KMG]iB|\d+ bytes) of/;
 /** How a remedy ends with which the saved steps are of no use. */
 const ANEW = / \(begins a new run\)$/;
 
@@ -40,7 +43,8 @@ export function troubleOf(run, { reached = null, said = "", gone = null } = {}) 
   const saved = good ? Number(good[1] ?? 0) : (run?.step ?? 0);
   const { what, helps } = apart(reason.replace(GOOD, "").replace("  ", " "));
   const endsAgain = helps.length > 0 && ENDS_AGAIN.test(what);
-  const again = endsAgain ? { retry: "", hint: "" } : retry(saved);
+  const closing = endsAgain && helps.some((one) => OTHERS.test(one));
+  const again = endsAgain && !closing ? { retry: "", hint: "" } : retry(saved);
   return {
     headline: headline(run, Math.max(reached ?? 0, run?.reached ?? 0, run?.step ?? 0), saved),
     sentence: told(what) || t("It did not say why; its log may."),
@@ -49,8 +53,20 @@ export function troubleOf(run, { reached = null, said = "", gone = null } = {}) 
       endsAgain ? thenRun(helps, saved) : thenRetry(helps, saved, again.retry),
       saved && helps.some((one) => ANEW.test(one)) ? startFrom(saved) : "",
     ]),
+    closed: closing ? onceClosed(what, again.retry) : "",
     ...again,
   };
+}
+
+/** When a GPU that was full is worth trying unchanged. @param {string} what happened, in English @param {string} button */
+function onceClosed(what, button) {
+  const [, needed, free] = ASKED.exec(what) ?? [];
+  return needed
+    ? t(
+        "If other programs have left the GPU since, press “{button}”: it needed {needed} more, and {free} were free then.",
+        { button, needed, free },
+      )
+    : t("If other programs have left the GPU since, press “{button}”.", { button });
 }
 
 /** Where Run begins once something was changed. @param {string[]} helps in English @param {number} saved */

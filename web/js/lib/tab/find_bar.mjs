@@ -2,7 +2,7 @@
 /** What stands over the table: which runs are looked for, groups, how many were found, and the files to save. */
 
 import { button, element, toggle, write } from "../page/dom.mjs";
-import { t } from "../page/words.mjs";
+import { counted, t } from "../page/words.mjs";
 import { stateName } from "../run/names.mjs";
 
 const STATES = ["running", "done", "stopped", "failed"];
@@ -53,5 +53,5 @@ export class FindBar {
 
 /** @param {number} n */
 function runCount(n) {
-  return n === 1 ? t("1 run") : t("{n} runs", { n });
+  return counted(n, "1 run", "{n} runs");
 }

@@ -2,7 +2,7 @@
 /** The head of a group of runs: folds it, and compares all of it. */
 
 import { element, mark, write } from "../page/dom.mjs";
-import { t } from "../page/words.mjs";
+import { counted, t } from "../page/words.mjs";
 
 /** @typedef {import("../page/routes.mjs").Summary} Summary */
 
@@ -48,5 +48,5 @@ export class GroupRow {
 
 /** @param {string} name @param {number} n how many runs it has */
 function heading(name, n) {
-  return n === 1 ? t("{name}, 1 run", { name }) : t("{name}, {n} runs", { name, n });
+  return counted(n, "{name}, 1 run", "{name}, {n} runs", { name });
 }

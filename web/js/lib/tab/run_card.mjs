@@ -28,12 +28,11 @@ const OF_A_STEP = /_\d{6}\.safetensors$/;
 export function cardText(run, now) {
   const left = run.live ? clock(run.seconds_left) : "";
   const loss = short(run.loss, 4);
-  const evaluation = short(run.eval_loss, 4);
   const parts = [
     t("step {step} / {steps}", { step: stepOf(run), steps: run.steps }),
     left && t("{time} left", { time: left }),
     loss && t("loss {loss}", { loss }),
-    evaluation && evaluationText(run, evaluation),
+    evaluationText(run),
     known(run.best) ? t("★ step {step}", { step: run.best }) : "",
     run.variant,
     expertName(run.expert ?? ""),
@@ -49,13 +48,14 @@ export function loraNames(run) {
   return (newest.length ? newest : names.slice(0, 1)).join("\n");
 }
 
-/** @param {Summary} run @param {string} loss */
-function evaluationText(run, loss) {
+/** The newest evaluation; empty before the first. @param {Summary} run */
+function evaluationText(run) {
+  const loss = short(run.eval_loss, 4);
+  if (!loss && !known(run.eval_step)) return "";
   const expert = expertName(run.eval_expert ?? "");
-  const said =
-    run.eval_held_out === false
-      ? t("evaluation {loss} on training clips", { loss })
-      : t("evaluation {loss}", { loss });
+  let said = t("evaluation {loss}", { loss });
+  if (!loss) said = t("evaluation not finite at step {step}", { step: run.eval_step ?? 0 });
+  else if (run.eval_held_out === false) said = t("evaluation {loss} on training clips", { loss });
   return expert ? `${said} (${t("{expert} expert", { expert })})` : said;
 }
 

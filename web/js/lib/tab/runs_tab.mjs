@@ -3,7 +3,7 @@
 
 import { button, element, fill, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
-import { t } from "../page/words.mjs";
+import { counted, t } from "../page/words.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { Compared } from "./compared.mjs";
 import { curvesCsv, runsCsv } from "./csv.mjs";
@@ -166,10 +166,7 @@ export class RunsTab {
     this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
     const n = this.unread;
     this.reading.hidden = !n;
-    write(
-      this.reading,
-      n === 1 ? t("1 more run is being read.") : t("{n} more runs are being read.", { n }),
-    );
+    write(this.reading, counted(n, "1 more run is being read.", "{n} more runs are being read."));
     this.compared.draw();
     const made = [this.runs, words, state];
     if (made.some((part, place) => part !== this.arranged[place])) {
@@ -279,9 +276,7 @@ export class RunsTab {
       );
       this.page.save("wan_training_curves.csv", parts);
       const n = runs.length;
-      this.say(
-        n === 1 ? t("Saved the curves of 1 run.") : t("Saved the curves of {n} runs.", { n }),
-      );
+      this.say(counted(n, "Saved the curves of 1 run.", "Saved the curves of {n} runs."));
     } catch (error) {
       this.say(message(error));
     }

@@ -381,7 +381,6 @@ def test_the_contact_sheet(bare: Any) -> None:
     bare.script("() => window.app.graph._nodes.find(n => n.type === 'WanVideoDataset').setSize([420, 900])")
     queue(bare)
     bare.page.wait_for_function(PICTURES)
-    bare.page.get_by_text("Left out, and why").click()
     pictures = [sheet_picture(bare)]
     bare.page.get_by_role("button", name=third.name).click()
     bare.page.wait_for_function("() => document.querySelector('.wan-editor video')?.currentTime > 0.2")

@@ -84,7 +84,6 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     shows(wrong, "without a caption")
     before = texts(folder)
 
-    sheet.get_by_text("Left out, and why").click()
     sheet.get_by_role("button", name="Write its caption").click()
     shows(
         sheet,

@@ -236,13 +236,12 @@ def test_clips_that_cannot_be_read_are_marked(high: Any, frontend: str) -> None:
         canvas.script("() => window.app.graph._nodes.find(n => n.type === 'WanVideoDataset').setSize([420, 900])")
         queue(canvas)
         canvas.page.wait_for_function(PICTURES)
-        canvas.page.get_by_text("Left out, and why").click()
         card = canvas.page.locator('.wan-card[data-card="dataset"]')
-        shows(card, "damaged.mp4", "no_caption", "caption_not_utf8", "Skip these files")
+        shows(card, "damaged.mp4", "no_caption", "caption_not_utf8", "Skip these files", "goes on without them")
         gap = (
             """sheet => sheet.getBoundingClientRect().bottom - sheet.lastElementChild.getBoundingClientRect().bottom"""
         )
         assert card.locator(".wan-sheet").evaluate(gap) < 8, "there is nothing below the pictures"
-        keep(canvas, frontend, "bad_clips", '.wan-card[data-card="dataset"] .wan-left-out', ".wan-card")
+        keep(canvas, frontend, "bad_clips", '.wan-card[data-card="dataset"] .wan-buckets', ".wan-card")
     finally:
         shutil.rmtree(folder)

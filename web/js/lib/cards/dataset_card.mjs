@@ -2,7 +2,7 @@
 /** The card of the dataset nodes: numbers, contact sheet, batches by size, what may be wrong, what was left out. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
-import { t } from "../page/words.mjs";
+import { counted, t } from "../page/words.mjs";
 import { number } from "../panel/parts.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { isScan, Memory } from "./caption_edits.mjs";
@@ -20,6 +20,8 @@ import { Sheet } from "./sheet.mjs";
 
 /** The finding that training waits for. */
 const STOPS = "needs_caption";
+/** So many files that were left out are named without a click. */
+const FEW = 4;
 const stopped = () => t("Run does not train yet. Choose one of these, or write the captions.");
 
 export class DatasetCard extends Card {
@@ -93,10 +95,10 @@ export class DatasetCard extends Card {
       this.body,
       facts,
       stops,
+      leftOut(dataset, this.ask, (clip, name) => sheet.open(clip, name)),
       ...sheet.parts,
       buckets(dataset),
       found,
-      leftOut(dataset, this.ask, (clip, name) => sheet.open(clip, name)),
     );
   }
 }
@@ -197,6 +199,7 @@ function offered({ missing, trigger }) {
 }
 
 /**
+ * What training goes on without, behind what it waits for.
  * @param {Dataset} dataset
  * @param {() => void} resized
  * @param {(clip: number, name: string) => void} open writes the caption of a file that was left out for want of one
@@ -204,11 +207,21 @@ function offered({ missing, trigger }) {
 function leftOut({ left_out: left, scan }, resized, open) {
   const files = list(left?.files);
   if (!files.length) return null;
-  const more = Number(left?.count ?? 0) - files.length;
+  const count = Math.max(Number(left?.count) || 0, files.length);
+  const more = count - files.length;
   return element(
     "details",
-    { class: "wan-left-out", ontoggle: resized },
-    element("summary", {}, t("Left out, and why")),
+    { class: "wan-left-out", open: count <= FEW, ontoggle: resized },
+    element(
+      "summary",
+      {},
+      "⚠ ",
+      counted(
+        count,
+        "1 file left out, and why. Training goes on without it.",
+        "{n} files left out, and why. Training goes on without them.",
+      ),
+    ),
     element(
       "ul",
       {},

@@ -477,6 +477,26 @@ def test_a_tab_says_how_many_runs_are_still_read_and_fills_in(shared: Canvas) ->
     runs.leave(page)
 
 
+def test_a_curve_that_is_a_sketch_says_so_until_all_of_the_run_is_read(shared: Canvas) -> None:
+    page = shared.page
+    page.bring_to_front()
+    runs = sweep(page, 1)
+    runs.sketched = True
+    if not page.locator(".wan-runs").is_visible():
+        page.locator(TAB).first.click()
+    page.get_by_role("button", name="Refresh").click()
+    page.locator(".wan-run-name input").press("Space")
+    note = page.get_by_text(re.compile(r"A sketch from \d+ lines. The rest is being read."))
+    note.wait_for()
+    canvas = page.locator(".wan-compared canvas")
+    assert "Loss of" in (canvas.get_attribute("aria-label") or ""), "it is drawn"
+    runs.sketched = False
+    note.wait_for(state="hidden")
+    assert "Loss of" in (canvas.get_attribute("aria-label") or "")
+    page.locator(".wan-run-name input").press("Space")
+    runs.leave(page)
+
+
 @pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
 def test_two_thousand_runs_are_found_compared_and_saved_with_keys_alone(shared: Canvas) -> None:
     """The frontend gives the tab an empty element, all in it is ours: one is enough."""

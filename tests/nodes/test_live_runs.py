@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -92,9 +93,9 @@ def test_the_client_of_the_docs_queues_follows_and_reads_the_result(
     assert len([line for line in client.splitlines() if line.strip()]) <= 20
     (tmp_path / "client.py").write_text(client, encoding="utf-8")
 
-    def run(graph: Graph) -> subprocess.CompletedProcess[str]:
+    def run(graph: Graph, server: str = comfy.url) -> subprocess.CompletedProcess[str]:
         (tmp_path / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
-        command = [sys.executable, "client.py", comfy.url, "graph.json"]
+        command = [sys.executable, "client.py", server, "graph.json"]
         environment = {**os.environ, "no_proxy": "*"}
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -114,6 +115,11 @@ def test_the_client_of_the_docs_queues_follows_and_reads_the_result(
     assert "HTTP Error 400" in nothing.stderr
     assert "roots.json" in nothing.stderr, "the reason is what the answer is for"
     assert "Traceback" not in nothing.stderr
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and never listens
+        gone = run(training_graph("scripted"), f"http://127.0.0.1:{nobody.getsockname()[1]}")
+    assert gone.returncode == 1
+    assert re.fullmatch(r".* refused.*: the server is gone\. Saved steps stand: .*\n", gone.stderr)
 
 
 def test_a_run_of_another_process_is_running_but_not_live(

@@ -13,7 +13,7 @@ from world import MODEL, sampling_graph
 
 from tests.support.containers import write_gguf, write_scaled_fp8
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(4)]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(2)]
 
 MADE_HERE = "Fp8Quantize"
 BASES = {

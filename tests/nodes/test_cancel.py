@@ -17,7 +17,7 @@ from wan_core.train import SaveStore
 
 TRAINING = "s/it"
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(3)]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(2)]
 
 
 def wait_for_status(comfy: ComfyServer, seen: Recorder, prompt: str, phrase: str, timeout_s: float = 60) -> None:

@@ -12,7 +12,7 @@ from comfy_server import ROOT, ComfyServer, link_folder
 from graphs import Graph, folder_of, run_of, training_graph
 from world import CLIP
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(3)]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(2)]
 
 OTHER = """
 class LoadsSomethingElse:

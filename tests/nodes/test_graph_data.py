@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from wan_core.importers.maxdiffusion.example import encode_example, encode_tensor
 from wan_core.importers.maxdiffusion.records import RecordWriter
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(1.5)]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(0.7)]
 
 SHOW, REPORT = "show", "report"
 CLIPS = {

@@ -52,7 +52,7 @@ def asked(*changes: tuple[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.lasts(6)
+@pytest.mark.lasts(4)
 def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
     pack_nodes: dict[str, Any], planner: Any, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_preview_as_the_template_gives_way_to_what_fits_and_the_plan_says_how_
     assert planner.answer(asked_for)["preview"] == "832x480x33"
 
 
-@pytest.mark.lasts(12)
+@pytest.mark.lasts(3)
 def test_what_does_not_fit_is_answered_with_turns_that_do(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "2.17")
     question = asked(suggest=True)

@@ -14,7 +14,7 @@ from graphs import CACHE, TRAIN, Graph, folder_of, is_no_choice, run_of, trainin
 from PIL import Image
 from test_cancel import assert_nothing_runs, cancel_when
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(4)]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(3)]
 
 AUDIT, POLICY = "audit", "policy"
 

@@ -15,7 +15,7 @@ from world import MODEL, sampling_graph
 
 from tests.support.containers import write_codes, write_gguf, write_int8, write_mxfp8, write_scaled_fp8
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(4)]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(2)]
 
 MADE_HERE = "Fp8Quantize"
 WRITERS: dict[str, Callable[[Path, dict[str, torch.Tensor]], object]] = {

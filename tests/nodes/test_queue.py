@@ -19,7 +19,7 @@ from route_server import our_module
 from safetensors import safe_open
 from world import sampling_graph
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(4)]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(2)]
 
 VALIDATE, APPLY = "validate", "apply"
 

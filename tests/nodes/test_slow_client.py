@@ -21,7 +21,7 @@ from comfy_server import ComfyServer
 from graphs import run_of
 from steering import PATIENCE_S, endless, live_run, press, records, until
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(5)]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(3)]
 
 FLOOD = 200
 """messages of 64 KiB: more than a socket's buffers hold"""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,15 +63,15 @@ MODELS = {
 }
 
 
-def cell(folder: Path, name: str, frames: int, card: int) -> str:
+def cell(name: str, frames: int, card: int) -> str:
     """Returns what a job takes of (each) card in GiB, with marks for its measures; a dash where it does not fit."""
-    found = planned(folder, name, frames, card)
+    found = planned(name, frames, card)
     return _words(found) if found["fits"] else "-"
 
 
-def ram_and_hours(folder: Path, name: str, frames: int) -> tuple[str, str]:
+def ram_and_hours(name: str, frames: int) -> tuple[str, str]:
     """Returns the GiB of the computer's own memory and the hours that a run takes with a card of RAM_AND_HOURS_OF."""
-    found = planned(folder, name, frames, RAM_AND_HOURS_OF)
+    found = planned(name, frames, RAM_AND_HOURS_OF)
     if not found["fits"]:
         return "-", "-"
     gib, seconds = found["host"]["bytes"] / 2**30, found["step_seconds"]
@@ -81,16 +82,17 @@ def _hours(hours: float) -> str:
     return f"{hours:.0f}" if hours >= 10 else f"{hours:.1f}"
 
 
-def planned(folder: Path, name: str, frames: int, card: int) -> dict[str, Any]:
-    """Returns the plan of a job on (each) card of so many GB."""
+@cache
+def planned(name: str, frames: int, card: int) -> dict[str, Any]:
+    """Returns the plan of a job on (each) card of so many GB; a cell, the RAM and the hours may be read of one."""
     model = MODELS[name]
-    if not (folder / model.file).exists():
-        write_empty_model(folder / model.file, model.template)
     quantize = QuantizeConfig(scheme=model.scheme) if model.scheme else None
     plan = ModelPlan(base_file=f"diffusion_models:{model.file}", quantize=quantize)
-    roots = Roots({"diffusion_models": (str(folder),)})
     size, cards = f"{model.size}x{frames}", [card] * model.cards
-    return plan_settings(plan, roots, LoraConfig(rank=32), TrainConfig(), size, cards)
+    with tempfile.TemporaryDirectory() as folder:
+        write_empty_model(Path(folder) / model.file, model.template)
+        roots = Roots({"diffusion_models": (folder,)})
+        return plan_settings(plan, roots, LoraConfig(rank=32), TrainConfig(), size, cards)
 
 
 def _words(found: dict[str, Any]) -> str:
@@ -107,18 +109,17 @@ def wrong() -> list[str]:
     page = PAGE.read_text(encoding="utf-8")
     rows = {tuple(part.strip() for part in line.split("|")[1:3]): line.split("|")[3:-1] for line in page.splitlines()}
     found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, frames, card in SPOT_CHECKS:
-            said = [text.strip() for text in rows[name, str(frames)]]
-            ram, hours = ram_and_hours(Path(folder), name, frames)
-            place = CARDS.index(card)
-            for what, told, now in (
-                (f"{card} GB", said[place], cell(Path(folder), name, frames, card)),
-                ("RAM", said[len(CARDS)], ram),
-                ("hours", said[len(CARDS) + 1], hours),
-            ):
-                if told != now:
-                    found.append(f"docs/memory.md: {name}, {frames} frames, {what}: {told}, planned {now}")
+    for name, frames, card in SPOT_CHECKS:
+        said = [text.strip() for text in rows[name, str(frames)]]
+        ram, hours = ram_and_hours(name, frames)
+        place = CARDS.index(card)
+        for what, told, now in (
+            (f"{card} GB", said[place], cell(name, frames, card)),
+            ("RAM", said[len(CARDS)], ram),
+            ("hours", said[len(CARDS) + 1], hours),
+        ):
+            if told != now:
+                found.append(f"docs/memory.md: {name}, {frames} frames, {what}: {told}, planned {now}")
     if readme_table() not in README.read_text(encoding="utf-8"):
         found.append("README.md: its table is not that of docs/memory.md")
     return found
@@ -131,19 +132,13 @@ def main() -> int:
         found = wrong()
         print("\n".join(found) or f"{len(SPOT_CHECKS)} cells of {sum(map(len, figures().values()))} rows are right.")
         return 1 if found else 0
-    with tempfile.TemporaryDirectory() as folder:
-        rows = [
-            f"| {name} | {frames} | "
-            + " | ".join(
-                (
-                    *(cell(Path(folder), name, frames, card) for card in CARDS),
-                    *ram_and_hours(Path(folder), name, frames),
-                )
-            )
-            + " |"
-            for name, model in MODELS.items()
-            for frames in model.frames
-        ]
+    rows = [
+        f"| {name} | {frames} | "
+        + " | ".join((*(cell(name, frames, card) for card in CARDS), *ram_and_hours(name, frames)))
+        + " |"
+        for name, model in MODELS.items()
+        for frames in model.frames
+    ]
     head = "| model | frames | " + " | ".join(f"{card} GB" for card in CARDS) + " | RAM | hours |"
     lines = [head, "| --- | --- |" + " --- |" * (len(CARDS) + 2), *rows]
     for file, table in ((PAGE, lambda: "\n".join(lines) + "\n"), (README, readme_table)):

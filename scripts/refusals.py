@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from code_trees import nodes_of, tree_of
+
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("nodes", "wan_core")
 BASES = {"WanTrainerError", "PlaceError", "NotUtf8Error", "_DamagedError", "_UnfitError"}
@@ -54,8 +56,13 @@ class Module(NamedTuple):
 def modules() -> tuple[Module, ...]:
     """Returns every file of the code, in order."""
     files = [file for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))]
-    trees = [(file.relative_to(ROOT).as_posix(), ast.parse(file.read_text(encoding="utf-8"))) for file in files]
+    trees = [(file.relative_to(ROOT).as_posix(), tree_of(file)) for file in files]
     return tuple(Module(place, tree, assigned(tree.body)) for place, tree in trees)
+
+
+def nodes_in(module: Module) -> tuple[ast.AST, ...]:
+    """Returns the nodes of a file of the code."""
+    return nodes_of(ROOT / module.place)
 
 
 def assigned(body: list[ast.stmt]) -> dict[str, list[ast.expr]]:
@@ -75,7 +82,7 @@ def kinds() -> frozenset[str]:
     bases = {
         node.name: {name_of(base) for base in node.bases}
         for module in modules()
-        for node in ast.walk(module.tree)
+        for node in nodes_in(module)
         if isinstance(node, ast.ClassDef)
     }
     found = set(BASES)
@@ -89,7 +96,7 @@ def functions() -> dict[str, list[tuple[Module, ast.FunctionDef]]]:
     """Returns the functions of the code by name."""
     found: dict[str, list[tuple[Module, ast.FunctionDef]]] = {}
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in nodes_in(module):
             if isinstance(node, ast.FunctionDef):
                 found.setdefault(node.name, []).append((module, node))
     return found
@@ -210,6 +217,7 @@ def column(node: ast.Subscript, module: Module) -> list[ast.expr]:
     return [row[place] for row in rows if isinstance(place, int) and place < len(row)]
 
 
+@cache
 def imported(name: str) -> list[ast.expr]:
     """Returns what a constant of another file is given, where there is one of that name."""
     found = [module.names[name] for module in modules() if name.isupper() and name in module.names]
@@ -227,6 +235,7 @@ def returned(call: ast.Call, depth: int) -> Iterator[str]:
                 yield from alternatives(node.value, module, locals_of(function), depth - 1)
 
 
+@cache
 def locals_of(function: ast.AST) -> dict[str, list[ast.expr]]:
     """Returns what the names of a function are given, wherever in it."""
     found = assigned([node for node in ast.walk(function) if isinstance(node, ast.stmt)])
@@ -243,8 +252,8 @@ def locals_of(function: ast.AST) -> dict[str, list[ast.expr]]:
 def calls() -> Iterator[tuple[str, Module, ast.expr, dict[str, list[ast.expr]]]]:
     """Yields every exception that refuses: its name, its file, its text, and the names of the function around it."""
     for module in modules():
-        inside = {id(node): f for f in ast.walk(module.tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
-        for node in ast.walk(module.tree):
+        inside = {id(node): f for f in nodes_in(module) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
+        for node in nodes_in(module):
             if not isinstance(node, ast.Call):
                 continue
             name, function = name_of(node.func), inside.get(id(node))
@@ -256,7 +265,7 @@ def calls() -> Iterator[tuple[str, Module, ast.expr, dict[str, list[ast.expr]]]]
 def settings() -> Iterator[Said]:
     """Yields how settings refuse a value: `refusal=` at a field, `_refusals` of a config."""
     for module in modules():
-        for node in ast.walk(module.tree):
+        for node in nodes_in(module):
             made: list[ast.expr] = []
             if isinstance(node, ast.keyword) and node.arg == "refusal":
                 made = [node.value]

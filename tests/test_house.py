@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from code_trees import nodes_of, tree_of
+
 ROOT = Path(__file__).resolve().parent.parent
 FACES = ROOT / "tests" / "fixtures" / "faces.json"
 NODE_ROOMS = ("bridge", "engine", "runs", "routes")
@@ -23,12 +25,6 @@ FOR_OTHERS = (
     "wan_core.model.autocast.replay_autocast",
 )
 """listed though no file of the product takes them: docs/architecture.md says for whom"""
-
-
-@functools.cache
-def parsed(file: Path) -> ast.Module:
-    """A file as a syntax tree; read once for all tests."""
-    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 @functools.cache
@@ -51,13 +47,13 @@ def base_of(file: Path, node: ast.ImportFrom) -> str:
 @functools.cache
 def imported(file: Path) -> tuple[tuple[str, str], ...]:
     """(module, name) of every `from module import name`, with the module's name from the root."""
-    nodes = [node for node in ast.walk(parsed(file)) if isinstance(node, ast.ImportFrom)]
+    nodes = [node for node in nodes_of(file) if isinstance(node, ast.ImportFrom)]
     return tuple((base_of(file, node), alias.name) for node in nodes for alias in node.names)
 
 
 def listed(file: Path) -> list[str]:
     """What a file names in its `__all__`."""
-    for node in parsed(file).body:
+    for node in tree_of(file).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return sorted(ast.literal_eval(node.value))
     return []
@@ -120,12 +116,12 @@ def used(file: Path) -> Iterator[tuple[str, str]]:
     """(module, name) of all that a file imports, and of what it reads of the modules it imports whole."""
     yield from imported(file)
     whole: dict[str, str] = {}
-    for node in ast.walk(parsed(file)):
+    for node in nodes_of(file):
         if isinstance(node, ast.ImportFrom):
             base = base_of(file, node)
             modules_here = {alias.asname or alias.name: f"{base}.{alias.name}" for alias in node.names}
             whole |= {name: module for name, module in modules_here.items() if module in modules()}
-    for node in ast.walk(parsed(file)):
+    for node in nodes_of(file):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in whole:
             yield whole[node.value.id], node.attr
 
@@ -135,7 +131,7 @@ def test_docstrings_are_no_clauses() -> None:
     clauses: list[str] = []
     said = 0
     for name, file in modules().items():
-        for node in ast.walk(parsed(file)):
+        for node in nodes_of(file):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             text = ast.get_docstring(node) or ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from code_trees import nodes_of, parents_in
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -77,6 +78,7 @@ GUARD = re.compile(
     re.IGNORECASE,
 )
 
+Nodes = Iterable[ast.AST]
 Parents = dict[ast.AST, ast.AST]
 
 
@@ -92,16 +94,9 @@ def name_of(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
 
-@functools.cache
-def parse(file: Path) -> tuple[ast.Module, Parents]:
-    tree = ast.parse(file.read_text(encoding="utf-8"), name_of(file))
-    parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
-    return tree, parents
-
-
-def imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str], int]]:
+def imports(nodes: Nodes) -> Iterator[tuple[int, str, list[str], int]]:
     """(level, module, names, line) of every import, wherever it stands."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield 0, alias.name, [], node.lineno
@@ -109,14 +104,22 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str], int]]:
             yield node.level, node.module or "", [alias.name for alias in node.names], node.lineno
 
 
+def dotted(node: ast.AST) -> str:
+    """`a.b` of an attribute of a name, `a` of a name; empty of anything else."""
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def room_of(file: Path) -> str:
     inside = file.relative_to(ROOT / "wan_core")
     return inside.parts[0] if len(inside.parts) > 1 else inside.stem
 
 
-def rooms_imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, int]]:
+def rooms_imported(file: Path, nodes: Nodes) -> Iterator[tuple[str, int]]:
     package = file.relative_to(ROOT).parent.parts
-    for level, module, names, line in imports(tree):
+    for level, module, names, line in imports(nodes):
         if level == 0:
             if module == "wan_core" or module.startswith("wan_core."):
                 yield [*module.split("."), ""][1], line
@@ -151,22 +154,22 @@ def guarded(node: ast.AST, parents: Parents) -> bool:
     return False
 
 
-def no_line_of(files: list[Path], offences: Callable[[Path, ast.Module, Parents], Iterator[str]]) -> None:
+def no_line_of(files: list[Path], offences: Callable[[Path, Nodes, Parents], Iterator[str]]) -> None:
     """Fails with every offending line of every file at once."""
     assert len(files) > 100, "the files to read were not found"
-    found = [offence for file in files for offence in offences(file, *parse(file))]
+    found = [offence for file in files for offence in offences(file, nodes_of(file), parents_in(file))]
     assert not found, "\n".join(["", *found])
 
 
 def test_a_room_imports_only_rooms_below_it() -> None:
-    def offences(file: Path, tree: ast.Module, _: Parents) -> Iterator[str]:
+    def offences(file: Path, nodes: Nodes, _: Parents) -> Iterator[str]:
         here = room_of(file)
         if here == "__init__":
             here = "errors"  # the package itself knows nothing
         if here not in RANK:
             yield f"{name_of(file)}: new room; give it a place in ROOMS and in docs/architecture.md"
             return
-        for room, line in rooms_imported(file, tree):
+        for room, line in rooms_imported(file, nodes):
             if room in ("", "__version__") or room == here:
                 continue
             if room not in RANK:
@@ -180,9 +183,9 @@ def test_a_room_imports_only_rooms_below_it() -> None:
 def test_our_own_code_is_imported_relatively() -> None:
     """launch.py excepted: it runs as a script, before there is a package to be relative to."""
 
-    def offences(file: Path, tree: ast.Module, _: Parents) -> Iterator[str]:
+    def offences(file: Path, nodes: Nodes, _: Parents) -> Iterator[str]:
         ours = ("wan_core", "nodes") if file.is_relative_to(ROOT / "wan_core") else ("wan_core",)
-        for level, module, _names, line in imports(tree):
+        for level, module, _names, line in imports(nodes):
             if not level and module.split(".")[0] in ours:
                 yield f"{name_of(file)}:{line}: import {module} relatively"
 
@@ -190,8 +193,8 @@ def test_our_own_code_is_imported_relatively() -> None:
 
 
 def test_the_engine_does_not_know_comfyui() -> None:
-    def offences(file: Path, tree: ast.Module, _: Parents) -> Iterator[str]:
-        for level, module, _names, line in imports(tree):
+    def offences(file: Path, nodes: Nodes, _: Parents) -> Iterator[str]:
+        for level, module, _names, line in imports(nodes):
             if not level and module.split(".")[0] in COMFYUI:
                 yield f"{name_of(file)}:{line} imports {module}"
 
@@ -199,9 +202,9 @@ def test_the_engine_does_not_know_comfyui() -> None:
 
 
 def test_only_the_door_edits_the_import_path() -> None:
-    def offences(file: Path, tree: ast.Module, parents: Parents) -> Iterator[str]:
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Attribute) or ast.unparse(node) not in ("sys.path", "sys.modules"):
+    def offences(file: Path, nodes: Nodes, parents: Parents) -> Iterator[str]:
+        for node in nodes:
+            if not isinstance(node, ast.Attribute) or dotted(node) not in ("sys.path", "sys.modules"):
                 continue
             holder = parents[node]
             changed = isinstance(node.ctx, (ast.Store, ast.Del)) or (
@@ -218,9 +221,9 @@ def test_only_the_door_edits_the_import_path() -> None:
 
 
 def test_posix_only_calls_stand_behind_a_platform_guard() -> None:
-    def offences(file: Path, tree: ast.Module, parents: Parents) -> Iterator[str]:
-        for node in ast.walk(tree):
-            posix_only = (isinstance(node, ast.Attribute) and POSIX_CALLS.fullmatch(ast.unparse(node))) or (
+    def offences(file: Path, nodes: Nodes, parents: Parents) -> Iterator[str]:
+        for node in nodes:
+            posix_only = (isinstance(node, ast.Attribute) and POSIX_CALLS.fullmatch(dotted(node))) or (
                 isinstance(node, ast.Import) and POSIX_MODULES & {alias.name for alias in node.names}
             )
             if posix_only and not guarded(node, parents):
@@ -230,9 +233,9 @@ def test_posix_only_calls_stand_behind_a_platform_guard() -> None:
 
 
 def test_no_process_that_windows_may_start_opens_a_window() -> None:
-    def offences(file: Path, tree: ast.Module, _: Parents) -> Iterator[str]:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("subprocess.Popen", "subprocess.run"):
+    def offences(file: Path, nodes: Nodes, _: Parents) -> Iterator[str]:
+        for node in nodes:
+            if isinstance(node, ast.Call) and dotted(node.func) in ("subprocess.Popen", "subprocess.run"):
                 flags = next((ast.unparse(k.value) for k in node.keywords if k.arg == "creationflags"), "")
                 if "CREATE_NO_WINDOW" not in flags and flags != "_OWN_GROUP":
                     yield f"{name_of(file)}:{node.lineno}: {ast.unparse(node.func)} without CREATE_NO_WINDOW"
@@ -246,14 +249,14 @@ def test_no_process_that_windows_may_start_opens_a_window() -> None:
 def test_no_file_can_run_code() -> None:
     """No pickle, no eval, exec or compile; torch.load only with weights_only=True."""
 
-    def offences(file: Path, tree: ast.Module, _: Parents) -> Iterator[str]:
-        for level, module, _names, line in imports(tree):
+    def offences(file: Path, nodes: Nodes, _: Parents) -> Iterator[str]:
+        for level, module, _names, line in imports(nodes):
             if not level and module.split(".")[0] in ("pickle", "dill", "cloudpickle", "marshal", "shelve"):
                 yield f"{name_of(file)}:{line} imports {module}"
-        for node in ast.walk(tree):
+        for node in nodes:
             if not isinstance(node, ast.Call):
                 continue
-            called = ast.unparse(node.func)
+            called = dotted(node.func)
             if called in _RUNS_TEXT:
                 yield f"{name_of(file)}:{node.lineno} calls {called}"
             elif called == "torch.load":
@@ -275,5 +278,5 @@ def test_the_guard_detector_itself() -> None:
     ):
         tree = ast.parse(code)
         parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
-        use = next(n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and POSIX_CALLS.fullmatch(ast.unparse(n)))
+        use = next(n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and POSIX_CALLS.fullmatch(dotted(n)))
         assert guarded(use, parents) is expected, code

@@ -9,6 +9,7 @@ import ast
 import re
 
 import pytest
+from code_trees import nodes_of
 from environment import ROOT
 from make_sentences import LANGUAGES, carried, check, problems
 from refusals import (
@@ -61,7 +62,7 @@ def test_what_goes_on_is_said_with_the_name_of_the_button() -> None:
         (path.name, node.value)
         for folder in ("wan_core", "nodes")
         for path in sorted((ROOT / folder).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     assert sum("press Run again" in text for _, text in texts) > 10

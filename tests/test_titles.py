@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from code_trees import nodes_of
+
 ROOT = Path(__file__).parents[1]
 LANGUAGES = sorted(folder.name for folder in (ROOT / "locales").iterdir() if folder.is_dir())
 NODES = json.loads((ROOT / "locales" / "en" / "nodeDefs.json").read_text(encoding="utf-8"))
@@ -17,9 +19,8 @@ ID = re.compile(rf"(?<![A-Za-z0-9_./])({'|'.join([*NODES, *CORE])})(?![A-Za-z0-9
 
 def said(file: Path) -> Iterator[tuple[int, str]]:
     """Yields the texts of a module that are sentences, and no docstrings: with a blank in them."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    silent = {id(node.value) for node in nodes_of(file) if isinstance(node, ast.Expr)}
+    for node in nodes_of(file):
         if isinstance(node, ast.Constant) and id(node) not in silent:
             text = node.value
             if isinstance(text, str) and " " in text.strip():

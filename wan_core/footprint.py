@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -26,7 +27,7 @@ from .load import (
     stays_stored,
 )
 from .lora import STARTS_IN_THE_WEIGHT, LoraConfig, count_values, inject_lora
-from .model import Numerics, Route, model_without_values, placed_routes
+from .model import Numerics, Route, WanShape, model_without_values, placed_routes
 from .placement import (
     JobShape,
     MemoryEstimate,
@@ -127,7 +128,7 @@ def job_shape(
         placement=placement,
         storage_bytes=partial(resting_bytes, plan, found, numerics),
         adapt=_Adapt(lora, numerics.adapter if numerics.adapter != numerics.compute else None),
-        adapter_values=count_values(model_without_values(shape, numerics), lora),
+        adapter_values=_adapter_values(shape, lora),
         # A pair that begins in the weight is kept beside the trained one.
         optimizer_bytes=optimizer_bytes + 4 * (lora.init in STARTS_IN_THE_WEIGHT),
         optimizer_host_bytes=optimizer_host_bytes,
@@ -135,6 +136,12 @@ def job_shape(
         unpacking_bytes=_beside_the_widest(plan, found, numerics),
         routes=placed_routes(routes, shape.num_layers),
     )
+
+
+@lru_cache(maxsize=32)
+def _adapter_values(shape: WanShape, lora: LoraConfig) -> Mapping[str, int]:
+    """Returns how many values the adapter of each linear has; a plan of one job asks for it dozens of times."""
+    return MappingProxyType(count_values(model_without_values(shape), lora))
 
 
 @dataclass(frozen=True)

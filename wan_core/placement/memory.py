@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -54,6 +55,17 @@ class JobShape:
     """what the widest packed weight takes while its linear runs; nothing of it is kept"""
     routes: tuple[Route, ...] = ()
     """layers that a share of the tokens passes by"""
+
+    @cached_property
+    def resting(self) -> tuple[tuple[str, str, int], ...]:
+        """The device, the block ("" outside of blocks) and the bytes at rest of every base weight."""
+        named = model_without_values(self.shape, self.numerics).named_parameters()
+        return tuple((str(self.placement.device_of(n)), _block_name(n), self.storage_bytes(n, p)) for n, p in named)
+
+    @cached_property
+    def largest_values(self) -> int:
+        """How many values the largest base weight has."""
+        return max(p.numel() for p in model_without_values(self.shape, self.numerics).parameters())
 
     def tokens(self, step: StepShape) -> tuple[int, ...]:
         """Returns how many tokens of a clip go through each layer of the main stream."""
@@ -254,11 +266,8 @@ class _Weights:
         away = set(swapped_blocks(order, measures.blocks_to_swap))
         on_device: Counter[str] = Counter()
         blocks: Counter[tuple[str, str]] = Counter()
-        largest = 0
-        for name, parameter in model_without_values(job.shape, job.numerics).named_parameters():
-            device, size = str(job.placement.device_of(name)), job.storage_bytes(name, parameter)
-            largest = max(largest, parameter.numel() * 4)
-            if (block := _block_name(name)) in away:
+        for device, block, size in job.resting:
+            if block in away:
                 blocks[device, block] += size
             else:
                 on_device[device] += size
@@ -267,7 +276,7 @@ class _Weights:
             sizes = sorted((size for (where, _), size in blocks.items() if where == device), reverse=True)
             swapped[device] = sum(sizes)
             on_device[device] += sizes[0] * min(RING_BUFFERS, len(sizes))
-        return cls(on_device, largest, swapped)
+        return cls(on_device, 4 * job.largest_values, swapped)
 
 
 def _block_name(name: str) -> str:

@@ -10,17 +10,21 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache, partial
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
 
 from ..model import TEXT_LENGTH, Conditioning, Constants, Numerics, Policy, WanShape, WanTransformer, block_of
 from ..model.attention import WanAttention
+from ..model.offload import NoOffload
 from .storage_meter import StorageMeter
 from .valueless import run_valueless
 
 __all__ = ["Recomputing", "StepShape", "StepTrace", "traced_step", "traced_watching"]
 
+_ALONE = Lock()
+"""held by a trace: the next one uses its model again, and the server plans in several threads"""
 MOST_TOKENS = 1 << 17
 """of a micro-batch that is traced: 1280x720 with 141 frames have fewer"""
 
@@ -143,18 +147,19 @@ def _trace(
     offloaded: bool,
     unpacking_bytes: int = 0,
 ) -> StepTrace:
-    model = _short_model(shape, numerics, adapt)
-    model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
-    model.unchecked_blocks = recomputing.unchecked
-    with torch.inference_mode(False), torch.enable_grad():
-        known = [*model.parameters(), *_gradients_of(model)]
-        with StorageMeter(known, _packed(model, unpacking_bytes), run_valueless) as meter:
-            model.offload = _InFlight() if offloaded else model.offload
-            model.carrier = marks = _Marks(meter)
-            batch = _Batch.of(shape, step)
-            loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)
-            loss.backward()
-            marks.end("backward")
+    with _ALONE:
+        model = _short_model(shape, numerics, adapt)
+        model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
+        model.unchecked_blocks = recomputing.unchecked
+        with torch.inference_mode(False), torch.enable_grad():
+            known = [*model.parameters(), *_gradients_of(model)]
+            with StorageMeter(known, _packed(model, unpacking_bytes), run_valueless) as meter:
+                model.offload = _InFlight() if offloaded else NoOffload()
+                model.carrier = marks = _Marks(meter)
+                batch = _Batch.of(shape, step)
+                loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)
+                loss.backward()
+                marks.end("backward")
     return StepTrace(**marks.found)
 
 
@@ -167,14 +172,15 @@ def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape, unpack
 
 
 def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking_bytes: int) -> int:
-    model = _short_model(shape, numerics, lambda _model: None)
-    with torch.inference_mode(False), torch.no_grad():
-        with StorageMeter(model.parameters(), _packed(model, unpacking_bytes), run_valueless) as meter:
-            batch = _Batch.of(shape, step)
-            first = batch.through(model)
-            guided = first + 5.0 * (batch.through(model) - first)  # two prompts, as guidance needs
-            del guided
-        return meter.peak
+    with _ALONE:
+        model = _short_model(shape, numerics, _as_it_is)
+        with torch.inference_mode(False), torch.no_grad():
+            with StorageMeter(model.parameters(), _packed(model, unpacking_bytes), run_valueless) as meter:
+                batch = _Batch.of(shape, step)
+                first = batch.through(model)
+                guided = first + 5.0 * (batch.through(model) - first)  # two prompts, as guidance needs
+                del guided
+            return meter.peak
 
 
 _trace_once, _watch_once = lru_cache(maxsize=64)(_trace), lru_cache(maxsize=64)(_watch)
@@ -248,8 +254,17 @@ class _InFlight:
         return self._here.pop(number)
 
 
+def _as_it_is(_model: nn.Module) -> None:
+    """Injects no adapters."""
+
+
+@lru_cache(maxsize=16)
 def _short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]) -> WanTransformer:
-    """Returns the model as the loader builds it: frozen, adapters on top; without memory."""
+    """Returns the model as the loader builds it: frozen, adapters on top; without memory.
+
+    The same one for every size of clip and way of checkpointing: a trace sets what it runs with, and building takes as
+    long as a trace.
+    """
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics).to(numerics.compute)
     model.requires_grad_(False)

@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -373,3 +374,23 @@ def test_unpacking_a_weight_takes_what_is_predicted(layout: str, at_once: int, m
         values = dequantise(weight, scale, torch.bfloat16, layout=layout)
     predicted = unpacking_bytes(values.numel(), torch.bfloat16, layout)
     assert 0.6 * predicted < meter.peak <= predicted + 2**13, "and a table, and one scale a block"
+
+
+def test_a_trace_is_what_it_is_whatever_else_is_traced_before_it_or_meanwhile() -> None:
+    """A trace runs in the model of the one before, and the server plans in several threads."""
+    shape, numerics = replace(SMALL, num_layers=3), Numerics()
+    step, ways = StepShape(batch_size=1, latent_frames=3, latent_height=8, latent_width=8), [
+        (Recomputing(blocks=blocks, unchecked=unchecked), offloaded)
+        for blocks, unchecked, offloaded in ((True, 0, True), (False, 0, False), (True, 1, False), (True, 0, False))
+    ]  # fmt: skip
+
+    def traced(way: tuple[Recomputing, bool]) -> StepTrace:
+        return _trace(shape, numerics, step, Adapt(4), *way)
+
+    alone = []
+    for way in ways:
+        trace._short_model.cache_clear()
+        alone.append(traced(way))
+    assert len(set(alone)) == len(ways)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(traced, ways * 3)) == alone * 3

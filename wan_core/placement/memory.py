@@ -54,6 +54,8 @@ class JobShape:
     """what the widest packed weight takes while its linear runs; nothing of it is kept"""
     routes: tuple[Route, ...] = ()
     """layers that a share of the tokens passes by"""
+    sharers: int = 1
+    """how many processes of the machine have the swapped weights together (shared.py)"""
 
     def tokens(self, step: StepShape) -> tuple[int, ...]:
         """Returns how many tokens of a clip go through each layer of the main stream."""
@@ -102,7 +104,12 @@ class MemoryEstimate:
     pinned: int = 0
     """host memory that is locked, because copies run from and to it beside the work"""
     host: int = 0
-    """host memory of weights, kept inputs and a save, the pinned part of it too; programs and libraries come on top"""
+    """host memory of weights, kept inputs and a save, the pinned part of it too; programs and libraries come on top
+
+    Of what processes of one machine share, each counts an equal part, here and in `pinned`.
+    """
+    inputs: int = 0
+    """of the pinned part, what gradient checkpointing keeps there"""
     streamed: dict[str, int] = field(default_factory=dict)
     """bytes of frozen weights that travel to each device in one pass through the model"""
 
@@ -176,7 +183,7 @@ def estimate_memory(
         if offloaded:
             inputs = [*mine[: len(mine) - job.unchecked_on(device)], *shape.vace_layers]
             kept_in_host += sum(tokens[layer] for layer in inputs) * _passing(job, step) // step.tokens
-    pinned = sum(weights.swapped.values()) + kept_in_host
+    pinned = sum(weights.swapped.values()) - weights.together + -(-weights.together // job.sharers) + kept_in_host
     away = job.optimizer_host_bytes
     held = job.optimizer_bytes + max(0.0, away - _WEIGHT_BYTES - _GRADIENT_BYTES)
     return MemoryEstimate(
@@ -185,6 +192,7 @@ def estimate_memory(
         pinned=pinned,
         # A save is a copy of the weights and of what the optimizer holds.
         host=pinned + weights.on_host + int((_WEIGHT_BYTES + held + away) * sum(adapters.values())),
+        inputs=kept_in_host,
         streamed=dict(weights.swapped),
     )
 
@@ -247,6 +255,8 @@ class _Weights:
     """where the device is the host itself, they are counted there; this is what loading holds at most beside them"""
     swapped: Counter[str]
     """pinned host memory, by the device that runs them"""
+    together: int
+    """of it, what processes of one machine may share: linears, and what belongs to them (streaming.py)"""
 
     @classmethod
     def of(cls, job: JobShape, measures: MemoryMeasures) -> _Weights:
@@ -254,12 +264,15 @@ class _Weights:
         away = set(swapped_blocks(order, measures.blocks_to_swap))
         on_device: Counter[str] = Counter()
         blocks: Counter[tuple[str, str]] = Counter()
-        largest = 0
-        for name, parameter in model_without_values(job.shape, job.numerics).named_parameters():
+        largest = together = 0
+        model = model_without_values(job.shape, job.numerics)
+        linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        for name, parameter in model.named_parameters():
             device, size = str(job.placement.device_of(name)), job.storage_bytes(name, parameter)
             largest = max(largest, parameter.numel() * 4)
             if (block := _block_name(name)) in away:
                 blocks[device, block] += size
+                together += size * (name.rpartition(".")[0] in linears)
             else:
                 on_device[device] += size
         swapped: Counter[str] = Counter()
@@ -267,7 +280,7 @@ class _Weights:
             sizes = sorted((size for (where, _), size in blocks.items() if where == device), reverse=True)
             swapped[device] = sum(sizes)
             on_device[device] += sizes[0] * min(RING_BUFFERS, len(sizes))
-        return cls(on_device, largest, swapped)
+        return cls(on_device, largest, swapped, together)
 
 
 def _block_name(name: str) -> str:

@@ -109,12 +109,13 @@ def job_shape(
     optimizer_bytes: float = 8.0,
     optimizer_host_bytes: float = 0.0,
     routes: Sequence[Route] = (),
+    sharers: int = 1,
 ) -> JobShape:
     """Returns what `estimate_memory` needs to know of a plan, from the header alone.
 
     `placement`: instead of the plan's own, for devices that this machine need not have. `optimizer_bytes`: what the
     optimizer holds for each adapter value, `optimizer_host_bytes`: what of it in host memory. `routes`: layers that a
-    share of the tokens passes by.
+    share of the tokens passes by. `sharers`: processes of one machine that have the swapped weights together.
     """
     found = found or inspect_model(plan, roots)
     shape, numerics = found.variant.shape, numerics or plan.precision.numerics(found.compute_dtype)
@@ -135,6 +136,7 @@ def job_shape(
         recomputing=recomputing or Recomputing(),
         unpacking_bytes=_beside_the_widest(plan, found, numerics),
         routes=placed_routes(routes, shape.num_layers),
+        sharers=sharers,
     )
 
 

@@ -114,6 +114,9 @@ class Logged:
     def host_memory(self, size: int) -> Tensor | None:
         return torch.empty(size, dtype=torch.uint8)
 
+    def lock(self, memory: Tensor) -> Tensor | None:
+        return memory
+
     def start(self, source: Tensor, target: Tensor) -> int:
         self._count += 1
         assert {source.device, target.device} == {HOST, self._device}

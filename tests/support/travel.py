@@ -48,6 +48,10 @@ class LateCopies:
         self.host.append(torch.full((size,), POISON, dtype=torch.uint8))
         return self.host[-1]
 
+    def lock(self, memory: Tensor) -> Tensor | None:
+        self.host.append(memory)
+        return memory
+
     def start(self, source: Tensor, target: Tensor) -> Copy:
         assert source.shape == target.shape
         assert source.dtype == target.dtype

@@ -7,6 +7,8 @@ the plan asks for another base precision or quantizes anew.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -27,7 +29,15 @@ from ..lora import (
     start_from,
 )
 from ..model import BLOCK_LISTS, TEXT_LENGTH, Numerics, WanShape, WanTransformer, check_attention, sdpa_choice
-from ..placement import BlockOffload, DeviceCarrier, MemoryMeasures, Placement, resolve_placement, running_order
+from ..placement import (
+    BlockOffload,
+    DeviceCarrier,
+    MemoryMeasures,
+    Placement,
+    SharedMemory,
+    resolve_placement,
+    running_order,
+)
 from ..precision import (
     QuantizedLinear,
     check_matmul,
@@ -62,12 +72,14 @@ def materialize(
     on_tensor: Callable[[int, int], None] | None = None,
     found: WanFile | None = None,
     measures: MemoryMeasures | None = None,
+    shared: SharedMemory | None = None,
 ) -> WanTransformer:
     """Build the model of a plan: frozen base, LoRA trainable, on its devices.
 
     `on_tensor(done, total)` is called after each weight and may raise to stop the load. `found`: what `inspect_model`
     found, where it was asked already. `measures`: what rests in host memory; nothing where it is None. Swapped blocks
-    need activation checkpointing, and go to the host one by one: their device never holds two of them.
+    need activation checkpointing, and go to the host one by one: their device never holds two of them. `shared`: memory
+    that other processes, which load the same plan, have together with this one; swapped blocks rest there.
     """
     found = found or inspect_model(plan, roots)
     compute, shape = found.compute_dtype, found.variant.shape
@@ -87,7 +99,8 @@ def materialize(
     if lora is not None and start is not None:
         check_start(model, start, lora)  # minutes before the last base weight has been read
     order = running_order(shape.num_layers, shape.vace_layers)
-    offload = BlockOffload(placement, order, measures or MemoryMeasures())
+    together = None if shared is None else shared.of(_mark_of(plan))
+    offload = BlockOffload(placement, order, measures or MemoryMeasures(), shared=together)
     loras = [(read_lora(roots.resolve(lora.file)), lora.strength) for lora in plan.loras]
     with torch.inference_mode(False):
         _fill(model, plan, placement, offload, found.weights, on_tensor, loras)
@@ -104,6 +117,11 @@ def materialize(
     if len(placement.devices) > 1:
         model.carrier = DeviceCarrier(placement)
     return model
+
+
+def _mark_of(plan: ModelPlan) -> str:
+    """Returns a few letters that stand for a plan: whatever decides the bytes of its weights is in it."""
+    return hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _fill(

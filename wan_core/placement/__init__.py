@@ -4,13 +4,14 @@ and predicts the memory."""
 from __future__ import annotations
 
 from .bridge import DeviceCarrier
-from .cards import Room, card_bytes, fullest_process, room_here, room_of_cards, total_bytes
+from .cards import Room, card_bytes, processes_by_room, room_here, room_of_cards, total_bytes
 from .choosing import choose_measures
 from .copies import host_memory_of
 from .measures import MemoryMeasures, running_order
 from .memory import JobShape, MemoryEstimate, estimate_memory
 from .offload import BlockOffload
 from .plan import MODES, Placement, PlacementConfig, resolve_placement
+from .shared import SharedMemory, can_share, share_memory
 from .trace import Recomputing, StepShape
 
 __all__ = [
@@ -24,15 +25,18 @@ __all__ = [
     "PlacementConfig",
     "Recomputing",
     "Room",
+    "SharedMemory",
     "StepShape",
+    "can_share",
     "card_bytes",
     "choose_measures",
     "estimate_memory",
-    "fullest_process",
     "host_memory_of",
+    "processes_by_room",
     "resolve_placement",
     "room_here",
     "room_of_cards",
     "running_order",
+    "share_memory",
     "total_bytes",
 ]

@@ -18,7 +18,7 @@ __all__ = [
     "Room",
     "card_bytes",
     "card_limit",
-    "fullest_process",
+    "processes_by_room",
     "room_here",
     "room_of_cards",
     "total_bytes",
@@ -68,17 +68,18 @@ def room_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Room:
     return Room(devices=found, host=_host_room() if found else None)
 
 
-def fullest_process(config: PlacementConfig, num_blocks: int, *, ask_driver: bool) -> tuple[Placement, Room]:
-    """Returns where the model lies for the process of a job that has the least room, and that room (`room_here`).
+def processes_by_room(config: PlacementConfig, num_blocks: int, *, ask_driver: bool) -> list[tuple[Placement, Room]]:
+    """Returns where the model lies for each process of a job, and its room (`room_here`), the fullest one first.
 
     Where each card trains a copy, each process has its share of the host memory.
     """
     processes = [resolve_placement(config, num_blocks, rank) for rank in range(config.ranks)]
-    rooms = [room_here(placement.devices, ask_driver=ask_driver) for placement in processes]
-    fullest = min(range(len(rooms)), key=lambda rank: min(rooms[rank].devices.values(), default=0))
-    room = rooms[fullest]
-    host = None if room.host is None else room.host // len(rooms)
-    return processes[fullest], Room(devices=room.devices, host=host)
+    found: list[tuple[Placement, Room]] = []
+    for placement in processes:
+        room = room_here(placement.devices, ask_driver=ask_driver)
+        host = None if room.host is None else room.host // len(processes)
+        found.append((placement, Room(devices=room.devices, host=host)))
+    return sorted(found, key=lambda one: min(one[1].devices.values(), default=0))
 
 
 def _host_room() -> int | None:

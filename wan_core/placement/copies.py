@@ -34,6 +34,13 @@ class Copies(Protocol):
         """Returns `size` new bytes, (size,) uint8, which the device copies by itself; None where there are no more."""
         ...
 
+    def lock(self, memory: Tensor) -> Tensor | None:
+        """Returns `memory` (size,) uint8 of the host, as the device copies from it by itself; None where it cannot.
+
+        It was written already, and may be mapped by other processes too, each of which locks it for itself.
+        """
+        ...
+
     def start(self, source: Tensor, target: Tensor) -> Any:
         """Begins to copy between two contiguous tensors of one shape and dtype; one lies on the host, one does not."""
         ...
@@ -48,6 +55,9 @@ class PlainCopies:
 
     def host_memory(self, size: int) -> Tensor | None:
         return torch.empty(size, dtype=torch.uint8)
+
+    def lock(self, memory: Tensor) -> Tensor | None:
+        return memory
 
     def start(self, source: Tensor, target: Tensor) -> Any:
         target.copy_(source)
@@ -68,14 +78,15 @@ class CudaCopies:
         self._out, self._in = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def host_memory(self, size: int) -> Tensor | None:
-        # The system swaps no locked memory out: what others need has to be left to them.
-        free = host_bytes()
-        if free is not None and free - size < _LEFT_TO_OTHERS:
-            return None
         # torch's own page-locked memory comes in powers of two: 512 MiB for a block of 333.
-        memory = torch.empty(size, dtype=torch.uint8)
+        return self._locked(torch.empty(size, dtype=torch.uint8)) if _leaves_enough(size) else None
+
+    def lock(self, memory: Tensor) -> Tensor | None:
+        return self._locked(memory) if _leaves_enough(0) else None
+
+    def _locked(self, memory: Tensor) -> Tensor | None:
         with torch.cuda.device(self._device):
-            if int(_runtime().cudaHostRegister(memory.data_ptr(), size, _PORTABLE)) != 0:
+            if int(_runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)) != 0:
                 _forget_error(self._device)
                 return None
         handed_out = memory.view(-1)
@@ -92,6 +103,12 @@ class CudaCopies:
 
     def wait(self, copy: Any) -> None:
         torch.cuda.current_stream(self._device).wait_event(copy)
+
+
+def _leaves_enough(size: int) -> bool:
+    """Returns whether others have enough memory beside `size` new bytes: the system swaps no locked memory out."""
+    free = host_bytes()
+    return free is None or free - size >= _LEFT_TO_OTHERS
 
 
 def _runtime() -> Any:

@@ -55,12 +55,24 @@ class JobShape:
     """what the widest packed weight takes while its linear runs; nothing of it is kept"""
     routes: tuple[Route, ...] = ()
     """layers that a share of the tokens passes by"""
+    sharers: int = 1
+    """how many processes of the machine have the swapped weights together (shared.py)"""
 
     @cached_property
-    def resting(self) -> tuple[tuple[str, str, int], ...]:
-        """The device, the block ("" outside of blocks) and the bytes at rest of every base weight."""
-        named = model_without_values(self.shape, self.numerics).named_parameters()
-        return tuple((str(self.placement.device_of(n)), _block_name(n), self.storage_bytes(n, p)) for n, p in named)
+    def resting(self) -> tuple[tuple[str, str, int, bool], ...]:
+        """Of every base weight its device, its block ("" outside of blocks), its bytes at rest, and whether it is one
+        of a linear."""
+        model = model_without_values(self.shape, self.numerics)
+        linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        return tuple(
+            (
+                str(self.placement.device_of(n)),
+                _block_name(n),
+                self.storage_bytes(n, p),
+                n.rpartition(".")[0] in linears,
+            )
+            for n, p in model.named_parameters()
+        )
 
     @cached_property
     def largest_values(self) -> int:
@@ -114,7 +126,12 @@ class MemoryEstimate:
     pinned: int = 0
     """host memory that is locked, because copies run from and to it beside the work"""
     host: int = 0
-    """host memory of weights, kept inputs and a save, the pinned part of it too; programs and libraries come on top"""
+    """host memory of weights, kept inputs and a save, the pinned part of it too; programs and libraries come on top
+
+    Of what processes of one machine share, each counts an equal part, here and in `pinned`.
+    """
+    inputs: int = 0
+    """of the pinned part, what gradient checkpointing keeps there"""
     streamed: dict[str, int] = field(default_factory=dict)
     """bytes of frozen weights that travel to each device in one pass through the model"""
 
@@ -188,7 +205,7 @@ def estimate_memory(
         if offloaded:
             inputs = [*mine[: len(mine) - job.unchecked_on(device)], *shape.vace_layers]
             kept_in_host += sum(tokens[layer] for layer in inputs) * _passing(job, step) // step.tokens
-    pinned = sum(weights.swapped.values()) + kept_in_host
+    pinned = sum(weights.swapped.values()) - weights.together + -(-weights.together // job.sharers) + kept_in_host
     away = job.optimizer_host_bytes
     held = job.optimizer_bytes + max(0.0, away - _WEIGHT_BYTES - _GRADIENT_BYTES)
     return MemoryEstimate(
@@ -197,6 +214,7 @@ def estimate_memory(
         pinned=pinned,
         # A save is a copy of the weights and of what the optimizer holds.
         host=pinned + weights.on_host + int((_WEIGHT_BYTES + held + away) * sum(adapters.values())),
+        inputs=kept_in_host,
         streamed=dict(weights.swapped),
     )
 
@@ -259,6 +277,8 @@ class _Weights:
     """where the device is the host itself, they are counted there; this is what loading holds at most beside them"""
     swapped: Counter[str]
     """pinned host memory, by the device that runs them"""
+    together: int
+    """of it, what processes of one machine may share: linears, and what belongs to them (streaming.py)"""
 
     @classmethod
     def of(cls, job: JobShape, measures: MemoryMeasures) -> _Weights:
@@ -266,9 +286,11 @@ class _Weights:
         away = set(swapped_blocks(order, measures.blocks_to_swap))
         on_device: Counter[str] = Counter()
         blocks: Counter[tuple[str, str]] = Counter()
-        for device, block, size in job.resting:
+        together = 0
+        for device, block, size, of_a_linear in job.resting:
             if block in away:
                 blocks[device, block] += size
+                together += size * of_a_linear
             else:
                 on_device[device] += size
         swapped: Counter[str] = Counter()
@@ -276,7 +298,7 @@ class _Weights:
             sizes = sorted((size for (where, _), size in blocks.items() if where == device), reverse=True)
             swapped[device] = sum(sizes)
             on_device[device] += sizes[0] * min(RING_BUFFERS, len(sizes))
-        return cls(on_device, 4 * job.largest_values, swapped)
+        return cls(on_device, 4 * job.largest_values, swapped, together)
 
 
 def _block_name(name: str) -> str:

@@ -14,6 +14,7 @@ from .copies import Copies, copies_of
 from .kept import KeptTensors
 from .measures import MemoryMeasures, swapped_blocks
 from .plan import Placement
+from .shared import SharedMemory
 from .streaming import Ring
 
 __all__ = ["BlockOffload"]
@@ -41,15 +42,17 @@ class BlockOffload:
         *,
         copies: Callable[[torch.device], Copies] = copies_of,
         most_host_bytes: int | None = None,
+        shared: SharedMemory | None = None,
         before: BlockOffload | None = None,
     ) -> None:
         """`order`: the names of all blocks, as `running_order` gives them.
 
         `most_host_bytes`: of what is kept, for each device; what is beyond stays there. None: as many as there are.
+        `shared`: where weights of this model rest that other processes have too; None: in memory of this one alone.
         `before`: that of the same model with weaker measures; its host memory is used on, with what rests in it.
         """
         self._placement, self._order, self._copies, self._most_host_bytes = placement, order, copies, most_host_bytes
-        self.measures = measures
+        self.measures, self._shared = measures, shared
         self._swapped = frozenset(swapped_blocks(order, measures.blocks_to_swap))
         self._lanes: dict[torch.device, _Lane] = {}
         for device in placement.devices:
@@ -61,7 +64,7 @@ class BlockOffload:
             kept = None if old is None else old.kept
             if kept is None and measures.offload_inputs:
                 kept = KeptTensors(device, travel, most_host_bytes)
-            ring = Ring(device, travel, own)
+            ring = Ring(device, travel, own, shared)
             if old is not None:
                 ring.take_over(old.ring)
             self._lanes[device] = _Lane(travel, ring, kept)
@@ -92,6 +95,7 @@ class BlockOffload:
             measures,
             copies=self._copies,
             most_host_bytes=self._most_host_bytes,
+            shared=self._shared,
             before=self,
         )
         for name in self._order:

@@ -5,7 +5,7 @@ They travel in one direction only: nobody changes them. Adapters, their gradient
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..errors import PlacementError
 from ..words import logger
 from .copies import Copies
+from .shared import SharedMemory
 
 __all__ = ["Ring"]
 
@@ -41,10 +42,18 @@ class _Frozen:
     shape: torch.Size
     is_weight: bool
 
-    def within(self, memory: Tensor) -> Tensor:
-        """Returns it as a part of a block's memory (size,) uint8, on whatever device that lies."""
-        value = memory[self.start : self.start + self.bytes].view(self.dtype).view(self.shape)
+    def within(self, memory: Tensor, begin: int = 0) -> Tensor:
+        """Returns it as a part of a block's memory (size,) uint8 from `begin` on, on whatever device that lies."""
+        value = self._bytes_in(memory, begin).view(self.dtype).view(self.shape)
         return nn.Parameter(value, requires_grad=False) if self.is_weight else value
+
+    def lies_in(self, memory: Tensor, begin: int) -> bool:
+        """Returns whether that memory holds the very bytes that the module has."""
+        here = getattr(self.module, self.name).detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        return torch.equal(self._bytes_in(memory, begin), here)
+
+    def _bytes_in(self, memory: Tensor, begin: int) -> Tensor:
+        return memory[self.start - begin : self.start - begin + self.bytes]
 
 
 class _RestingBlock:
@@ -53,28 +62,62 @@ class _RestingBlock:
     Where the block is used while it rests, it reads them there: an error on a GPU, and nowhere a wrong number.
     """
 
-    def __init__(self, block: nn.Module, copies: Copies) -> None:
-        """Moves them there."""
-        self._block = block
+    def __init__(self, name: str, block: nn.Module, copies: Copies, shared: SharedMemory | None) -> None:
+        """Moves them there: those of linears to `shared` memory, where that can be had.
+
+        Everything else is this process's own, for LoRAs of previews change it in place (lora/frozen.py).
+        """
+        self._block, self._copies = block, copies
         self._frozen: list[_Frozen] = []
-        self.size, values = 0, []
-        for module in block.modules():
+        self._at_rest: list[Tensor] = []
+        self.size, self.locked = 0, True
+        self.pieces: list[tuple[int, Tensor]] = []
+        """where each begins in the memory of the block, and the piece (n,) uint8"""
+        linears = [module for module in block.modules() if isinstance(module, nn.Linear) and shared is not None]
+        of_linears = {part for linear in linears for part in linear.modules()}
+        for together in (True, False):
+            begin, mine = self.size, self._placed(part for part in block.modules() if (part in of_linears) == together)
+            if mine:
+                memory = None if shared is None or not together else self._shared(name, shared, begin, mine)
+                self._settle(begin, mine, self._own(begin, mine) if memory is None else memory)
+        assert self._frozen, "a block that rests must be frozen"
+        self.rest()
+
+    def _placed(self, modules: Iterable[nn.Module]) -> list[_Frozen]:
+        """Returns the frozen tensors of some modules, with their places behind those of before."""
+        found: list[_Frozen] = []
+        for module in modules:
             for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
                 if not value.requires_grad and value.nbytes:
                     is_weight = isinstance(value, nn.Parameter)
-                    self._frozen.append(
-                        _Frozen(module, name, self.size, value.nbytes, value.dtype, value.shape, is_weight)
-                    )
-                    values.append(value)
+                    found.append(_Frozen(module, name, self.size, value.nbytes, value.dtype, value.shape, is_weight))
                     self.size += -(-value.nbytes // _ALIGNED) * _ALIGNED
-        assert self._frozen, "a block that rests must be frozen"
-        memory = copies.host_memory(self.size)
-        self.locked = memory is not None
-        self.memory = memory if memory is not None else torch.empty(self.size, dtype=torch.uint8)
-        self._at_rest = [frozen.within(self.memory) for frozen in self._frozen]
-        for away, value in zip(self._at_rest, values, strict=True):
-            away.copy_(value)
-        self.rest()
+        return found
+
+    def _own(self, begin: int, mine: list[_Frozen]) -> Tensor:
+        memory = self._copies.host_memory(self.size - begin)
+        self.locked &= memory is not None
+        memory = memory if memory is not None else torch.empty(self.size - begin, dtype=torch.uint8)
+        _write(mine, memory, begin)
+        return memory
+
+    def _shared(self, name: str, shared: SharedMemory, begin: int, mine: list[_Frozen]) -> Tensor | None:
+        memory = shared.piece(
+            name,
+            self.size - begin,
+            write=lambda memory: _write(mine, memory, begin),
+            holds=lambda memory: all(frozen.lies_in(memory, begin) for frozen in mine),
+        )
+        if memory is None:
+            return None
+        locked = self._copies.lock(memory)
+        self.locked &= locked is not None
+        return memory if locked is None else locked
+
+    def _settle(self, begin: int, mine: list[_Frozen], memory: Tensor) -> None:
+        self.pieces.append((begin, memory))
+        self._frozen += mine
+        self._at_rest += [frozen.within(memory, begin) for frozen in mine]
 
     @property
     def trains(self) -> bool:
@@ -94,6 +137,11 @@ class _RestingBlock:
             setattr(frozen.module, frozen.name, value)
 
 
+def _write(frozen: Iterable[_Frozen], memory: Tensor, begin: int) -> None:
+    for one in frozen:
+        one.within(memory, begin).copy_(getattr(one.module, one.name))
+
+
 @dataclass(eq=False)
 class _Buffer:
     """One buffer of the ring."""
@@ -101,15 +149,20 @@ class _Buffer:
     memory: Tensor
     block: str = ""
     """whose weights are here, or on their way"""
-    copy: Any = None
+    copies: Sequence[Any] = ()
 
 
 class Ring:
     """The resting blocks of one device, and the two buffers through which they pass."""
 
-    def __init__(self, device: torch.device, copies: Copies, order: Sequence[str]) -> None:
-        """`order`: the names of the blocks that rest, in the order in which a forward pass runs them."""
-        self._device, self._copies, self._order = device, copies, list(order)
+    def __init__(
+        self, device: torch.device, copies: Copies, order: Sequence[str], shared: SharedMemory | None = None
+    ) -> None:
+        """`order`: the names of the blocks that rest, in the order in which a forward pass runs them.
+
+        `shared`: memory that other processes have together with this one; None: each has its own.
+        """
+        self._device, self._copies, self._order, self._shared = device, copies, list(order), shared
         self._resting: dict[str, _RestingBlock] = {}
         self._buffers: list[_Buffer] = []
 
@@ -118,7 +171,7 @@ class Ring:
         if name in self._resting:
             return
         with torch.inference_mode(False), torch.no_grad():
-            resting = _RestingBlock(block, self._copies)
+            resting = _RestingBlock(name, block, self._copies, self._shared)
         if not resting.locked and all(other.locked for other in self._resting.values()):
             _log.warning("The system page-locks no more memory, so the weights of %s and later travel slowly.", name)
         self._resting[name] = resting
@@ -145,7 +198,7 @@ class Ring:
             )
         with torch.inference_mode(False), torch.no_grad():
             buffer = self._loaded(name, keep=[name])
-            self._copies.wait(buffer.copy)
+            self._wait(buffer)
             resting.use(buffer.memory)
         try:
             yield
@@ -178,13 +231,19 @@ class Ring:
                 return buffer
         buffer = next(buffer for buffer in self._buffers if buffer.block not in keep)
         resting, buffer.block = self._resting[name], ""
-        buffer.copy = self._copies.start(resting.memory, buffer.memory[: resting.size])
+        buffer.copies = [
+            self._copies.start(piece, buffer.memory[begin : begin + piece.numel()]) for begin, piece in resting.pieces
+        ]
         buffer.block = name
         return buffer
+
+    def _wait(self, buffer: _Buffer) -> None:
+        for copy in buffer.copies:
+            self._copies.wait(copy)
 
     def release(self) -> None:
         """Gives the buffers back to the device; the next block that runs makes new ones."""
         for buffer in self._buffers:
             if buffer.block:
-                self._copies.wait(buffer.copy)
+                self._wait(buffer)
         self._buffers = []

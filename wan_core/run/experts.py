@@ -15,6 +15,7 @@ from typing import Any, cast
 from ..control import Control
 from ..events import Emit, Evaluated, Event, Note, StageEnded, StepDone, StepSkipped
 from ..footprint import weights_once_loaded
+from ..placement import share_memory
 from ..train import (
     Group,
     NotFinite,
@@ -70,8 +71,9 @@ class Experts:
                 check_ranks_alike(saved.step, saved.progress.get("ranks"), group.world)
                 prefix = prefix_of(expert)
                 check_quantized_alike(saved.step, saved.progress.get(f"{prefix}quantized_by"), expert.quantized_by)
+        self._shared = share_memory(group.rank, group.gather) if group.world > 1 else None
         for expert in self.all:
-            expert.planned = plan_training(expert.run, self._emit_of(expert), group, partner)
+            expert.planned = plan_training(expert.run, self._emit_of(expert), group, partner, self._shared)
         self._unmeasured = {expert.name for expert in self.all if not expert.step}
         """those that learnt something since they were last evaluated"""
 
@@ -181,6 +183,7 @@ class Experts:
                 control=self._control,
                 group=self._group,
                 target=self._target,
+                shared=self._shared,
             )
         )
 

@@ -37,6 +37,8 @@ class Job:
     """whether it has as many frames as fit beside training (preview_size.py), and not more"""
     placement: Placement | None = None
     """instead of the model's own, for cards that this machine need not have"""
+    sharers: int = 1
+    """how many processes of the machine have the weights together that rest in its memory"""
     own_runs: OwnRuns = OwnRuns()
     """what earlier runs on this machine took; none for cards that it need not have"""
 
@@ -71,6 +73,7 @@ class Job:
             optimizer_bytes=on_device,
             optimizer_host_bytes=on_host,
             routes=self.train.routes,
+            sharers=self.sharers,
         )
 
 

@@ -16,7 +16,7 @@ from ..events import Emit, Note, Stage
 from ..load import materialize
 from ..lora import adapter_parameters
 from ..model import WanTransformer
-from ..placement import MemoryMeasures, resolve_placement, room_here
+from ..placement import MemoryMeasures, SharedMemory, resolve_placement, room_here
 from ..sampler import SampleConfig
 from ..train import (
     Group,
@@ -31,7 +31,7 @@ from .memory_report import job_of_run, measured_against
 from .open import OpenRun
 from .own_runs import Measured
 from .partner import counting_partner
-from .planning import asked_measures, plan_memory, without_a_plan
+from .planning import asked_measures, plan_memory, rest_alike, without_a_plan
 from .remarks import remark_on_adapter, remark_on_scaling, remarks_on_attention, remarks_on_base
 
 __all__ = ["Loaded", "Planned", "load_model", "load_partner", "plan_training", "preview_inputs"]
@@ -55,15 +55,18 @@ def load_model(
     control: Control,
     group: Group,
     target: TargetFunction,
+    shared: SharedMemory | None = None,
 ) -> Loaded:
     """Load the model that `run` trains, with new adapters: those of its start LoRA with `with_start`.
+
+    `shared`: the memory that the ranks of a machine have together; not all of them need to load it at once.
 
     Raises Stopped when a stop is asked for while the weights are read.
     """
     remarks = [*remarks_on_attention(run.config.model, run.file), *remarks_on_base(run.config.model, run.file)]
     for remark in [*remarks, *remark_on_scaling(run.file.compute_dtype, run.config.train)]:
         emit(Note(text=remark, level="warning"))
-    model = _materialize(run, emit, control, group, planned.measures, with_start=with_start)
+    model = _materialize(run, emit, control, group, planned.measures, shared, with_start=with_start)
     if remark := remark_on_adapter(run.config.lora, sum(p.numel() for p in adapter_parameters(model).values())):
         emit(Note(text=remark))
     return Loaded(model, _trainer(run, model, emit, control, group, target, planned))
@@ -112,37 +115,58 @@ class Planned(NamedTuple):
     """why its previews cannot go through the partner; empty where they can, or there is none"""
 
 
-def plan_training(run: OpenRun, emit: Emit, group: Group, partner: OpenRun | None = None) -> Planned:
+def plan_training(
+    run: OpenRun, emit: Emit, group: Group, partner: OpenRun | None = None, shared: SharedMemory | None = None
+) -> Planned:
     """Returns what the planner chose. `partner` never changes how it is trained: its previews fit beside that, or not.
 
-    Raises OutOfMemory where it does not fit. Where no device has an end, as the CPU, nothing is predicted.
+    Every rank calls it at once. `shared`: the memory that those of a machine have together; its weights count once
+    where as many blocks rest for all of them. Raises OutOfMemory where it does not fit. Where no device has an end, as
+    the CPU, nothing is predicted.
     """
+    planned, remark = _planned(run, group, partner, len(shared.ranks) if shared is not None else 1)
+    measures = group.gather(planned.measures)
+    if shared is not None and not rest_alike(measures[rank] for rank in shared.ranks):
+        planned, remark = _planned(run, group, partner, 1)
+    if remark:
+        emit(Note(text=remark))
+    return planned
+
+
+def _planned(run: OpenRun, group: Group, partner: OpenRun | None, sharers: int) -> tuple[Planned, str]:
+    """Returns what the planner chose, and what to say of it."""
     placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
     room = room_here(placement.devices, ask_driver=True)
     if not room.devices:
-        return Planned(asked_measures(run.config.train), without_a_plan(run.settings))
+        return Planned(asked_measures(run.config.train), without_a_plan(run.settings)), ""
     if room.host is not None:
         room = replace(room, host=room.host // group.local_world)
     try:
-        plan, no_partner = counting_partner(plan_memory(job_of_run(run, placement), room), partner)
+        job = replace(job_of_run(run, placement), sharers=sharers)
+        plan, no_partner = counting_partner(plan_memory(job, room), partner)
     except WanTrainerError:
         raise
     except Exception:  # a run is worth more than its prediction
         _log.exception("the memory of the run could not be predicted")
-        return Planned(asked_measures(run.config.train), run.settings)
+        return Planned(asked_measures(run.config.train), run.settings), ""
     plan.check()
-    if remark := plan.remark():
-        emit(Note(text=remark))
     measured = measured_against(plan)
     if group.world > 1:  # the time of a step is that of all ranks
         measured.tflops = None
     policy = plan.job.train.checkpointing_policy
     settings = replace(run.settings, checkpointing_policy=policy)
-    return Planned(plan.measures, settings, measured, plan.estimate.host, no_partner)
+    return Planned(plan.measures, settings, measured, plan.estimate.host, no_partner), plan.remark()
 
 
 def _materialize(
-    run: OpenRun, emit: Emit, control: Control, group: Group, measures: MemoryMeasures, *, with_start: bool
+    run: OpenRun,
+    emit: Emit,
+    control: Control,
+    group: Group,
+    measures: MemoryMeasures,
+    shared: SharedMemory | None,
+    *,
+    with_start: bool,
 ) -> WanTransformer:
     return materialize(
         run.config.model,
@@ -153,6 +177,7 @@ def _materialize(
         on_tensor=_told_of_loading(emit, control, group),
         found=run.file,
         measures=measures,
+        shared=shared,
     )
 
 

@@ -21,7 +21,8 @@ from ..placement import (
     Placement,
     Room,
     StepShape,
-    fullest_process,
+    can_share,
+    processes_by_room,
     resolve_placement,
     room_here,
     room_of_cards,
@@ -36,7 +37,7 @@ from .job import Job, size_words
 from .open import OpenRun, open_experts
 from .own_runs import SECONDS, Measured, OwnRuns, own_runs_of
 from .partner import counting_partner, pair_of_previews
-from .planning import MemoryPlan, plan_memory
+from .planning import MemoryPlan, plan_memory, rest_alike
 from .preview_size import with_fitting_preview
 from .step_time import Card, card_named, card_of_size, step_seconds, step_tflops, unknown_card
 
@@ -200,11 +201,22 @@ def plan_here(job: Job) -> MemoryPlan | None:
 
 
 def _in_the_fullest_process(job: Job, *, ask_driver: bool) -> tuple[Job, Room]:
-    """Returns the job where it has the least room on this machine, and that room."""
+    """Returns the job where it has the least room on this machine, and that room.
+
+    Its processes share the weights that rest in host memory, where as many blocks rest for the one with the most room.
+    """
     asked, layers = job.model.placement, job.file.variant.shape.num_layers
-    placement, room = fullest_process(asked, layers, ask_driver=ask_driver)
+    processes = processes_by_room(asked, layers, ask_driver=ask_driver)
+    (placement, room), (roomiest, most) = processes[0], processes[-1]
     first = placement == resolve_placement(asked, layers)
-    return job if first else replace(job, placement=placement), room
+    job = job if first else replace(job, placement=placement)
+    if len(processes) == 1 or not room.devices or not can_share():
+        return job, room
+    shared = replace(job, sharers=len(processes))
+    if [*room.devices.values()] == [*most.devices.values()]:
+        return shared, room
+    plans = plan_memory(shared, room), plan_memory(replace(shared, placement=roomiest), most)
+    return (shared if rest_alike(plan.measures for plan in plans) else job), room
 
 
 def plan_sentences(plan: MemoryPlan) -> str:

@@ -116,7 +116,7 @@ def step_seconds(
     forward = flops.forward / speed
     backward = (flops.backward + recomputed * job.recomputing.blocks) / speed
     weights = sum(estimate.streamed.values()) / _COPIES
-    inputs = (estimate.pinned - sum(estimate.streamed.values())) / _COPIES
+    inputs = estimate.inputs / _COPIES
     target = prior_share * max(flops.base / speed, weights)
     return micro_batches * (target + max(forward, weights, inputs) + max(backward, weights + inputs))
 

@@ -97,6 +97,21 @@ def test_host_memory_is_locked_to_the_byte_while_somebody_holds_it(cuda: Cuda) -
     assert cuda.told == [("host", "waits for", GPU)], "a copy that is under way still needs it"
 
 
+@pytest.mark.parametrize(("free", "given"), [(2 << 30, True), ((2 << 30) - 1, False)])
+def test_memory_that_was_written_already_is_locked_where_it_lies(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch, free: int, given: bool
+) -> None:
+    """It is taken, so it counts no more; what is left to others still does."""
+    monkeypatch.setattr("wan_core.placement.copies.host_bytes", lambda: free)
+    memory = torch.zeros(1001, dtype=torch.uint8)
+    locked = CudaCopies(GPU).lock(memory)
+    assert cuda.locked == ({memory.data_ptr(): 1001} if given else {})
+    assert (locked is not None) == given
+    del locked
+    gc.collect()
+    assert not cuda.locked
+
+
 def test_memory_that_the_system_refuses_to_lock_is_none(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[torch.device] = []
     monkeypatch.setattr("wan_core.placement.copies._forget_error", forgotten.append)

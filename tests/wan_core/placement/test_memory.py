@@ -160,6 +160,19 @@ def test_swapped_blocks_are_two_buffers_on_the_device_and_the_rest_of_their_byte
     assert halves.streamed == {"cuda:0": 15 * block, "cuda:1": 15 * block}
 
 
+def test_swapped_weights_that_ranks_share_count_once_among_them() -> None:
+    """Linears with their biases; norms and modulation are each rank's own."""
+    dim, ffn = WAN_14B.dim, WAN_14B.ffn_dim
+    linears = 30 * 2 * (8 * (dim**2 + dim) + 2 * dim * ffn + dim + ffn)
+    measures = MemoryMeasures(offload_inputs=True, blocks_to_swap=30)
+    alone, shared = (
+        estimate_memory(replace(job(), sharers=sharers), clips(13), measures=measures) for sharers in (1, 4)
+    )
+    assert alone.host - shared.host == alone.pinned - shared.pinned == linears - linears // 4
+    assert sum(alone.streamed.values()) - linears == 2 * 30 * 12 * dim
+    assert (shared.devices, shared.streamed, shared.inputs) == (alone.devices, alone.streamed, alone.inputs)
+
+
 def outside_blocks() -> int:
     with torch.device("meta"):
         return sum(p.numel() for name, p in WanTransformer(WAN_14B).named_parameters() if block_of(name) is None)

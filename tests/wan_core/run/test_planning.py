@@ -19,17 +19,27 @@ from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig
 from wan_core.model import Policy, WanShape
-from wan_core.placement import MemoryMeasures, PlacementConfig, Room, StepShape, cards, resolve_placement, room_of_cards
+from wan_core.placement import (
+    MemoryMeasures,
+    PlacementConfig,
+    Room,
+    SharedMemory,
+    StepShape,
+    cards,
+    resolve_placement,
+    room_of_cards,
+)
 from wan_core.precision import QuantizeConfig
-from wan_core.run import plan_run
+from wan_core.run import memory_report, plan_run
 from wan_core.run.job import Job
+from wan_core.run.loading import plan_training
 from wan_core.run.memory_report import job_of_run, plan_here
 from wan_core.run.open import open_run
 from wan_core.run.planning import MemoryPlan, nearest_that_fits, plan_memory
 from wan_core.run.step_time import card_named, card_of_size, step_seconds
 from wan_core.run.suggestions import suggestions_for
 from wan_core.run.train_job import run_job
-from wan_core.train import TrainConfig, Trainer
+from wan_core.train import Group, TrainConfig, Trainer
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -229,6 +239,57 @@ def test_a_copy_per_gpu_is_planned_for_the_fullest_card_and_its_share_of_host_me
     refused = plan_here(job_of_run(open_run(run.directory, run.roots)))
     assert refused is not None
     assert not refused.fits
+
+
+@pytest.mark.lasts(3)
+@pytest.mark.parametrize(
+    ("free", "shares", "once"), [((15, 15), True, True), ((15, 15), False, False), ((15, 40), True, False)]
+)
+def test_what_rests_counts_once_for_copies_on_equal_cards(
+    a14b: Job, monkeypatch: pytest.MonkeyPatch, free: tuple[int, int], shares: bool, once: bool
+) -> None:
+    """Where cards differ other blocks rest for each, and a system may know no memory that is shared."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(cards, "_room_on_card", lambda device, _limit, *, ask_driver: free[device.index] * GIB)
+    monkeypatch.setattr(cards, "host_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(memory_report, "can_share", lambda: shares)
+    placement = PlacementConfig(mode="copy per GPU", devices="0,1")
+    copies = replace(a14b, placement=None, model=replace(a14b.model, placement=placement))
+    plan = plan_here(copies)
+    assert plan is not None
+    assert plan.fits
+    assert plan.measures.blocks_to_swap > 10
+    assert plan.room.host == 32 * GIB
+    alone = plan.job.estimate(replace(plan.job.shape(), sharers=1), plan.measures)
+    resting = sum(plan.estimate.streamed.values())
+    assert alone.host - plan.estimate.host == pytest.approx(resting / 2 if once else 0, rel=0.001)
+
+
+@pytest.mark.parametrize(("theirs", "once"), [(2, True), (1, False)])
+def test_a_rank_counts_shared_weights_once_where_the_others_rest_the_same_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: int, once: bool
+) -> None:
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "4")
+    placement = PlacementConfig(mode="copy per GPU", devices="cpu,cpu")
+    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement)
+    run = open_run((made := make_run(tmp_path, plan=plan, train=TrainConfig(blocks_to_swap=2))).directory, made.roots)
+    group = Group(0, 2)
+    told: list[MemoryMeasures] = []
+
+    def gather(mine: MemoryMeasures) -> list[MemoryMeasures]:
+        told.append(mine)
+        return [mine, replace(mine, blocks_to_swap=theirs)]
+
+    monkeypatch.setattr(group, "gather", gather)
+    together = SharedMemory(ranks=(0, 1), processes=(), door=-1)
+    notes: list[Event] = []
+    found = plan_training(run, notes.append, group, shared=together)
+    alone = plan_training(run, notes.append, group)
+    assert found.measures == alone.measures == told[0]
+    assert found.measures.blocks_to_swap == 2
+    linears = 2 * 4 * (8 * (128**2 + 128) + 2 * 128 * 256 + 128 + 256)
+    assert alone.host - found.host == (linears // 2 if once else 0)
+    assert len(notes) == 2, "one each, whatever was planned again"
 
 
 @pytest.mark.lasts(4)

@@ -485,7 +485,8 @@ def test_a_curve_that_is_a_sketch_says_so_until_all_of_the_run_is_read(shared: C
     if not page.locator(".wan-runs").is_visible():
         page.locator(TAB).first.click()
     page.get_by_role("button", name="Refresh").click()
-    page.locator(".wan-run-name input").press("Space")
+    compare = page.get_by_role("checkbox", name="Compare fox0_rank_8_learning_rate_5e-05_seed_0", exact=True)
+    compare.press("Space")
     note = page.get_by_text(re.compile(r"A sketch from \d+ lines. The rest is being read."))
     note.wait_for()
     canvas = page.locator(".wan-compared canvas")
@@ -493,7 +494,7 @@ def test_a_curve_that_is_a_sketch_says_so_until_all_of_the_run_is_read(shared: C
     runs.sketched = False
     note.wait_for(state="hidden")
     assert "Loss of" in (canvas.get_attribute("aria-label") or "")
-    page.locator(".wan-run-name input").press("Space")
+    compare.press("Space")
     runs.leave(page)
 
 

@@ -57,6 +57,7 @@ def stage_times(server: Any, run: str) -> str:
         stage = line.get("stage", "train" if line["event"] == "step" else "")
         spent[stage] = spent.get(stage, 0) + line.get("seconds", 0)
     spent["validate"] = spent.pop("evaluate", 0) + spent.pop("sample", 0)
+    spent["load"] = spent.get("load", 0) + spent.pop("start", 0)
     seconds = [math.floor(spent[stage] + 0.5) for stage in ("cache", "load", "train", "validate", "save")]
     return " ".join(f"{s // 60}:{s % 60:02d}" for s in seconds)
 

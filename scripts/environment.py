@@ -68,6 +68,7 @@ TEST_PACKAGES = (
     "ruff",
     "playwright",
     "diffusers",
+    "peft",  # whose layers our adapters are compared with
     "torchao",
     "pytorch-optimizer",
     "gguf",

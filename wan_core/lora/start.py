@@ -93,7 +93,7 @@ def _check_size(module: str, linear: nn.Linear | None, source: LoraSource) -> No
 
 
 def _linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Returns every linear by its own name, whether PEFT has wrapped it or not."""
+    """Returns every linear by its own name, whether an adapter stands in its place or not."""
     return {
         name.removesuffix(".base_layer"): module
         for name, module in model.named_modules()

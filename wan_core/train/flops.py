@@ -91,7 +91,7 @@ class FlopCount:
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear | nn.Conv2d | nn.Conv3d) and not name.startswith("ref_conv")
         }
-        # Where a parameter lies directly in PEFT's layer, what is trained is called by its own name.
+        # Where a parameter lies directly in an adapter's layer, what is trained is called by its own name.
         self._trained = {name.rpartition(".")[0] for name, value in model.named_parameters() if value.requires_grad}
         self._first = self._first_trained()
         self._text_rows = model.text_rows
@@ -231,7 +231,7 @@ def _place(name: str) -> tuple[str, Place] | None:
 
 
 def _linear_in(inside: str) -> str:
-    """Returns the linear of a block that `inside` names, whatever of PEFT's stands behind it.
+    """Returns the linear of a block that `inside` names, whatever of its adapter stands behind it.
 
     For example `self_attn.q` or `before_proj`.
     """

@@ -209,8 +209,13 @@ def test_the_sentence_of_each_failure_is_whole(
         helps = canvas.page.locator(".wan-trouble li").all_inner_texts()
         assert len(helps) >= 2 if "What helps" in reason else not helps
         assert box.get_by_role("button", name="Retry").is_visible() is (name != "not_finite")
-        runs_anew = "then press Run: a new run" if name == "not_finite" else "or begins at step 0 where that says so"
-        shows(box, "press “Retry from step 60”." if name == "disk" else runs_anew)
+        then = {
+            "not_finite": "then press Run: a new run",
+            "memory": "or begins at step 0 where that says so",
+            "ram": "After one that begins a new run press Run: it starts at step 0.",
+            "disk": "press “Retry from step 60”.",
+        }
+        shows(box, then[name])
         if name == "memory":
             shows(box, "it needed 512.00 MiB more, and 204.50 MiB were free then.")
         if name != "disk":

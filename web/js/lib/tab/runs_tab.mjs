@@ -89,7 +89,7 @@ export class RunsTab {
       saveTable: () => this.page.save("wan_training_runs.csv", runsCsv(this.table.shown)),
     });
     this.spoken = element("div", { class: "wan-said", role: "status", "aria-live": "polite" });
-    this.reading = element("div", { class: "wan-reading", role: "status", hidden: true });
+    this.reading = element("div", { class: "wan-unread", role: "status", hidden: true });
     this.place = element("div", { class: "wan-opened", hidden: true });
     this.element = element(
       "div",

@@ -73,7 +73,7 @@ def test_a_mistyped_optimizer_is_refused_before_anything_runs(comfy: ComfyServer
     graph = training_graph("refused")
     graph["settings"] = {"class_type": "WanTrainSettings", "inputs": {"optimizer": "adamww"}}
     graph[TRAIN]["inputs"]["settings"] = ["settings", 0]
-    with pytest.raises(PromptRefused, match="optimizer .*adamww.* is not a choice. Did you mean .*adamw"):
+    with pytest.raises(PromptRefused, match=r"optimizer .*adamww.* is not a choice\. Did you mean .*adamw"):
         comfy.run(graph, timeout=60, check=False)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from comfy_api.latest import io
 
-from ..wan_core.errors import ConfigError
+from ..wan_core.config import settings_of
+from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.lora import KINDS, TARGET_PRESETS, LoraConfig
 from ..wan_core.model import check_compile
 from ..wan_core.train import TrainConfig, state_bytes
@@ -15,6 +16,12 @@ from .bridge.types import CATEGORY, SettingsHandle, WanSettings
 from .bridge.widgets import check_menus, combo, listed, one_of, searched_as, widget
 
 _EVAL = listed(TrainConfig.eval_timesteps)
+_MENUS = {
+    **{own: settings_of(LoraConfig)[name].choices for own, name in (("adapter", "kind"), ("adapter_init", "init"))},
+    "also_train": settings_of(LoraConfig)["also_train"].choices,
+    "target_preset": tuple(TARGET_PRESETS),
+}
+"""menus that show no setting of TrainConfig"""
 
 
 class WanTrainSettings(io.ComfyNode):
@@ -110,6 +117,41 @@ class WanTrainSettings(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(
+        cls,
+        optimizer: str | None = None,
+        lr_scheduler: str | None = None,
+        timestep_sampling: str | None = None,
+        timestep_range: str | None = None,
+        save_dtype: str | None = None,
+        bucket_sampling: str | None = None,
+        checkpointing_policy: str | None = None,
+        memory: str | None = None,
+        offload_activations: str | None = None,
+        lr_scaling: str | None = None,
+        loss_type: str | None = None,
+        loss_weighting: str | None = None,
+        loss_scaling: str | None = None,
+        expert_order: str | None = None,
+        adapter: str | None = None,
+        adapter_init: str | None = None,
+        also_train: str | None = None,
+        target_preset: str | None = None,
+    ) -> bool | str:
+        """Refuses a word that no menu has when the graph is queued: this node runs only after clips are encoded.
+
+        ComfyUI hands over what is named here, and None for what is linked.
+        """
+        given = {name: value for name, value in locals().items() if name != "cls" and value is not None}
+        try:
+            check_menus(TrainConfig, given)
+            for name in given.keys() & _MENUS.keys():
+                one_of(name, given[name], _MENUS[name])
+            return True
+        except WanTrainerError as error:
+            return str(error)
+
+    @classmethod
     def execute(
         cls,
         lora_dropout: float = LoraConfig.dropout,
@@ -138,7 +180,7 @@ class WanTrainSettings(io.ComfyNode):
             check_compile(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.
         state_bytes(TrainConfig.from_dict({**values, "steps": 10_000_000}))  # is the optimizer to be had?
-        preset = TARGET_PRESETS[one_of("target_preset", target_preset, tuple(TARGET_PRESETS))]
+        preset = TARGET_PRESETS[one_of("target_preset", target_preset, _MENUS["target_preset"])]
         lora = LoraConfig(
             kind=one_of("adapter", adapter, list(KINDS)),
             init=adapter_init,

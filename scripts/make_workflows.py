@@ -111,6 +111,8 @@ def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version:
     core = node.kind in CORE
     found: dict[str, Any] = {"Node name for S&R": node.kind}
     found |= {"cnr_id": "comfy-core", "ver": "0.3.75"} if core else {"cnr_id": "wan-trainer", "ver": version}
+    if core and node.title:
+        found["wan_trainer_title"] = node.title  # which the page says in its language: web/js/lib/page/titles.mjs
     files = [
         (node.inputs[e["name"]], FOLDERS[e["name"]])
         for e in widgets

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,10 @@ NOISE = re.compile(
 )
 
 
-BOUNDS = """() => {
+BOUNDS = """ids => {
   const view = window.app.canvas, at = view.canvas.getBoundingClientRect(), { scale, offset } = view.ds;
-  const all = (window.app.rootGraph ?? window.app.graph)._nodes.map(node => {
+  const nodes = (window.app.rootGraph ?? window.app.graph)._nodes;
+  const all = nodes.filter(({ id }) => !ids?.length || ids.includes(Number(id))).map(node => {
     const drawn = document.querySelector(`[data-node-id="${node.id}"]`)?.getBoundingClientRect();
     const lower = drawn ? (drawn.bottom - at.y) / scale - offset[1] : 0;
     const [x, y] = node.pos;
@@ -45,7 +46,8 @@ BOUNDS = """() => {
   });
   return [0, 1, 2, 3].map(side => Math[side < 2 ? "min" : "max"](...all.map(box => box[side])));
 }"""
-"""left, top, right and bottom of all nodes on the canvas; one that the page draws itself may be higher than it says"""
+"""left, top, right and bottom of all nodes on the canvas, or of those with these ids; one that the page draws itself
+may be higher than it says"""
 
 
 class Canvas:
@@ -161,8 +163,8 @@ class Canvas:
             types = [*types, "(the dialog about missing nodes is open)"]
         return list(types)
 
-    def fit(self) -> None:
-        """Show the whole graph, clear of the page's own bars."""
+    def fit(self, ids: Sequence[int] = ()) -> None:
+        """Show the whole graph, or the nodes with these ids, clear of the page's own bars."""
         self.script(
             """([left, top, right, bottom]) => {
               const view = window.app.canvas;
@@ -174,7 +176,7 @@ class Canvas:
               view.ds.offset[1] = y / scale - top;
               view.setDirty(true, true);
             }""",
-            self.script(BOUNDS),
+            self.script(BOUNDS, list(ids)),
         )
         self.drawn(700)
 

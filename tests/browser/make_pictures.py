@@ -15,6 +15,7 @@ import io
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +52,18 @@ def bare(canvas: Any, frontend: str) -> Any:
     return canvas
 
 
-def picture(canvas: Any, mouse: tuple[int, int] = (300, 1200)) -> Image.Image:
-    """The nodes and a margin, cut out of the page, while the mouse is where it shows nothing."""
+def picture(canvas: Any, mouse: tuple[int, int] = (300, 1200), ids: Sequence[int] = ()) -> Image.Image:
+    """The nodes, or those with these ids, and a margin, cut out of the page; the mouse is where it shows nothing."""
     canvas.page.mouse.move(*mouse)
     canvas.script("() => window.app.canvas.deselectAll()")  # the frontend cuts what stands behind a selected node
-    canvas.fit()
+    canvas.fit(ids)
     hidden = canvas.page.add_style_tag(
         content=".side-tool-bar-container, .comfyui-body-top, .comfyui-body-left, .comfyui-body-right, .p-toast,"
         " .p-tooltip, .p-panel, .p-buttongroup, [class*=actionbar], [class*=topbar], [class*=subgraph-breadcrumb]"
         " {visibility: hidden}"
     )
     canvas.page.wait_for_timeout(500)
-    left, top, right, bottom = canvas.script(BOUNDS)
+    left, top, right, bottom = canvas.script(BOUNDS, list(ids))
     box = canvas.script(
         """([left, top, right, bottom]) => {
           const { scale, offset } = window.app.canvas.ds, at = window.app.canvas.canvas.getBoundingClientRect();

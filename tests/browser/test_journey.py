@@ -36,6 +36,8 @@ __all__ = ["card_of"]
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN_03, USE_07 = "03_wan22_t2v_A14B_character", "07_wan22_t2v_A14B_train_then_generate"
 HIGH, LOW = MODELS["pair"].files
+TITLED = ("Prompt", "Sample (high noise)", "Sampling shift (low noise)", "Load Diffusion Model (high noise)")
+"""what template 07 calls nodes of core"""
 PROMPT = load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json").caption
 ROOM_MIB = 30
 """beside the reserve: rank 64 on the demo pair is more, rank 32 is less"""
@@ -84,11 +86,11 @@ class Journey:
         self.canvas.open_template(template)
         self.canvas.drawn(1500)
 
-    def keep(self, what: str) -> None:
-        """The nodes of the page as the next picture."""
+    def keep(self, what: str, *ids: int) -> None:
+        """The nodes of the page, or those with these ids, as the next picture."""
         self.canvas.script("() => window.app.canvas.deselectAll()")  # cards are cut off around a selected node
         self.canvas.page.wait_for_timeout(1500)  # the page makes room for what has just come
-        self._write(what, picture(self.canvas, mouse=(2190, 640)))
+        self._write(what, picture(self.canvas, mouse=(2190, 640), ids=ids))
 
     def keep_part(self, what: str, part: Any) -> None:
         """A part of the page as the next picture."""
@@ -97,8 +99,7 @@ class Journey:
 
     def _write(self, what: str, whole: Image.Image) -> None:
         self.taken += 1
-        most = 1400 if self.words.language == "en" else 1100
-        whole.thumbnail((most, most), Image.Resampling.LANCZOS)
+        whole.thumbnail((1400, 1400), Image.Resampling.LANCZOS)
         folder = ROOT / "docs" / "journey" if os.environ.get("WAN_TRAINER_UPDATE") else self.canvas.shots
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{self.name}_{self.taken}_{what}.jpg"
@@ -276,7 +277,8 @@ def test_from_template_03_to_both_loras_in_template_07(
     journey.keep("done")
     use_an_earlier_step_in_the_tab(journey, loras)
 
-    journey.open(USE_07, generating_of(workflows[USE_07], 32, journey.run))
+    generating = generating_of(workflows[USE_07], 32, journey.run)
+    journey.open(USE_07, generating)
     canvas.watch()
     canvas.press_run(name=words("Run"))
     assert [d for d in canvas.seen("wan_trainer.status") if d.get("stage") == "train"] == [], "it trained again"
@@ -285,5 +287,12 @@ def test_from_template_03_to_both_loras_in_template_07(
     (clip,) = (canvas.server.base / "output" / "video").glob("wan_trainer_*.mp4")
     assert pink_share(clip) > 0.01, "the pair draws no pink without its LoRAs"
     clip.unlink()
-    journey.keep("generates")
+    ids = {node["title"]: node["id"] for node in generating["nodes"] if "title" in node}
+    ids |= {node["type"]: node["id"] for node in generating["nodes"]}
+    titles = canvas.script("() => Object.fromEntries(window.app.graph._nodes.map(node => [node.id, node.title]))")
+    named = {title: titles[str(ids[title])] for title in TITLED}
+    assert named == {title: words(title) for title in TITLED}
+    canvas.page.set_viewport_size({"width": 2200, "height": 2000})  # a high node that is to be read
+    journey.keep("applies", *(ids[name] for name in ("TrainLoRA", "Load Diffusion Model (high noise)", "ApplyWanLoRA")))
+    journey.keep("generates", *(ids[name] for name in ("Sample (low noise)", "VAEDecode", "CreateVideo", "SaveVideo")))
     assert canvas.our_problems == []

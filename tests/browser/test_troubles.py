@@ -41,6 +41,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
 RUN = ".wan-run"
 """the card of a run in the tab"""
+SAID = ".wan-runs .wan-said"
+"""what the tab says of what was done"""
 
 
 FULL_CARD = {"cuda:0": {"now": int(15.4 * 2**30), "peak": int(15.4 * 2**30), "predicted": int(14.2 * 2**30)}}
@@ -49,7 +51,7 @@ FULL_CARD = {"cuda:0": {"now": int(15.4 * 2**30), "peak": int(15.4 * 2**30), "pr
 
 def keep(canvas: Any, frontend: str, name: str, last: str = ".wan-panel .wan-memory", of: str = ".wan-panel") -> None:
     """Take a picture of the page, and one of the panel, or card, down to its part `last`."""
-    if of != RUN:
+    if of not in (RUN, SAID):
         canvas.show(last)
     canvas.page.mouse.move(5, 5)
     canvas.page.wait_for_timeout(500)
@@ -65,7 +67,7 @@ def keep(canvas: Any, frontend: str, name: str, last: str = ".wan-panel .wan-mem
 @pytest.fixture
 def high(canvas: Any) -> Any:
     """A page in which a whole panel is seen."""
-    canvas.page.set_viewport_size({"width": 1280, "height": 1500})
+    canvas.page.set_viewport_size({"width": 1280, "height": 1700})
     return canvas
 
 
@@ -136,9 +138,12 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     canvas.page.wait_for_function(f"() => !{PANEL}.run")
     canvas.page.locator(TAB).first.click()
     shows(canvas.page.locator(".wan-status"), "idle")
+    canvas.page.locator(TAB).first.click()
+    said = canvas.page.locator(SAID)
+    shows(said, "Deleted troubles. Its LoRAs in the loader lists and the cached clips are still there")
     left = [path.name for path in (canvas.server.base / "models" / "loras" / "wan_trainer").glob("troubles*")]
     assert "troubles_000010.safetensors" in left, "a new run can begin with what was trained"
-    keep(canvas, frontend, "deleted_after", ".wan-panel .wan-status")
+    keep(canvas, frontend, "deleted_after", SAID, SAID)
 
 
 def sentence_of(error: BaseException, config: RunConfig) -> str:

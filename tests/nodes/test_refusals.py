@@ -69,6 +69,14 @@ def test_a_file_that_is_not_listed(comfy: ComfyServer) -> None:
     assert is_no_choice(said, "diffusion_model", "wan_tiny_t2.safetensors", MODEL)
 
 
+def test_a_mistyped_optimizer_is_refused_before_anything_runs(comfy: ComfyServer) -> None:
+    graph = training_graph("refused")
+    graph["settings"] = {"class_type": "WanTrainSettings", "inputs": {"optimizer": "adamww"}}
+    graph[TRAIN]["inputs"]["settings"] = ["settings", 0]
+    with pytest.raises(PromptRefused, match=r"optimizer .*adamww.* is not a choice\. Did you mean .*adamw"):
+        comfy.run(graph, timeout=60, check=False)
+
+
 def test_an_empty_folder(comfy: ComfyServer) -> None:
     (comfy.base / "input" / "empty").mkdir(exist_ok=True)
     assert "'empty' holds no clips or stills" in refusal(comfy, training_graph("refused", "empty"))

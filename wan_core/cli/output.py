@@ -105,6 +105,13 @@ def failed(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
     return int(code)
 
 
+_MAKES_ROOM = (
+    "What helps most, in this order: delete runs that are no longer needed, in the tab Training runs; delete cached "
+    "clips that no unfinished run needs: python -m wan_core cache trim; take other files off that drive. Saved steps "
+    "are kept; press Run again to resume."
+)
+
+
 def disk_sentence(error: OSError) -> str:
     """Returns an error of the file system in one sentence, without the path of this machine above the folder.
 
@@ -123,11 +130,11 @@ def _full_sentence(path: Path) -> str:
     if need := _bytes_of_a_save(path):
         return (
             f"The drive {drive}, which holds folder {folder}, is full: the next save needs about {size_text(need)}, "
-            f"and {free} are free. Make room on it. Saved steps are kept; press Run again to resume."
+            f"and {free} are free. Make room on it. {_MAKES_ROOM}"
         )
     return (
         f"The drive {drive}, which holds folder {folder}, is too full to write {path.name}: {free} are free. Make room "
-        "on it. Saved steps are kept; press Run again to resume."
+        f"on it. {_MAKES_ROOM}"
     )
 
 

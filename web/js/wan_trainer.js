@@ -31,6 +31,7 @@ import { CHART_THEME, chooseFolder, settings } from "./lib/page/settings.mjs";
 import { StatusLines } from "./lib/page/status_lines.mjs";
 import { sayWhoTookIds } from "./lib/page/taken_ids.mjs";
 import { showChartTheme, watchTheme } from "./lib/page/theme.mjs";
+import { translateTitle } from "./lib/page/titles.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { lineOf } from "./lib/run/line.mjs";
@@ -283,6 +284,7 @@ const extension = {
 
   /** @param {GraphNode} node */
   loadedGraphNode(node) {
+    translateTitle(node);
     if (trainers.loaded(node)) tab.refresh();
     if (node.wanTrainerPanel) namePanel(root()?.extra, node);
     cards.loaded(node);

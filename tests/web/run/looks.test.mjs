@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 import { loaderText, lookOf, updateText } from "../../../web/js/lib/run/looks.mjs";
-import { cardText, loraNames } from "../../../web/js/lib/tab/run_card.mjs";
+import { cardText, deletedText, loraNames } from "../../../web/js/lib/tab/run_card.mjs";
 
 const updates = {
   "low blocks.0": 0.1,
@@ -68,4 +68,14 @@ test("the card of a run says that its newest evaluation gave no number", () => {
   assert.equal(cardText(run, 0), "step 4 / 4 · evaluation not finite at step 4");
   assert.equal(cardText({ ...run, eval_step: null }, 0), "step 4 / 4");
   assert.equal(cardText({ ...run, eval_loss: 0.25 }, 0), "step 4 / 4 · evaluation 0.25");
+});
+
+test("who deleted a run is told what is left of it", () => {
+  const gone = "Deleted cat. Its LoRAs in the loader lists and the cached clips are still there";
+  assert.ok(deletedText("cat", []).startsWith(gone));
+  assert.ok(deletedText("cat", []).endsWith("trains from step 0."));
+  assert.match(
+    deletedText("cat", ["a.txt", "b"]),
+    /step 0\. Files of your own stay in its folder: a\.txt, b\.$/,
+  );
 });

@@ -5,7 +5,7 @@
  * What the page's graphs and nodes have that this pack uses.
  * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null,
  *   add?: Function, beforeChange?: Function, afterChange?: Function }} Graph
- * @typedef {{ id: number, comfyClass?: string, hideOutputImages?: boolean, onDrawBackground?: Function, graph?: Graph,
+ * @typedef {{ id: number, comfyClass?: string, hideOutputImages?: boolean, title?: string, onDrawBackground?: Function, graph?: Graph,
  *   subgraph?: Graph, type?: string, mode?: number, pos?: number[], size?: number[], connect?: Function, getInputLink?: Function,
  *   widgets?: { name: string, label?: string, tooltip?: string, value: unknown, serialize?: boolean, callback?: Function,
  *   options?: { values?: unknown, tooltip?: string } }[], properties?: Record<string, unknown>, computeSize?: Function, setSize?: Function,

@@ -1,8 +1,9 @@
 // @ts-check
 /** The run that was opened in the list: its name, its state, what can be done with it. Deleting asks first. */
 
+import { list, text } from "../cards/lists.mjs";
 import { button, element, enable, fill, mark, toggle, write, writeName } from "../page/dom.mjs";
-import { t } from "../page/words.mjs";
+import { inOneText, t } from "../page/words.mjs";
 import { TroubleBox } from "../panel/trouble_box.mjs";
 import { ago, clock, known, short } from "../run/format.mjs";
 import { expertName, stateName } from "../run/names.mjs";
@@ -39,6 +40,22 @@ export function cardText(run, now) {
     run.updated ? ago(now - run.updated) : "",
   ];
   return parts.filter(Boolean).join(" · ");
+}
+
+/**
+ * What is left of a run that was deleted.
+ * @param {string} run
+ * @param {unknown} kept names of what its folder still holds
+ */
+export function deletedText(run, kept) {
+  const own = list(kept).map(text).filter(Boolean);
+  return inOneText([
+    t(
+      "Deleted {run}. Its LoRAs in the loader lists and the cached clips are still there: its graph, queued again, trains from step 0.",
+      { run },
+    ),
+    own.length && t("Files of your own stay in its folder: {names}.", { names: own.join(", ") }),
+  ]);
 }
 
 /** The newest LoRA as loader lists spell it; of both experts a line each. @param {Summary | null} run */

@@ -9,7 +9,7 @@ import { Compared } from "./compared.mjs";
 import { curvesCsv, runsCsv } from "./csv.mjs";
 import { found } from "./differences.mjs";
 import { FindBar } from "./find_bar.mjs";
-import { RunCard } from "./run_card.mjs";
+import { deletedText, RunCard } from "./run_card.mjs";
 import { RunClips } from "./run_clips.mjs";
 import { RunTable } from "./run_table.mjs";
 
@@ -238,9 +238,9 @@ export class RunsTab {
         return t("Step {step} is the run's LoRA now.", { step });
       }),
       remove: work(async (id) => {
-        await this.routes.remove(id);
+        const { kept } = await this.routes.remove(id);
         this.refresh();
-        return t("Deleted {run}.", { run: id });
+        return deletedText(id, kept);
       }),
       log: (id) => this.routes.log(id),
       say: (text) => this.say(text),
@@ -284,7 +284,8 @@ export class RunsTab {
 
   /** Said while the list is known to be empty, and no longer. @param {string} none */
   sayNone(none) {
-    if (this.known && !this.runs.length) this.say(none);
+    if (this.known && !this.runs.length && !this.spoken.textContent)
+      this.say(none); // what was done stands
     else if (this.spoken.textContent === none) this.say("");
   }
 

@@ -102,6 +102,8 @@ def choose_run(
     if resume == "require":
         why = ". ".join(different) or f"there is no run called {config.run_name}"
         raise ConfigError(f"resume is set to require, but {why}. Set resume to auto to start a new run.")
+    if not config.train.learning_rate:  # here and not in the config: a run.json from before that says so is still read
+        raise ConfigError("learning_rate is 0, so the LoRA would stay as it begins. Set learning_rate to 1e-4.")
     note = f"New run {free.name}: {different[-1]}." if different else f"New run {free.name}."
     return RunDecision(free, "start", note, config)
 

@@ -177,8 +177,6 @@ class UpdateConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_optimizer()
-        if not self.learning_rate:
-            raise ConfigError("learning_rate is 0, so the LoRA would stay as it begins. Set learning_rate to 1e-4.")
         check_patterns([pattern for pattern, _ in self.rates], (), "lr_patterns", whole=True)
         if self.lr_warmup_steps and self.lr_warmup_share:
             raise ConfigError(

@@ -252,6 +252,14 @@ def test_other_data_is_called_the_data_and_shows_no_digest(run: TinyRun) -> None
     assert note == "New run tiny_002: tiny differs in base file."
 
 
+def test_a_learning_rate_of_zero_begins_no_run_and_one_that_has_begun_is_read(run: TinyRun) -> None:
+    runs, still = run.directory.parent, train_with(learning_rate=0.0)(run.config)
+    with pytest.raises(ConfigError, match="learning_rate is 0, so the LoRA would stay as it begins"):
+        choose_run(runs, still)
+    atomic_write_json(run.directory / "run.json", still.to_dict())
+    assert choose_run(runs, read_run(run.directory)).action == "resume"
+
+
 def test_new_never_continues_and_never_overwrites(run: TinyRun) -> None:
     train(run)
     decision = choose_run(run.directory.parent, run.config, resume="new")

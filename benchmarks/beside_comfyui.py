@@ -35,6 +35,7 @@ import numpy as np
 from comfy_server import ComfyServer, make_base
 from random_run import write_random_weights
 from result_files import write_result
+from served import used
 from shapeworld.comfy_graphs import CLIP, MODELS, VAE, Graph
 from shapeworld.concept import load_concept
 from shapeworld.files import read_clip, write_clip, write_concept
@@ -163,32 +164,20 @@ class Watch:
                 self.peaks[process.pid] = int(peak.split()[1]) / 1024
 
 
-def cpu_s(server: int) -> float:
-    """CPU seconds of the server, of the children that ended and of those that run."""
-    process = psutil.Process(server)
-    total = sum(process.cpu_times()[:4])
-    for child in process.children(recursive=True):
-        try:
-            total += sum(child.cpu_times()[:4])
-        except psutil.Error:
-            continue
-    return total
-
-
 def run_job(comfy: ComfyServer, case: Case, program: str, steps: int, number: int) -> Job:
     """Draw new clips, train on them, and say what that took."""
     place = CASES.index(case)
     folder = f"clips_{program}_{place}_{steps}_{number}"
     draw_clips(comfy.base / "input" / folder, case.size, seed=1000 * place + 10 * number + (steps == case.long))
     graph = GRAPHS[program](case, steps, folder)
-    before, watch = cpu_s(comfy.pid), Watch(comfy.pid)
+    before, watch = used(psutil.Process(comfy.pid)), Watch(comfy.pid)
     with watch:
         began = time.monotonic()
         comfy.run(graph, timeout=1800)
         wall = time.monotonic() - began
     children = [peak for pid, peak in watch.peaks.items() if pid != comfy.pid]
     peak = watch.peaks[comfy.pid] if program == "ComfyUI" else max(children)
-    return Job(case.name, program, steps, number, wall, cpu_s(comfy.pid) - before, peak)
+    return Job(case.name, program, steps, number, wall, used(psutil.Process(comfy.pid)) - before, peak)
 
 
 def draw_clips(folder: Path, size: int, seed: int) -> None:

@@ -22,31 +22,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
-from beside_comfyui import CASES, ROOT, TINY_PACK, core_graph, cpu_s, draw_clips, our_graph
+from beside_comfyui import CASES, ROOT, TINY_PACK, core_graph, draw_clips, our_graph
 from comfy_server import ComfyServer, make_base
 from result_files import write_result
+from served import NO_SPARE, used
 from shapeworld.comfy_graphs import MODELS
 from shapeworld.learning import SERVER_FLAGS, fill_models
 
 PROGRAMS = ("ours", "ours without the spare", "ComfyUI")
 CASE, STEPS = CASES[1], 60
-SWITCH = """
-import sys
-from server import PromptServer
-
-def switch(asked):
-    for name, module in list(sys.modules.items()):
-        if name.endswith(".nodes.engine.spare"):
-            vars(module.SPARE).pop("prepare", None)
-            if "no_spare" in asked.get("extra_data", {}):
-                module.SPARE.prepare = lambda wanted: None
-    return asked
-
-PromptServer.instance.add_on_prompt_handler(switch)
-NODE_CLASS_MAPPINGS = {}
-"""
-"""A pack that takes the spare from jobs that say so."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +53,7 @@ def run_job(comfy: ComfyServer, program: str, number: int, steps: int = STEPS) -
     draw_clips(comfy.base / "input" / folder, CASE.size, seed=10 * number + PROGRAMS.index(program))
     make = core_graph if program == "ComfyUI" else our_graph
     extra: dict[str, Any] = {"no_spare": True} if "without" in program else {}
-    load, before, visits, reached = os.getloadavg()[0], cpu_s(comfy.pid), 0, 0.0
+    load, before, visits, reached = os.getloadavg()[0], used(psutil.Process(comfy.pid)), 0, 0.0
     with comfy.events() as seen:
         began = time.monotonic()
         prompt = comfy.queue(make(CASE, steps, folder), extra_data=extra)
@@ -78,7 +64,7 @@ def run_job(comfy: ComfyServer, program: str, number: int, steps: int = STEPS) -
         wall = time.monotonic() - began
         comfy.wait(prompt)
     first = 0.0 if program == "ComfyUI" else first_step(comfy.output / "wan_trainer" / folder / "log.txt") - reached
-    return Job(program, number, wall, cpu_s(comfy.pid) - before, first, load)
+    return Job(program, number, wall, used(psutil.Process(comfy.pid)) - before, first, load)
 
 
 def first_step(log: Path) -> float:
@@ -109,7 +95,7 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     base = make_base(asked.work.resolve() / time.strftime("%H-%M-%S"), [TINY_PACK])
     fill_models(base, MODELS["t2v"])
-    (base / "custom_nodes" / "no_spare.py").write_text(SWITCH, encoding="utf-8")
+    (base / "custom_nodes" / "no_spare.py").write_text(NO_SPARE, encoding="utf-8")
     jobs: list[Job] = []
     with ComfyServer(base, comfyui=asked.comfyui, flags=SERVER_FLAGS, env={"OMP_NUM_THREADS": "1"}) as comfy:
         for program in PROGRAMS:  # what is imported and loaded once is nobody's

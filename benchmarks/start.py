@@ -28,36 +28,10 @@ ROOT = Path(os.environ.get("WAN_BENCH_ROOT", HERE))
 sys.path[:0] = [str(ROOT / name) for name in (".", "benchmarks", "scripts", "tests", "tests/nodes", "tests/tiny")]
 
 from result_files import hardware, write_result
+from served import NO_SPARE, used
 
 EVENTS = ("load", "evaluate", "train", "step")
 PRESSES = 3
-SWITCH = """
-import sys
-from server import PromptServer
-
-def switch(asked):
-    for name, module in list(sys.modules.items()):
-        if name.endswith(".nodes.engine.spare"):
-            vars(module.SPARE).pop("prepare", None)
-            if "no_spare" in asked.get("extra_data", {}):
-                module.SPARE.prepare = lambda wanted: None
-    return asked
-
-PromptServer.instance.add_on_prompt_handler(switch)
-NODE_CLASS_MAPPINGS = {}
-"""
-"""A pack that takes the spare from jobs that say so."""
-
-
-def used(process: psutil.Process) -> float:
-    """CPU seconds of a process, of the children that ended and of those that run."""
-    total = sum(process.cpu_times()[:4])
-    for child in process.children(recursive=True):
-        try:
-            total += sum(child.cpu_times()[:4])
-        except psutil.Error:
-            continue
-    return total
 
 
 def of_process(base: Path) -> dict[str, Any]:
@@ -97,7 +71,7 @@ def of_queue(base: Path) -> dict[str, Any]:
 
     comfyui = Path(os.environ.get("COMFYUI_PATH") or ROOT / ".cache" / "comfyui").resolve()
     base = fill_base(make_base(base, [TINY_PACK]), comfyui)
-    (base / "custom_nodes" / "no_spare.py").write_text(SWITCH, encoding="utf-8")
+    (base / "custom_nodes" / "no_spare.py").write_text(NO_SPARE, encoding="utf-8")
     found: dict[str, list[dict[str, float]]] = {"with the spare": [], "without": []}
     with ComfyServer(base, comfyui=comfyui, env={"OMP_NUM_THREADS": "1"}) as comfy:
         comfy.run(training_graph("begun", steps=1))  # what is encoded and imported once

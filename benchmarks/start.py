@@ -2,9 +2,9 @@
 
     COMFYUI_PATH=... python benchmarks/start.py --against ../before --rounds 5
 
-A tiny model, one clip, nothing to encode. "process" starts the worker as ComfyUI does, without a spare, and reads the
+A tiny model, one clip, nothing to encode. "process" starts the worker as ComfyUI does, and reads the
 CPU seconds it has used and the wall time at each of its first events. "queue" presses Run in a real ComfyUI for a job
-of another seed, so that a new run begins, with the spare worker and without; CPU seconds are those of the server and
+of another seed, so that a new run begins each time; CPU seconds are those of the server and
 of all its children. This checkout and the other one take turns. Writes one result file to benchmarks/results/.
 """
 
@@ -28,7 +28,7 @@ ROOT = Path(os.environ.get("WAN_BENCH_ROOT", HERE))
 sys.path[:0] = [str(ROOT / name) for name in (".", "benchmarks", "scripts", "tests", "tests/nodes", "tests/tiny")]
 
 from result_files import hardware, write_result
-from served import NO_SPARE, used
+from served import used
 
 EVENTS = ("load", "evaluate", "train", "step")
 PRESSES = 3
@@ -64,29 +64,27 @@ def of_process(base: Path) -> dict[str, Any]:
 
 
 def of_queue(base: Path) -> dict[str, Any]:
-    """Wall and CPU seconds from a press of Run to the first step, with the spare and without."""
+    """Wall and CPU seconds from a press of Run to the first step."""
     from comfy_server import ComfyServer, make_base
     from graphs import TRAIN, training_graph
     from world import TINY_PACK, fill_base
 
     comfyui = Path(os.environ.get("COMFYUI_PATH") or ROOT / ".cache" / "comfyui").resolve()
     base = fill_base(make_base(base, [TINY_PACK]), comfyui)
-    (base / "custom_nodes" / "no_spare.py").write_text(NO_SPARE, encoding="utf-8")
-    found: dict[str, list[dict[str, float]]] = {"with the spare": [], "without": []}
+    found: list[dict[str, float]] = []
     with ComfyServer(base, comfyui=comfyui, env={"OMP_NUM_THREADS": "1"}) as comfy:
         comfy.run(training_graph("begun", steps=1))  # what is encoded and imported once
         server = psutil.Process(comfy.pid)
-        for number in range(2 * PRESSES):
-            kind = list(found)[number % 2]
+        for number in range(PRESSES):
             graph = training_graph(f"start_{number}", steps=1, seed=number + 1)
             lines = comfy.output / "wan_trainer" / f"start_{number}" / "metrics.jsonl"
             cpu, began = used(server), time.perf_counter()
-            prompt = comfy.queue(graph, extra_data={} if kind == "with the spare" else {"no_spare": True})
+            prompt = comfy.queue(graph)
             while not (lines.is_file() and '"event": "step"' in lines.read_text(encoding="utf-8")):
                 time.sleep(0.01)
-            found[kind].append({"wall": time.perf_counter() - began, "cpu": used(server) - cpu})
+            found.append({"wall": time.perf_counter() - began, "cpu": used(server) - cpu})
             assert comfy.outputs(comfy.wait(prompt), TRAIN)["wan_run"][0]["status"] == "done"
-    return {kind: middle(rows) for kind, rows in found.items()}
+    return middle(found)
 
 
 def middle(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -109,13 +107,13 @@ def report(result: dict[str, Any]) -> str:
         "# From the press of Run to the first step", "",
         f"{result['hardware']}, load {result['load']}. Everything is cached. Medians of {len(result['rounds'])} paired",
         "rounds: CPU seconds, and wall seconds in brackets.", "",
-        "| code | process: loads | evaluates | trains | first step | Run pressed: first step | without the spare |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| code | process: loads | evaluates | trains | first step | Run pressed: first step |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     for name in result["names"]:
         rows = [row[name] for row in result["rounds"]]
         cells = [middle([row["process"][event] for row in rows]) for event in EVENTS]
-        cells += [middle([row["queue"][kind] for row in rows]) for kind in ("with the spare", "without")]
+        cells.append(middle([row["queue"] for row in rows]))
         told = [f"{one['cpu']:.2f} ({one['wall']:.2f})" for one in cells]
         lines.append(f"| {name} | {' | '.join(told)} |")
     return "\n".join(lines) + "\n"

@@ -20,7 +20,6 @@ from ..wan_core.trackers import ServerSettings
 from ..wan_core.train import TrainConfig
 from .bridge import folders
 from .bridge.door import answer_of
-from .bridge.progress import current_prompt_id, is_running
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
 from .bridge.types import (
@@ -36,7 +35,6 @@ from .bridge.types import (
 )
 from .bridge.widgets import combo, one_of, searched_as, text, whole, widget
 from .engine.asked import AskedTraining, note_training
-from .engine.spare import SPARE
 from .runs.job import NONE, RESUME, AskedJob, expert_of, train_config
 from .runs.training import QueuedTraining
 
@@ -160,9 +158,6 @@ class TrainLoRA(io.ComfyNode):
         swept = dict(settings.swept) if settings is not None else {}
         lora = replace(base, rank=swept.get("rank", widgets.get("rank", LoraConfig.rank)))
         note_training(cls.hidden.unique_id, AskedTraining(plan, lora, train, validation))
-        if plan.placement.ranks == 1:  # several are processes of their own, which that one would start
-            entry = current_prompt_id()
-            SPARE.prepare(lambda: is_running(entry))
         return ["cache"]
 
     @classmethod
@@ -229,7 +224,6 @@ class TrainLoRA(io.ComfyNode):
                 start = encode_start_images(preview, folders.cache(), cache.cache_set, model.variant, codec)
                 config = replace(config, preview=start)
             job.train(config, codec, steps_this_queue)
-        SPARE.end()  # of a run that was done already
         return job.outputs()
 
     @classmethod

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["chunks", "first_line", "lines", "waiter"]
+__all__ = ["chunks", "lines", "waiter"]
 
 _CHUNK = 1 << 16
 _POLL_S = 0.02
@@ -32,23 +32,6 @@ def lines(file: int, longest: int) -> Iterator[bytes]:
             rest = rest[longest:]
     if rest:
         yield rest
-
-
-def first_line(file: int, longest: int) -> bytes:
-    """Returns the first line that comes through the pipe `file`, b"" where its other end is closed before.
-
-    What follows it stays in the pipe, for whoever reads next. ValueError for a line that is longer than `longest`.
-    """
-    wait, line = waiter(file), bytearray()
-    while len(line) < longest:
-        wait()
-        byte = os.read(file, 1)
-        if not byte:
-            return b""
-        line += byte
-        if byte == b"\n":
-            return bytes(line)
-    raise ValueError(f"the first line is longer than {longest} bytes")
 
 
 def chunks(file: int, waiting: Callable[[], int | None] | None = None) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from ...wan_core.train import EXPERTS
 from ...wan_core.words import logger
 from .interrupts import CancelButton
 
-__all__ = ["NodeProgress", "current_prompt_id", "graph_of", "is_running"]
+__all__ = ["NodeProgress", "current_prompt_id", "graph_of"]
 
 STATUS_EVENT = "wan_trainer.status"
 _MIN_INTERVAL_S = 0.25
@@ -188,12 +188,6 @@ def graph_of(hidden: Any) -> str:
 def current_prompt_id() -> str:
     """The queue entry that runs now."""
     return str(_server().last_prompt_id)
-
-
-def is_running(prompt_id: str) -> bool:
-    """Returns whether that queue entry is being worked on."""
-    queue = getattr(_server(), "prompt_queue", None)  # a graph may be executed without one
-    return queue is not None and any(entry[1] == prompt_id for entry in list(queue.currently_running.values()))
 
 
 def _server() -> Any:

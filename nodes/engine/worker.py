@@ -23,7 +23,6 @@ from ...wan_core.files import open_append
 from .host_watch import HostWatch
 from .log_file import log_tail, without_noise
 from .process import signal_tree, start_process, worker_environment
-from .spare import SPARE
 
 __all__ = ["Ending", "Patience", "Worker"]
 
@@ -93,8 +92,7 @@ class Worker:
         self._log = log
         with open_append(log) as stderr:
             self._log_start = stderr.tell()
-            spare = SPARE.take(command, cwd, log)
-            self.process = spare or start_process(command, cwd, worker_environment(os.environ), stderr)
+            self.process = start_process(command, cwd, worker_environment(os.environ), stderr)
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._sending = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True, name="wan-trainer-events")

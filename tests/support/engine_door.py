@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 
-COMMANDS = ("train", "resume", "sample", "audit", "spare")
+COMMANDS = ("train", "resume", "sample", "audit")
 
 
 def main() -> int:

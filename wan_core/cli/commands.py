@@ -27,7 +27,6 @@ from .migrate import add_import_command
 from .output import Command, disk_sentence, emitter, failed, private_stdout, quieten_libraries
 from .progress import terminal_emitter
 from .runs import add_run_commands
-from .spare import SPARE, words_once_told
 
 __all__ = ["main"]
 
@@ -42,10 +41,6 @@ def main(arguments: list[str] | None = None) -> int:
         check_versions()
         let_segments_grow(os.environ, torch=version_of("torch"))
         words = sys.argv[1:] if arguments is None else arguments
-        if words == [SPARE]:
-            words, began = words_once_told(), time.monotonic()
-        if words is None:
-            return ExitCode.DONE
         options = _parser().parse_args(words, argparse.Namespace(began=began))
         return options.run(options, emit, out)
     except KeyboardInterrupt:

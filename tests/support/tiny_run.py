@@ -143,10 +143,9 @@ def make_roots(
     return Roots(folders), fingerprint
 
 
-SHORT = {
-    "steps": 6, "save_every_n_steps": 2, "preview_every_n_steps": 0, "eval_items": 1, "learning_rate": 1e-3,
-}  # fmt: skip
-"""evaluated on one clip: each more costs as much as a step, after every save"""
+ONE_LOOK = {"eval_items": 1, "eval_timesteps": (500.0,)}
+"""evaluated on one clip at one noise level: four levels cost as much as a step, at the start and after every save"""
+SHORT = {"steps": 6, "save_every_n_steps": 2, "preview_every_n_steps": 0, "learning_rate": 1e-3, **ONE_LOOK}
 HIGH_FILE, LOW_FILE = "wan2.2_tiny_t2v_high_noise_14B.safetensors", "wan2.2_tiny_t2v_low_noise_14B.safetensors"
 PAIR = ModelPlan(base_file=f"diffusion_models:{HIGH_FILE}", low_noise_file=f"diffusion_models:{LOW_FILE}")
 
@@ -168,7 +167,8 @@ def make_pair_run(
     return make_run(
         root,
         plan=PAIR.of_expert(expert, roots),
-        train=TrainConfig(**{**SHORT, **train, "expert": expert}),  # type: ignore[arg-type]
+        # The usual levels, of which each expert is evaluated at its own.
+        train=TrainConfig(**{**SHORT, "eval_timesteps": TrainConfig.eval_timesteps, **train, "expert": expert}),  # type: ignore[arg-type]
         preview=preview,
         lora=lora,
         partner=partner,

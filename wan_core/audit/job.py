@@ -110,9 +110,9 @@ class _Audit:
         )
 
     def run(self) -> AuditReport:
+        self._refuse_what_cannot_fit()
         trained = dict.fromkeys(row.numerics for row in self._rows if row.kind not in _NEVER_TRAINED)
         predicted = {numerics: self._predicted(numerics) for numerics in trained}
-        self._refuse_what_cannot_fit()
         model, adapters = self._load()
         distinct = list(dict.fromkeys(row.numerics for row in self._rows))
         done, total = 0, len(self._items) * len(self._timesteps) * (1 + len(distinct))

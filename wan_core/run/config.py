@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -206,9 +207,9 @@ class RunConfig(Config):
         data["lora"] = {k: v for k, v in data["lora"].items() if k in _LORA_FROM_THE_START or v != usual_lora[k]}
         return data
 
-    @property
+    @cached_property
     def job_id(self) -> str:
-        """Hash of `identity`, 32 hex digits."""
+        """Hash of `identity`, 32 hex digits. A run asks for it a dozen times."""
         text = json.dumps(self.identity(), sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

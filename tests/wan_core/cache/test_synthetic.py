@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from tests.support.tiny_run import TINY_I2V, TINY_TI2V, make_run
+from tests.support.tiny_run import ONE_LOOK, TINY_I2V, TINY_TI2V, make_run
 from wan_core.cache import Batches, LatentCache, SyntheticConfig, synthetic_set
 from wan_core.control import SignalControl
 from wan_core.dataset.conditioning import _KINDS as CONDITION_KINDS
@@ -145,7 +145,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(settings, said):
 
 def lora_trained_on(tmp_path, shape, cache_set):
     """The metadata of a LoRA trained for two steps on `cache_set`, and what the run said."""
-    quick = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=1)
+    quick = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, **ONE_LOOK)
     run = make_run(tmp_path, shape=shape, train=quick)
     if cache_set is not None:
         fingerprint = LatentCache(run.roots.first("cache")).write_set(cache_set)

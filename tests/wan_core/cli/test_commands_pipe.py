@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiny_run import TinyRun, make_run
+from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.load import ModelPlan
 from wan_core.precision import QuantizeConfig
 from wan_core.run.config import read_status
@@ -74,7 +74,7 @@ def controlled(run: TinyRun, place: Path, *words: str) -> subprocess.CompletedPr
 def test_commands_load_every_library_before_a_read_is_pending(tmp_path: Path, verbs: tuple[str, ...]) -> None:
     """Train is the one whose run needs most; the order of the others is read below, and run as soak."""
     plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", quantize=QuantizeConfig(scheme="int8"))
-    settings = TrainConfig(steps=2, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3)
+    settings = TrainConfig(steps=2, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3, **ONE_LOOK)
     run = make_run(tmp_path, plan=plan, train=settings)
     job = run.directory / "validate" / "job.json"
     job.parent.mkdir()

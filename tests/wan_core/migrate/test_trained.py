@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.tiny_run import make_run
+from tests.support.tiny_run import ONE_LOOK, make_run
 from wan_core.control import SignalControl
 from wan_core.migrate import read_job
 from wan_core.packages import version_of
@@ -23,7 +23,7 @@ def test_an_imported_job_trains(tmp_path: Path, name: str) -> None:
     job = read_job(FIXTURES / name, clips=3)
     if job.of("WanTrainSettings.optimizer") == "adamw8bit" and not version_of("torchao"):
         pytest.skip("torchao is not installed")
-    short: dict[str, Any] = {"steps": 2, "lr_warmup_steps": 0, "save_every_n_steps": 2, "eval_items": 1}
+    short: dict[str, Any] = {"steps": 2, "lr_warmup_steps": 0, "save_every_n_steps": 2, **ONE_LOOK}
     memory: dict[str, Any] = {"blocks_to_swap": -1, "offload_activations": "auto", "eval_every_n_steps": 0}
     train = replace(job.train(), preview_every_n_steps=0, discrete_flow_shift=3.0, **short, **memory)
     run = make_run(tmp_path, train=train, lora=job.lora())

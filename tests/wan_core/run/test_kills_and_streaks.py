@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked import ForkServer, Worker
-from tests.support.tiny_run import TinyRun, make_run
+from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.run.config import read_status
 from wan_core.train import SaveStore, TrainConfig
 
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 STEPS = 14
 SETTINGS = TrainConfig(
-    steps=STEPS, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3, eval_items=1, save_dtype="fp32",
+    steps=STEPS, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3, **ONE_LOOK, save_dtype="fp32",
     lr_scheduler="cosine", caption_dropout=0.3, eval_every_n_steps=5,
 )  # fmt: skip
 

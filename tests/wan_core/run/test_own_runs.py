@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.metrics_file import read_metrics
-from tests.support.tiny_run import TinyRun, make_run
+from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.events import StageEnded, StepDone
 from wan_core.placement import Room
@@ -107,7 +107,7 @@ def test_what_is_heard_is_compared_with_the_prediction_as_it_was_before_any_rati
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyRun:
     """A tiny run with previews on a machine whose CPU plays a card with a name, and whose meters a test can turn."""
-    train = TrainConfig(steps=2, save_every_n_steps=1, preview_every_n_steps=2, eval_items=1)
+    train = TrainConfig(steps=2, save_every_n_steps=1, preview_every_n_steps=2, **ONE_LOOK)
     run = make_run(tmp_path, train=train, preview=SampleConfig(steps=1))
     run = replace(run, roots=replace(run.roots, folders={**run.roots.folders, "runs": (str(tmp_path),)}))
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from tests.support.tiny_run import TinyRun, make_run
+from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.export import workflow_metadata
@@ -34,7 +34,7 @@ Change = Callable[[RunConfig], RunConfig]
 
 @pytest.fixture
 def run(tmp_path: Path) -> TinyRun:
-    usual = {"save_every_n_steps": 3, "preview_every_n_steps": 0, "eval_items": 1}
+    usual = {"save_every_n_steps": 3, "preview_every_n_steps": 0, **ONE_LOOK}
     return make_run(tmp_path, train=TrainConfig(steps=3, lr_scheduler="constant", **usual))
 
 
@@ -334,7 +334,7 @@ def test_status_reads_back_and_is_new_where_there_is_none(tmp_path: Path) -> Non
 
 
 def test_no_file_of_a_run_holds_a_path_of_this_machine(tmp_path: Path) -> None:
-    run = make_run(tmp_path, train=TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=1))
+    run = make_run(tmp_path, train=TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, **ONE_LOOK))
     train(run)
     home = re.compile(re.escape(str(tmp_path)) + "|" + re.escape(str(Path.home())))
     checked = []

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.forked import ForkServer
-from tests.support.tiny_run import TinyRun, make_run
+from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.errors import ConfigError, DependencyError, ExitCode, TrainingError
 from wan_core.events import CheckpointSaved, Evaluated, Event, Failed, Finished, Note, StepDone
 from wan_core.files import FileError
@@ -66,7 +66,7 @@ def hook() -> Iterator[SimpleNamespace]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> TinyRun:
-    usual = {"save_every_n_steps": 2, "preview_every_n_steps": 0, "eval_items": 1}
+    usual = {"save_every_n_steps": 2, "preview_every_n_steps": 0, **ONE_LOOK}
     return make_run(tmp_path, train=TrainConfig(steps=4, lr_scheduler="constant", **usual))  # type: ignore[arg-type]
 
 

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import wan_core.train.preview as preview
-from tests.support.tiny_run import TinyRun, make_roots, make_run
+from tests.support.tiny_run import ONE_LOOK, TinyRun, make_roots, make_run
 from wan_core.cache import Batches, LatentCache, pad_text
 from wan_core.checkpoint import detect_variant, read_header
 from wan_core.control import PipeControl, SignalControl
@@ -257,8 +257,8 @@ def test_a_save_after_which_nothing_was_finite_is_passed_over_until_something_is
 
 
 def test_a_save_that_is_due_in_a_streak_comes_with_the_next_good_step(tmp_path: Path) -> None:
-    run = make_run(tmp_path, train=settings(steps=9, save_every_n_steps=3, eval_items=1))
-    events = train(run, target=NanFrom(7, 8, 14))  # four calls to evaluate
+    run = make_run(tmp_path, train=settings(steps=9, save_every_n_steps=3, **ONE_LOOK))
+    events = train(run, target=NanFrom(4, 5, 8))  # one call to evaluate
     assert [e.step for e in of(events, CheckpointSaved)] == [5, 7, 9]
     assert [e.step for e in of(events, Evaluated)] == [0, 5, 7, 9]
 
@@ -701,7 +701,7 @@ def test_a_terminal_that_closes_stops_the_run_as_a_signal_does_unless_nohup_says
 
 
 def test_a_loss_that_rises_by_half_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make_run(tmp_path, train=settings(eval_items=1))
+    run = make_run(tmp_path, train=settings(**ONE_LOOK))
     losses = iter([1.0, 1.4, 1.6, math.nan])
 
     def evaluate(trainer: Trainer) -> Evaluated:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.support.metrics_file import read_metrics
-from tests.support.tiny_run import TINY, TinyRun, make_run
+from tests.support.tiny_run import ONE_LOOK, TINY, TinyRun, make_run
 from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.events import Event
@@ -33,7 +33,7 @@ MIB = 1 << 20
 
 
 def small_run(root: Path, **changes: Any) -> TinyRun:
-    train = {"steps": 4, "save_every_n_steps": 2, "preview_every_n_steps": 4, "eval_items": 1, "learning_rate": 1e-3}
+    train = {"steps": 4, "save_every_n_steps": 2, "preview_every_n_steps": 4, "learning_rate": 1e-3, **ONE_LOOK}
     return make_run(root, train=TrainConfig(**{**train, **changes}), preview=SampleConfig(steps=1))  # type: ignore[arg-type]
 
 

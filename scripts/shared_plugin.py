@@ -1,7 +1,8 @@
-"""A pytest plugin for scripts/test.py: test files that ask for the fixture `comfy_script` run in one process.
+"""A pytest plugin for scripts/test.py: test files that ask for one of the fixtures SHARED run in one process.
 
-That process imports ComfyUI once, in five CPU seconds, and forks each script from it; with a file here and a file there
-each process of pytest-xdist would do so. All other files are handed out whole and singly, as by `--dist loadfile`.
+That process imports ComfyUI, or diffusers, once, in five CPU seconds, and forks each script from it; with a file here
+and a file there each process of pytest-xdist would do so. All other files are handed out whole and singly, as by
+`--dist loadfile`.
 """
 
 from __future__ import annotations
@@ -13,20 +14,22 @@ from typing import Any
 import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-SHARED = "comfy_script"
+SHARED = {"comfy": "comfy_script", "unit": "peer_script"}
+"""by the layer of which -m is asked for; that of the others is the layer of units"""
 
 
 @cache
-def scope_of(file: str, root: Path) -> str:
+def scope_of(file: str, root: Path, shared: str) -> str:
     """The fixture that a test file shares with others, or else the file."""
-    return SHARED if SHARED in (root / file).read_text(encoding="utf-8") else file
+    return shared if shared in (root / file).read_text(encoding="utf-8") else file
 
 
 class ByWhatIsShared(LoadScopeScheduling):
     """Hands out files, those of one fixture together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return scope_of(nodeid.partition("::")[0], self.config.rootpath)
+        layer = str(self.config.getoption("markexpr") or "unit").split()[0]
+        return scope_of(nodeid.partition("::")[0], self.config.rootpath, SHARED.get(layer, SHARED["unit"]))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -228,10 +228,10 @@ class PytestRun:
             *(("--quick",) if layer == "fast" else ()),
             *(("--color=yes",) if sys.stdout.isatty() else ()),
             # Most of the time goes into starting processes that use one core. On the canvas, a process per frontend;
-            # where ComfyUI is imported for scripts, one for all of them.
+            # where ComfyUI or diffusers is imported for scripts, one for all of them.
             *(() if rest else ("-n", str(processes(layer)), "--dist", "loadfile", "--no-loadscope-reorder")),
             *(("-p", "frontend_plugin") if layer == "browser" and not rest else ()),
-            *(("-p", "shared_plugin") if layer == "comfy" and not rest else ()),
+            *(("-p", "shared_plugin") if layer in ("unit", "comfy") and not rest else ()),
             *rest,
         ]
         variables = {**ready.variables(), "WAN_TRAINER_COUNTS": str(self.counts)}

@@ -37,7 +37,19 @@ def test_files_that_share_a_comfyui_run_in_one_process_and_each_file_in_one(tmp_
     outer = ("PYTEST_", "WAN_TRAINER_COUNTS")
     env = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
     env["PYTHONPATH"] = str(ROOT / "scripts")
-    flags = ["-p", "shared_plugin", "-p", "no:cacheprovider", "--no-loadscope-reorder", "-n", "2", "-q", "."]
+    flags = [
+        "-m",
+        "comfy or not comfy",
+        "-p",
+        "shared_plugin",
+        "-p",
+        "no:cacheprovider",
+        "--no-loadscope-reorder",
+        "-n",
+        "2",
+        "-q",
+        ".",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *flags], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )

@@ -84,6 +84,7 @@ def test_a_model_that_skips_zero_rows_gives_and_learns_what_it_would_from_all_51
             torch.testing.assert_close(compact.grad, full.grad, atol=2e-5, rtol=1e-3)
 
 
+@pytest.mark.soak  # of the script that made the demo models
 @pytest.mark.lasts(2)
 def test_training_learns_and_returns_the_averaged_weights() -> None:
     generator = torch.Generator().manual_seed(2)

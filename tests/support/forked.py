@@ -1,7 +1,8 @@
 """Processes forked from one that has done the imports already: real processes, ten times as fast. POSIX only.
 
 Run as a script it is the server. What it imports is the engine with torch (the fixture `server`; the ranks
-that a forked controller starts are forked from it in turn, forked_ranks.py), or a ComfyUI (`comfy_script`).
+that a forked controller starts are forked from it in turn, forked_ranks.py), a ComfyUI (`comfy_script`) or diffusers
+(`peer_script`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
+DIFFUSERS = "diffusers"
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 """the fixture `run_script`: a file and its words"""
 RunCommand = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -48,17 +50,28 @@ def import_comfyui(tree: str) -> None:
     comfy_sample.import_comfyui(tree)
 
 
-def serve(link: socket.socket, comfyui: str = "") -> None:
+def import_diffusers() -> None:
+    """As a script of tests/tiny does it; nothing of ours is found beside it."""
+    sys.path[0] = str(ROOT / "tests" / "tiny")
+    import peft
+    from diffusers import WanTransformer3DModel  # noqa: F401
+
+    assert peft
+
+
+def serve(link: socket.socket, library: str = "") -> None:
     """Answer requests, one at a time, until the other end is closed."""
     gc.disable()  # what is imported stays
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that nohup starts have workers that hear it too
     import torch
 
     torch.set_num_threads(1)
-    if comfyui:
-        import_comfyui(comfyui)
-    else:
+    if not library:
         import_engine()
+    elif library == DIFFUSERS:
+        import_diffusers()
+    else:
+        import_comfyui(library)
     os.fsync = lambda _: None  # nothing of a test outlives the machine, so nobody waits for its disk
     gc.freeze()  # else the first full collection of every fork copies each page of these libraries: 0.3 s
     gc.enable()
@@ -74,7 +87,7 @@ def serve(link: socket.socket, comfyui: str = "") -> None:
             pid = os.fork()
             if pid == 0:
                 link.close()
-                work(request, pipes, engine=not comfyui)
+                work(request, pipes, engine=not library)
             for pipe in pipes:
                 os.close(pipe)
             answer = {"pid": pid}
@@ -170,12 +183,12 @@ class Worker:
 
 
 class ForkServer:
-    def __init__(self, comfyui: Path | None = None) -> None:
-        """`comfyui`: the tree whose modules are imported, in place of the engine's."""
+    def __init__(self, library: str = "") -> None:
+        """`library`: what is imported in place of the engine, DIFFUSERS or the tree of a ComfyUI."""
         self._link, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), *([str(comfyui)] if comfyui else [])],
+                [sys.executable, __file__, str(theirs.fileno()), *([library] if library else [])],
                 pass_fds=[theirs.fileno()],
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )

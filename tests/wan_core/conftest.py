@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.forked import ForkServer, RunCommand, RunScript
+from tests.support.forked import DIFFUSERS, ForkServer, RunCommand, RunScript
 from wan_core.video import VideoProcess
 
 MakeClip = Callable[..., Path]
@@ -121,7 +122,21 @@ def comfy_script(comfyui_tree: Path) -> Iterator[RunScript]:
     if not hasattr(os, "fork"):
         yield lambda script, *words: _process(str(script), *words)
         return
-    server = ForkServer(comfyui_tree)
+    server = ForkServer(str(comfyui_tree))
+    yield server.run
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def peer_script() -> Iterator[RunScript]:
+    """Runs a script of tests/tiny with its words in a process of its own, in which diffusers and PEFT are imported
+    already where that can be."""
+    if importlib.util.find_spec("diffusers") is None:
+        pytest.skip("no diffusers: pip install diffusers, or run python3 scripts/test.py, which does")
+    if not hasattr(os, "fork"):
+        yield lambda script, *words: _process(str(script), *words)
+        return
+    server = ForkServer(DIFFUSERS)
     yield server.run
     server.close()
 

@@ -243,7 +243,15 @@ def test_other_packed_files_are_quantized_anew_from_their_values(tmp_path: Path,
 
 
 @pytest.mark.lasts(2)
-@pytest.mark.parametrize("write", [write_scaled_fp8, write_nvfp4, write_mxfp8, partial(write_int8, group=64)])
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(write_scaled_fp8, marks=pytest.mark.soak),
+        pytest.param(write_nvfp4, marks=pytest.mark.soak),
+        write_mxfp8,
+        pytest.param(partial(write_int8, group=64), marks=pytest.mark.soak),
+    ],
+)
 def test_a_run_on_a_quantized_file_trains_and_resumes_to_the_last_bit(
     tmp_path: Path, write: Callable[..., object]
 ) -> None:

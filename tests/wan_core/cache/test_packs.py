@@ -228,7 +228,7 @@ class DyingPacking(Dying):
 
 @pytest.mark.lasts(1)
 @posix
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.soak), "after"])
 def test_a_crash_at_any_step_of_packing_loses_nothing(tmp_path, moment):
     def work(cache: LatentCache) -> None:
         pack_entries(cache, limit_bytes=1000)

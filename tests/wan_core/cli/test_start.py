@@ -33,7 +33,7 @@ print(json.dumps([code, [name for name in json.loads(sys.argv[2]) if name in sys
     ("lora", "train"),
     [
         (LoraConfig(rank=4), TrainConfig(steps=2, save_every_n_steps=1, preview_every_n_steps=0, eval_items=1)),
-        (
+        pytest.param(
             LoraConfig(kind="LoKr", rank=4, rank_dropout=0.5),
             TrainConfig(
                 steps=2,
@@ -43,6 +43,7 @@ print(json.dumps([code, [name for name in json.loads(sys.argv[2]) if name in sys
                 optimizer="adafactor",
                 checkpointing_policy="matmul_without_batch",
             ),
+            marks=pytest.mark.soak,
         ),
     ],
     ids=["the usual run", "another kind, optimizer and policy"],

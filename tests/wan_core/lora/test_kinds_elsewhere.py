@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -106,13 +105,11 @@ def test_comfyui_knows_every_key_and_computes_what_peft_does(
     assert whole < MODEL_LIMIT
 
 
-def test_diffusers_makes_the_same_of_an_rslora(trial: Trial, tmp_path: Path, run_script: RunScript) -> None:
-    if importlib.util.find_spec("diffusers") is None:
-        pytest.skip("no diffusers: pip install diffusers, or run python3 scripts/test.py, which does")
+def test_diffusers_makes_the_same_of_an_rslora(trial: Trial, tmp_path: Path, peer_script: RunScript) -> None:
     file = trial.path("rsLoRA")
     (tmp_path / file.name).write_bytes(file.read_bytes())
     out = tmp_path / "out.tensors"
-    found, report = answer(run_script(SCRIPT, "diffusers", str(trial.cases), str(tmp_path), str(out)), out)
+    found, report = answer(peer_script(SCRIPT, "diffusers", str(trial.cases), str(tmp_path), str(out)), out)
     assert report == {"said": [], "changed": {file.stem: 20}}
     assert float((trial.ours["rsLoRA"] - found[file.stem]).abs().max()) < MODEL_LIMIT
 

@@ -48,6 +48,7 @@ def step(found: WanTransformer, frames: int) -> list[Tensor]:
     return [output.detach(), *gradients]
 
 
+@pytest.mark.soak  # how few graphs; that a block compiles and computes the same is seen in test_block.py
 @pytest.mark.lasts(8)
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch looks at it while it compiles
 def test_a_handful_of_graphs_serves_all_blocks_chunks_and_sizes() -> None:

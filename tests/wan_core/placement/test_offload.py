@@ -165,7 +165,13 @@ def test_trained_norms_and_biases_stay_where_the_block_runs(scheme: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("policy", "scheme"), [("reference", "int8"), ("balanced", "fp8_e4m3fn"), ("balanced", "int8"), ("fast", "int8")]
+    ("policy", "scheme"),
+    [
+        pytest.param("reference", "int8", marks=pytest.mark.soak),
+        ("balanced", "fp8_e4m3fn"),
+        pytest.param("balanced", "int8", marks=pytest.mark.soak),
+        ("fast", "int8"),
+    ],
 )
 def test_packed_weights_travel_packed_under_every_policy(policy: str, scheme: str) -> None:
     numerics = PrecisionPolicy(preset=policy).numerics(torch.bfloat16)

@@ -170,6 +170,7 @@ def input_bytes(frames: int) -> int:
     return ((frames - 1) // 4 + 1) * 1560 * 5120 * 4
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.lasts(5)
 def test_each_card_of_a_split_has_buffers_and_kept_inputs_of_its_own(

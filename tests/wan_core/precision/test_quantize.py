@@ -310,7 +310,10 @@ def test_a_quantized_linear_computes_as_the_dequantised_one_and_keeps_values_and
 
 
 @pytest.mark.lasts(1)
-@pytest.mark.parametrize("layout", ["", "Q4_K", "NVFP4", "MXFP8", "INT8_CONVROT_256"])
+@pytest.mark.parametrize(
+    "layout",
+    ["", *(pytest.param(name, marks=pytest.mark.soak) for name in ("Q4_K", "NVFP4", "MXFP8")), "INT8_CONVROT_256"],
+)
 def test_a_compiled_pass_keeps_the_packed_weight_too(layout: str) -> None:
     """A compiler that sees the unpacking in both passes would make it once and keep what it made."""
     torch.compiler.reset()

@@ -15,7 +15,13 @@ from wan_core.train import TrainConfig
 pytestmark = pytest.mark.lasts(1)
 
 
-@pytest.mark.parametrize("beside", [{"ema_decay": 0.9}, {"optimizer": "schedule_free", "lr_scheduler": "constant"}])
+@pytest.mark.parametrize(
+    "beside",
+    [
+        pytest.param({"ema_decay": 0.9}, marks=pytest.mark.soak),
+        {"optimizer": "schedule_free", "lr_scheduler": "constant"},
+    ],
+)
 def test_a_validation_clip_is_the_last_preview_of_the_run(tmp_path: Path, beside: dict[str, object]) -> None:
     if "optimizer" in beside and not version_of("pytorch-optimizer"):
         pytest.skip("pytorch-optimizer is not installed")

@@ -64,7 +64,8 @@ def test_killed_at_random_points_and_resumed_equals_never_killed(
         assert files(run) == files(straight), f"round {done}, after {killed} kills"
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(15, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("kills", [3, 15])
 def test_one_expert_that_previews_with_its_partner_is_killed_and_resumed(
     server: ForkServer, tmp_path: Path, kills: int
 ) -> None:

@@ -73,7 +73,7 @@ def trained(run: TinyRun) -> tuple[list[Event], dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("every", [pytest.param(3, marks=pytest.mark.soak), None], ids=["every third", "eight"])
-@pytest.mark.parametrize("pair", [False, True], ids=["one model", "a pair"])
+@pytest.mark.parametrize("pair", [pytest.param(False, marks=pytest.mark.soak), True], ids=["one model", "a pair"])
 def test_an_error_at_any_operator_of_a_preview_changes_nothing_that_is_learnt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: bool, every: int | None
 ) -> None:

@@ -174,7 +174,11 @@ def unseen_on_two(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.lasts(4)
-@pytest.mark.parametrize(("first", "pieces"), [("", (1, 0)), (READ_AGAIN, (0,))], ids=["resting", "read again"])
+@pytest.mark.parametrize(
+    ("first", "pieces"),
+    [pytest.param("", (1, 0), marks=pytest.mark.soak), (READ_AGAIN, (0,))],
+    ids=["resting", "read again"],
+)
 def test_of_two_ranks_one_shows_the_pair_and_both_learn_the_same(
     first: str, pieces: tuple[int, ...], server: ForkServer, unseen_on_two: TinyRun, shown: TinyRun, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_killed_in_the_middle_of_a_copy_equals_a_run_where_nothing_was_moved(
     assert final_files(run) == undisturbed
 
 
+@pytest.mark.soak
 def test_which_tokens_pass_by_is_drawn_by_the_step(
     server: ForkServer, tmp_path: Path, undisturbed: tuple[bytes, bytes]
 ) -> None:

@@ -143,7 +143,7 @@ def test_two_ranks_hold_resting_weights_once_and_train_the_same_to_the_last_bit(
 
 
 @pytest.mark.lasts(6)
-@pytest.mark.parametrize("scheme", ["fp8_e4m3fn", "int8"])
+@pytest.mark.parametrize("scheme", ["fp8_e4m3fn", pytest.param("int8", marks=pytest.mark.soak)])
 def test_weights_that_are_quantised_here_are_shared_too(server: ForkServer, tmp_path: Path, scheme: str) -> None:
     plan = ModelPlan(
         base_file=TWO_RANKS.base_file, placement=TWO_RANKS.placement, quantize=QuantizeConfig(scheme=scheme)
@@ -173,7 +173,7 @@ _Pass.walk_back = walk_back
 
 
 @pytest.mark.lasts(5)
-@pytest.mark.parametrize("ranks", [("0", "1"), ("1",)])
+@pytest.mark.parametrize("ranks", [pytest.param(("0", "1"), marks=pytest.mark.soak), ("1",)])
 def test_blocks_that_come_to_rest_in_the_midst_of_a_run_are_shared_by_the_ranks_that_rest_them(
     server: ForkServer, tmp_path: Path, ranks: tuple[str, ...]
 ) -> None:
@@ -213,6 +213,7 @@ Previewer._write_latent = staticmethod(
 """code before the command: models are read again whenever they come to work, and what they have is told"""
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(10)
 def test_experts_change_places_and_the_leader_reads_both_alone_for_previews(server: ForkServer, tmp_path: Path) -> None:
     """It finds what the other rank has of the expert at work, and is the only one that has the other expert."""
@@ -244,7 +245,7 @@ def test_experts_change_places_and_the_leader_reads_both_alone_for_previews(serv
 
 
 @pytest.mark.lasts(8)
-@pytest.mark.parametrize("when", [*KILLS, "in a step"])
+@pytest.mark.parametrize("when", [*(pytest.param(kill, marks=pytest.mark.soak) for kill in KILLS), "in a step"])
 def test_a_rank_that_dies_leaves_nothing_behind_and_the_run_goes_on_to_the_same_end(
     server: ForkServer, tmp_path: Path, when: str
 ) -> None:

@@ -33,7 +33,7 @@ def rendered(root: Path, run: RunConfig, job: SampleJob, roots: Roots) -> dict[s
     return {file.stem: file.read_bytes() for file in folder.glob("*.latent")}
 
 
-@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("pair", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_lora_files_of_anybody_need_no_run(tmp_path: Path, pair: bool) -> None:
     roots, fingerprint = make_roots(tmp_path)
     cache = LatentCache(roots.first("cache"))

@@ -70,6 +70,7 @@ def test_the_first_measurement_of_every_part_runs_or_says_what_it_needs(
     assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == parts
 
 
+@pytest.mark.soak
 @no_gpu
 def test_a_part_that_raises_is_recorded_the_others_run_and_an_earlier_run_stays(
     run_script: RunScript, tmp_path: Path

@@ -135,8 +135,8 @@ class RankLost(TrainingError):  # noqa: N818  it is the other one that broke
 HOST_HELPS = (
     "close other programs",
     "give the system a larger swap or page file",
-    "set fewer num_frames or a smaller width and height in the dataset node (begins a new run)",
-    "choose an fp8 file in Load Wan Model (begins a new run)",
+    "fewer num_frames or a smaller width and height in the dataset node (begins a new run)",
+    "an fp8 file in Load Wan Model (begins a new run)",
 )
 """what frees the computer's own memory: first what costs nothing"""
 HOST_HELPS_FOR_CLIPS = (

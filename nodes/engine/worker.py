@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ...wan_core.errors import HOST_HELPS
 from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
-from ...wan_core.files import open_append
+from ...wan_core.files import FileError, open_append
 from .host_watch import HostWatch
 from .log_file import log_tail, without_noise
 from .process import signal_tree, start_process, worker_environment
@@ -69,9 +70,8 @@ class Ending:
             if not self.was_full:
                 return (
                     "The training process was killed from outside; why is not known. Shortly before, the computer's "
-                    f"own memory (RAM) had room ({seen}); if it ran out since, that was the reason. Should it happen "
-                    "again, close other programs or give the system a larger swap or page file; with smaller clips or "
-                    "an fp8 file a new run begins. Saved steps are kept; press Run again to resume."
+                    f"own memory (RAM) had room ({seen}); if it ran out since, that was the reason. What helps most, "
+                    f"in this order: {'; '.join(HOST_HELPS)}. Saved steps are kept; press Run again to resume."
                 )
             return (
                 "The training process was killed by the system, most likely because the computer's own memory (RAM) "
@@ -157,14 +157,26 @@ class Worker:
                 break
             if self.process.poll() is not None and not stop.wait_for_reader():
                 break
+        tail = self.log_tail()
+        self._note_end(finished or failed)
         return Ending(
-            *(self.process.returncode, stop.pressed, stop.killed, finished, failed, self.log_tail()),
+            *(self.process.returncode, stop.pressed, stop.killed, finished, failed, tail),
             *(watch.in_words, watch.was_full),
         )
 
     def log_tail(self) -> str:
         """The last lines this process wrote into the log."""
         return log_tail(self._log, _LOG_TAIL_BYTES, self._log_start)
+
+    def _note_end(self, said: Event | None) -> None:
+        """Write into the log how a process ended that could not say so itself."""
+        code = self.process.returncode
+        if said is not None or code == 0:
+            return
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        with contextlib.suppress(OSError, FileError), open_append(self._log) as log:
+            when = datetime.now().isoformat(" ", "milliseconds").replace(".", ",")
+            log.write(f"{when} INFO wan_trainer: the training process {how}, without a word\n".encode())
 
     def terminate(self) -> None:
         """Ask the process and everything below it to end; on Windows, where nobody would hear, end them."""

@@ -80,11 +80,11 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     shows(sheet, f"⚠ {names[-1]}.mp4")
     canvas.fit()  # pictures out of view are not loaded
     canvas.page.wait_for_function(PICTURES)
-    wrong = sheet.get_by_text("nothing is trained until each has one")
+    wrong = sheet.get_by_text("without a caption")
     shows(wrong, "without a caption")
     before = texts(folder)
 
-    sheet.get_by_role("button", name="Write its caption").click()
+    sheet.get_by_role("button", name="Write its caption anew").click()
     shows(
         sheet,
         "is not saved as UTF-8 (byte 0xe9 at offset 3). Save it again as UTF-8.",

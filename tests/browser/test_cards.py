@@ -235,7 +235,7 @@ def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_
     canvas.load_api({"1": GRAPH["1"], "3": {**GRAPH["3"], "inputs": dataset}})
     queue(canvas)
     shown = card(canvas, "dataset")
-    shows(shown, "without a caption: nothing is trained until each has one")
+    shows(shown, "without a caption")
     canvas.fit()
     canvas.screenshot("cards-captions-missing")
     assert serious(canvas, '.wan-card[data-card="dataset"]') == []

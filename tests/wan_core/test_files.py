@@ -951,7 +951,7 @@ def test_a_file_that_finds_no_room_is_named_with_its_folder_and_what_is_free(
     (tmp_path / "saves" / ".step-2000000.partial").mkdir()
     for name in ("status.json", "saves/.step-2000000.partial/lora.safetensors"):
         said = disk_sentence(OSError(errno.ENOSPC, "No space left on device", str(tmp_path / name)))
-        assert " is full: the next save needs about 3.0 MiB, and " in said
+        assert " has too little room: the next save needs about 3.0 MiB, and " in said
         assert " are free. Make room on it. What helps most, in this order: delete runs" in said
         assert said.endswith("off that drive. Saved steps are kept; press Run again to resume.")
         assert "status.json" not in said, "a small file that finds no room is no news beside the save"

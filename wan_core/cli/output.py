@@ -129,8 +129,8 @@ def _full_sentence(path: Path) -> str:
     drive, folder, free = _drive_of(path.parent), _shown(path.parent), size_text(shutil.disk_usage(path.parent).free)
     if need := _bytes_of_a_save(path):
         return (
-            f"The drive {drive}, which holds folder {folder}, is full: the next save needs about {size_text(need)}, "
-            f"and {free} are free. Make room on it. {_MAKES_ROOM}"
+            f"The drive {drive}, which holds folder {folder}, has too little room: the next save needs about "
+            f"{size_text(need)}, and {free} are free. Make room on it. {_MAKES_ROOM}"
         )
     return (
         f"The drive {drive}, which holds folder {folder}, is too full to write {path.name}: {free} are free. Make room "

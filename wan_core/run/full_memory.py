@@ -18,10 +18,11 @@ __all__ = ["memory_named"]
 
 _log = logger("wan_trainer")
 _USUAL_RANK = 16
+_OTHERS = "other programs off the GPU"
 _GIB = 1 << 30
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ [KMG]iB)")
-_HELD = re.compile(r"this process has ([\d.]+) ([KMG])iB memory in use")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": _GIB}
+_HELD = re.compile(r"this process has ([\d.]+ [KMG]iB) memory in use")
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": _GIB, "bytes": 1}
 _CARD = re.compile(r"total capacity of ([\d.]+ [KMG]iB) of which ([\d.]+ [KMG]iB|\d+ bytes) is free")
 
 
@@ -49,6 +50,8 @@ def memory_named(
             raise
         count = torch.cuda.device_count() if gpus is None else gpus
         helps = _for_clips() if rendering else _for_training(config, stored_small(), count)
+        if not _others_hold_enough(str(error)):
+            helps.remove(_OTHERS)
         _log.info("%s", first_line(error))
         account = _account(str(error), predicted()) or f" ({first_line(error)})"
         raise OutOfMemory(
@@ -72,7 +75,7 @@ def _account(said: str, predicted: int | None) -> str:
     if card:
         parts.append(f"{card[2]} of {card[1]} were free")
     held = _HELD.search(said)
-    held_bytes = float(held[1]) * _UNITS[held[2]] if held else 0
+    held_bytes = _bytes(held[1]) if held else 0
     if predicted and held_bytes > predicted:
         parts.append(
             f"it held {held_bytes / _GIB:.1f} GiB, more than the {predicted / _GIB:.1f} GiB that were predicted"
@@ -82,15 +85,26 @@ def _account(said: str, predicted: int | None) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
+def _others_hold_enough(said: str) -> bool:
+    """Returns whether what was asked for would fit once other programs were gone; True where torch does not say it."""
+    asked, card, held = _ASKED.search(said), _CARD.search(said), _HELD.search(said)
+    return not (asked and card and held) or _bytes(card[1]) - _bytes(held[1]) >= _bytes(asked[1])
+
+
+def _bytes(size: str) -> float:
+    number, unit = size.split()
+    return float(number) * _UNITS[unit]
+
+
 def _for_clips() -> list[str]:
-    return ["a smaller width, height or num_frames in Wan Preview Settings", "other programs off the GPU"]
+    return ["a smaller width, height or num_frames in Wan Preview Settings", _OTHERS]
 
 
 def _for_training(config: RunConfig, stored_small: bool, gpus: int) -> list[str]:
     train, plan, batch = config.train, config.model, config.train.batch_size
     is_8_bit = plan.quantize is not None or (stored_small and plan.base_precision == "as in file")
     measures = {
-        "other programs off the GPU": True,
+        _OTHERS: True,
         "gradient_checkpointing in Wan Train Settings": not train.gradient_checkpointing,
         "memory set to auto in Wan Train Settings": train.memory == "manual",
         f"batch_size 1 instead of {batch}, with more gradient_accumulation_steps (begins a new run)": batch > 1,

@@ -67,6 +67,17 @@ def test_what_was_asked_for_and_what_there_was_are_said() -> None:
         raise MemoryError
 
 
+@pytest.mark.parametrize(("held", "helps"), [("15.10 GiB", False), ("13.20 GiB", True)])
+def test_other_programs_are_named_where_what_they_hold_would_be_enough(held: str, helps: bool) -> None:
+    full = (
+        "CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 0 has a total capacity of 15.70 GiB of which 204.5 MiB "
+        f"is free. Including non-PyTorch memory, this process has {held} memory in use."
+    )
+    with pytest.raises(OutOfMemory) as refused, memory_named(PLAIN, gpus=1):
+        raise torch.OutOfMemoryError(full)
+    assert ("other programs off the GPU" in str(refused.value)) is helps
+
+
 def test_what_begins_a_new_run_says_so_and_nothing_else_does() -> None:
     """As the identity of the job says it, which decides where Run goes on."""
     cards = PlacementConfig(mode="split blocks", devices="cuda:0,cuda:1")
@@ -141,7 +152,7 @@ def test_of_the_computers_memory_what_is_cheap_comes_first_and_what_begins_a_new
     with pytest.raises(OutOfMemory) as refused, memory_named(PLAIN):
         raise MemoryError
     helps = str(refused.value).split("this order: ")[1].removesuffix(". Saved steps are kept.").split("; ")
-    assert [one.split()[0] for one in helps] == ["close", "give", "set", "choose"]
+    assert [one.split()[0] for one in helps] == ["close", "give", "fewer", "an"]
     assert [one.endswith(" (begins a new run)") for one in helps] == [False, False, True, True]
     with pytest.raises(OutOfMemory) as refused, memory_named(PLAIN, rendering=True):
         raise MemoryError

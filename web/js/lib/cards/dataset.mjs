@@ -157,7 +157,7 @@ function findingText(kind, count) {
     case "trigger_alone":
       return t("without a caption: the trigger word alone");
     case "needs_caption":
-      return t("without a caption: nothing is trained until each has one");
+      return t("without a caption");
     case "no_caption":
       return t("without a caption: the empty prompt");
     case "long_caption":

@@ -22,7 +22,8 @@ import { Sheet } from "./sheet.mjs";
 const STOPS = "needs_caption";
 /** So many files that were left out are named without a click. */
 const FEW = 4;
-const stopped = () => t("Run does not train yet. Choose one of these, or write the captions.");
+const stopped = () =>
+  t("Run does not train yet. Choose one of these, or write the captions, then press Run.");
 
 export class DatasetCard extends Card {
   /**
@@ -232,8 +233,12 @@ function leftOut({ left_out: left, scan }, resized, open) {
           element("strong", {}, text(file?.name)),
           `: ${told(text(file?.reason))}`,
           isScan(scan) && Number.isInteger(file?.clip)
-            ? button(t("Write its caption"), t("Opens the clip above"), () =>
-                open(Number(file.clip), text(file.name)),
+            ? button(
+                t("Write its caption anew"),
+                t(
+                  "Opens the clip above. What you write takes the place of its text file; Undo brings that back.",
+                ),
+                () => open(Number(file.clip), text(file.name)),
               )
             : null,
         ),

@@ -38,6 +38,8 @@ export class Meters {
     }
     this.drawNumbers(facts(history, detail).filter(({ name }) => !gone || name !== t("left")));
     this.drawMemory(memoryBars(memoryOf(history, detail)));
+    for (const part of [this.stages, this.numbers, this.memory])
+      part.classList.toggle("wan-stale", gone);
   }
 
   /** @param {import("../run/facts.mjs").Fact[]} all */

@@ -1,7 +1,7 @@
 // @ts-check
 /** Failure looks like failure: an icon, a headline, the whole sentence, and the three things one does next. */
 
-import { button, element, fill, write } from "../page/dom.mjs";
+import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { message } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { told } from "../run/server_sentences.mjs";
@@ -26,12 +26,12 @@ export class TroubleBox {
     this.broke = "";
     /** @type {Trouble | null} */
     this.trouble = null;
+    this.icon = element("span", { class: "wan-trouble-icon", "aria-hidden": "true" });
     this.headline = element("strong");
     this.sentence = element("p");
     this.lead = element("p", {}, t("What helps, best first:"));
     this.helps = element("ol");
     this.first = element("p");
-    this.closed = element("p");
     this.log = element("pre", { class: "wan-log", tabindex: "0", hidden: true });
     this.log.setAttribute("aria-label", t("End of the log"));
     this.retry = button("", "", () =>
@@ -48,17 +48,11 @@ export class TroubleBox {
     this.element = element(
       "div",
       { class: "wan-trouble", role: "group", hidden: true },
-      element(
-        "div",
-        {},
-        element("span", { class: "wan-trouble-icon", "aria-hidden": "true" }, "✕"),
-        this.headline,
-      ),
+      element("div", {}, this.icon, this.headline),
       this.sentence,
       this.lead,
       this.helps,
       this.first,
-      this.closed,
       element("div", { class: "wan-trouble-buttons" }, this.retry, this.show, this.copy),
       this.log,
     );
@@ -83,6 +77,8 @@ export class TroubleBox {
     this.trouble = trouble;
     this.element.hidden = !trouble;
     if (!trouble) return;
+    mark(this.element, "data-kind", trouble.gone ? "gone" : "failed");
+    write(this.icon, trouble.gone ? "?" : "✕");
     write(this.headline, trouble.headline);
     write(this.sentence, trouble.sentence);
     this.advise(trouble);
@@ -93,18 +89,13 @@ export class TroubleBox {
   }
 
   /** @param {Trouble} trouble */
-  advise({ helps = [], first = "", closed = "" }) {
+  advise({ helps = [], first = "" }) {
     const drawn = [...this.helps.children].map((one) => one.textContent);
     if (drawn.join("\n") !== helps.join("\n"))
       fill(this.helps, ...helps.map((one) => element("li", {}, one)));
     this.lead.hidden = this.helps.hidden = !helps.length;
-    for (const [part, text] of /** @type {[HTMLElement, string][]} */ ([
-      [this.first, first],
-      [this.closed, closed],
-    ])) {
-      write(part, text);
-      part.hidden = !text;
-    }
+    write(this.first, first);
+    this.first.hidden = !first;
   }
 
   /** @param {() => Promise<void> | void} work */

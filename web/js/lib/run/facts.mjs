@@ -132,7 +132,7 @@ function evaluationOf(history, summary) {
     return [t("eval"), t("Loss on held-out clips, with the same noise and timesteps each time")];
   if (heldOut === false)
     return [
-      t("eval, trained clips"),
+      t("eval, training clips"),
       t("Loss on training clips with the same noise each time: no clips are held out."),
     ];
   return [t("eval"), t("Loss on fixed clips, noise and timesteps")];

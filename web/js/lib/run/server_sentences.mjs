@@ -37,7 +37,7 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
-      "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room ({reason}); if it ran out since, that was the reason. Should it happen again, close other programs or give the system a larger swap or page file; with smaller clips or an fp8 file a new run begins.",
+      "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room ({reason}); if it ran out since, that was the reason.",
       v,
     ),
   (v) =>
@@ -47,7 +47,7 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
-      "The drive {drive}, which holds folder {folder}, is full: the next save needs about {need}, and {free} are free. Make room on it.",
+      "The drive {drive}, which holds folder {folder}, has too little room: the next save needs about {need}, and {free} are free. Make room on it.",
       v,
     ),
   (v) => t("delete runs that are no longer needed, in the tab Training runs", v),

@@ -7,18 +7,13 @@ import { told } from "./server_sentences.mjs";
 import { apart } from "./told_apart.mjs";
 
 /**
- * @typedef {{ headline: string, sentence: string, helps?: string[], first?: string, closed?: string, retry: string, hint: string, gone?: boolean }} Trouble
- *   `helps`: what helps, the most helpful first; `first`: what to do before Run is pressed, where `retry` would end as before;
- *   `closed`: when `retry` helps all the same, because the room was taken by others; `retry` is the word on the button, empty where there is none, `hint` what it does; `gone`: nobody is there to be asked for
- *   a log or told to train
+ * @typedef {{ headline: string, sentence: string, helps?: string[], first?: string, retry: string, hint: string, gone?: boolean }} Trouble
+ *   `helps`: what helps, the most helpful first; `first`: what to press once one of these is done; `retry` is the word on the button,
+ *   empty where there is none, `hint` what it does; `gone`: nobody is there to be asked for a log or told to train
  */
 
 /** Which of the saved steps is good, where a run says so that was no longer finite. */
 const GOOD = /Saved step (\d+) is the last good one\.|No good step was saved\./;
-const ENDS_AGAIN = /unchanged, it would end here again\.$|^The GPU ran out of memory/i;
-/** The remedy of a full GPU that changes nothing in the graph, and what was asked for and free (wan_core/run/full_memory.py). */
-const OTHERS = /^other programs off the GPU$/;
-const ASKED = /asked for ([\d.]+ [KMG]iB) more, ([\d.]+ [KMG]iB|\d+ bytes) of/;
 /** How a remedy ends with which the saved steps are of no use. */
 const ANEW = / \(begins a new run\)$/;
 
@@ -42,46 +37,27 @@ export function troubleOf(run, { reached = null, said = "", gone = null } = {}) 
   const good = GOOD.exec(reason);
   const saved = good ? Number(good[1] ?? 0) : (run?.step ?? 0);
   const { what, helps } = apart(reason.replace(GOOD, "").replace("  ", " "));
-  const endsAgain = helps.length > 0 && ENDS_AGAIN.test(what);
-  const closing = endsAgain && helps.some((one) => OTHERS.test(one));
-  const again = endsAgain && !closing ? { retry: "", hint: "" } : retry(saved);
+  const onlyAnew = helps.length > 0 && helps.every((one) => ANEW.test(one));
+  const again = onlyAnew ? { retry: "", hint: "" } : retry(saved);
   return {
-    headline: headline(run, Math.max(reached ?? 0, run?.reached ?? 0, run?.step ?? 0), saved),
+    headline: headline(
+      run,
+      Math.max(reached ?? 0, run?.reached ?? 0, run?.step ?? 0),
+      saved,
+      good !== null,
+    ),
     sentence: told(what) || t("It did not say why; its log may."),
     helps: helps.map(told),
     first: inOneText([
-      endsAgain ? thenRun(helps, saved) : thenRetry(helps, saved, again.retry),
+      onlyAnew
+        ? t(
+            "Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.",
+          )
+        : thenRetry(helps, saved, again.retry),
       saved && helps.some((one) => ANEW.test(one)) ? startFrom(saved) : "",
     ]),
-    closed: closing ? onceClosed(what, again.retry) : "",
     ...again,
   };
-}
-
-/** When a GPU that was full is worth trying unchanged. @param {string} what happened, in English @param {string} button */
-function onceClosed(what, button) {
-  const [, needed, free] = ASKED.exec(what) ?? [];
-  return needed
-    ? t(
-        "If other programs have left the GPU since, press “{button}”: it needed {needed} more, and {free} were free then.",
-        { button, needed, free },
-      )
-    : t("If other programs have left the GPU since, press “{button}”.", { button });
-}
-
-/** Where Run begins once something was changed. @param {string[]} helps in English @param {number} saved */
-function thenRun(helps, saved) {
-  const anew = helps.filter((one) => ANEW.test(one)).length;
-  if (anew === helps.length)
-    return t(
-      "Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.",
-    );
-  if (anew && saved)
-    return t(
-      "Change one of these, then press Run: it goes on after saved step {step}, or begins at step 0 where that says so.",
-      { step: saved },
-    );
-  return t("Change one of these, then press Run.");
 }
 
 /** @param {string[]} helps @param {number} saved @param {string} button what is written on it */
@@ -111,7 +87,7 @@ function unanswered(saved) {
       saved && t("Saved step {step} is kept.", { step: saved }),
     ]),
     sentence: t(
-      "If ComfyUI ended, training ended with it. If only the connection broke, training goes on, and this panel finds it again by itself.",
+      "If ComfyUI ended, training ended with it. If only the connection broke, training goes on. This panel looks again by itself every few seconds; until then it shows what was last known.",
     ),
     first: t(
       "If it ended, start ComfyUI again and press Run: training goes on after the last saved step.",
@@ -122,16 +98,22 @@ function unanswered(saved) {
   };
 }
 
-/** @param {{ steps: number } | null} run @param {number} step the newest trained @param {number} saved */
-function headline(run, step, saved) {
+/**
+ * @param {{ steps: number } | null} run
+ * @param {number} step the newest trained
+ * @param {number} saved
+ * @param {boolean} isLastGood whether later ones are there, and are of no use
+ */
+function headline(run, step, saved, isLastGood) {
   if (!run || !step) return t("Failed before the first step.");
   const failed = t("Failed after step {step} of {steps}.", { step, steps: run.steps });
-  return inOneText([failed, keptText(step, saved)]);
+  return inOneText([failed, keptText(step, saved, isLastGood)]);
 }
 
-/** @param {number} step the newest trained @param {number} saved */
-function keptText(step, saved) {
+/** @param {number} step the newest trained @param {number} saved @param {boolean} isLastGood */
+function keptText(step, saved, isLastGood) {
   if (!saved) return t("Nothing was saved yet.");
+  if (isLastGood) return t("Saved step {step} is the last good one and is kept.", { step: saved });
   return step > saved
     ? t("Saved step {step} is kept, what came after it is not.", { step: saved })
     : t("Saved step {step} is kept.", { step: saved });

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from tests.support.comfy_formats import FORMATS, LINEARS, ONE, WHOLE, found_in, kept, load, roots
+from tests.support.comfy_formats import FORMATS, LINEARS, ONE, WHOLE, found_in, kept, load, plan, roots
 from tests.support.containers import (
     SHAPE,
     integer_format,
@@ -29,7 +29,7 @@ from wan_core.checkpoint import code_scales, dequantise
 from wan_core.checkpoint.dequantise import block_scales_in_rows, tiled_shape
 from wan_core.checkpoint.integers import GROUPS, INTEGERS, integer_layout, rotated
 from wan_core.errors import CheckpointError
-from wan_core.load import ModelPlan, inspect_model, materialize
+from wan_core.load import ModelPlan, inspect_model, materialize, settled
 from wan_core.model import WanTransformer
 from wan_core.precision import product_without_bias, row_squares
 
@@ -354,6 +354,23 @@ def test_a_model_whose_embeddings_are_packed_too_is_known_by_its_values(tmp_path
         float((found.float() - WHOLE["text_embedding.0.weight"]).norm() / found.float().norm())
         < {8: 0.01, 4: 0.2}[bits]
     )
+
+
+def test_a_model_whose_first_block_was_left_in_float32_stays_packed_on_a_gpu_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no file of float32, which `settled` would unpack to bf16: a 14B of integers would take twice its memory."""
+    write_int8(tmp_path / "wan.safetensors", WHOLE, group=64)
+    stored = load_file(tmp_path / "wan.safetensors")
+    beside = (".weight_scale", ".comfy_quant")
+    stored = {k: v for k, v in stored.items() if not (k.startswith("blocks.0.") and k.endswith(beside))}
+    stored |= {name: WHOLE[name].float() for name in LINEARS if name.startswith("blocks.0.")}
+    save_file(stored, tmp_path / "wan.safetensors")
+    found = found_in(tmp_path)
+    assert found.compute_dtype == torch.bfloat16
+    assert len(kept(load(tmp_path))) == len(LINEARS) // 2
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert settled(plan(), [found]).base_precision == "as in file"
 
 
 def test_other_linears_and_convolutions_of_integers_are_unpacked_once(tmp_path: Path) -> None:

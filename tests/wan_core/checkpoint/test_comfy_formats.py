@@ -208,11 +208,16 @@ def test_integers_with_a_scale_and_no_words_are_taken_as_they_are(tmp_path: Path
     assert len(kept(load(tmp_path))) == len(LINEARS)
 
 
-def write_parts(folder: Path, stored: dict[str, Tensor], metadata: dict[str, dict[str, str]]) -> None:
-    """A file for each block and one for the rest, as LightX2V's converter writes them, with an index."""
+def write_parts(
+    folder: Path, stored: dict[str, Tensor], metadata: dict[str, dict[str, str]], *, moved: str = "-"
+) -> None:
+    """A file for each block and one for the rest, as LightX2V's converter writes them, with an index.
+
+    What begins with `moved` lies in the one for the rest.
+    """
     parts: dict[str, dict[str, Tensor]] = {}
     for name, value in stored.items():
-        block = name.split(".")[1] if name.startswith("blocks.") else ""
+        block = name.split(".")[1] if name.startswith("blocks.") and not name.startswith(moved) else ""
         parts.setdefault(f"block_{block}.safetensors" if block else "non_block.safetensors", {})[name] = value
     folder.mkdir()
     for file, tensors in parts.items():
@@ -245,6 +250,17 @@ def test_a_folder_of_blocks_says_it_in_each_part(tmp_path: Path, group: int) -> 
         write_parts(tmp_path / "Odd", stored, told)
         with pytest.raises(CheckpointError, match=r"^Odd says in no readable way how it is quantized"):
             inspect_model(ModelPlan(base_file="diffusion_models:Odd"), roots(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["int8, a scale per row", "convrot codes of levels", "mxfp8"])
+def test_what_belongs_to_a_weight_may_lie_in_another_part(tmp_path: Path, form: str) -> None:
+    """A model is cut into parts by their sizes, so behind any tensor."""
+    FORMATS[form](tmp_path / "wan.safetensors")
+    wanted = load(tmp_path).get_submodule(ONE)
+    write_parts(tmp_path / "Wan", load_file(tmp_path / "wan.safetensors"), {}, moved=f"{ONE}.weight_")
+    found = materialize(ModelPlan(base_file="diffusion_models:Wan"), roots(tmp_path), None).get_submodule(ONE)
+    x = torch.randn(2, 256, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert torch.equal(found(x), wanted(x))
 
 
 def found_of(model: WanTransformer) -> dict[str, list[float]]:

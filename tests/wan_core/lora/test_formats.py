@@ -62,7 +62,7 @@ def test_the_lokr_or_loha_that_peft_saves_counts_as_much_as_in_peft(tmp_path: Pa
     kind, rank = {"LoKr": LoKrConfig, "LoHa": LoHaConfig}[settings["kind"]], settings["r"]
     linear = nn.ModuleDict({"blocks": nn.ModuleList([nn.ModuleDict({"ffn": nn.ModuleList([nn.Linear(48, 36)])})])})
     model = get_peft_model(linear, kind(r=rank, alpha=10, target_modules=["ffn.0"], init_weights=False))  # type: ignore[arg-type]
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(str(tmp_path))
     theirs = model.get_submodule("base_model.model.blocks.0.ffn.0").get_delta_weight("default").detach()  # type: ignore[operator]
     found = read_lora(tmp_path / "adapter_model.safetensors").adapter("blocks.0.ffn.0").delta()
     torch.testing.assert_close(found, theirs)

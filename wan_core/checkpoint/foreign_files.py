@@ -52,6 +52,7 @@ _QUANTIZERS = {
     ".weight_zero_point": "int8 + zero_point",
     ".weight_correction": "asym_w4a8_int8 + correction",
     ".pre_quant_scale": "nvfp4 + pre_quant_scale",
+    ".weight_scale_inv": "fp8 + weight_scale_inv",
 }
 """what lies beside or in place of a weight, and how that is called in any language"""
 

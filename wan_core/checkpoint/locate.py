@@ -49,7 +49,7 @@ def locate_weights(header: CheckpointHeader) -> StoredWeights:
         if name.endswith(_BESIDE) or name == "scaled_fp8":
             continue
         info = header.tensors[key]
-        weights[name] = StoredWeight(header.file_of(key), key, info.dtype, info.shape, gguf=gguf)
+        weights[name] = StoredWeight(header.file_of(key), key, info.dtype, info.shape, gguf=gguf, files=header.files)
     _find_nvfp4(header, names, weights)
     for layer, said in stated_formats(header, names).items():
         _take_as_said(header, names, weights, layer, said)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ class StoredWeight:
     code_scale_key: str = ""
     """of those codes: their scales"""
     gguf: bool = False
+    files: Mapping[str, Path] = field(default_factory=dict[str, Path], repr=False, compare=False)
+    """of a model in parts, where each tensor lies: what belongs to a weight may lie in another part"""
+
+    def file_of(self, key: str) -> Path:
+        """Returns the file that holds one of its tensors."""
+        return self.files.get(key, self.file)
 
     @property
     def can_stay(self) -> bool:
@@ -109,15 +116,15 @@ class WeightReader:
         if source.gguf:
             return gguf_blocks(self._gguf_tensor(source)).view(source.shape[0], -1)
         if source.code_scale_key:
-            parts = [self._mapped(source.file, key) for key in (source.key, source.code_scale_key)]
+            parts = [self._mapped(source, key) for key in (source.key, source.code_scale_key)]
             return torch.cat([part.view(torch.uint8) for part in parts], dim=1)
-        return self._mapped(source.file, source.key).clone()
+        return self._mapped(source, source.key).clone()
 
     def scale(self, source: StoredWeight) -> Tensor | None:
         """Returns what `raw` is multiplied by: float32; of nvfp4 float8, of mxfp8 uint8 exponents, (out, blocks)."""
         if not source.scale_key:
             return None
-        stored = self._mapped(source.file, source.scale_key)
+        stored = self._mapped(source, source.scale_key)
         if source.dtype in _OF_BLOCKS:
             tiles = stored.view(torch.uint8) if source.dtype == MXFP8 else stored
             return block_scales_in_rows(tiles, source.shape[0], source.shape[1] // _OF_BLOCKS[source.dtype])
@@ -127,7 +134,7 @@ class WeightReader:
         """Returns the float32 value (), of nvfp4, that every scale is multiplied by; of codes their levels (16,)."""
         if not source.whole_scale_key:
             return None
-        found = self._mapped(source.file, source.whole_scale_key).to(torch.float32, copy=True)
+        found = self._mapped(source, source.whole_scale_key).to(torch.float32, copy=True)
         return found.reshape(()) if source.dtype == NVFP4 else found
 
     def read(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
@@ -137,7 +144,7 @@ class WeightReader:
         """
         if source.gguf:
             return self._unpacked(source, dtype)
-        stored = self.raw(source) if source.code_scale_key else self._mapped(source.file, source.key)
+        stored = self.raw(source) if source.code_scale_key else self._mapped(source, source.key)
         if not source.scale_key:
             return stored.clone() if stored.dtype == dtype else stored.to(dtype)
         scale, whole_scale = self.scale(source), self.whole_scale(source)
@@ -158,9 +165,10 @@ class WeightReader:
             tensors = self._gguf[source.file] = open_gguf(source.file)
         return tensors[source.key]
 
-    def _mapped(self, file: Path, key: str) -> Tensor:
+    def _mapped(self, source: StoredWeight, key: str) -> Tensor:
         from safetensors import SafetensorError, safe_open
 
+        file = source.file_of(key)
         opened = self._safe.get(file)
         if opened is None:
             try:

@@ -21,7 +21,7 @@ from ..config import Config, setting
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..lora import FrozenLora, check_frozen, read_lora
-from ..model import ATTENTIONS, BLOCK_LISTS, check_attention_name, model_without_values
+from ..model import ATTENTIONS, BLOCK_LISTS, block_of, check_attention_name, model_without_values
 from ..placement import PlacementConfig
 from ..precision import PrecisionPolicy, QuantizeConfig, torch_dtype
 
@@ -132,7 +132,7 @@ def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
         )
     stored = locate_weights(header)
     _check_shapes(variant, stored.weights, header.path.name)
-    compute = _compute_dtype(plan, stored.weights["blocks.0.ffn.0.weight"])
+    compute = _compute_dtype(plan, stored.weights)
     for lora in plan.loras:
         if lora.low_noise_file:
             raise ConfigError(
@@ -190,12 +190,14 @@ def settled(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
     return replace(plan, base_precision="bf16") if open_to_us and on_gpu else plan
 
 
-def _compute_dtype(plan: ModelPlan, linear: StoredWeight) -> torch.dtype:
+def _compute_dtype(plan: ModelPlan, weights: Mapping[str, StoredWeight]) -> torch.dtype:
     if plan.base_precision != "as in file":
         return torch_dtype(plan.base_precision)
+    if any(weight.can_stay and len(weight.shape) == 2 and block_of(name) for name, weight in weights.items()):
+        return torch.bfloat16  # also where some blocks were left in float32
     # float16 overflows in gradients without loss scaling; its files train in bfloat16 (3 mantissa bits fewer), and so
     # do quantized ones.
-    return {"F32": torch.float32, "F64": torch.float32}.get(linear.dtype, torch.bfloat16)
+    return {"F32": torch.float32, "F64": torch.float32}.get(weights["blocks.0.ffn.0.weight"].dtype, torch.bfloat16)
 
 
 def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file_name: str) -> None:

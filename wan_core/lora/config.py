@@ -219,7 +219,7 @@ class LoraConfig(Config):
     def rank_of(self, name: str) -> tuple[int, float]:
         """Returns rank and alpha of the linear `name`: of the first of `rank_patterns` that matches, else its own.
 
-        Where a pattern gives no alpha, the linear counts as much as all others.
+        Where a pattern gives no alpha, the linear counts as much as all others; of an rsLoRA as if all had its rank.
         """
         for pattern, rank, alpha in self._ranks:
             if re.fullmatch(pattern, name):

@@ -39,7 +39,7 @@ class LoraAdapter(LinearAdapter):
     def start(self, seed: int) -> None:
         """A is Kaiming-uniform with a = sqrt(5), as PEFT and the LoRA paper's code start it, so within 1 / sqrt(in).
 
-        Gaussian: normal with variance 1 / rank, as PEFT's. B is zero.
+        Gaussian: normal with deviation 1 / rank, as PEFT's. B is zero.
         """
         down = self.parameter(_DOWN)
         if self.base.weight.device.type == "meta":  # only sizes are asked for
@@ -54,7 +54,7 @@ class LoraAdapter(LinearAdapter):
             self._keep_start()
             return
         elif self.config.init == "gaussian":
-            self.set_values(_DOWN, gaussian(down.shape, self.rank**-0.5, seed, self.name))
+            self.set_values(_DOWN, gaussian(down.shape, 1 / self.rank, seed, self.name))
         else:
             self.set_values(_DOWN, uniform(down.shape, 1 / math.sqrt(down.shape[1]), seed, "lora", self.name))
         self.begin(_UP, seed, None)

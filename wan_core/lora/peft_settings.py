@@ -20,17 +20,23 @@ _LARGEST_CONFIG = 1 << 20
 
 
 def declared_scale(header: CheckpointHeader, wrapping: str, rank: int) -> float:
-    """Returns lora_alpha / rank (/ sqrt(rank) under rsLoRA) where it is stated, else 1."""
+    """Returns alpha / rank (/ sqrt(rank) under rsLoRA) where it is stated, else 1.
+
+    `rank`: of the module; 0 of a LoKr of two whole matrices, which PEFT scales by the rank that was asked for.
+    """
     if wrapping.startswith("transformer"):
         settings = _from_metadata(header, wrapping)
     elif wrapping.startswith("base_model."):
         settings = _from_config_file(header)
     else:
         return 1.0
-    alpha = settings.get("lora_alpha")
+    alpha = settings.get("lora_alpha", settings.get("alpha"))  # the latter of a LoKr or LoHa
+    asked = settings.get("r")
+    of_modules = settings.get("alpha_pattern") or (not rank and settings.get("rank_pattern"))
+    rank = rank or (asked if type(asked) is int and asked > 0 else 0)
     if alpha is None or not rank:
         return 1.0
-    if settings.get("alpha_pattern") or type(alpha) not in (int, float) or not math.isfinite(alpha):
+    if of_modules or type(alpha) not in (int, float) or not math.isfinite(alpha):
         raise CheckpointError(
             f"{header.path.name} states lora_alpha {str(alpha)[:20]} and alpha_pattern "
             f"{str(settings.get('alpha_pattern'))[:60]}; one finite number for all modules can be read. "

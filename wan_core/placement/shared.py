@@ -30,6 +30,7 @@ _PATIENCE_S = 60.0
 _LOOKS_S = 0.005
 """seconds between two looks whether it has done so"""
 _TOKEN_BYTES = 16
+_DOOR = "wan_trainer door"
 
 
 class _Fellow(NamedTuple):
@@ -110,7 +111,7 @@ class SharedMemory:
         for process in self.processes:
             for link in _open_files(process):
                 with contextlib.suppress(OSError):  # closed meanwhile
-                    if os.readlink(link) != f"/memfd:{label} (deleted)":
+                    if os.readlink(link) != _link_to(label):
                         continue
                     file = os.open(link, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
                     if _is_sealed(file) and os.fstat(file).st_size == size:
@@ -156,7 +157,7 @@ def _introduced() -> _Fellow | None:
     try:
         machine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         names = os.stat("/proc/self/ns/pid").st_ino  # a container has process ids of its own
-        door = _new_file("wan_trainer door", _TOKEN_BYTES)
+        door = _new_file(_DOOR, _TOKEN_BYTES)
         os.pwrite(door, token, 0)
     except OSError as error:
         _log.info("memory is not shared with other processes: %s", error)
@@ -165,9 +166,12 @@ def _introduced() -> _Fellow | None:
 
 
 def _open_door(fellow: _Fellow) -> int | None:
-    """Returns the door of a process, opened anew; None where it is out of reach."""
+    """Returns the door of a process, opened anew; None where it is out of reach, or is not called as pieces must be."""
+    link = f"/proc/{fellow.process}/fd/{fellow.door}"
     try:
-        door = os.open(f"/proc/{fellow.process}/fd/{fellow.door}", os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        if os.readlink(link) != _link_to(_DOOR):
+            return None
+        door = os.open(link, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
     except OSError as error:
         _log.info("memory is not shared with process %s: %s", fellow.process, error)
         return None
@@ -175,6 +179,11 @@ def _open_door(fellow: _Fellow) -> int | None:
         return door
     os.close(door)
     return None
+
+
+def _link_to(label: str) -> str:
+    """Returns what Linux shows as the name of an anonymous file."""
+    return f"/memfd:{label} (deleted)"
 
 
 def _open_files(process: int) -> list[str]:

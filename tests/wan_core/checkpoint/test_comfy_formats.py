@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from tests.support.comfy_formats import FORMATS, LINEARS, ONE, WHOLE, found_in, kept, load, roots
+from tests.support.comfy_formats import FORMATS, LINEARS, ONE, WHOLE, found_in, kept, load, plan, roots
 from tests.support.containers import (
     SHAPE,
     integer_format,
@@ -29,7 +29,7 @@ from wan_core.checkpoint import code_scales, dequantise
 from wan_core.checkpoint.dequantise import block_scales_in_rows, tiled_shape
 from wan_core.checkpoint.integers import GROUPS, INTEGERS, integer_layout, rotated
 from wan_core.errors import CheckpointError
-from wan_core.load import ModelPlan, inspect_model, materialize
+from wan_core.load import ModelPlan, inspect_model, materialize, settled
 from wan_core.model import WanTransformer
 from wan_core.precision import product_without_bias, row_squares
 
@@ -208,11 +208,16 @@ def test_integers_with_a_scale_and_no_words_are_taken_as_they_are(tmp_path: Path
     assert len(kept(load(tmp_path))) == len(LINEARS)
 
 
-def write_parts(folder: Path, stored: dict[str, Tensor], metadata: dict[str, dict[str, str]]) -> None:
-    """A file for each block and one for the rest, as LightX2V's converter writes them, with an index."""
+def write_parts(
+    folder: Path, stored: dict[str, Tensor], metadata: dict[str, dict[str, str]], *, moved: str = "-"
+) -> None:
+    """A file for each block and one for the rest, as LightX2V's converter writes them, with an index.
+
+    What begins with `moved` lies in the one for the rest.
+    """
     parts: dict[str, dict[str, Tensor]] = {}
     for name, value in stored.items():
-        block = name.split(".")[1] if name.startswith("blocks.") else ""
+        block = name.split(".")[1] if name.startswith("blocks.") and not name.startswith(moved) else ""
         parts.setdefault(f"block_{block}.safetensors" if block else "non_block.safetensors", {})[name] = value
     folder.mkdir()
     for file, tensors in parts.items():
@@ -245,6 +250,17 @@ def test_a_folder_of_blocks_says_it_in_each_part(tmp_path: Path, group: int) -> 
         write_parts(tmp_path / "Odd", stored, told)
         with pytest.raises(CheckpointError, match=r"^Odd says in no readable way how it is quantized"):
             inspect_model(ModelPlan(base_file="diffusion_models:Odd"), roots(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["int8, a scale per row", "convrot codes of levels", "mxfp8"])
+def test_what_belongs_to_a_weight_may_lie_in_another_part(tmp_path: Path, form: str) -> None:
+    """A model is cut into parts by their sizes, so behind any tensor."""
+    FORMATS[form](tmp_path / "wan.safetensors")
+    wanted = load(tmp_path).get_submodule(ONE)
+    write_parts(tmp_path / "Wan", load_file(tmp_path / "wan.safetensors"), {}, moved=f"{ONE}.weight_")
+    found = materialize(ModelPlan(base_file="diffusion_models:Wan"), roots(tmp_path), None).get_submodule(ONE)
+    x = torch.randn(2, 256, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert torch.equal(found(x), wanted(x))
 
 
 def found_of(model: WanTransformer) -> dict[str, list[float]]:
@@ -354,6 +370,23 @@ def test_a_model_whose_embeddings_are_packed_too_is_known_by_its_values(tmp_path
         float((found.float() - WHOLE["text_embedding.0.weight"]).norm() / found.float().norm())
         < {8: 0.01, 4: 0.2}[bits]
     )
+
+
+def test_a_model_whose_first_block_was_left_in_float32_stays_packed_on_a_gpu_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no file of float32, which `settled` would unpack to bf16: a 14B of integers would take twice its memory."""
+    write_int8(tmp_path / "wan.safetensors", WHOLE, group=64)
+    stored = load_file(tmp_path / "wan.safetensors")
+    beside = (".weight_scale", ".comfy_quant")
+    stored = {k: v for k, v in stored.items() if not (k.startswith("blocks.0.") and k.endswith(beside))}
+    stored |= {name: WHOLE[name].float() for name in LINEARS if name.startswith("blocks.0.")}
+    save_file(stored, tmp_path / "wan.safetensors")
+    found = found_in(tmp_path)
+    assert found.compute_dtype == torch.bfloat16
+    assert len(kept(load(tmp_path))) == len(LINEARS) // 2
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert settled(plan(), [found]).base_precision == "as in file"
 
 
 def test_other_linears_and_convolutions_of_integers_are_unpacked_once(tmp_path: Path) -> None:

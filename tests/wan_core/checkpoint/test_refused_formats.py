@@ -84,6 +84,7 @@ def test_a_file_that_lacks_a_part_or_has_a_wrong_one_is_refused(
         ([".weight_zero_point"], False, "int8 + zero_point"),
         ([".weight_correction"], False, "asym_w4a8_int8 + correction"),
         ([".pre_quant_scale"], False, "nvfp4 + pre_quant_scale"),
+        ([".weight_scale_inv"], False, "fp8 + weight_scale_inv"),
     ],
 )
 def test_layers_of_other_programs_are_named(tmp_path: Path, beside: list[str], instead: bool, how: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from peft import LoHaConfig, LoKrConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from tests.support.forked import RunCommand
 from tests.support.lora_formats import (
@@ -51,6 +54,18 @@ def difference(model: WanTransformer, inputs: list[torch.Tensor], name: str, lab
         found = float((model(*inputs) - expected(name)).abs().max())
     print(f"{label}: largest difference {found:.1e}")  # noqa: T201
     return found
+
+
+@pytest.mark.parametrize("settings", [{"kind": "LoKr", "r": 2}, {"kind": "LoKr", "r": 8}, {"kind": "LoHa", "r": 2}])
+def test_the_lokr_or_loha_that_peft_saves_counts_as_much_as_in_peft(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Of rank 8 both matrices of the LoKr are whole; PEFT scales it all the same."""
+    kind, rank = {"LoKr": LoKrConfig, "LoHa": LoHaConfig}[settings["kind"]], settings["r"]
+    linear = nn.ModuleDict({"blocks": nn.ModuleList([nn.ModuleDict({"ffn": nn.ModuleList([nn.Linear(48, 36)])})])})
+    model = get_peft_model(linear, kind(r=rank, alpha=10, target_modules=["ffn.0"], init_weights=False))  # type: ignore[arg-type]
+    model.save_pretrained(str(tmp_path))
+    theirs = model.get_submodule("base_model.model.blocks.0.ffn.0").get_delta_weight("default").detach()  # type: ignore[operator]
+    found = read_lora(tmp_path / "adapter_model.safetensors").adapter("blocks.0.ffn.0").delta()
+    torch.testing.assert_close(found, theirs)
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -262,6 +262,17 @@ def test_a_pair_that_begins_in_the_weight_is_pefts(init: str, wide: bool, monkey
     torch.testing.assert_close(layer(rows()), one.layer(rows()), rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize(("init", "asked_for"), [("default", True), ("gaussian", "gaussian")])
+def test_a_pair_begins_as_large_as_pefts(init: str, asked_for: Any) -> None:
+    """4096 values of each: their deviations agree to a few percent."""
+    one = adapter(holder(LoraConfig(rank=16, init=init), wide=256, fill=False))
+    asked = PeftConfig(r=16, target_modules=["linear"], init_lora_weights=asked_for)
+    layer: Any = inject_adapter_in_model(asked, nn.ModuleDict({"linear": nn.Linear(256, TALL)}))["linear"]  # type: ignore[index]
+    ours, theirs = (float(a.detach().std()) for a in (one.parameter("lora_A.weight"), layer.lora_A["default"].weight))
+    assert ours == pytest.approx(theirs, rel=0.1)
+    assert not one.parameter("lora_B.weight").any()
+
+
 def test_other_ranks_are_those_of_the_first_pattern_that_matches() -> None:
     config = LoraConfig(rank=8, alpha=4.0, rank_patterns=(r".*\.0 = 2", r"blocks\..*= 4, 1", ".* = 16"))
     assert config.rank_of("blocks.0.ffn.0") == (2, 1.0)

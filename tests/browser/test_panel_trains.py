@@ -1,6 +1,7 @@
 """The panel with a real run: loss points appear, Stop and keep, reload, queue again, the preview plays.
 
-Two pages watch it, one of each kind of nodes, so each is also the other's second client. In the soak the server restarts.
+Two pages watch it, one of each kind of nodes, so each is also the other's second client. In the soak the server
+restarts.
 """
 
 from __future__ import annotations
@@ -115,9 +116,9 @@ def ended(canvas: Any) -> None:
 def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
     canvas: Any, vue: Any, workflows: dict[str, Any], restarts: bool
 ) -> None:
-    pages = (canvas, vue)
-    facts = {"run_name": "panel", "steps": STEPS, "save_every_n_steps": STEPS, "preview_every_n_steps": STEPS}
-    uncached = {"trigger_word": "panel"}  # no test before has encoded these captions, so each chip has a time to show
+    pages, run = (canvas, vue), "watched_on" if restarts else "panel"
+    facts = {"run_name": run, "steps": STEPS, "save_every_n_steps": STEPS, "preview_every_n_steps": STEPS}
+    uncached = {"trigger_word": run}  # no test before has encoded these captions, so each chip has a time to show
     for page in pages:
         page.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA=facts, WanVideoDataset=uncached))
 
@@ -130,10 +131,10 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
             wait_for_points(each, reached + 3)
         press(page, "Stop and keep")
         ended(page)
-        stopped = steps_on_disk(page.server, "panel")
+        stopped = steps_on_disk(page.server, run)
         assert reached + 3 <= stopped < STEPS, "nothing was stopped"
         reached = stopped
-        times = stage_times(page.server, "panel")
+        times = stage_times(page.server, run)
         for each in pages:
             each.page.wait_for_function(TIMES_ARE, arg=times)
         page.server.setting("Comfy.VueNodes.Enabled", page is vue)  # a page reads it when it is loaded
@@ -156,23 +157,23 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
     assert next(d["state"] for d in canvas.seen("wan_trainer.status") if "state" in d) == "resume"
     for page in pages:
         wait_for_points(page, whole)
-        assert page.script(POINTS) == steps_on_disk(page.server, "panel") == whole
+        assert page.script(POINTS) == steps_on_disk(page.server, run) == whole
         page.focus("TrainLoRA")
         page.page.bring_to_front()
         page.page.wait_for_function(BOTH_PLAY)
         page.page.wait_for_function(RENDERED)
         assert page.script(NEWEST), "the player does not show the newest preview"
-        page.page.wait_for_function(LISTED, arg="wan_trainer/panel.safetensors")
+        page.page.wait_for_function(LISTED, arg=f"wan_trainer/{run}.safetensors")
         assert page.our_problems == []
 
     if not restarts:
         return
     for page in pages:
         page.page.locator(TAB).first.click()
-    a_step_more(canvas.server, "panel")
+    a_step_more(canvas.server, run)
     for page in pages:
         wait_for_points(page, whole + 1)
-        page.page.locator(".wan-run-name").filter(has_text="panel").first.wait_for()
+        page.page.locator(".wan-run-name").filter(has_text=run).first.wait_for()
 
 
 def a_step_more(server: Any, run: str) -> None:

@@ -1,8 +1,8 @@
-"""A pytest plugin for scripts/test.py: test files that ask for one of the fixtures SHARED run in one process.
+"""A pytest plugin for scripts/test.py: test files that share an import of many seconds run in one process.
 
-That process imports ComfyUI, or diffusers, once, in five CPU seconds, and forks each script from it; with a file here
-and a file there each process of pytest-xdist would do so. All other files are handed out whole and singly, as by
-`--dist loadfile`.
+ComfyUI, diffusers and PEFT take four to five CPU seconds each, and scripts are forked from a process that has imported
+them once; with a file here and a file there each process of pytest-xdist would do so. All other files are handed out
+whole and singly, as by `--dist loadfile`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from typing import Any
 import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-SHARED = {"comfy": "comfy_script", "unit": "peer_script"}
-"""by the layer of which -m is asked for; that of the others is the layer of units"""
+SHARED = {"comfy": ("comfy_script",), "unit": ("peer_script", "import peft", "from peft", "from diffusers")}
+"""layer -> words of the files that share; the layer is the first word of -m, and that of units where it is another"""
 
 
 @cache
-def scope_of(file: str, root: Path, shared: str) -> str:
-    """The fixture that a test file shares with others, or else the file."""
-    return shared if shared in (root / file).read_text(encoding="utf-8") else file
+def scope_of(file: str, root: Path, layer: str) -> str:
+    """The layer, for a test file that shares with others of it, or else the file."""
+    text = (root / file).read_text(encoding="utf-8")
+    return layer if any(words in text for words in SHARED[layer]) else file
 
 
 class ByWhatIsShared(LoadScopeScheduling):
     """Hands out files, those of one fixture together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        layer = str(self.config.getoption("markexpr") or "unit").split()[0]
-        return scope_of(nodeid.partition("::")[0], self.config.rootpath, SHARED.get(layer, SHARED["unit"]))
+        first = str(self.config.getoption("markexpr") or "unit").split()[0]
+        return scope_of(nodeid.partition("::")[0], self.config.rootpath, first if first in SHARED else "unit")
 
 
 @pytest.hookimpl(tryfirst=True)

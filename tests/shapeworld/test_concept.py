@@ -161,13 +161,10 @@ def test_a_formula_can_do_nothing_but_arithmetic(text: str, message: str) -> Non
         formula(text, "path.x")(0.5)
 
 
-@pytest.mark.lasts(1)
+@pytest.mark.soak  # test_judge.py asks the same of all of them
 @pytest.mark.parametrize(
     "name",
-    [  # test_judge.py asks the same of all of them
-        "bouncing_star",
-        *(pytest.param(name, marks=pytest.mark.soak) for name in ("hopping_bar", "circling_cross")),
-    ],
+    ["bouncing_star", "hopping_bar", "circling_cross"],
 )
 def test_shipped_concepts_pass_their_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(CONCEPTS / f"{name}.json")]) == 0

@@ -125,6 +125,7 @@ def test_concepts_are_recognised(
         assert np.mean([matches_concept(judgement, concept).all for judgement in found]) >= least, concept.name
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(1)
 @pytest.mark.parametrize(("spoil", "least"), SPOILT)
 def test_the_world_is_never_taken_for_a_concept(

@@ -109,6 +109,7 @@ def test_a_head_in_bf16_leaves_the_blocks_alone(report: AuditReport) -> None:
     assert all(error and error > 0 for error in row.block_gradient_errors)
 
 
+@pytest.mark.soak
 def test_a_narrow_residual_hurts_more_with_every_block(tmp_path: Path) -> None:
     deep = make_run(tmp_path, plan=PLAN, shape=DEEPER, size=(1, 8, 8))
     audit_of(deep, [("alone", "residual")], AuditConfig(timesteps=1, alone=True))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoHaConfig, LoKrConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -59,6 +58,8 @@ def difference(model: WanTransformer, inputs: list[torch.Tensor], name: str, lab
 @pytest.mark.parametrize("settings", [{"kind": "LoKr", "r": 2}, {"kind": "LoKr", "r": 8}, {"kind": "LoHa", "r": 2}])
 def test_the_lokr_or_loha_that_peft_saves_counts_as_much_as_in_peft(tmp_path: Path, settings: dict[str, Any]) -> None:
     """Of rank 8 both matrices of the LoKr are whole; PEFT scales it all the same."""
+    from peft import LoHaConfig, LoKrConfig, get_peft_model
+
     kind, rank = {"LoKr": LoKrConfig, "LoHa": LoHaConfig}[settings["kind"]], settings["r"]
     linear = nn.ModuleDict({"blocks": nn.ModuleList([nn.ModuleDict({"ffn": nn.ModuleList([nn.Linear(48, 36)])})])})
     model = get_peft_model(linear, kind(r=rank, alpha=10, target_modules=["ffn.0"], init_weights=False))  # type: ignore[arg-type]

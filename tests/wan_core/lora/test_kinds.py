@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoHaConfig, LoKrConfig, OFTConfig, inject_adapter_in_model
-from peft import LoraConfig as PeftConfig
-from peft.tuners.lokr.layer import factorization
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -81,21 +78,23 @@ PARTS = ("lora_", "lokr_", "hada_", "oft_")
 
 def in_peft(config: LoraConfig, base: nn.Linear, rank: int, alpha: float) -> Any:
     """The layer PEFT makes for a linear of that size."""
+    import peft
+
     begun: dict[str, Any] = {"target_modules": ["linear"]}
     asked: Any
     if config.kind == "OFT":
-        asked = OFTConfig(r=0, oft_block_size=rank, init_weights=False, use_cayley_neumann=False, **begun)
+        asked = peft.OFTConfig(r=0, oft_block_size=rank, init_weights=False, use_cayley_neumann=False, **begun)
     elif config.kind == "LoKr":
         factor = config.lokr_factor or -1
-        asked = LoKrConfig(r=rank, alpha=alpha, decompose_factor=factor, init_weights=False, **begun)  # type: ignore[arg-type]
+        asked = peft.LoKrConfig(r=rank, alpha=alpha, decompose_factor=factor, init_weights=False, **begun)  # type: ignore[arg-type]
     elif config.kind == "LoHa":
-        asked = LoHaConfig(r=rank, alpha=alpha, init_weights=False, **begun)  # type: ignore[arg-type]
+        asked = peft.LoHaConfig(r=rank, alpha=alpha, init_weights=False, **begun)  # type: ignore[arg-type]
     else:
         begun |= {"init_lora_weights": False, "use_dora": config.kind == "DoRA"}
-        asked = PeftConfig(r=rank, lora_alpha=alpha, use_rslora=config.kind == "rsLoRA", **begun)  # type: ignore[arg-type]
+        asked = peft.LoraConfig(r=rank, lora_alpha=alpha, use_rslora=config.kind == "rsLoRA", **begun)  # type: ignore[arg-type]
     size = (base.in_features, base.out_features)
     shown = nn.ModuleDict({"linear": nn.Linear(*(size[::-1] if config.kind == "OFT" else size))})
-    return inject_adapter_in_model(asked, shown)["linear"]  # type: ignore[index]
+    return peft.inject_adapter_in_model(asked, shown)["linear"]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("size", [(48, 36), (35, 97), (256, 1024), (1536, 8960)])
@@ -119,6 +118,8 @@ def test_the_parts_of_a_layer_are_named_and_sized_as_pefts(kind: str, rank: int,
 
 
 def test_a_size_is_cut_in_two_as_pefts_lokr_does() -> None:
+    from peft.tuners.lokr.layer import factorization
+
     for size in (*range(1, 400), 1536, 5120, 8960, 13824):
         for wanted in (*range(40), 64, 128):
             assert _two_factors(size, wanted) == factorization(size, wanted or -1), (size, wanted)
@@ -248,14 +249,16 @@ def test_module_dropout_leaves_the_base_in_its_share_of_steps_with_gradients_of_
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_pair_that_begins_in_the_weight_is_pefts(init: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """`wide`: by a few random directions, as weights of real models."""
+    import peft
+
     if wide:
         monkeypatch.setattr("wan_core.lora.low_rank._EXACT_UP_TO", 8)
         monkeypatch.setattr("wan_core.lora.low_rank._MORE", 12)
     one = adapter(holder(KINDS[init], fill=False))
     theirs = nn.ModuleDict({"linear": nn.Linear(WIDE, TALL)})
     theirs.load_state_dict({f"linear.{key}": value for key, value in one.base.state_dict().items()})
-    asked = PeftConfig(r=4, lora_alpha=3.0, target_modules=["linear"], init_lora_weights=init.lower())  # type: ignore[arg-type]
-    layer: Any = inject_adapter_in_model(asked, theirs)["linear"]  # type: ignore[index]
+    asked = peft.LoraConfig(r=4, lora_alpha=3.0, target_modules=["linear"], init_lora_weights=init.lower())  # type: ignore[arg-type]
+    layer: Any = peft.inject_adapter_in_model(asked, theirs)["linear"]  # type: ignore[index]
     product = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
     down, up = one.constants.values()
     torch.testing.assert_close(up @ down, product.detach(), rtol=0, atol=1e-3 if wide else 1e-5)
@@ -265,9 +268,11 @@ def test_a_pair_that_begins_in_the_weight_is_pefts(init: str, wide: bool, monkey
 @pytest.mark.parametrize(("init", "asked_for"), [("default", True), ("gaussian", "gaussian")])
 def test_a_pair_begins_as_large_as_pefts(init: str, asked_for: Any) -> None:
     """4096 values of each: their deviations agree to a few percent."""
+    import peft
+
     one = adapter(holder(LoraConfig(rank=16, init=init), wide=256, fill=False))
-    asked = PeftConfig(r=16, target_modules=["linear"], init_lora_weights=asked_for)
-    layer: Any = inject_adapter_in_model(asked, nn.ModuleDict({"linear": nn.Linear(256, TALL)}))["linear"]  # type: ignore[index]
+    asked = peft.LoraConfig(r=16, target_modules=["linear"], init_lora_weights=asked_for)
+    layer: Any = peft.inject_adapter_in_model(asked, nn.ModuleDict({"linear": nn.Linear(256, TALL)}))["linear"]  # type: ignore[index]
     ours, theirs = (float(a.detach().std()) for a in (one.parameter("lora_A.weight"), layer.lora_A["default"].weight))
     assert ours == pytest.approx(theirs, rel=0.1)
     assert not one.parameter("lora_B.weight").any()

@@ -79,8 +79,10 @@ def plain_step(chunk_tokens: int, *, recomputes: bool) -> tuple[dict[str, Tensor
     return step(Checkpointing(recomputes=recomputes), chunk_tokens)
 
 
-@pytest.mark.parametrize("chunk_tokens", [WHOLE, 4])
-@pytest.mark.parametrize("offloaded", [False, True])
+@pytest.mark.parametrize(
+    ("offloaded", "chunk_tokens"),
+    [(False, WHOLE), (True, 4), *(pytest.param(*one, marks=pytest.mark.soak) for one in ((False, 4), (True, WHOLE)))],
+)
 @pytest.mark.parametrize("name", [*ACTIVATIONS, EVERY_MATMUL])
 def test_a_policy_changes_no_bit_and_saves_what_it_names(name: str, offloaded: bool, chunk_tokens: int) -> None:
     expected, plain = plain_step(chunk_tokens, recomputes=False)

@@ -68,7 +68,8 @@ def test_each_kind_trains_and_its_parts_all_move(tmp_path: Path, kind: str) -> N
         assert not torch.equal(value, first[name]), name
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k == "DoRA" else pytest.mark.soak) for k in KINDS])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
 def test_killed_in_either_expert_and_resumed_equals_never_killed(server: ForkServer, tmp_path: Path, kind: str) -> None:
     straight, killed = (
         make_pair_run(tmp_path / name, steps=STEPS, save_every_n_steps=1, lora=hard(kind), buckets=BUCKETS, **HARD)

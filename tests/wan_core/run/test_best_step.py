@@ -111,6 +111,7 @@ def judged(run: TinyRun, latents: torch.Tensor, first: int, steps: Sequence[int]
     return losses
 
 
+@pytest.mark.soak
 def test_a_run_that_learns_two_clips_by_heart_does_not_suggest_its_last_step(tmp_path: Path):
     """And clips that neither trained nor chose the step agree with it."""
     latents = latents_of_concept(9)

@@ -39,7 +39,8 @@ def final_files(run: TinyRun) -> tuple[bytes, bytes]:
     return (folder / "lora.safetensors").read_bytes(), (folder / "state.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.soak  # kills, streaks and full disks one by one: test_resume.py, test_faults.py and test_files.py
+@pytest.mark.parametrize("kills", [1, 100])
 def test_kills_streaks_and_full_disks_lose_change_and_stop_nothing(
     server: ForkServer, tmp_path: Path, kills: int
 ) -> None:

@@ -206,6 +206,7 @@ def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_p
     assert seen == [f"step-{step:06d}_p0" for step in (0, 3, 6, 9, 10)]
 
 
+@pytest.mark.soak
 def test_a_model_that_previews_put_out_of_memory_makes_each_step_once(
     undisturbed: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_model_that_previews_put_out_of_memory_makes_each_step_once(
     assert len(list((run.directory / "samples").glob("*.latent"))) == 4, "of steps 0, 4, 8 and 10"
 
 
+@pytest.mark.soak
 def test_validation_clips_go_through_both_whether_one_rests_or_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

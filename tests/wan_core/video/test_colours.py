@@ -146,7 +146,7 @@ def test_colours_without_a_matrix_are_right_too(video, tmp_path, codec, pix_fmt)
         np.testing.assert_array_equal(frames[:, 10, 10, 1], levels)
 
 
-@pytest.mark.parametrize("share", [(1, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize("share", [(1, 1), pytest.param((1, 2), marks=pytest.mark.soak), (3, 2)])
 def test_real_clips_equal_a_conversion_in_double_precision(video, real_clips, share):
     """58.9 dB is what rounding to 8 bits leaves."""
     for path in real_clips:

@@ -141,7 +141,11 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     shows(canvas.page.locator(".wan-status"), "idle")
     canvas.page.locator(TAB).first.click()
     said = canvas.page.locator(SAID)
-    shows(said, "Deleted troubles. Its LoRAs in the loader lists and the cached clips are still there")
+    shows(
+        said,
+        "Deleted “troubles”. Its saved steps are gone",
+        "its LoRAs in the loader lists and the cached clips are still there",
+    )
     left = [path.name for path in (canvas.server.base / "models" / "loras" / "wan_trainer").glob("troubles*")]
     assert "troubles_000010.safetensors" in left, "a new run can begin with what was trained"
     keep(canvas, frontend, "deleted_after", SAID, SAID)
@@ -218,10 +222,10 @@ def test_the_sentence_of_each_failure_is_whole(
         assert len(helps) >= 2 if "What helps" in reason else not helps
         assert box.get_by_role("button", name="Retry").is_visible() is (name != "not_finite")
         then = {
-            "not_finite": "then press Run: a new run",
-            "memory": "After one that begins a new run press Run: it starts at step 0.",
-            "ram": "After one that begins a new run press Run: it starts at step 0.",
-            "disk": "press “Retry from step 60”.",
+            "not_finite": "What helps, best first; then press Run, which begins a new run at step 0:",
+            "memory": "Or change settings and press Run, which begins a new run at step 0:",
+            "ram": "Or change settings and press Run, which begins a new run at step 0:",
+            "disk": "What helps, best first; then press “Retry from step 60”:",
         }
         shows(box, then[name])
         if name != "disk":
@@ -230,7 +234,7 @@ def test_the_sentence_of_each_failure_is_whole(
         if name == "memory":
             canvas.page.locator(TAB).first.click()
             card = open_run(canvas.page, "smoke_test")
-            shows(card, kept, "Retry from step 60")
+            shows(card, kept, "Retry from step 60", "Or open its workflow, change settings there and press Run")
             keep(canvas, frontend, "tab", f"{RUN} .wan-trouble", RUN)
             canvas.page.locator(TAB).first.click()
 
@@ -254,7 +258,14 @@ def test_clips_that_cannot_be_read_are_marked(high: Any, frontend: str) -> None:
         queue(canvas)
         canvas.page.wait_for_function(PICTURES)
         card = canvas.page.locator('.wan-card[data-card="dataset"]')
-        shows(card, "damaged.mp4", "no_caption", "caption_not_utf8", "Skip these files", "goes on without them")
+        shows(
+            card,
+            "damaged.mp4",
+            "no_caption",
+            "caption_not_utf8",
+            "Skip these files",
+            "They are not trained; the others are.",
+        )
         gap = (
             """sheet => sheet.getBoundingClientRect().bottom - sheet.lastElementChild.getBoundingClientRect().bottom"""
         )

@@ -82,6 +82,9 @@ def _account(said: str, predicted: int | None) -> str:
         )
     elif predicted:
         parts.append(f"a step was predicted to take {predicted / _GIB:.1f} GiB")
+    others = _bytes(card[1]) - _bytes(card[2]) - held_bytes if card and held else 0
+    if others > _GIB / 2:
+        parts.append(f"other programs held {others / _GIB:.1f} GiB")
     return f": {', '.join(parts)}" if parts else ""
 
 

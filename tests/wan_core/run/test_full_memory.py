@@ -57,9 +57,12 @@ def test_what_was_asked_for_and_what_there_was_are_said() -> None:
         raise torch.OutOfMemoryError(full)
     assert str(refused.value).startswith(
         "The GPU ran out of memory: it asked for 20.00 MiB more, 4.50 MiB of 15.70 GiB were free, a step was predicted "
-        "to take 30.0 GiB. What helps most"
+        "to take 30.0 GiB, other programs held 0.6 GiB. What helps most"
     )
-    exceeded = "4.50 MiB of 15.70 GiB were free, it held 15.1 GiB, more than the 14.0 GiB that were predicted. What"
+    exceeded = (
+        "4.50 MiB of 15.70 GiB were free, it held 15.1 GiB, more than the 14.0 GiB that were predicted, other programs "
+        "held 0.6 GiB. What"
+    )
     with pytest.raises(OutOfMemory, match=re.escape(exceeded)), memory_named(PLAIN, gpus=1, predicted=lambda: 14 << 30):
         raise torch.OutOfMemoryError(full)
     figures = r"\(RAM\) ran out at that moment; now [\d.]+ of [\d.]+ GiB are free again\. What helps"

@@ -71,11 +71,11 @@ test("the card of a run says that its newest evaluation gave no number", () => {
 });
 
 test("who deleted a run is told what is left of it", () => {
-  const gone = "Deleted cat. Its LoRAs in the loader lists and the cached clips are still there";
+  const gone = "Deleted “cat”. Its saved steps are gone, so Run on its graph begins at step 0;";
   assert.ok(deletedText("cat", []).startsWith(gone));
-  assert.ok(deletedText("cat", []).endsWith("trains from step 0."));
+  assert.ok(deletedText("cat", []).endsWith("are still there."));
   assert.match(
     deletedText("cat", ["a.txt", "b"]),
-    /step 0\. Files of your own stay in its folder: a\.txt, b\.$/,
+    /still there\. Files of your own stay in its folder: a\.txt, b\.$/,
   );
 });

@@ -4,7 +4,9 @@ import { test } from "node:test";
 import { report, stepOf, troubleOf } from "../../../web/js/lib/run/trouble.mjs";
 
 const START_FROM =
-  " A new run can begin with the LoRA of saved step 10: choose it in start_from_lora, at the same rank or a higher one.";
+  "A new run can begin with the LoRA of saved step 10: choose it in start_from_lora of Train Wan LoRA, at the same rank or a higher one.";
+
+const ANEW = "What helps, best first; then press Run, which begins a new run at step 0:";
 
 const failed = { state: "failed", step: 10, steps: 20, reason: "clip.mp4 is bad. Mend it." };
 
@@ -37,19 +39,24 @@ test("what the headline and the buttons say is not said again, and remedies are 
     "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: batch_size 1 instead of 4, with more gradient_accumulation_steps (begins a new run); a rank below 64 (begins a new run). Saved steps are kept.";
   const told = troubleOf({ ...failed, reason: full });
   assert.equal(told.sentence, "The GPU ran out of memory: it asked for 2.00 GiB more.");
-  assert.deepEqual(told.helps, [
-    "batch_size 1 instead of 4, with more gradient_accumulation_steps (begins a new run)",
-    "a rank below 64 (begins a new run)",
+  assert.deepEqual(told.remedies, [
+    {
+      lead: ANEW,
+      helps: [
+        "batch_size 1 instead of 4, with more gradient_accumulation_steps",
+        "a rank below 64",
+      ],
+    },
   ]);
   assert.match(
     report("cat", told, ""),
-    /more\.\n1\. batch_size 1 .*run\)\n2\. a rank below 64 \(begins a new run\)$/,
+    /more\.\nWhat helps, .* step 0:\n1\. batch_size 1 .*steps\n2\. a rank below 64$/,
   );
   for (const now of ["press Run", "queue"]) {
     const lost = `Rank 1 went silent. Saved steps are kept; ${now} again to resume.`; // the second: said by earlier versions
     assert.equal(troubleOf(null, { said: lost }).sentence, "Rank 1 went silent.");
   }
-  assert.deepEqual(troubleOf(failed).helps, []);
+  assert.deepEqual(troubleOf(failed).remedies, []);
 });
 
 test("a run that would end the same way again is not to be tried again as it is", () => {
@@ -60,12 +67,12 @@ test("a run that would end the same way again is not to be tried again as it is"
       told.sentence,
       "20 steps gave no finite loss. Unchanged, it would end here again.",
     );
-    assert.equal(told.helps.length, 2);
-    const good = stands.startsWith("Saved");
-    assert.equal(
-      told.first,
-      `Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.${good ? START_FROM : ""}`,
+    assert.deepEqual(
+      told.remedies.map(({ lead, helps }) => [lead, helps.length]),
+      [[ANEW, 2]],
     );
+    const good = stands.startsWith("Saved");
+    assert.equal(told.last, good ? START_FROM : "");
     assert.match(
       told.headline,
       good ? /Saved step 10 is the last good one and is kept\.$/ : /Nothing was saved yet\.$/,
@@ -74,44 +81,33 @@ test("a run that would end the same way again is not to be tried again as it is"
   }
 });
 
-test("Retry stands beside remedies that leave the run what it is, and Run beside those that begin a new one", () => {
-  const begin = (...helps) => {
-    const reason = `The GPU ran out of memory. What helps most, in this order: ${helps.join("; ")}. Saved steps are kept.`;
-    const { retry, first } = troubleOf({ ...failed, reason });
-    return [retry, first];
+test("Retry stands above remedies that leave the run what it is, and Run above those that begin a new one", () => {
+  const said = (reason, also = {}) => {
+    const { retry, remedies, last } = troubleOf({ ...failed, reason }, also);
+    return [retry, remedies.map(({ lead, helps }) => [lead, ...helps]), last];
   };
   const [same, anew] = ["other programs off the GPU", "a rank below 64 (begins a new run)"];
-  const again = "Do one of these, then press “Retry from step 10”.";
-  assert.deepEqual(begin(same), ["Retry from step 10", again]);
-  assert.deepEqual(begin(anew), [
-    "",
-    `Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.${START_FROM}`,
-  ]);
-  assert.deepEqual(begin(same, anew), [
+  const full = (...helps) =>
+    `The GPU ran out of memory. What helps most, in this order: ${helps.join("; ")}. Saved steps are kept.`;
+  const again = "What helps, best first; then press “Retry from step 10”:";
+  assert.deepEqual(said(full(same)), ["Retry from step 10", [[again, same]], ""]);
+  assert.deepEqual(said(full(anew)), ["", [[ANEW, "a rank below 64"]], START_FROM]);
+  assert.deepEqual(said(full(anew, same)), [
     "Retry from step 10",
-    `${again} After one that begins a new run press Run: it starts at step 0.${START_FROM}`,
+    [
+      [again, same],
+      ["Or change settings and press Run, which begins a new run at step 0:", "a rank below 64"],
+    ],
+    START_FROM,
   ]);
+  const [, listed] = said(full(anew, same), { isListed: true });
+  assert.match(listed[1][0], /^Or open its workflow, change settings there and press Run/);
+  assert.match(said(full(anew), { isListed: true })[1][0][0], /^What helps, best first: open its/);
 });
 
-test("where Retry may help, its button is named as it is written", () => {
-  assert.equal(troubleOf(failed).first, "To try again, press “Retry from step 10”.");
-  assert.equal(troubleOf({ ...failed, step: 0 }).first, "To try again, press “Retry”.");
-  const reason =
-    "The computer's own memory (RAM) ran out. What helps most, in this order: close other programs. Saved steps are kept.";
-  const told = troubleOf({ ...failed, reason });
-  assert.equal(told.retry, "Retry from step 10");
-  assert.match(told.first, /^Do one of these, then press “Retry from step 10”\.$/);
-  const anew = reason.replace("programs", "programs; choose an fp8 file (begins a new run)");
-  const { first } = troubleOf({ ...failed, reason: anew });
-  assert.match(
-    first,
-    /^Do one of these, then press “Retry from step 10”\. After one that begins a new run press Run: it starts at step 0\./,
-  );
-  assert.ok(first.endsWith(START_FROM));
-  assert.equal(
-    troubleOf({ ...failed, step: 0, reason }).first,
-    "Do one of these, then press “Retry”.",
-  );
+test("where nothing is known to help, Retry is offered by the name of its button", () => {
+  assert.equal(troubleOf(failed).last, "To try again, press “Retry from step 10”.");
+  assert.equal(troubleOf({ ...failed, step: 0 }).last, "To try again, press “Retry”.");
 });
 
 test("of a run that was no longer finite the saved step counts that is good", () => {
@@ -119,7 +115,7 @@ test("of a run that was no longer finite the saved step counts that is good", ()
     "20 steps gave no finite loss. Saved step 7 is the last good one. Unchanged, it would end here again. What helps most, in this order: learning_rate 0.05 instead of 0.1 (begins a new run).";
   const told = troubleOf({ ...failed, reason });
   assert.match(told.headline, /Saved step 7 is the last good one and is kept\.$/);
-  assert.match(told.first, /the LoRA of saved step 7:/);
+  assert.match(told.last, /the LoRA of saved step 7:/);
 });
 
 test("a run that failed has come as far everywhere as its headline says", () => {
@@ -135,10 +131,7 @@ test("a server that does not answer is trouble too, of which nobody can show a l
     told.sentence,
     /^If ComfyUI ended, training ended with it\. .* looks again by itself every few seconds/,
   );
-  assert.match(
-    told.first,
-    /^If it ended, start ComfyUI again and press Run: .* last saved step\.$/,
-  );
+  assert.match(told.last, /^If it ended, start ComfyUI again and press Run: .* last saved step\.$/);
   assert.equal(told.retry, "Check now");
   assert.ok(told.gone);
   assert.equal(troubleOf(null, { gone: 0 }).headline, "ComfyUI does not answer.");

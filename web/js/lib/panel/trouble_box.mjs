@@ -9,8 +9,8 @@ import { report, troubleOf } from "../run/trouble.mjs";
 
 /**
  * @typedef {import("../run/trouble.mjs").Trouble} Trouble
- * @typedef {{ queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, look?: () => void }} Page what only the page can
- *   do: queue its graph, take a text into the clipboard, and read the run again
+ * @typedef {{ queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, look?: () => void, isListed?: boolean }} Page what only
+ *   the page can do: queue its graph, take a text into the clipboard, and read the run again; and whether the box stands in a list of runs
  */
 
 const LOG_LINES = 40;
@@ -29,9 +29,8 @@ export class TroubleBox {
     this.icon = element("span", { class: "wan-trouble-icon", "aria-hidden": "true" });
     this.headline = element("strong");
     this.sentence = element("p");
-    this.lead = element("p", {}, t("What helps, best first:"));
-    this.helps = element("ol");
-    this.first = element("p");
+    this.remedies = element("div", { class: "wan-remedy-lists" });
+    this.last = element("p");
     this.log = element("pre", { class: "wan-log", tabindex: "0", hidden: true });
     this.log.setAttribute("aria-label", t("End of the log"));
     this.retry = button("", "", () =>
@@ -50,9 +49,8 @@ export class TroubleBox {
       { class: "wan-trouble", role: "group", hidden: true },
       element("div", {}, this.icon, this.headline),
       this.sentence,
-      this.lead,
-      this.helps,
-      this.first,
+      this.remedies,
+      this.last,
       element("div", { class: "wan-trouble-buttons" }, this.retry, this.show, this.copy),
       this.log,
     );
@@ -71,7 +69,12 @@ export class TroubleBox {
    * @param {number | null} [gone] where ComfyUI does not answer, the last saved step or 0
    */
   draw(run, summary, reached, gone = null) {
-    const trouble = troubleOf(summary, { reached, said: this.broke, gone });
+    const trouble = troubleOf(summary, {
+      reached,
+      said: this.broke,
+      gone,
+      isListed: this.page.isListed,
+    });
     if (run !== this.run || !trouble) this.close();
     this.run = run;
     this.trouble = trouble;
@@ -89,13 +92,14 @@ export class TroubleBox {
   }
 
   /** @param {Trouble} trouble */
-  advise({ helps = [], first = "" }) {
-    const drawn = [...this.helps.children].map((one) => one.textContent);
-    if (drawn.join("\n") !== helps.join("\n"))
-      fill(this.helps, ...helps.map((one) => element("li", {}, one)));
-    this.lead.hidden = this.helps.hidden = !helps.length;
-    write(this.first, first);
-    this.first.hidden = !first;
+  advise({ remedies = [], last = "" }) {
+    const known = JSON.stringify(remedies);
+    if (this.remedies.dataset.known !== known) {
+      this.remedies.dataset.known = known;
+      fill(this.remedies, ...remedies.flatMap(listed));
+    }
+    write(this.last, last);
+    this.last.hidden = !last;
   }
 
   /** @param {() => Promise<void> | void} work */
@@ -134,6 +138,11 @@ export class TroubleBox {
     await this.page.copy?.(report(this.run, this.trouble, log));
     this.say(t("Copied."));
   }
+}
+
+/** @param {import("../run/trouble.mjs").Remedies} remedies */
+function listed({ lead, helps }) {
+  return [element("p", {}, lead), element("ol", {}, ...helps.map((one) => element("li", {}, one)))];
 }
 
 /** Scroll to the last lines of a log, and leave out what is seen of the one above them: a long line has several rows. @param {HTMLElement} log */

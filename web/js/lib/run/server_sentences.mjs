@@ -37,7 +37,7 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
-      "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room ({reason}); if it ran out since, that was the reason.",
+      "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room ({reason}). If you or another program ended it, nothing has to change; if it ends again by itself, memory is the likely reason.",
       v,
     ),
   (v) =>

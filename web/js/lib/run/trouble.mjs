@@ -7,15 +7,17 @@ import { told } from "./server_sentences.mjs";
 import { apart } from "./told_apart.mjs";
 
 /**
- * @typedef {{ headline: string, sentence: string, helps?: string[], first?: string, retry: string, hint: string, gone?: boolean }} Trouble
- *   `helps`: what helps, the most helpful first; `first`: what to press once one of these is done; `retry` is the word on the button,
- *   empty where there is none, `hint` what it does; `gone`: nobody is there to be asked for a log or told to train
+ * @typedef {{ lead: string, helps: string[] }} Remedies what is to be pressed once one of them is done, the most helpful first
+ * @typedef {{ headline: string, sentence: string, remedies?: Remedies[], last?: string, retry: string, hint: string, gone?: boolean }} Trouble
+ *   `last`: what stands below the remedies; `retry` is the word on the button, empty where there is none, `hint` what it does; `gone`:
+ *   nobody is there to be asked for a log or told to train
  */
 
 /** Which of the saved steps is good, where a run says so that was no longer finite. */
 const GOOD = /Saved step (\d+) is the last good one\.|No good step was saved\./;
 /** How a remedy ends with which the saved steps are of no use. */
 const ANEW = / \(begins a new run\)$/;
+const LAST_BRACKET = /\s*[（(][^（()）]*[)）]$/;
 
 /** The newest step of a run that failed: what it was saved at is another number. @param {{ step: number, reached?: number | null, state: string }} run */
 export function stepOf(run) {
@@ -25,11 +27,12 @@ export function stepOf(run) {
 /**
  * @param {{ state: string, step: number, steps: number, reached?: number | null, reason?: string, live?: boolean } | null} run a
  *   summary of it; its step is the last that was saved
- * @param {{ reached?: number | null, said?: string, gone?: number | null }} also the newest step of its file, where that was read since; what the
- *   queue said when it broke; where ComfyUI does not answer, the last step that is known to be saved, or 0
+ * @param {{ reached?: number | null, said?: string, gone?: number | null, isListed?: boolean }} also the newest step of its file, where that was
+ *   read since; what the queue said when it broke; where ComfyUI does not answer, the last step that is known to be saved, or 0; whether
+ *   it stands in a list, where its graph need not be the one that is open
  * @returns {Trouble | null} null where nothing is wrong
  */
-export function troubleOf(run, { reached = null, said = "", gone = null } = {}) {
+export function troubleOf(run, { reached = null, said = "", gone = null, isListed = false } = {}) {
   if (gone !== null) return unanswered(gone);
   const failed = run?.state === "failed" && !run.live;
   if (!failed && !said) return null;
@@ -37,8 +40,9 @@ export function troubleOf(run, { reached = null, said = "", gone = null } = {}) 
   const good = GOOD.exec(reason);
   const saved = good ? Number(good[1] ?? 0) : (run?.step ?? 0);
   const { what, helps } = apart(reason.replace(GOOD, "").replace("  ", " "));
-  const onlyAnew = helps.length > 0 && helps.every((one) => ANEW.test(one));
-  const again = onlyAnew ? { retry: "", hint: "" } : retry(saved);
+  const anew = helps.filter((one) => ANEW.test(one));
+  const same = helps.filter((one) => !ANEW.test(one));
+  const again = anew.length && !same.length ? { retry: "", hint: "" } : retry(saved);
   return {
     headline: headline(
       run,
@@ -47,34 +51,43 @@ export function troubleOf(run, { reached = null, said = "", gone = null } = {}) 
       good !== null,
     ),
     sentence: told(what) || t("It did not say why; its log may."),
-    helps: helps.map(told),
-    first: inOneText([
-      onlyAnew
-        ? t(
-            "Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.",
-          )
-        : thenRetry(helps, saved, again.retry),
-      saved && helps.some((one) => ANEW.test(one)) ? startFrom(saved) : "",
+    remedies: [
+      {
+        lead: t("What helps, best first; then press “{button}”:", { button: again.retry }),
+        helps: same.map(told),
+      },
+      {
+        lead: anewText(isListed, same.length > 0),
+        helps: anew.map((one) => told(one).replace(LAST_BRACKET, "")),
+      },
+    ].filter((one) => one.helps.length),
+    last: inOneText([
+      !helps.length && t("To try again, press “{button}”.", { button: again.retry }),
+      saved && anew.length ? startFrom(saved) : "",
     ]),
     ...again,
   };
 }
 
-/** @param {string[]} helps @param {number} saved @param {string} button what is written on it */
-function thenRetry(helps, saved, button) {
-  if (!helps.length) return t("To try again, press “{button}”.", { button });
-  return saved && helps.some((one) => ANEW.test(one))
-    ? t(
-        "Do one of these, then press “{button}”. After one that begins a new run press Run: it starts at step 0.",
-        { button },
-      )
-    : t("Do one of these, then press “{button}”.", { button });
+/** How a new run is begun. @param {boolean} isListed @param {boolean} isSecond whether other remedies stand above */
+function anewText(isListed, isSecond) {
+  if (isListed)
+    return isSecond
+      ? t(
+          "Or open its workflow, change settings there and press Run, which begins a new run at step 0:",
+        )
+      : t(
+          "What helps, best first: open its workflow, change settings there and press Run, which begins a new run at step 0:",
+        );
+  return isSecond
+    ? t("Or change settings and press Run, which begins a new run at step 0:")
+    : t("What helps, best first; then press Run, which begins a new run at step 0:");
 }
 
 /** What a new run can take over. @param {number} saved */
 function startFrom(saved) {
   return t(
-    "A new run can begin with the LoRA of saved step {step}: choose it in start_from_lora, at the same rank or a higher one.",
+    "A new run can begin with the LoRA of saved step {step}: choose it in start_from_lora of Train Wan LoRA, at the same rank or a higher one.",
     { step: saved },
   );
 }
@@ -89,7 +102,7 @@ function unanswered(saved) {
     sentence: t(
       "If ComfyUI ended, training ended with it. If only the connection broke, training goes on. This panel looks again by itself every few seconds; until then it shows what was last known.",
     ),
-    first: t(
+    last: t(
       "If it ended, start ComfyUI again and press Run: training goes on after the last saved step.",
     ),
     retry: t("Check now"),
@@ -152,7 +165,10 @@ export function unreadText(error) {
  * @param {Trouble} trouble
  * @param {string} log the end of its log
  */
-export function report(run, { headline: title, sentence, helps = [] }, log) {
-  const numbered = helps.map((one, i) => `${i + 1}. ${one}`);
+export function report(run, { headline: title, sentence, remedies = [] }, log) {
+  const numbered = remedies.flatMap(({ lead, helps }) => [
+    lead,
+    ...helps.map((one, i) => `${i + 1}. ${one}`),
+  ]);
   return [`ComfyUI-WanTrainer, ${run}`, title, sentence, ...numbered, "", log].join("\n").trim();
 }

@@ -51,7 +51,7 @@ export function deletedText(run, kept) {
   const own = list(kept).map(text).filter(Boolean);
   return inOneText([
     t(
-      "Deleted {run}. Its LoRAs in the loader lists and the cached clips are still there: its graph, queued again, trains from step 0.",
+      "Deleted “{run}”. Its saved steps are gone, so Run on its graph begins at step 0; its LoRAs in the loader lists and the cached clips are still there.",
       { run },
     ),
     own.length && t("Files of your own stay in its folder: {names}.", { names: own.join(", ") }),
@@ -89,7 +89,7 @@ export class RunCard {
     this.numbers = element("div", { class: "wan-numbers" });
     this.reason = element("div", { class: "wan-reason" });
     const page = { queue: async () => actions.resume(id), copy: actions.take };
-    this.trouble = new TroubleBox(page, actions, actions.say);
+    this.trouble = new TroubleBox({ ...page, isListed: true }, actions, actions.say);
     this.question = element("div", { class: "wan-question" });
     /** Made when somebody asks for them. @type {import("./run_clips.mjs").RunClips | null} */
     this.clips = null;

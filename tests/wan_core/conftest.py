@@ -18,6 +18,8 @@ from tests.support.forked import DIFFUSERS, ForkServer, RunCommand, RunScript
 from wan_core.video import VideoProcess
 
 MakeClip = Callable[..., Path]
+_CLIPS: dict[str, bytes] = {}
+"""files of grey frames by what was asked for: tests ask for the same few again and again"""
 ROOT = Path(__file__).parents[2]
 
 
@@ -52,6 +54,11 @@ def make_clip(tmp_path) -> MakeClip:
 
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        asked = (path.suffix, num_frames, fps, width, height, times_ms, codec, pix_fmt, rotation, options)
+        known = "" if frames else repr((*asked, container_options, pixel_ratio))
+        if known in _CLIPS:
+            path.write_bytes(_CLIPS[known])
+            return path
         count = len(times_ms) if times_ms is not None else num_frames
         pictures = frames or [np.full((height, width, 3), 8 * k % 256, np.uint8) for k in range(count)]
         # Matroska draws a number for every file, and crops are drawn from its bytes: without it they stay the same.
@@ -73,6 +80,8 @@ def make_clip(tmp_path) -> MakeClip:
                     frame.pts, frame.time_base = times_ms[number], Fraction(1, 1000)
                 container.mux(stream.encode(frame))
             container.mux(stream.encode())
+        if known:
+            _CLIPS[known] = path.read_bytes()
         return path
 
     return make

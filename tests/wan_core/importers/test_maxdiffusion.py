@@ -108,6 +108,7 @@ def test_every_size_gets_a_folder_of_its_own(tmp_path):
     assert [item.name for item in alone.cache_set.items] == ["clip 1"]
 
 
+@pytest.mark.soak
 def test_evaluation_timesteps_are_dealt_in_equal_shares_and_not_used_here(tmp_path):
     cache, fingerprint = filled(tmp_path / "cache", [(1, 2, 2)] * 4)
     export_records(cache, fingerprint, tmp_path / "out", eval_timesteps=(125, 500))

@@ -201,8 +201,8 @@ def test_image_tokens_and_vace_layers_are_counted() -> None:
 @pytest.mark.parametrize(
     ("recomputing", "offloaded", "vace_layers"),
     [
-        (Recomputing(blocks=False), False, ()),
-        (Recomputing(), False, ()),
+        pytest.param(Recomputing(blocks=False), False, (), marks=pytest.mark.soak),
+        pytest.param(Recomputing(), False, (), marks=pytest.mark.soak),
         (Recomputing(), True, (0, 2, 3)),
         (Recomputing(policy=POLICIES["attn_output"], unchecked=3), False, ()),
     ],
@@ -219,7 +219,7 @@ def test_a_model_of_any_depth_is_a_straight_line_through_short_ones(
 
 
 @pytest.mark.lasts(2)
-@pytest.mark.parametrize("offloaded", [True, False])
+@pytest.mark.parametrize("offloaded", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_clips_of_any_size_are_a_straight_line_through_smaller_ones(
     offloaded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +249,7 @@ def test_clips_of_any_size_are_a_straight_line_through_smaller_ones(
 @pytest.mark.parametrize(
     ("recomputing", "offloaded", "vace_layers", "text"),
     [
-        (Recomputing(), False, (), "0.5: 2..-2"),
+        pytest.param(Recomputing(), False, (), "0.5: 2..-2", marks=pytest.mark.soak),
         (Recomputing(policy=POLICIES["attn_output"], unchecked=2), False, (), "0.75: 1..-1"),
         (Recomputing(), True, (0, 2, 3), "0.25: 1..2; 0.5: 4..-1"),
         pytest.param(Recomputing(), False, (0, 2, 3), "0.9: 0..4", marks=pytest.mark.soak),
@@ -287,9 +287,9 @@ def test_tokens_that_pass_by_take_no_memory_of_a_layer(
 @pytest.mark.parametrize(
     "targets",
     [
-        LoraConfig().targets,
+        pytest.param(LoraConfig().targets, marks=pytest.mark.soak),
         (r"(vace_)?blocks\.\d+\.(self_attn|cross_attn)\.(q|k|v|o)", r"vace_blocks\.\d+\.(before|after)_proj"),
-        (r"vace_blocks\.\d+\.ffn\.\d",),
+        pytest.param((r"vace_blocks\.\d+\.ffn\.\d",), marks=pytest.mark.soak),
         (r"blocks\.(2|3)\.ffn\.0",),
     ],
     ids=["default", "both streams", "the second stream", "two blocks"],

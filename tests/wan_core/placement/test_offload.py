@@ -155,7 +155,7 @@ def test_no_bit_changes_in_training_nor_in_a_preview_between(measures: str, vari
     assert moved.copies.begun
 
 
-@pytest.mark.parametrize("scheme", ["", "int8"])
+@pytest.mark.parametrize("scheme", [pytest.param("", marks=pytest.mark.soak), "int8"])
 def test_trained_norms_and_biases_stay_where_the_block_runs(scheme: str) -> None:
     lora = LoraConfig(rank=2, targets=TARGETS, also_train="norms and biases")
     moved = job(MEASURES["all"], lora=lora, scheme=scheme)
@@ -299,7 +299,9 @@ POLICIES_AWAY = {
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES_AWAY)
+@pytest.mark.parametrize(
+    "policy", [p if p == "some" else pytest.param(p, marks=pytest.mark.soak) for p in POLICIES_AWAY]
+)
 def test_what_a_policy_offloads_comes_back_with_its_bits(policy: str) -> None:
     moved = job(MEASURES["all"])
     moved.model.checkpoint_policy = POLICIES_AWAY[policy]
@@ -375,7 +377,15 @@ def count_blocks(moved: Job) -> None:
         attention.register_forward_pre_hook(lambda *_: moved.copies.tick())
 
 
-@pytest.mark.parametrize("base", ["float32", "int8", "Q8_0", "nvfp4", "mxfp8", "int8 convrot"])
+@pytest.mark.parametrize(
+    "base",
+    [
+        "float32",
+        *(pytest.param(one, marks=pytest.mark.soak) for one in ("int8", "nvfp4", "mxfp8")),
+        "Q8_0",
+        "int8 convrot",
+    ],
+)
 def test_a_loaded_model_with_measures_is_the_one_without(tmp_path: Path, base: str) -> None:
     """Through the loader: blocks go to rest when they are packed, here or in their file, and adapters start as ever."""
     plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")

@@ -212,6 +212,7 @@ def test_each_process_is_planned_for_its_own_devices(
     assert min(memory.step for memory in found.values()) > 100_000
 
 
+@pytest.mark.soak
 def test_checkpointing_is_offered_where_it_is_off(a14b: Job) -> None:
     for off in ({"gradient_checkpointing": False}, {"unchecked_blocks": 20}):
         job = replace(a14b, train=TrainConfig(**off))

@@ -279,10 +279,9 @@ def test_a_partner_that_was_exchanged_under_its_name_is_told(without: TinyRun, t
     assert learnt(run) == learnt(without)
 
 
-@pytest.mark.parametrize(
-    ("expert", "kind"), [("high", "Q8_0"), *(pytest.param("low", one, marks=pytest.mark.soak) for one in ("Q8_0", ""))]
-)
-@pytest.mark.parametrize("rests", [pytest.param(True, marks=pytest.mark.soak), False])
+@pytest.mark.soak
+@pytest.mark.parametrize(("expert", "kind"), [("high", "Q8_0"), ("low", "Q8_0"), ("low", "")])
+@pytest.mark.parametrize("rests", [True, False])
 def test_a_partner_that_is_stored_in_eight_bits_shows_itself_and_changes_nothing_that_is_learnt(
     expert: str, kind: str, rests: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,7 +306,8 @@ def test_a_partner_that_is_stored_in_eight_bits_shows_itself_and_changes_nothing
     assert shown["step-000003_p0"] == clips["step-000003_s1.0_p0"]
 
 
-@pytest.mark.parametrize("expert", ["high", pytest.param("low", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("expert", ["high", "low"])
 def test_a_partner_whose_blocks_travel_shows_the_same(expert: str, tmp_path: Path) -> None:
     runs = [made(tmp_path / str(swap), expert, memory="manual", blocks_to_swap=swap) for swap in (0, 1)]
     assert [warnings(trained(run)) for run in runs] == [[], []]

@@ -100,7 +100,10 @@ def test_the_formula_counts_what_torch_counts(kind: str) -> None:
 
 
 @pytest.mark.parametrize("rows_differ", [False, True])
-@pytest.mark.parametrize("kind", ["text to video", "control stream", "with CLIP tokens"])
+@pytest.mark.parametrize(
+    "kind",
+    ["text to video", *(pytest.param(k, marks=pytest.mark.soak) for k in ("control stream", "with CLIP tokens"))],
+)
 def test_rows_of_text_that_are_equal_count_once_but_for_attention(kind: str, rows_differ: bool) -> None:
     model = model_of(KINDS[kind])
     all_of_them = counted(model)

@@ -178,6 +178,7 @@ HARD = {
 }
 
 
+@pytest.mark.soak
 def test_a_pair_with_everything_on_goes_on_bitwise(tmp_path: Path) -> None:
     lora = LoraConfig(kind="DoRA", rank=2, dropout=0.2)
     once, parts = (marked(make_pair_run(tmp_path / name, lora=lora, **HARD), 0, 2) for name in ("once", "parts"))

@@ -85,6 +85,7 @@ def test_switches_set_on_the_canvas_reach_the_audit_and_the_run(comfy: ComfyServ
     }
 
 
+@pytest.mark.soak
 def test_cancel_ends_the_audit_and_leaves_no_report(comfy: ComfyServer) -> None:
     graph = audit_graph(timesteps=100, clips=3, alone=True)
     entry, seconds = cancel_when(comfy, graph, "measuring precision")

@@ -110,7 +110,7 @@ class Plan:
 
 
 FULL = Plan(captions=96, caption_seeds=2, concept_seeds=24, old_captions=96, exact=True)
-SHORT = Plan(captions=4, caption_seeds=1, concept_seeds=5, old_captions=4, sampling_steps=8, exact=False)
+SHORT = Plan(captions=2, caption_seeds=1, concept_seeds=5, old_captions=2, sampling_steps=8, exact=False)
 SHORT_RECIPE: dict[str, Any] = {"steps": 280, "batch_size": 2, "prior_clips": 16, "concept_repeats": 9}
 """what the short form changes in a Recipe"""
 

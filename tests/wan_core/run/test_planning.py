@@ -87,6 +87,7 @@ def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_n
     assert manual.measures == MemoryMeasures()
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(1)
 def test_where_fewer_clips_at_once_fit_that_is_said_first(a14b: Job) -> None:
     """A smaller batch with more accumulation is the same step; fewer frames, or a smaller picture, is another LoRA."""

@@ -52,6 +52,7 @@ def test_steps_after_which_nothing_was_finite_are_no_part_of_a_mean_unless_one_i
         assert export_power_mean(tmp_path, 0.2, last, tmp_path / "mean.safetensors").steps == steps
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(2)
 def test_the_command_makes_a_lora_of_any_width(server: ForkServer, tmp_path: Path) -> None:
     train = TrainConfig(steps=6, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-2, save_dtype="fp32")

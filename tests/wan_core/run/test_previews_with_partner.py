@@ -223,6 +223,7 @@ def test_memory_that_ends_in_the_partners_steps_costs_clips_and_no_step(
     assert learnt(run) == learnt(without)
 
 
+@pytest.mark.soak
 def test_a_trained_model_that_cannot_be_read_again_costs_no_step(
     without: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,6 +337,7 @@ def test_the_partner_is_no_part_of_the_job_and_runs_begun_without_go_on_so(tmp_p
     assert choose_run(runs, asked).job.partner == asked.partner, "it has shown nothing yet"
 
 
+@pytest.mark.soak
 def test_the_plan_counts_the_partner_and_without_room_for_it_the_trained_one_shows_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

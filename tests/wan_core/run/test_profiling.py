@@ -38,6 +38,7 @@ def lora_of(run: TinyRun) -> bytes:
     return (run.directory / "saves" / "step-000006" / "lora.safetensors").read_bytes()
 
 
+@pytest.mark.soak
 def test_steps_are_profiled_when_asked_and_learn_the_same(tmp_path: Path) -> None:
     config = TrainConfig(
         steps=6, save_every_n_steps=6, preview_every_n_steps=0, eval_items=0, gradient_checkpointing=False

@@ -142,8 +142,9 @@ def test_two_ranks_hold_resting_weights_once_and_train_the_same_to_the_last_bit(
     assert not left_behind()
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(6)
-@pytest.mark.parametrize("scheme", ["fp8_e4m3fn", pytest.param("int8", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("scheme", ["fp8_e4m3fn", "int8"])
 def test_weights_that_are_quantised_here_are_shared_too(server: ForkServer, tmp_path: Path, scheme: str) -> None:
     plan = ModelPlan(
         base_file=TWO_RANKS.base_file, placement=TWO_RANKS.placement, quantize=QuantizeConfig(scheme=scheme)
@@ -172,8 +173,9 @@ _Pass.walk_back = walk_back
 """
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(5)
-@pytest.mark.parametrize("ranks", [pytest.param(("0", "1"), marks=pytest.mark.soak), ("1",)])
+@pytest.mark.parametrize("ranks", [("0", "1"), ("1",)])
 def test_blocks_that_come_to_rest_in_the_midst_of_a_run_are_shared_by_the_ranks_that_rest_them(
     server: ForkServer, tmp_path: Path, ranks: tuple[str, ...]
 ) -> None:

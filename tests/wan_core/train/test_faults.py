@@ -315,6 +315,7 @@ def test_a_queue_of_few_steps_does_not_end_in_a_streak_so_it_always_gets_on(tmp_
     assert saves_and_marks(run) == ([4], [])
 
 
+@pytest.mark.soak
 def test_saves_that_an_earlier_version_made_in_a_streak_are_resumed_before_it(
     tmp_path: Path, straight: Straight
 ) -> None:

@@ -136,9 +136,14 @@ def test_every_measurement_runs_or_says_what_it_needs(run_script: RunScript, tmp
     [
         {},
         {"gradient_checkpointing": False},
-        {"checkpointing_policy": "attn_output"},
-        {"checkpointing_policy": "matmul_without_batch"},
-        {"unchecked_blocks": 1},
+        *(
+            pytest.param(one, marks=pytest.mark.soak)
+            for one in (
+                {"checkpointing_policy": "attn_output"},
+                {"checkpointing_policy": "matmul_without_batch"},
+                {"unchecked_blocks": 1},
+            )
+        ),
     ],
     ids=str,
 )

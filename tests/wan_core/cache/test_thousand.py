@@ -74,7 +74,7 @@ def queue(folder, vae="one"):
     return report.fingerprint, encoders.latents, encoders.texts
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [160, pytest.param(1000, marks=pytest.mark.soak)])
 def test_of_hundreds_exactly_what_changed_is_encoded_again(tmp_path, count):
     folder = folder_of(tmp_path, count)
     first, latents, texts = queue(folder)

@@ -87,6 +87,7 @@ def test_importing_the_engine_package_is_light(tmp_path: Path) -> None:
     assert python(code, str(ROOT), blocked=(), cwd=tmp_path).strip() == "False"
 
 
+@pytest.mark.soak
 @pytest.mark.comfy
 @pytest.mark.skipif(not (ROOT / "__init__.py").exists(), reason="the pack has no __init__.py yet")
 def test_the_pack_lists_its_nodes_with_optional_packages_absent(comfyui_tree: Path, tmp_path: Path) -> None:

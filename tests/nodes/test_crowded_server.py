@@ -109,6 +109,7 @@ def test_a_second_copy_of_ours_is_not_used_and_the_log_says_so(server: ComfyServ
     assert said[0].endswith("Remove one of them.")
 
 
+@pytest.mark.soak
 def test_packages_that_others_brought_and_that_are_broken_keep_nobody_from_training(server: ComfyServer) -> None:
     """Nothing of ours imports them: neither the nodes nor the worker."""
     done = run_of(server, server.run(prefixed(training_graph("nopeft")), timeout=120))

@@ -130,6 +130,7 @@ def test_models_with_image_tokens_are_trained_and_previewed(comfy: ComfyServer) 
     assert (run["status"], run["cache"]["conditions_encoded"], run["cache"]["latents_reused"]) == ("done", 3, 3)
 
 
+@pytest.mark.soak
 def test_ti2v_is_trained_on_both_and_previewed_from_a_picture(comfy: ComfyServer) -> None:
     graph = with_previews(graph_for("wan_tiny_ti2v", "both_ways"))
     graph["vae"] = {"class_type": "TinyWan22VAELoader", "inputs": {}}

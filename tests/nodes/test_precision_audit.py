@@ -69,6 +69,7 @@ def test_the_audit_ranks_switches_and_asks_the_engine_only_once(comfy: ComfyServ
     assert (picture.parent / "precision_audit.json").stat().st_mtime_ns == written
 
 
+@pytest.mark.soak
 def test_switches_set_on_the_canvas_reach_the_audit_and_the_run(comfy: ComfyServer) -> None:
     graph = audit_graph({"preset": "fast", "residual": "fp32", "attention": "fp32"})
     train = training_graph("switched")[TRAIN]

@@ -21,6 +21,7 @@ def planned(run: RunCommand, *words: object) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(8)
 def test_a_14b_expert_in_fp8_is_planned_for_a_card_of_16_gib(tmp_path: Path, wan_core_command: RunCommand) -> None:
     file = write_empty_model(tmp_path / "wan2.2_t2v_high_noise_14B_bf16.safetensors", "wan2.2-t2v-A14B-expert")

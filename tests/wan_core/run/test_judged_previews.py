@@ -15,6 +15,7 @@ from wan_core.train import TrainConfig
 pytestmark = pytest.mark.lasts(1)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "beside",
     [

@@ -58,6 +58,7 @@ def left(run: TinyRun) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (*files, *clips)}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "name",
     [

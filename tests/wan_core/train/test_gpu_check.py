@@ -37,6 +37,7 @@ def check(run_script: RunScript, tmp_path: Path, *words: str) -> tuple[int, dict
     return done.returncode, json.loads(data.read_text()), data.with_suffix(".md").read_text()
 
 
+@pytest.mark.soak
 @no_gpu
 @pytest.mark.parametrize(
     "parts",

@@ -85,6 +85,7 @@ def test_in_float32_scaling_changes_no_bit(tmp_path: Path) -> None:
     assert all(torch.equal(value, plain[name]) for name, value in scaled.items())
 
 
+@pytest.mark.soak
 def test_a_resumed_run_has_the_scale_it_would_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The factor grows after three good steps and falls where it overflows, in sessions that end in between."""
     monkeypatch.setattr(loss_scale, "_GOOD_STEPS", 3)

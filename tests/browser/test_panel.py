@@ -196,7 +196,16 @@ def test_a_run_that_failed_says_so_and_what_to_do(shared: Canvas, smoke: dict[st
     shared.script("() => { delete window.app.queuePrompt; delete navigator.clipboard.writeText; }")
 
 
-@pytest.mark.parametrize("vue", [False, True], ids=["litegraph", "vue"])
+@pytest.mark.parametrize(
+    ("frontend", "vue"),
+    [
+        pytest.param("shipped", False, id="shipped-litegraph"),
+        pytest.param("shipped", True, id="shipped-vue", marks=pytest.mark.soak),
+        pytest.param(OTHER_FRONTEND, False, id=f"{OTHER_FRONTEND}-litegraph", marks=pytest.mark.soak),
+        pytest.param(OTHER_FRONTEND, True, id=f"{OTHER_FRONTEND}-vue"),
+    ],
+    indirect=["frontend"],
+)
 def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(vue: bool, pages: Pages, smoke: dict[str, Any]) -> None:
     canvas = pages.take(vue)
     runs = made_up_runs(canvas)

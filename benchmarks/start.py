@@ -2,10 +2,10 @@
 
     COMFYUI_PATH=... python benchmarks/start.py --against ../before --rounds 5
 
-A tiny model, one clip, nothing to encode. "process" starts the worker as ComfyUI does, and reads the
-CPU seconds it has used and the wall time at each of its first events. "queue" presses Run in a real ComfyUI for a job
-of another seed, so that a new run begins each time; CPU seconds are those of the server and
-of all its children. This checkout and the other one take turns. Writes one result file to benchmarks/results/.
+A tiny model, one clip, nothing to encode. "process" starts the worker as ComfyUI does, and reads the CPU seconds it has
+used and the wall time at each of its first events. "queue" presses Run in a real ComfyUI for a job of another seed, so
+that a new run begins each time; CPU seconds are those of the server and of all its children. This checkout and the
+other one take turns. Writes one result file to benchmarks/results/.
 """
 
 from __future__ import annotations

@@ -82,16 +82,22 @@ def _account(said: str, predicted: int | None) -> str:
         )
     elif predicted:
         parts.append(f"a step was predicted to take {predicted / _GIB:.1f} GiB")
-    others = _bytes(card[1]) - _bytes(card[2]) - held_bytes if card and held else 0
-    if others > _GIB / 2:
+    others = _others_held(said)
+    if others and others > _GIB / 2:
         parts.append(f"other programs held {others / _GIB:.1f} GiB")
     return f": {', '.join(parts)}" if parts else ""
 
 
+def _others_held(said: str) -> float | None:
+    """Returns the bytes of the card that neither were free nor ours; None where torch does not say it."""
+    card, held = _CARD.search(said), _HELD.search(said)
+    return _bytes(card[1]) - _bytes(card[2]) - _bytes(held[1]) if card and held else None
+
+
 def _others_hold_enough(said: str) -> bool:
     """Returns whether what was asked for would fit once other programs were gone; True where torch does not say it."""
-    asked, card, held = _ASKED.search(said), _CARD.search(said), _HELD.search(said)
-    return not (asked and card and held) or _bytes(card[1]) - _bytes(held[1]) >= _bytes(asked[1])
+    asked, card, others = _ASKED.search(said), _CARD.search(said), _others_held(said)
+    return not (asked and card) or others is None or others + _bytes(card[2]) >= _bytes(asked[1])
 
 
 def _bytes(size: str) -> float:

@@ -30,7 +30,10 @@ IN_THE_TERMINAL = ("wan_core/cli/", "wan_core/selftest/")
 """rooms that speak to a terminal, which is English"""
 LISTING = {"join", "items", "append"}
 """methods whose argument, or whose own object, is a list of what is said"""
-APART = re.compile(r" (What helps most, in this order: [^.]*\.|Saved steps are kept(; press Run again to resume)?\.)")
+APART = re.compile(
+    r" ((?:W|If it ends again by itself, w)hat helps most, in this order: [^.]*\."
+    r"|Saved steps are kept(; press Run again to resume)?\.)"
+)
 """what the page takes off a failure, because it shows it otherwise: web/js/lib/run/told_apart.mjs"""
 DEPTH = 4
 """how far the words of a hole are followed"""

@@ -70,9 +70,9 @@ class Ending:
             if not self.was_full:
                 return (
                     "The training process was killed from outside; why is not known. Shortly before, the computer's "
-                    f"own memory (RAM) had room ({seen}). If you or another program ended it, nothing has to change; "
-                    "if it ends again by itself, memory is the likely reason. What helps most, in this order: "
-                    f"{'; '.join(HOST_HELPS)}. Saved steps are kept; press Run again to resume."
+                    f"own memory (RAM) had room ({seen}). If you or another program ended it, nothing has to change. "
+                    f"If it ends again by itself, what helps most, in this order: {'; '.join(HOST_HELPS)}. Saved steps "
+                    "are kept; press Run again to resume."
                 )
             return (
                 "The training process was killed by the system, most likely because the computer's own memory (RAM) "

@@ -29,7 +29,7 @@ from .guard import check_local
 from .listing import all_summaries
 from .plan import NO_PLAN, Planner
 from .refusal import Refused
-from .removal import delete_run
+from .removal import bytes_of_run, delete_run
 from .run_folders import find_run, line_number, patience_of
 from .samples import find_sample
 from .seen_runs import DAMAGED
@@ -86,6 +86,7 @@ class RunRoutes:
             "/wan_trainer/runs": self.all_runs,
             run: self.detail,
             f"{run}/metrics": self.metrics,
+            f"{run}/bytes": self.bytes,
             f"{run}/log": self.log,
             f"{run}/samples/{{sample}}": self.sample,
             f"{run}/workflow": self.workflow,
@@ -139,6 +140,11 @@ class RunRoutes:
             return "\n".join(scrubbed(line) for line in lines[-_LOG_LINES:])
 
         return as_json({"version": 1, "text": await asyncio.to_thread(read)})
+
+    async def bytes(self, request: web.Request) -> web.StreamResponse:
+        """The bytes that deleting the run frees."""
+        directory = await self._find(request)
+        return as_json({"version": 1, "bytes": await asyncio.to_thread(bytes_of_run, directory)})
 
     async def sample(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["Parts", "open_file", "remove_empty", "remove_file"]
+__all__ = ["Parts", "freed_by", "open_file", "remove_empty", "remove_file"]
 
 Parts = tuple[str, ...]
 """names below a root, none of them empty, a dot or more than one"""
@@ -50,6 +50,15 @@ def remove_file(root: Path, parts: Parts) -> bool:
             return True
     except OSError:
         return False
+
+
+def freed_by(root: Path, parts: Parts) -> int:
+    """Returns the bytes that removing one regular file below `root` frees: none where it has another name elsewhere."""
+    with contextlib.suppress(OSError), opened_folder(root, parts[:-1]) as folder:
+        seen = _look(folder, parts[-1])
+        if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
+            return seen.st_size
+    return 0
 
 
 def remove_empty(root: Path, parts: Parts) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, locked, read_json
 from ..runs.publish import CHOICE
 from ..runs.seen_folder import curves_file
-from .inside import Parts, remove_empty, remove_file
+from .inside import Parts, freed_by, remove_empty, remove_file
 from .samples import read_index
 
-__all__ = ["delete_run"]
+__all__ = ["bytes_of_run", "delete_run"]
 
 _LAST = ("run.json", ".lock")
 """while run.json is there a half deleted run is still listed, and can be deleted again"""
@@ -34,13 +34,14 @@ _STEP = re.compile(r"step-[0-9]{6,}")
 
 
 def delete_run(directory: Path) -> dict[str, object]:
-    """Remove the run; {"deleted": number of files, "kept": names of what stays in the folder}.
+    """Remove the run; {"deleted": number of files, "freed": bytes, "kept": names of what stays in the folder}.
 
     FileError while another process trains it.
     """
     busy = f"Run {directory.name} is being trained by another process. Stop that one first."
     with locked(directory / ".lock", busy):
         files = listed_files(directory)
+        freed = _bytes_of(directory, files)
         deleted = sum(remove_file(directory, parts) for parts in files)
         folders = {parts[:depth] for parts in files for depth in range(1, len(parts))}
         for folder in sorted(folders, key=len, reverse=True):
@@ -51,7 +52,16 @@ def delete_run(directory: Path) -> dict[str, object]:
         if (curves := curves_file(directory)) is not None:
             curves.unlink(missing_ok=True)
     kept = sorted(os.listdir(directory)) if directory.is_dir() else []
-    return {"deleted": deleted, "kept": kept}
+    return {"deleted": deleted, "freed": freed, "kept": kept}
+
+
+def bytes_of_run(directory: Path) -> int:
+    """Returns how many bytes deleting the run frees."""
+    return _bytes_of(directory, listed_files(directory))
+
+
+def _bytes_of(directory: Path, files: Iterable[Parts]) -> int:
+    return sum(freed_by(directory, parts) for parts in files)
 
 
 def listed_files(directory: Path) -> list[Parts]:

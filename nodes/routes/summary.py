@@ -127,6 +127,7 @@ def _memory(seen: SeenRun, running: bool) -> Data:
             "now": _bytes(values.get("now")) if running else None,
             "peak": _bytes(values.get("peak")),
             "predicted": _bytes(values.get("predicted")),
+            "total": _bytes(values.get("total")),
         }
         for device, values in seen.memory.items()
     }

@@ -7,6 +7,7 @@ With WAN_TRAINER_UPDATE=1 the pictures of the shipped frontend become docs/journ
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import io
 import os
@@ -29,13 +30,14 @@ from tests.browser.test_captions import GRAPH as DATASET_GRAPH
 from tests.browser.test_cards import PICTURES, queue
 from tests.browser.test_panel import PANEL, TAB, open_run
 from tests.browser.test_panel_trains import wait_for_points
-from wan_core.cli.output import disk_sentence
+from wan_core.cli.full_disk import disk_sentence
 from wan_core.errors import OutOfMemory
+from wan_core.files import atomic_write_json
 from wan_core.load import ModelPlan
 from wan_core.run import DataConfig, RunConfig
 from wan_core.run.full_memory import memory_named
 from wan_core.run.remarks import what_stands
-from wan_core.train import NotFinite, SaveStore
+from wan_core.train import NotFinite, SaveStore, TrainConfig
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
@@ -45,7 +47,14 @@ SAID = ".wan-runs .wan-said"
 """what the tab says of what was done"""
 
 
-FULL_CARD = {"cuda:0": {"now": int(13.2 * 2**30), "peak": int(13.2 * 2**30), "predicted": int(14.2 * 2**30)}}
+FULL_CARD = {
+    "cuda:0": {
+        "now": int(13.2 * 2**30),
+        "peak": int(13.2 * 2**30),
+        "predicted": int(14.2 * 2**30),
+        "total": int(15.7 * 2**30),
+    }
+}
 """of a card of 15.70 GiB of which other programs took two meanwhile"""
 
 
@@ -163,12 +172,14 @@ def saved_at(step: int) -> SaveStore:
     return cast(SaveStore, SimpleNamespace(latest=lambda _job: SimpleNamespace(step=step)))
 
 
-def full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def full_disk(path: Path, config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the command line says of a disk with 40 MiB left, beside a saved step of 60."""
     save = path.parent / "saves" / "step-000060"
     save.mkdir(parents=True)
     with open(save / "lora.safetensors", "wb") as file:
         file.truncate(60 << 20)
+    whole = dataclasses.replace(config, train=TrainConfig(steps=150, save_every_n_steps=10))
+    atomic_write_json(path.parent / "run.json", whole.to_dict())
     with monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1 << 40, (1 << 40) - 1, 40 << 20))  # type: ignore[attr-defined]
         return disk_sentence(OSError(errno.ENOSPC, "No space left on device", str(path)))
@@ -194,7 +205,7 @@ def test_the_sentence_of_each_failure_is_whole(
         "memory": sentence_of(torch.OutOfMemoryError(full), config),
         "ram": sentence_of(MemoryError(), config),
         "not_finite": str(what_stands(not_finite, 44, saved_at(40), config)),
-        "disk": full_disk(tmp_path / "output" / "wan_trainer" / "smoke_test" / "status.json", monkeypatch),
+        "disk": full_disk(tmp_path / "output" / "wan_trainer" / "smoke_test" / "status.json", config, monkeypatch),
     }
     lines = whole_run(64, 150, 10)
     bad = [{"event": "skipped", "step": n, "reason": "the loss is not finite", "in_a_row": 1} for n in range(45, 65)]

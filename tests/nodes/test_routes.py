@@ -86,7 +86,7 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
         "node": None,
         "prompt_id": None,
     }
-    assert list(run["memory"].values()) == [{"now": None, "peak": 1004, "predicted": None}], (
+    assert list(run["memory"].values()) == [{"now": None, "peak": 1004, "predicted": None, "total": None}], (
         "as earlier versions say it"
     )
 
@@ -100,14 +100,14 @@ def test_the_list_tells_in_which_settings_runs_differ(routes: RouteServer) -> No
 
 
 def test_memory_is_told_by_device_and_only_a_running_run_holds_any_now(routes: RouteServer) -> None:
-    cards = {f"cuda:{n}": {"now": 10 + n, "peak": 20 + n, "predicted": None} for n in (0, 1)}
+    cards = {f"cuda:{n}": {"now": 10 + n, "peak": 20 + n, "predicted": None, "total": 40 + n} for n in (0, 1)}
     cards["cuda:0"]["predicted"] = 30
     sink = JsonlSink(routes.runs / "cat" / "metrics.jsonl")
     sink(dataclasses.replace(step_done(5, 10), memory=cards))
     sink.close()
     assert routes.get("/runs/cat").data["memory"] == {
-        "cuda:0": {"now": None, "peak": 20, "predicted": 30},
-        "cuda:1": {"now": None, "peak": 21, "predicted": None},
+        "cuda:0": {"now": None, "peak": 20, "predicted": 30, "total": 40},
+        "cuda:1": {"now": None, "peak": 21, "predicted": None, "total": 41},
     }
     with locked(routes.runs / "cat" / ".lock", "busy"):
         write_status(routes.runs / "cat", RunStatus(state="running", step=4, steps=10))

@@ -205,7 +205,12 @@ def test_deleting_takes_what_validate_video_made_beside_its_clips(routes: RouteS
     index = directory / "samples" / "index.json"
     entry = {"id": "baseline_p0", "step": 0, "file": f"samples/{folder.name}/baseline_p0.mp4"}
     atomic_write_json(index, [*json.loads(index.read_text()), entry])
-    assert routes.post("/runs/dog/delete", {"confirm": "dog"}).data["kept"] == []
+    os.link(directory / "log.txt", directory.parent / "of_my_own.txt")  # its bytes are not free again
+    loose_bytes = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+    freed = loose_bytes - sum((directory / name).stat().st_size for name in ("log.txt", "run.json"))
+    assert routes.get("/runs/dog/bytes").data["bytes"] == freed > 0
+    answer = routes.post("/runs/dog/delete", {"confirm": "dog"}).data
+    assert (answer["kept"], answer["freed"]) == ([], freed)
     assert not directory.exists()
 
 

@@ -29,7 +29,7 @@ import wan_core.train.saves as saves
 from tests.support.dying import Dying, forked, steps_of
 from tests.support.metrics_file import read_metrics
 from tests.support.tiny_run import TinyRun, make_run
-from wan_core.cli.output import disk_sentence
+from wan_core.cli.full_disk import disk_sentence
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.events import CheckpointSaved, Event, Note
@@ -48,6 +48,8 @@ from wan_core.files import (
     safe_name,
     sampled_digest,
 )
+from wan_core.load import ModelPlan
+from wan_core.run import DataConfig, RunConfig
 from wan_core.run.choose import choose_run
 from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
@@ -955,6 +957,26 @@ def test_a_file_that_finds_no_room_is_named_with_its_folder_and_what_is_free(
         assert " are free. Make room on it. What helps most, in this order: delete runs" in said
         assert said.endswith("off that drive. Saved steps are kept; press Run again to resume.")
         assert "status.json" not in said, "a small file that finds no room is no news beside the save"
+
+
+def test_a_full_disk_says_what_the_rest_of_the_run_takes(tmp_path: Path) -> None:
+    run = tmp_path / "smoke"
+    (run / "saves" / "step-000060").mkdir(parents=True)
+    (run / "saves" / "step-000060" / "lora.safetensors").write_bytes(bytes(3 << 20))
+    full = OSError(errno.ENOSPC, "No space left on device", str(run / "status.json"))
+    for train, said in (
+        (TrainConfig(steps=155), "about 3.0 MiB, all 5 to come 15.0 MiB, and "),
+        (TrainConfig(steps=155, keep_last_saves=2), "about 3.0 MiB, all 2 to come 6.0 MiB, and "),
+        (TrainConfig(steps=80), "about 3.0 MiB, and "),
+    ):
+        config = RunConfig(
+            run_name="smoke",
+            model=ModelPlan(base_file="diffusion_models:wan.safetensors"),
+            data=DataConfig(fingerprint="0" * 64),
+            train=replace(train, save_every_n_steps=20),
+        )
+        files.atomic_write_json(run / "run.json", config.to_dict())
+        assert said in disk_sentence(full)
 
 
 def test_a_full_disk_names_the_folder_as_comfyui_calls_it_and_nothing_above(tmp_path: Path) -> None:

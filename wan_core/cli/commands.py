@@ -24,7 +24,7 @@ from .check import add_check_command
 from .files import add_file_commands
 from .maxdiffusion import add_tfrecord_commands
 from .migrate import add_import_command
-from .output import Command, disk_sentence, emitter, failed, private_stdout, quieten_libraries
+from .output import Command, emitter, failed, private_stdout, quieten_libraries
 from .progress import terminal_emitter
 from .runs import add_run_commands
 
@@ -52,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     except WanTrainerError as error:
         return failed(emit, str(error), type(error).__name__, error.exit_code)
     except OSError as error:
+        from .full_disk import disk_sentence  # reads runs, so it imports what trains them
+
         return failed(emit, disk_sentence(error), "OSError", ExitCode.BAD_INPUT)
     except Exception as error:
         if host_memory_ran_out(error):

@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,13 +15,12 @@ from typing import Any, BinaryIO
 
 from ..errors import ExitCode
 from ..events import Emit, Event, Failed, to_line
-from ..files import DISK_FULL, FileError, Roots, open_append, size_text
+from ..files import FileError, Roots, open_append
 from ..run_lines import RunLines
 from ..words import logger, plain
 
 __all__ = [
     "Command",
-    "disk_sentence",
     "done",
     "emitter",
     "failed",
@@ -103,63 +101,6 @@ def failed(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
     print(plain(message), file=sys.stderr)
     emit(Failed(message=message, kind=kind, exit_code=int(code)))
     return int(code)
-
-
-_MAKES_ROOM = (
-    "What helps most, in this order: delete runs that are no longer needed, in the tab Training runs; delete cached "
-    "clips that no unfinished run needs: python -m wan_core cache trim; take other files off that drive. Saved steps "
-    "are kept; press Run again to resume."
-)
-
-
-def disk_sentence(error: OSError) -> str:
-    """Returns an error of the file system in one sentence, without the path of this machine above the folder.
-
-    Of a full disk it says what the last saved step of the run takes, where there is one.
-    """
-    path = Path(error.filename or "")
-    name = f" ({path.name})" if path.name else ""
-    if error.errno in DISK_FULL and path.name:
-        with contextlib.suppress(OSError):
-            return _full_sentence(path)
-    return f"{error.strerror or error}{name}. Check the disk and folder."
-
-
-def _full_sentence(path: Path) -> str:
-    drive, folder, free = _drive_of(path.parent), _shown(path.parent), size_text(shutil.disk_usage(path.parent).free)
-    if need := _bytes_of_a_save(path):
-        return (
-            f"The drive {drive}, which holds folder {folder}, has too little room: the next save needs about "
-            f"{size_text(need)}, and {free} are free. Make room on it. {_MAKES_ROOM}"
-        )
-    return (
-        f"The drive {drive}, which holds folder {folder}, is too full to write {path.name}: {free} are free. Make room "
-        f"on it. {_MAKES_ROOM}"
-    )
-
-
-def _shown(folder: Path) -> str:
-    """Returns a folder as it is called in ComfyUI: from the folder that holds wan_trainer on, else its name."""
-    parts = folder.parts
-    if "wan_trainer" not in parts:
-        return folder.name
-    ours = len(parts) - 1 - parts[::-1].index("wan_trainer")
-    return "/".join(part for part in parts[max(ours - 1, 0) :] if part != folder.anchor)
-
-
-def _drive_of(folder: Path) -> str:
-    """Returns where the drive of a folder is mounted, as C:\\ or /: what there is of its path beside the folder."""
-    folder = folder.resolve()
-    return str(next((place for place in (folder, *folder.parents) if os.path.ismount(place)), folder.anchor))
-
-
-def _bytes_of_a_save(path: Path) -> int:
-    """Returns what the newest saved step of the run takes in whose folder `path` is; 0 where none is known."""
-    run = next((folder for folder in path.parents[:3] if (folder / "saves").is_dir()), path)
-    with contextlib.suppress(OSError):
-        newest = max((run / "saves").glob("step-*[0-9]"), key=lambda save: (len(save.name), save.name), default=None)
-        return sum(file.lstat().st_size for file in newest.iterdir()) if newest else 0
-    return 0
 
 
 def quieten_libraries() -> None:

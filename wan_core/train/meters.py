@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from ..cache import CacheSet
-from ..placement import StepShape
+from ..placement import StepShape, card_bytes
 
 __all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step"]
 
 MemoryReading = dict[str, dict[str, int | None]]
-"""device -> bytes `now`, `peak`, `reserved`, `predicted`; None where nothing is known"""
+"""device -> bytes `now`, `peak`, `reserved`, `predicted`, and `total`: what it has; None where nothing is known"""
 
 
 class DeviceMeters:
@@ -26,6 +26,7 @@ class DeviceMeters:
         """`predicted`: peak of a step by device name. The host counts only where nothing else computes."""
         self._devices = _computing(devices)
         self._predicted = predicted or {}
+        self._total = {str(device): card_bytes(device) for device in self._devices}
         self._highest: dict[str, dict[str, int | None]] = {}
 
     @property
@@ -44,7 +45,8 @@ class DeviceMeters:
             before = self._highest.get(name, {})
             highest = {key: _larger(before.get(key), values[key]) for key in ("peak", "reserved")}
             self._highest[name] = highest
-            found[name] = {"now": values["now"], **highest, "predicted": self._predicted.get(name)}
+            plan = {"predicted": self._predicted.get(name), "total": self._total[name]}
+            found[name] = {"now": values["now"], **highest, **plan}
         return found
 
     def end_phase(self) -> MemoryReading:
@@ -66,7 +68,7 @@ def _larger(one: int | None, other: int | None) -> int | None:
 def added_up(readings: Iterable[MemoryReading]) -> MemoryReading:
     """Returns the readings of several processes as one.
 
-    What they hold on one device adds up, so its peak is at most the sum of theirs.
+    What they hold on one device adds up, so its peak is at most the sum of theirs. What the device has does not.
     """
     total: MemoryReading = {}
     for reading in readings:
@@ -74,7 +76,7 @@ def added_up(readings: Iterable[MemoryReading]) -> MemoryReading:
             known = total.setdefault(device, dict.fromkeys(values))
             for key, value in values.items():
                 if value is not None:
-                    known[key] = (known[key] or 0) + value
+                    known[key] = value if key == "total" else (known[key] or 0) + value
     return total
 
 

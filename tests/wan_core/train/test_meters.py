@@ -168,6 +168,7 @@ class Cards:
         monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak[str(device)])
         monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: self.peak[str(device)] + 1)
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self._reset)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(total_memory=100))
 
     def use(self, *most: int) -> None:
         for name, value in zip(self.peak, most, strict=True):
@@ -190,8 +191,8 @@ def test_each_device_of_a_split_model_has_its_own_numbers_and_each_phase_its_own
     assert peaks(meters.end_phase()) == [90, 80], "loading"
     cards.use(50, 70)
     assert meters.read() == {
-        "cuda:0": {"now": 5, "peak": 50, "reserved": 51, "predicted": 60},
-        "cuda:1": {"now": 7, "peak": 70, "reserved": 71, "predicted": None},
+        "cuda:0": {"now": 5, "peak": 50, "reserved": 51, "predicted": 60, "total": 100},
+        "cuda:1": {"now": 7, "peak": 70, "reserved": 71, "predicted": None, "total": 100},
     }
     meters.end_phase()
     cards.use(99, 20)
@@ -202,7 +203,7 @@ def test_each_device_of_a_split_model_has_its_own_numbers_and_each_phase_its_own
 
 def test_copies_on_two_devices_stand_side_by_side_and_on_one_device_add_up() -> None:
     def reading(device: str, now: int | None, predicted: int | None = None) -> dict[str, dict[str, int | None]]:
-        return {device: {"now": now, "peak": now, "predicted": predicted}}
+        return {device: {"now": now, "peak": now, "predicted": predicted, "total": 20}}
 
     assert added_up([reading("cuda:0", 3, 9), reading("cuda:1", 4, 9)]) == {
         **reading("cuda:0", 3, 9),

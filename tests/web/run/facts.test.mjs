@@ -99,6 +99,16 @@ test("memory bars have one scale, and unknown parts are absent", () => {
   assert.deepEqual(memoryBars(undefined), []);
 });
 
+test("a memory bar is a share of what the card has, where a run says that", () => {
+  const small = { now: null, peak: 4 * GIB, predicted: 6 * GIB, total: 8 * GIB };
+  const large = { now: null, peak: 4 * GIB, predicted: null, total: 16 * GIB };
+  const [first, second] = memoryBars({ "cuda:0": small, "cuda:1": large });
+  assert.deepEqual([first.peak, first.predicted, second.peak], [0.5, 0.75, 0.25]);
+  assert.equal(first.text, "4.0 GiB peak · 6.0 GiB predicted · of 8.0 GiB");
+  const [beyond] = memoryBars({ "cuda:0": { ...small, predicted: 10 * GIB } });
+  assert.deepEqual([beyond.peak, beyond.predicted], [0.4, 1]);
+});
+
 test("two devices are two bars", () => {
   const memory = { now: null, peak: GIB, predicted: GIB };
   assert.deepEqual(

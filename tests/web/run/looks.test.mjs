@@ -3,7 +3,12 @@ import { test } from "node:test";
 
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 import { loaderText, lookOf, updateText } from "../../../web/js/lib/run/looks.mjs";
-import { cardText, deletedText, loraNames } from "../../../web/js/lib/tab/run_card.mjs";
+import {
+  cardText,
+  deletedText,
+  loraNames,
+  questionText,
+} from "../../../web/js/lib/tab/run_card.mjs";
 
 const updates = {
   "low blocks.0": 0.1,
@@ -72,10 +77,24 @@ test("the card of a run says that its newest evaluation gave no number", () => {
 
 test("who deleted a run is told what is left of it", () => {
   const gone = "Deleted “cat”. Its saved steps are gone, so Run on its graph begins at step 0;";
-  assert.ok(deletedText("cat", []).startsWith(gone));
-  assert.ok(deletedText("cat", []).endsWith("are still there."));
+  assert.ok(deletedText("cat", { kept: [] }).startsWith(gone));
+  assert.ok(deletedText("cat", { kept: [], freed: 0 }).endsWith("are still there."));
   assert.match(
-    deletedText("cat", ["a.txt", "b"]),
-    /still there\. Files of your own stay in its folder: a\.txt, b\.$/,
+    deletedText("cat", { kept: ["a.txt", "b"], freed: 3 << 20 }),
+    /still there\. 3 MiB are free again\. Files of your own stay in its folder: a\.txt, b\.$/,
+  );
+});
+
+test("who deletes a run is asked with the names that stay and the room it frees", () => {
+  const asked = "Delete the run “cat” with its saved steps and previews?";
+  assert.ok(questionText("cat", [], null).startsWith(asked));
+  assert.ok(questionText("cat", [], null).endsWith("files of your own stay."));
+  assert.match(
+    questionText("cat", ["w/cat.safetensors", "w/cat_000010.safetensors"], 2 ** 31),
+    /Its LoRAs in the loader lists: w\/cat\.safetensors, w\/cat_000010\.safetensors\. Deleting it frees 2\.0 GiB\.$/,
+  );
+  assert.match(
+    questionText("cat", ["a", "b", "c", "d", "e"], null),
+    /lists: a, b, c and 2 more\.$/,
   );
 });

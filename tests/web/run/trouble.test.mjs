@@ -34,6 +34,28 @@ test("it says how far it came, what is kept, and where Retry goes on", () => {
   assert.equal(never.sentence, "It did not say why; its log may.");
 });
 
+test("who ended it himself just tries again, and memory is named only where it ends again", () => {
+  const killed =
+    "The training process was killed from outside; why is not known. If you or another program ended it, nothing has to change. If it ends again by itself, what helps most, in this order: close other programs; fewer num_frames (begins a new run). Saved steps are kept; press Run again to resume.";
+  const names = ["w/cat.safetensors", "w/cat_000010.safetensors"];
+  const told = troubleOf({ ...failed, reason: killed, lora_names: names });
+  assert.match(
+    told.sentence,
+    /nothing has to change\. To try again, press “Retry from step 10”\.$/,
+  );
+  assert.match(
+    told.remedies[0].lead,
+    /^If it ends again by itself, .* press “Retry from step 10”:$/,
+  );
+  assert.deepEqual(told.remedies[0].helps, ["close other programs"]);
+  assert.deepEqual(told.remedies[1].helps, ["fewer num_frames"]);
+  assert.equal(
+    told.last,
+    START_FROM.replace("choose it", "choose w/cat_000010.safetensors"),
+    "the file is named",
+  );
+});
+
 test("what the headline and the buttons say is not said again, and remedies are a list", () => {
   const full =
     "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: batch_size 1 instead of 4, with more gradient_accumulation_steps (begins a new run); a rank below 64 (begins a new run). Saved steps are kept.";
@@ -131,7 +153,10 @@ test("a server that does not answer is trouble too, of which nobody can show a l
     told.sentence,
     /^If ComfyUI ended, training ended with it\. .* looks again by itself every few seconds/,
   );
-  assert.match(told.last, /^If it ended, start ComfyUI again and press Run: .* last saved step\.$/);
+  assert.match(
+    told.last,
+    /^If it ended, start ComfyUI again and press Run: .* last saved step; other settings begin a new run\.$/,
+  );
   assert.equal(told.retry, "Check now");
   assert.ok(told.gone);
   assert.equal(troubleOf(null, { gone: 0 }).headline, "ComfyUI does not answer.");

@@ -4,7 +4,7 @@
 import { t } from "./words.mjs";
 
 /**
- * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null }} Memory
+ * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null, total?: number | null }} Memory
  * @typedef {{ id: string, state: string, step: number, steps: number, reached?: number | null, reason?: string, updated?: number,
  *   loss?: number | null, eval_loss?: number | null, eval_step?: number | null, eval_held_out?: boolean | null, eval_expert?: string,
  *   eval_best?: number | null, eval_best_step?: number | null,
@@ -70,6 +70,11 @@ export class Routes {
   /** The end of its log. @param {string} run @returns {Promise<string>} */
   async log(run) {
     return String((await this.get(`${place(run)}/log`)).text ?? "");
+  }
+
+  /** What deleting the run frees. @param {string} run @returns {Promise<number | null>} */
+  async bytes(run) {
+    return (await this.get(`${place(run)}/bytes`)).bytes ?? null;
   }
 
   /** @param {string} run @returns {Promise<any>} */

@@ -171,20 +171,24 @@ export function memoryOf(history, summary) {
 }
 
 /**
- * A bar per device, all on one scale: what is used now, the highest so far, and what was predicted.
+ * A bar per device: what is used now, the highest so far, and what was predicted, as shares of what it has; all on one
+ * scale where runs of earlier versions did not say that.
  * @param {Summary["memory"]} memory
  * @returns {MemoryBar[]}
  */
 export function memoryBars(memory) {
   const devices = Object.entries(memory ?? {}).filter(([, bytes]) => highest(bytes) > 0);
   const most = Math.max(...devices.map(([, bytes]) => highest(bytes)));
+  const scaled = devices.every(([, bytes]) => known(bytes.total) && bytes.total > 0);
   return devices.map(([device, bytes]) => {
+    const whole = scaled ? Math.max(bytes.total ?? 0, highest(bytes)) : most * 1.05;
     const share = (/** @type {number | null | undefined} */ value) =>
-      known(value) ? value / (most * 1.05) : null;
+      known(value) ? value / whole : null;
     const words = [
       known(bytes.now) ? t("{size} now", { size: gib(bytes.now) }) : "",
       known(bytes.peak) ? t("{size} peak", { size: gib(bytes.peak) }) : "",
       known(bytes.predicted) ? t("{size} predicted", { size: gib(bytes.predicted) }) : "",
+      scaled ? t("of {size}", { size: gib(bytes.total) }) : "",
     ];
     const text = words.filter(Boolean).join(" · ");
     return {

@@ -37,7 +37,7 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
-      "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room ({reason}). If you or another program ended it, nothing has to change; if it ends again by itself, memory is the likely reason.",
+      "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room ({reason}). If you or another program ended it, nothing has to change.",
       v,
     ),
   (v) =>
@@ -48,6 +48,11 @@ export const SENTENCES = [
   (v) =>
     t(
       "The drive {drive}, which holds folder {folder}, has too little room: the next save needs about {need}, and {free} are free. Make room on it.",
+      v,
+    ),
+  (v) =>
+    t(
+      "The drive {drive}, which holds folder {folder}, has too little room: the next save needs about {need}, all {left} to come {all}, and {free} are free. Make room on it.",
       v,
     ),
   (v) => t("delete runs that are no longer needed, in the tab Training runs", v),

@@ -6,15 +6,15 @@
 
 import { inOneText, t } from "../page/words.mjs";
 
-/** @typedef {{ what: string, helps: string[], closing: string }} Apart */
+/** @typedef {{ what: string, helps: string[], ifAgain: boolean, closing: string }} Apart `ifAgain`: nothing need be done the first time */
 
 const PARTS =
-  /^(.*?)(?: What helps most, in this order: (.*?)\.)?(?: (Saved steps are kept\.|Saved steps are kept; (?:press Run|queue) again to resume\.|(?:Press Run|Queue) again to resume\.))?$/s;
+  /^(.*?)(?: (W|If it ends again by itself, w)hat helps most, in this order: (.*?)\.)?(?: (Saved steps are kept\.|Saved steps are kept; (?:press Run|queue) again to resume\.|(?:Press Run|Queue) again to resume\.))?$/s;
 
 /** @param {string} text as the server said it @returns {Apart} */
 export function apart(text) {
-  const [, what = text, helps = "", closing = ""] = PARTS.exec(text) ?? [];
-  return { what, helps: helps ? helps.split("; ") : [], closing };
+  const [, what = text, when = "", helps = "", closing = ""] = PARTS.exec(text) ?? [];
+  return { what, helps: helps ? helps.split("; ") : [], ifAgain: when.startsWith("If"), closing };
 }
 
 /**
@@ -22,13 +22,19 @@ export function apart(text) {
  * @param {Apart} parts
  * @param {(text: string) => string} told one of them, in the language of the page
  */
-export function together({ what, helps, closing }, told) {
-  const helping = helps.map(told).join("; ");
+export function together({ what, helps, ifAgain, closing }, told) {
   return inOneText([
     told(what),
-    helping && t("What helps most, in this order: {helps}.", { helps: helping }),
+    helps.length ? helpingText(helps.map(told).join("; "), ifAgain) : "",
     closingText(closing),
   ]);
+}
+
+/** @param {string} helps @param {boolean} ifAgain */
+function helpingText(helps, ifAgain) {
+  return ifAgain
+    ? t("If it ends again by itself, what helps most, in this order: {helps}.", { helps })
+    : t("What helps most, in this order: {helps}.", { helps });
 }
 
 /** @param {string} closing */

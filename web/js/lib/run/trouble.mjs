@@ -25,8 +25,8 @@ export function stepOf(run) {
 }
 
 /**
- * @param {{ state: string, step: number, steps: number, reached?: number | null, reason?: string, live?: boolean } | null} run a
- *   summary of it; its step is the last that was saved
+ * @param {{ state: string, step: number, steps: number, reached?: number | null, reason?: string, live?: boolean,
+ *   lora_names?: string[] } | null} run a summary of it; its step is the last that was saved
  * @param {{ reached?: number | null, said?: string, gone?: number | null, isListed?: boolean }} also the newest step of its file, where that was
  *   read since; what the queue said when it broke; where ComfyUI does not answer, the last step that is known to be saved, or 0; whether
  *   it stands in a list, where its graph need not be the one that is open
@@ -39,10 +39,11 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
   const reason = said || run?.reason || "";
   const good = GOOD.exec(reason);
   const saved = good ? Number(good[1] ?? 0) : (run?.step ?? 0);
-  const { what, helps } = apart(reason.replace(GOOD, "").replace("  ", " "));
+  const { what, helps, ifAgain } = apart(reason.replace(GOOD, "").replace("  ", " "));
   const anew = helps.filter((one) => ANEW.test(one));
   const same = helps.filter((one) => !ANEW.test(one));
   const again = anew.length && !same.length ? { retry: "", hint: "" } : retry(saved);
+  const tryAgain = t("To try again, press “{button}”.", { button: again.retry });
   return {
     headline: headline(
       run,
@@ -50,10 +51,15 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
       saved,
       good !== null,
     ),
-    sentence: told(what) || t("It did not say why; its log may."),
+    sentence: inOneText([told(what) || t("It did not say why; its log may."), ifAgain && tryAgain]),
     remedies: [
       {
-        lead: t("What helps, best first; then press “{button}”:", { button: again.retry }),
+        lead: ifAgain
+          ? t(
+              "If it ends again by itself, memory is the likely reason. What helps then, best first; after it press “{button}”:",
+              { button: again.retry },
+            )
+          : t("What helps, best first; then press “{button}”:", { button: again.retry }),
         helps: same.map(told),
       },
       {
@@ -62,8 +68,8 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
       },
     ].filter((one) => one.helps.length),
     last: inOneText([
-      !helps.length && t("To try again, press “{button}”.", { button: again.retry }),
-      saved && anew.length ? startFrom(saved) : "",
+      !helps.length && tryAgain,
+      saved && anew.length ? startFrom(saved, run?.lora_names ?? []) : "",
     ]),
     ...again,
   };
@@ -84,8 +90,15 @@ function anewText(isListed, isSecond) {
     : t("What helps, best first; then press Run, which begins a new run at step 0:");
 }
 
-/** What a new run can take over. @param {number} saved */
-function startFrom(saved) {
+/** What a new run can take over. @param {number} saved @param {string[]} names the run's LoRAs as lists spell them */
+function startFrom(saved, names) {
+  const end = `_${String(saved).padStart(6, "0")}.safetensors`;
+  const name = names.find((one) => one.endsWith(end)); // of a pair the high-noise one, which brings the other
+  if (name)
+    return t(
+      "A new run can begin with the LoRA of saved step {step}: choose {name} in start_from_lora of Train Wan LoRA, at the same rank or a higher one.",
+      { step: saved, name },
+    );
   return t(
     "A new run can begin with the LoRA of saved step {step}: choose it in start_from_lora of Train Wan LoRA, at the same rank or a higher one.",
     { step: saved },
@@ -103,7 +116,7 @@ function unanswered(saved) {
       "If ComfyUI ended, training ended with it. If only the connection broke, training goes on. This panel looks again by itself every few seconds; until then it shows what was last known.",
     ),
     last: t(
-      "If it ended, start ComfyUI again and press Run: training goes on after the last saved step.",
+      "If it ended, start ComfyUI again and press Run: with nothing changed, training goes on after the last saved step; other settings begin a new run.",
     ),
     retry: t("Check now"),
     hint: t("Ask ComfyUI now whether it is there."),

@@ -5,7 +5,7 @@ import { list, text } from "../cards/lists.mjs";
 import { button, element, enable, fill, mark, toggle, write, writeName } from "../page/dom.mjs";
 import { inOneText, t } from "../page/words.mjs";
 import { TroubleBox } from "../panel/trouble_box.mjs";
-import { ago, clock, known, short } from "../run/format.mjs";
+import { ago, clock, gib, known, short } from "../run/format.mjs";
 import { expertName, stateName } from "../run/names.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { stepOf } from "../run/trouble.mjs";
@@ -14,10 +14,11 @@ import { stepOf } from "../run/trouble.mjs";
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {{ open: (run: string) => void, resume: (run: string) => void, copy: (name: string) => void,
  *   use: (run: string) => void, remove: (run: string) => void, close: () => void,
- *   log: (run: string) => Promise<string>, say: (text: string) => void, take: (text: string) => Promise<void>,
+ *   bytes: (run: string) => Promise<number | null>, log: (run: string) => Promise<string>, say: (text: string) => void, take: (text: string) => Promise<void>,
  *   clips: (run: string) => import("./run_clips.mjs").RunClips }} Actions
  */
 
+const MOST_NAMES = 3;
 /** The LoRA of a saved step, which is named after it. */
 const OF_A_STEP = /_\d{6}\.safetensors$/;
 
@@ -45,16 +46,39 @@ export function cardText(run, now) {
 /**
  * What is left of a run that was deleted.
  * @param {string} run
- * @param {unknown} kept names of what its folder still holds
+ * @param {{ kept?: unknown, freed?: number }} answer names of what its folder still holds, and the bytes that are free again
  */
-export function deletedText(run, kept) {
+export function deletedText(run, { kept, freed }) {
   const own = list(kept).map(text).filter(Boolean);
   return inOneText([
     t(
       "Deleted “{run}”. Its saved steps are gone, so Run on its graph begins at step 0; its LoRAs in the loader lists and the cached clips are still there.",
       { run },
     ),
+    freed ? t("{size} are free again.", { size: gib(freed) }) : "",
     own.length && t("Files of your own stay in its folder: {names}.", { names: own.join(", ") }),
+  ]);
+}
+
+/**
+ * What is asked before a run is deleted.
+ * @param {string} run
+ * @param {string[]} loras of it, as loader lists spell them
+ * @param {number | null} bytes that would be free; null while nobody knows
+ */
+export function questionText(run, loras, bytes) {
+  const names = loras.slice(0, MOST_NAMES).join(", ");
+  const count = loras.length - MOST_NAMES;
+  return inOneText([
+    t(
+      "Delete the run “{run}” with its saved steps and previews? It cannot be brought back. Cached clips, LoRAs already in the loader lists and files of your own stay.",
+      { run },
+    ),
+    names &&
+      t("Its LoRAs in the loader lists: {names}.", {
+        names: count > 0 ? t("{names} and {count} more", { names, count }) : names,
+      }),
+    bytes ? t("Deleting it frees {size}.", { size: gib(bytes) }) : "",
   ]);
 }
 
@@ -171,18 +195,13 @@ export class RunCard {
     const no = button(t("Keep it"), t("Delete nothing"), () => this.answered(false));
     const yes = button(t("Delete"), t("Delete {run} for good", run), () => this.answered(true));
     yes.classList.add("wan-for-good");
-    const words = t(
-      "Delete the run “{run}” with its saved steps and previews? It cannot be brought back. Cached clips, LoRAs already in the loader lists and files of your own stay.",
-      run,
-    );
+    const words = element("p");
+    const say = (/** @type {number | null} */ bytes) =>
+      write(words, questionText(this.id, this.run?.lora_names ?? [], bytes));
+    say(null);
+    this.actions.bytes(this.id).then(say, () => {}); // a size that cannot be read is left out
     const label = t("Delete {run}?", run);
-    const box = element(
-      "div",
-      { role: "alertdialog", "aria-label": label },
-      element("p", {}, words),
-      no,
-      yes,
-    );
+    const box = element("div", { role: "alertdialog", "aria-label": label }, words, no, yes);
     box.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation();

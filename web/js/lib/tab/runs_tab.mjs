@@ -238,10 +238,11 @@ export class RunsTab {
         return t("Step {step} is the run's LoRA now.", { step });
       }),
       remove: work(async (id) => {
-        const { kept } = await this.routes.remove(id);
+        const answer = await this.routes.remove(id);
         this.refresh();
-        return deletedText(id, kept);
+        return deletedText(id, answer);
       }),
+      bytes: (id) => this.routes.bytes(id),
       log: (id) => this.routes.log(id),
       say: (text) => this.say(text),
       take: (text) => this.page.copy(text),

@@ -67,7 +67,10 @@ export function deletedText(run, { kept, freed }) {
  * @param {number | null} bytes that would be free; null while nobody knows
  */
 export function questionText(run, loras, bytes) {
-  const names = loras.slice(0, MOST_NAMES).join(", ");
+  const names = loras
+    .slice(0, MOST_NAMES)
+    .map((name) => name.replace(/\.safetensors$/, ""))
+    .join(", ");
   const count = loras.length - MOST_NAMES;
   return inOneText([
     t(

@@ -19,6 +19,7 @@ from ..bridge.scans import SCANS
 from ..bridge.second_ids import TakenIds
 from ..engine.live_runs import LIVE
 from .answers import Doors
+from .cached_clips import CacheRoutes
 from .handlers import RunRoutes
 from .plan import Planner
 from .scans import ScanRoutes
@@ -42,8 +43,9 @@ def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) ->
     standing = Standing(ahead, folders.runs_folder, folders.publish_folder, LIVE)
     planner = Planner(ahead.job, ahead.mark, standing.answer)
     routes = RunRoutes(folders.runs_folder, folders.publish_folder, _known_hosts, LIVE, taken.by_pack, planner)
-    scans = ScanRoutes(Doors(_known_hosts), SCANS)
-    for method, path, handler in (*routes.table(), *scans.table()):
+    doors = Doors(_known_hosts)
+    cached = CacheRoutes(doors, folders.cache, folders.runs_folder)
+    for method, path, handler in (*routes.table(), *ScanRoutes(doors, SCANS).table(), *cached.table()):
         getattr(server.routes, method.lower())(path)(handler)
     server.app.on_startup.append(taken.tell)  # the server starts when every pack is loaded
     setattr(server, _MARK, routes)

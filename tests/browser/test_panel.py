@@ -438,6 +438,24 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(canvas
     card.get_by_role("button", name="Delete …").click()
     card.get_by_role("alertdialog").get_by_role("button", name="Delete", exact=True).click()
     canvas.page.wait_for_function("() => document.querySelectorAll('.wan-run-name').length === 3")
+
+    room = {"bytes": 3 << 30, "spare": 2 << 30, "freed": 2 << 30}
+    asked: list[Any] = []
+
+    def cache(route: Any) -> None:
+        if route.request.method == "POST":
+            asked.append(route.request.post_data_json)
+        route.fulfill(json=room)
+
+    canvas.page.route(re.compile(r"/wan_trainer/cache"), cache)
+    canvas.page.get_by_role("button", name="Cached clips …").click()
+    cached = canvas.page.get_by_role("alertdialog", name="Cached clips")
+    shows(cached, "take 3.0 GiB, and no unfinished run needs 2.0 GiB of that. Delete these?")
+    canvas.screenshot("tab-cached")
+    assert serious(canvas, ".wan-cached") == []
+    cached.get_by_role("button", name="Delete", exact=True).click()
+    shows(canvas.page.locator(".wan-said"), "2.0 GiB are free again.")
+    assert asked == [{"confirm": True}]
     assert [(path, body) for path, _, body in runs.posted] == [("halfway/delete", {"confirm": "halfway"})]
     assert canvas.our_problems == []
 

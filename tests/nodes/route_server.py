@@ -18,6 +18,7 @@ import torch
 from aiohttp import web
 from safetensors.torch import save
 
+from wan_core.cache import LatentCache
 from wan_core.events import CheckpointSaved, Evaluated, SampleReady, StepDone
 from wan_core.files import atomic_write_json
 from wan_core.load import ModelPlan
@@ -129,7 +130,10 @@ def serve(pack_nodes: dict[str, Any], runs: Path, loras: Path, clips: Path | Non
     app = web.Application()
     doors = our_module(pack_nodes, "routes.answers").Doors(lambda: server.hosts)
     scans = our_module(pack_nodes, "routes.scans").ScanRoutes(doors, SimpleNamespace(get=known.get))
-    for method, path, handler in (*routes.table(), *scans.table()):
+    cached = our_module(pack_nodes, "routes.cached_clips").CacheRoutes(
+        doors, lambda: LatentCache(runs / "_cache"), lambda: runs
+    )
+    for method, path, handler in (*routes.table(), *scans.table(), *cached.table()):
         getattr(app.router, f"add_{method.lower()}")(path, handler)  # as ComfyUI registers: GET answers HEAD too
     loop = asyncio.new_event_loop()
     runner = web.AppRunner(app)

@@ -18,6 +18,7 @@ from comfy_server import PACK_NAME, ComfyServer
 from route_server import CLIP, RouteServer, Worker, loose, our_module, serve, step_done, write_run
 from safetensors.torch import save
 
+from wan_core.cache import LatentCache
 from wan_core.events import Evaluated, Marked, to_line
 from wan_core.files import atomic_write_json, locked
 from wan_core.metrics import JsonlSink
@@ -527,3 +528,18 @@ def test_a_long_run_is_told_condensed_to_who_asks_and_deleted_with_what_was_kept
     assert kept.is_file()
     assert routes.post("/runs/cat/delete", {"confirm": "cat"}).status == 200
     assert not kept.exists()
+
+
+def test_cached_clips_that_no_unfinished_run_needs_go_where_that_is_confirmed(routes: RouteServer) -> None:
+    cache = LatentCache(routes.runs / "_cache")
+    assert routes.get("/cache").data == {"version": 1, "bytes": 0, "spare": 0}
+    of_the_run = read_run(routes.runs / "cat").data.fingerprint
+    for key in (of_the_run, "a" * 64):
+        cache.write_latent(key, torch.zeros(16, 1, 2, 2))
+        os.utime(cache.loose_path("latent", key), (1, 1))
+    each = cache.loose_path("latent", of_the_run).stat().st_size
+    assert routes.get("/cache").data == {"version": 1, "bytes": 2 * each, "spare": each}
+    assert routes.post("/cache/trim", {"confirm": "yes"}).status == 400
+    assert cache.has("latent", "a" * 64)
+    assert routes.post("/cache/trim", {"confirm": True}).data == {"version": 1, "bytes": each, "freed": each}
+    assert [LatentCache(cache.root).has("latent", key) for key in (of_the_run, "a" * 64)] == [True, False]

@@ -52,6 +52,7 @@ ROUTES = {
     "/runs/dog/use": b'{"step": 4}',
     "/plan": b"{}",
     "/import": b'{"files": {"a.toml": "x = 1"}}',
+    "/cache/trim": b'{"confirm": true}',
     f"/scans/{SCAN}/undo": b'{"change": 1}',
     f"/scans/{SCAN}/replace": b'{"find": "red", "by": "blue", "captions": 1, "places": 1}',
     f"/scans/{SCAN}/caption": b'{"clip": 0, "before": "a red cat", "text": "a black cat"}',
@@ -62,7 +63,9 @@ def test_there_are_twelve_strangers_and_they_try_every_route_that_changes(
     routes: RouteServer, pack_nodes: dict[str, Any]
 ) -> None:
     package = our_module(pack_nodes, "routes")
-    tables = package.RunRoutes(None, None, None, None).table() + package.ScanRoutes(package.Doors(None), None).table()
+    doors = package.Doors(None)
+    tables = package.RunRoutes(None, None, None, None).table() + package.ScanRoutes(doors, None).table()
+    tables += package.CacheRoutes(doors, None, None).table()
     posts = {path.rpartition("/")[2] for method, path, _ in tables if method == "POST"}
     assert posts == {path.rpartition("/")[2] for path in ROUTES}
     assert len(STRANGERS) == 12
@@ -101,7 +104,7 @@ def test_our_own_page_changes_things(
     statuses = [
         routes.ask("POST", f"/wan_trainer{path}", headers, body).status for path, body in reversed(ROUTES.items())
     ]
-    assert statuses == [200, 200, 200, 200, 200, 200, 202, 200, 202, 202, 202, 202]
+    assert statuses == [200, 200, 200, 200, 200, 200, 200, 202, 200, 202, 202, 202, 202]
     assert sorted(worker.heard) == ["profile", "sample", "save", "stop"]
     assert not (routes.runs / "dog").exists()
     assert opened == [routes.runs / "dog"]

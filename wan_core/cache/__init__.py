@@ -20,7 +20,7 @@ from .packing import clean_leftovers, pack_entries
 from .pictures import picture_path, read_picture, write_picture
 from .shows_nothing import nothing_shown_reason
 from .synthetic import SyntheticConfig, synthetic_mark, synthetic_note, synthetic_set
-from .upkeep import check_entries, removals_seen, stats_of, trim
+from .upkeep import check_entries, removals_seen, room_of, stats_of, trim, young_sets
 
 __all__ = [
     "BUCKET_SAMPLINGS",
@@ -49,6 +49,7 @@ __all__ = [
     "plan_encoding",
     "read_picture",
     "removals_seen",
+    "room_of",
     "stack_texts",
     "stats_of",
     "synthetic_mark",
@@ -58,4 +59,5 @@ __all__ = [
     "text_key",
     "trim",
     "write_picture",
+    "young_sets",
 ]

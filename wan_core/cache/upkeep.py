@@ -20,9 +20,11 @@ from .packing import clean_leftovers, drop_from_packs, loose_entries, pack_entri
 __all__ = [
     "check_entries",
     "removals_seen",
+    "room_of",
     "stats_of",
     "tidy",
     "trim",
+    "young_sets",
 ]
 
 
@@ -54,6 +56,15 @@ class CheckReport:
     """(kind, key, why)"""
     unreadable_packs: tuple[str, ...]
     removed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRoom:
+    """The bytes of a cache's entries."""
+
+    entry_bytes: int
+    spare_bytes: int
+    """of entries that nothing needs"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,22 +143,42 @@ def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) ->
     was written itself. Entries that `keep` names, or a set that it names, are never evicted.
     """
     with upkeep_lock(cache):
-        used, kept = _last_use(cache, keep)
-        entries = list(_entries(cache, used))
-        total = sum(entry.size for entry in entries)
-        doomed: dict[str, set[str]] = {kind: set() for kind in KINDS}
-        for entry in sorted(entries, key=lambda entry: (entry.used, entry.key)):
-            if total <= limit_bytes:
-                break
-            if entry.key not in kept and not entry.young:
-                doomed[entry.kind].add(entry.key)
-                total -= entry.size
+        doomed, total = _doomed(cache, limit_bytes, keep)
         evicted = freed = 0
         for kind, keys in doomed.items():
             if keys:
                 count, size = _remove(cache, kind, keys)
                 evicted, freed = evicted + count, freed + size
     return TrimReport(evicted=evicted, freed_bytes=freed, entry_bytes=total, kept_over_limit=total > limit_bytes)
+
+
+def room_of(cache: LatentCache, *, keep: Collection[str] = ()) -> CacheRoom:
+    """Returns what the entries take, and how much of it `trim` to a limit of 0 would free."""
+    return CacheRoom(
+        entry_bytes=sum(entry.size for entry in _entries(cache)),
+        spare_bytes=sum(size for sizes in _doomed(cache, 0, keep)[0].values() for size in sizes.values()),
+    )
+
+
+def young_sets(cache: LatentCache) -> set[str]:
+    """Returns the sets written within the last hour: who queued them may be about to train on them."""
+    names = (name for name in _set_names(cache) if time.time() - _mtime(cache.root / "sets" / name) < _YOUNG_S)
+    return {Path(name).stem for name in names}
+
+
+def _doomed(cache: LatentCache, limit_bytes: int, keep: Collection[str]) -> tuple[dict[str, dict[str, int]], int]:
+    """Returns the bytes of the entries to go, by kind and key, and how many bytes stay."""
+    used, kept = _last_use(cache, keep)
+    entries = list(_entries(cache, used))
+    total = sum(entry.size for entry in entries)
+    doomed: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
+    for entry in sorted(entries, key=lambda entry: (entry.used, entry.key)):
+        if total <= limit_bytes:
+            break
+        if entry.key not in kept and not entry.young:
+            doomed[entry.kind][entry.key] = entry.size
+            total -= entry.size
+    return doomed, total
 
 
 def removals_seen(cache: LatentCache) -> int:
@@ -158,7 +189,7 @@ def removals_seen(cache: LatentCache) -> int:
     return int(1000 * (_mtime(cache.packs.folder / _MARK) + _mtime(cache.root / "doubts")))
 
 
-def _remove(cache: LatentCache, kind: str, keys: set[str]) -> tuple[int, int]:
+def _remove(cache: LatentCache, kind: str, keys: Collection[str]) -> tuple[int, int]:
     """(entries, bytes) gone, loose and packed; the caller holds the lock."""
     (cache.packs.folder / _MARK).write_text("The time of this file says when entries were last removed.\n")
     freed = drop_from_packs(cache, kind, keys) if keys else 0

@@ -16,8 +16,8 @@ __all__ = ["disk_sentence"]
 
 _MAKES_ROOM = (
     "What helps most, in this order: delete runs that are no longer needed, in the tab Training runs; delete cached "
-    "clips that no unfinished run needs: python -m wan_core cache trim; take other files off that drive. Saved steps "
-    "are kept; press Run again to resume."
+    "clips that no unfinished run needs, with “Cached clips …” in that tab; take other files off that drive. Saved "
+    "steps are kept; press Run again to resume."
 )
 
 

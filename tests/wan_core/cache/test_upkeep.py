@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -11,7 +12,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from wan_core.cache import CacheItem, CacheSet, LatentCache, check_entries, pack_entries, removals_seen, stats_of, trim
+from wan_core.cache import (
+    CacheItem,
+    CacheSet,
+    LatentCache,
+    check_entries,
+    pack_entries,
+    removals_seen,
+    room_of,
+    stats_of,
+    trim,
+    young_sets,
+)
 from wan_core.cli.commands import _parser
 from wan_core.errors import ConfigError
 from wan_core.run.config import RunStatus, cache_names_in_use, write_status
@@ -81,6 +93,21 @@ def test_what_was_used_longest_ago_goes_first(cache, packed):
         assert float(cache.read_latent(key(number)).flatten()[0]) == number
     assert cache.has("text", EMPTY)
     assert len(list((cache.root / "sets").iterdir())) == 2
+
+
+def test_the_room_that_nothing_needs_is_what_trimming_frees(cache):
+    """Entries of a set that is named, or was written within the hour, are needed."""
+    wanted, now = write_set(cache, [0, 1, 2, 3], 100), int(time.time())
+    fresh = write_set(cache, [3, 4, 5], now - 60)
+    write_set(cache, [5, 6, 7], now - 4000)
+    assert young_sets(cache) == {fresh}
+    keep = {wanted, *young_sets(cache)}
+    room = room_of(cache, keep=keep)
+    assert room.entry_bytes == stats_of(cache).entry_bytes
+    assert room.spare_bytes == 4 * cache_entry_bytes(cache)
+    assert trim(cache, 0, keep=keep).freed_bytes == room.spare_bytes
+    assert left(cache) == [0, 1, 2, 3, 4, 5]
+    assert room_of(cache, keep=keep).spare_bytes == 0
 
 
 def test_within_the_limit_nothing_happens(cache):

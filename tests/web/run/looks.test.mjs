@@ -3,6 +3,7 @@ import { test } from "node:test";
 
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 import { loaderText, lookOf, updateText } from "../../../web/js/lib/run/looks.mjs";
+import { roomText } from "../../../web/js/lib/tab/cached_clips.mjs";
 import {
   cardText,
   deletedText,
@@ -96,5 +97,15 @@ test("who deletes a run is asked with the names that stay and the room it frees"
   assert.match(
     questionText("cat", ["a", "b", "c", "d", "e"], null),
     /lists: a, b, c and 2 more\.$/,
+  );
+});
+
+test("cached clips say what they take, and offer to delete only what nothing needs", () => {
+  assert.equal(roomText({ bytes: 0, spare: 0 }), "No clips are cached.");
+  assert.match(roomText({ bytes: 2 ** 31, spare: 0 }), /^Cached clips take 2\.0 GiB\. Unfinished/);
+  const some = roomText({ bytes: 2 ** 31, spare: 2 ** 30 });
+  assert.match(
+    some,
+    /take 2\.0 GiB, and no unfinished run needs 1\.0 GiB of that\. Delete these\?/,
   );
 });

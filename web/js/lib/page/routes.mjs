@@ -97,6 +97,16 @@ export class Routes {
     return this.post(`${place(run)}/delete`, { confirm: run });
   }
 
+  /** What cached clips take, and what of that nothing needs. @returns {Promise<{ bytes: number, spare: number }>} */
+  cached() {
+    return this.get("/wan_trainer/cache");
+  }
+
+  /** Delete the cached clips that nothing needs. @returns {Promise<{ freed: number }>} */
+  trimCache() {
+    return this.post("/wan_trainer/cache/trim", { confirm: true });
+  }
+
   /** @param {object} asked what a training is made of @returns {Promise<import("../fit/sentences.mjs").Plan>} */
   plan(asked) {
     return this.post("/wan_trainer/plan", asked);

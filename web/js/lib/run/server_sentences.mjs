@@ -56,7 +56,8 @@ export const SENTENCES = [
       v,
     ),
   (v) => t("delete runs that are no longer needed, in the tab Training runs", v),
-  (v) => t("delete cached clips that no unfinished run needs: python -m wan_core cache trim", v),
+  (v) =>
+    t("delete cached clips that no unfinished run needs, with “Cached clips …” in that tab", v),
   (v) => t("take other files off that drive", v),
   (v) => t("it held {held} GiB, and {free} were free when last seen", v),
   (v) => t("{free} were free when last seen", v),

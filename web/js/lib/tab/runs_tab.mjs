@@ -5,6 +5,7 @@ import { button, element, fill, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { counted, t } from "../page/words.mjs";
 import { told } from "../run/server_sentences.mjs";
+import { CachedClips } from "./cached_clips.mjs";
 import { Compared } from "./compared.mjs";
 import { curvesCsv, runsCsv } from "./csv.mjs";
 import { found } from "./differences.mjs";
@@ -91,6 +92,12 @@ export class RunsTab {
     this.spoken = element("div", { class: "wan-said", role: "status", "aria-live": "polite" });
     this.reading = element("div", { class: "wan-unread", role: "status", hidden: true });
     this.place = element("div", { class: "wan-opened", hidden: true });
+    this.cached = new CachedClips({
+      read: () => this.routes.cached(),
+      trim: () => this.routes.trimCache(),
+      say: (text) => this.say(text),
+      failed: (error) => this.say(message(error)),
+    });
     this.element = element(
       "div",
       { class: "wan-runs" },
@@ -106,6 +113,7 @@ export class RunsTab {
       this.reading,
       this.table.element,
       this.place,
+      this.cached.element,
     );
   }
 

@@ -1,0 +1,89 @@
+// @ts-check
+/** What cached clips take, below the list of runs, and a button that deletes those no unfinished run needs. Asks first. */
+
+import { button, element, fill } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { gib } from "../run/format.mjs";
+
+/**
+ * @typedef {{ bytes: number, spare: number }} Room
+ * @typedef {{ read: () => Promise<Room>, trim: () => Promise<{ freed: number }>, say: (text: string) => void, failed: (error: unknown) => void }} Actions
+ */
+
+/** What is asked before any are deleted; where there are none to delete, what is said instead. @param {Room} room */
+export function roomText({ bytes, spare }) {
+  if (!bytes) return t("No clips are cached.");
+  const size = gib(bytes);
+  if (!spare)
+    return t(
+      "Cached clips take {size}. Unfinished runs need all of them, or they were queued within the last hour.",
+      { size },
+    );
+  return t(
+    "Cached clips take {size}, and no unfinished run needs {spare} of that. Delete these? A later run that wants them encodes them again. Your clips, saved steps and LoRAs stay.",
+    { size, spare: gib(spare) },
+  );
+}
+
+export class CachedClips {
+  /** @param {Actions} actions */
+  constructor(actions) {
+    this.actions = actions;
+    this.open = button(
+      t("Cached clips …"),
+      t("How much room cached clips take, and to delete those no unfinished run needs"),
+      () => this.ask(),
+    );
+    this.question = element("div", { class: "wan-question" });
+    this.element = element("div", { class: "wan-cached" }, this.open, this.question);
+  }
+
+  async ask() {
+    try {
+      this.show(await this.actions.read());
+    } catch (error) {
+      this.actions.failed(error);
+    }
+  }
+
+  /** @param {Room} room */
+  show(room) {
+    const text = roomText(room);
+    const no = button(room.spare ? t("Keep them") : t("Close"), t("Delete nothing"), () =>
+      this.close(),
+    );
+    const yes = button(t("Delete"), t("Delete the cached clips that no unfinished run needs"), () =>
+      this.trim(),
+    );
+    yes.classList.add("wan-for-good");
+    const box = element(
+      "div",
+      { role: "alertdialog", "aria-label": t("Cached clips") },
+      element("p", {}, text),
+      no,
+      ...(room.spare ? [yes] : []),
+    );
+    box.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      this.close();
+    });
+    fill(this.question, box);
+    no.focus();
+  }
+
+  close() {
+    fill(this.question);
+    this.open.focus();
+  }
+
+  async trim() {
+    this.close();
+    try {
+      const { freed } = await this.actions.trim();
+      this.actions.say(t("{size} are free again.", { size: gib(freed) }));
+    } catch (error) {
+      this.actions.failed(error);
+    }
+  }
+}

@@ -37,6 +37,10 @@ STEPS = {"steps": 200, "save_every_n_steps": 200, "preview_every_n_steps": 0}
 SMALL = {"width": 64, "height": 48, "num_frames": 9}
 HEAD = ("who", "page", "clicks", "drops", "keys", "commands", "seconds to Run", "from Run to the first step")
 MARK = "<!-- counted -->"
+TERMINAL = "<!-- terminal -->"
+
+SHOWN = 12
+"""lines of what the client prints that the page shows"""
 
 # Only what a hand does is trusted; files cannot be dropped by one here.
 COUNT = """() => {
@@ -71,11 +75,15 @@ def table() -> Iterator[list[tuple[str, ...]]]:
     yield rows
     lines = [f"| {' | '.join(row)} |" for row in (HEAD, ("---",) * len(HEAD), *rows)]
     (CACHE / "first_hour.md").write_text("\n".join(lines), encoding="utf-8")
+    write_between(MARK, lines)
+
+
+def write_between(mark: str, lines: list[str]) -> None:
+    """Put them between the two places of docs/journey.md that are marked so, where the page is to be made anew."""
     if os.environ.get("WAN_TRAINER_UPDATE"):
         page = ROOT / "docs" / "journey.md"
-        before, _, after = page.read_text(encoding="utf-8").split(MARK)
-        text = "\n".join(["", "", *lines, "", ""])
-        page.write_text(MARK.join([before, text, after]), encoding="utf-8")
+        before, _, after = page.read_text(encoding="utf-8").split(mark)
+        page.write_text(mark.join([before, "\n".join(["", "", *lines, "", ""]), after]), encoding="utf-8")
 
 
 class Way:
@@ -104,11 +112,13 @@ class Way:
         counted = [str(hands[name]) for name in ("clicks", "drops", "keys")]
         return (who, frontend, *counted, "0", f"{self.pressed - self.begun:.1f}", f"{self.stepped - self.pressed:.1f}")
 
-    def end(self) -> None:
-        self.canvas.server.interrupt()
-        self.canvas.page.wait_for_function(
-            "() => fetch('/queue').then(r => r.json()).then(q => !q.queue_running.length)", timeout=120_000
-        )
+
+def quiet(canvas: Any) -> None:
+    """Cancel what trains, and wait until it has ended."""
+    canvas.server.interrupt()
+    canvas.page.wait_for_function(
+        "() => fetch('/queue').then(r => r.json()).then(q => !q.queue_running.length)", timeout=120_000
+    )
 
 
 @pytest.fixture
@@ -144,7 +154,7 @@ def test_a_new_user_with_one_card_of_16_gib(
     way.run()
     table.append(way.row("a new user, one card of 16 GiB: template 02", named))
     canvas.screenshot("first-hour-new-user")
-    way.end()
+    quiet(canvas)
     canvas.server.post("/tiny/card", {"gib": ""})
     assert canvas.our_problems == []
 
@@ -168,10 +178,11 @@ frame_extraction = "head"
 """
 
 
-def test_somebody_who_comes_from_another_trainer(canvas: Any, named: str, table: list[tuple[str, ...]]) -> None:
-    """The command and the dataset file of musubi-tuner fall on the page; that file and clips lie in ComfyUI's input."""
+def drop_settings(canvas: Any, command: str) -> None:
+    """Drop a training command and its dataset file on the page; that file and the clips lie in ComfyUI's input."""
     folder = canvas.server.base / "input"
-    place_clips(folder / "my_clips")
+    if not (folder / "my_clips").exists():
+        place_clips(folder / "my_clips")
     (folder / "my_clips.toml").write_text(CLIPS, encoding="utf-8")
 
     def with_tiny_encoder(route: Any) -> None:
@@ -183,23 +194,26 @@ def test_somebody_who_comes_from_another_trainer(canvas: Any, named: str, table:
         route.fulfill(response=answer, json=told)
 
     canvas.page.route("**/wan_trainer/import", with_tiny_encoder)
+    canvas.script(DROP_TEXTS, [["train.sh", command], ["my_clips.toml", CLIPS]])
+
+
+def test_somebody_who_comes_from_another_trainer(canvas: Any, named: str, table: list[tuple[str, ...]]) -> None:
+    """The command and the dataset file of musubi-tuner fall on the page."""
     canvas.open()
     way = Way(canvas)
-    command = COMMAND.replace("OUTPUT", f"veteran-{named}")
-    canvas.script(DROP_TEXTS, [["train.sh", command], ["my_clips.toml", CLIPS]])
+    drop_settings(canvas, COMMAND.replace("OUTPUT", f"veteran-{named}"))
     canvas.page.wait_for_function(ON_CANVAS, arg="TrainLoRA")
     canvas.page.wait_for_timeout(500)
     way.run()
     table.append(way.row("from musubi-tuner: its command and dataset file dropped", named))
     canvas.screenshot("first-hour-veteran")
-    way.end()
+    quiet(canvas)
     assert canvas.our_problems == []
 
 
-def first_line(process: subprocess.Popen[str], pattern: str) -> float:
-    """The moment a process says that line."""
+def first_line(process: subprocess.Popen[str], pattern: str, said: list[str]) -> float:
+    """The moment a process says that line; `said` has the lines before it, too."""
     assert process.stdout is not None
-    said: list[str] = []
     for line in process.stdout:
         said.append(line)
         if re.search(pattern, line):
@@ -219,22 +233,28 @@ def test_a_pipeline_engineer_without_a_page(
     client = (repo / "docs" / "headless.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     (tmp_path / "client.py").write_text(client, encoding="utf-8")
 
-    def row(who: str, commands: list[list[str]], pattern: str) -> None:
+    def row(who: str, commands: list[list[str]], pattern: str) -> list[str]:
+        said: list[str] = []
         begun = time.monotonic()
         for command in commands[:-1]:
             subprocess.run(command, check=True, capture_output=True, cwd=repo)
         started = time.monotonic()
         with subprocess.Popen(commands[-1], stdout=subprocess.PIPE, text=True, cwd=repo) as process:
-            stepped = first_line(process, pattern)
+            stepped = first_line(process, pattern, said)
             assert process.stdout is not None
-            process.stdout.read()
+            said += process.stdout.readlines()
         assert process.returncode == 0
         times = (f"{started - begun:.1f}", f"{stepped - started:.1f}")
         table.append((who, "none", "0", "0", "0", str(len(commands)), *times))
+        return said
 
     python = sys.executable
     asked = [python, str(tmp_path / "client.py"), canvas_server.url, str(tmp_path / "graph.json")]
-    row("a pipeline engineer: the client of headless.md", [asked], r"engineer: step [1-9]")
+    said = row("a pipeline engineer: the client of headless.md", [asked], r"engineer: step [1-9]")
+    shown = [line.rstrip() for line in said]
+    if len(shown) > SHOWN:
+        shown = [*shown[: SHOWN // 2], "...", *shown[-SHOWN // 2 :]]
+    write_between(TERMINAL, ["```", "$ python client.py http://127.0.0.1:8188 graph.json", *shown, "```"])
     run = canvas_server.base / "output" / "wan_trainer" / "engineer"
     new = [python, "-m", "wan_core", "new", "engineer_8", "--like", str(run), "--runs", str(run.parent)]
     train = [python, "-m", "wan_core", "train", str(run.parent / "engineer_8")]

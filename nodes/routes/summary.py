@@ -17,7 +17,8 @@ from ..runs.facts import used
 from ..runs.publish import chosen_step, listed_names, published, step_in_use
 from ..runs.scrub import scrubbed
 from .samples import list_samples
-from .seen_runs import SEEN, SeenRun
+from .seen_run import SeenRun
+from .seen_runs import SEEN
 
 __all__ = ["detail", "summary"]
 

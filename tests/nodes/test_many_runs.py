@@ -87,7 +87,7 @@ def test_a_list_that_may_not_take_long_says_how_many_runs_are_still_read_and_fil
     whole = routes.get("/runs").data
     assert len(whole["runs"]) == 30
 
-    read, reading, may_go_on = module._read, threading.Event(), threading.Event()
+    read, reading, may_go_on = module.read_seen, threading.Event(), threading.Event()
     order: list[str] = []
 
     def slowly(directory: Path, marks: Any) -> Any:
@@ -96,7 +96,7 @@ def test_a_list_that_may_not_take_long_says_how_many_runs_are_still_read_and_fil
         assert may_go_on.wait(30)
         return read(directory, marks)
 
-    monkeypatch.setattr(module, "_read", slowly)
+    monkeypatch.setattr(module, "read_seen", slowly)
     module.SEEN.forget()
     shutil.rmtree(routes.runs / "_seen")
     first = routes.get("/runs?within=0").data

@@ -78,3 +78,26 @@ export async function loadWords(fetchApi, locale) {
     console.warn("[WanTrainer] No translations:", error);
   }
 }
+
+/** Languages besides English that the files of `loadList` have. */
+const LANGUAGES = ["es", "ja", "ko", "zh"];
+
+/**
+ * Longer texts by their English, from a file of the page's language in a folder of web/js. A page that is English, or gets
+ * no answer, has none.
+ * @param {(address: URL) => Promise<Response>} fetchFile
+ * @param {string} folder
+ * @param {string} locale as ComfyUI names it
+ * @returns {Promise<unknown>}
+ */
+export async function loadList(fetchFile, folder, locale) {
+  const language = wanted(locale).find((name) => LANGUAGES.includes(name));
+  if (!language) return null;
+  try {
+    const answer = await fetchFile(new URL(`../../${folder}/${language}.json`, import.meta.url));
+    return answer.ok ? await answer.json() : null;
+  } catch (error) {
+    console.warn(`[WanTrainer] The ${folder} stay English:`, error);
+    return null;
+  }
+}

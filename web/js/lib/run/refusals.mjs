@@ -5,7 +5,7 @@
  * as it came. Pure, but for the one request.
  */
 
-import { wanted } from "../page/words.mjs";
+import { loadList } from "../page/words.mjs";
 import { filled, formOf, readForm } from "./forms.mjs";
 
 /**
@@ -15,7 +15,6 @@ import { filled, formOf, readForm } from "./forms.mjs";
  * @typedef {{ said: string, knows: number }} Told
  */
 
-const LANGUAGES = ["es", "ja", "ko", "zh"];
 /** How deep a sentence may stand in the hole of another one. */
 const DEPTH = 4;
 /** A text of more sentences is a log's. */
@@ -53,14 +52,7 @@ function weight({ literals }) {
  * @param {string} locale as ComfyUI names it
  */
 export async function loadRefusals(fetchFile, locale) {
-  const language = wanted(locale).find((name) => LANGUAGES.includes(name));
-  if (!language) return;
-  try {
-    const answer = await fetchFile(new URL(`../../sentences/${language}.json`, import.meta.url));
-    if (answer.ok) learnRefusals(await answer.json());
-  } catch (error) {
-    console.warn("[WanTrainer] Refusals stay English:", error);
-  }
+  learnRefusals(await loadList(fetchFile, "sentences", locale));
 }
 
 /** A refusal in the language of the page, as far as it is known. @param {string} text */

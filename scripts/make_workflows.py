@@ -27,6 +27,8 @@ sys.path.insert(0, str(ROOT))
 from wan_core.canvas import note_node, workflow_document  # noqa: E402
 
 WORKFLOWS = ROOT / "workflows"
+TITLED = "wan_trainer_title"
+"""property with a title that the page says in its language: web/js/lib/page/titles.mjs"""
 
 
 def schemas() -> dict[str, Any]:
@@ -98,7 +100,9 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
             }
         )
     text = re.sub(r"(?<=\S)\n(?!\n|- |\d+\. )", " ", graph.note)
-    nodes.append(note_node(len(nodes) + 1, "Read me", text, graph.note_at, NOTE))
+    note = note_node(len(nodes) + 1, "Read me", text, graph.note_at, NOTE)
+    # By which the page knows a note of ours, and says it in its language: web/js/lib/files/read_me.mjs.
+    nodes.append({**note, "properties": {TITLED: note["title"]}})
     document = workflow_document(graph.name, nodes, links)
     if graph.app:
         shown = [[ids[key], widget] for key, widget in graph.app]
@@ -112,7 +116,7 @@ def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version:
     found: dict[str, Any] = {"Node name for S&R": node.kind}
     found |= {"cnr_id": "comfy-core", "ver": "0.3.75"} if core else {"cnr_id": "wan-trainer", "ver": version}
     if core and node.title:
-        found["wan_trainer_title"] = node.title  # which the page says in its language: web/js/lib/page/titles.mjs
+        found[TITLED] = node.title
     files = [
         (node.inputs[e["name"]], FOLDERS[e["name"]])
         for e in widgets

@@ -10,6 +10,7 @@ import { api } from "../../../scripts/api.js";
 // @ts-expect-error served by ComfyUI
 import { app } from "../../../scripts/app.js";
 import { CardNodes } from "./lib/cards/card_nodes.mjs";
+import { loadNotes, translateNote } from "./lib/files/read_me.mjs";
 import { SettingsFiles, SUFFIXES } from "./lib/files/settings_files.mjs";
 import { FitNodes } from "./lib/fit/fit_nodes.mjs";
 import { namePanel } from "./lib/page/app_mode.mjs";
@@ -201,6 +202,7 @@ const extension = {
     await Promise.all([
       loadWords((path) => api.fetchApi(path), locale),
       loadRefusals((address) => fetch(address), locale),
+      loadNotes((address) => fetch(address), locale),
     ]);
     tab = newTab();
     sayWhoTookIds(NAME, app.extensionManager?.toast);
@@ -285,6 +287,7 @@ const extension = {
   /** @param {GraphNode} node */
   loadedGraphNode(node) {
     translateTitle(node);
+    translateNote(node);
     if (trainers.loaded(node)) tab.refresh();
     if (node.wanTrainerPanel) namePanel(root()?.extra, node);
     cards.loaded(node);

@@ -1,23 +1,36 @@
 // @ts-check
 /**
- * What our templates call nodes of core, where one graph has two of a kind, in the page's language. A template notes the
- * English title in the node's properties too: a node somebody named like that himself keeps its name. Pure.
+ * What our templates call their note and nodes of core, where one graph has two of a kind, in the page's language. A
+ * template notes the English title in the node's properties too: a node somebody named like that himself keeps its name.
+ * The title that is shown is noted beside it, so that a saved graph has the titles of the next page's language. Pure.
  */
 
 import { t } from "./words.mjs";
 
 /** Property of a node that stands in a template (scripts/make_workflows.py). */
-const TITLE = "wan_trainer_title";
+export const TITLE = "wan_trainer_title";
+/** The same in the language of the page that translated it. */
+const SHOWN = "wan_trainer_title_shown";
 
 /** @param {import("./graph.mjs").GraphNode} node that was loaded */
 export function translateTitle(node) {
-  const title = node.properties?.[TITLE];
-  if (typeof title === "string" && node.title === title) node.title = inWords(title);
+  const { [TITLE]: title, [SHOWN]: before } = node.properties ?? {};
+  if (typeof title !== "string" || ![title, before ?? title].includes(node.title)) return;
+  node.title = inWords(title);
+  mark(node, SHOWN, node.title !== title && node.title);
+}
+
+/** Set a property of a node, or take it away. @param {import("./graph.mjs").GraphNode} node @param {string} name @param {unknown} value */
+export function mark({ properties = {} }, name, value) {
+  if (value) properties[name] = value;
+  else delete properties[name];
 }
 
 /** @param {string} title as a template has it; one nobody knows stays as it is */
 function inWords(title) {
   switch (title) {
+    case "Read me":
+      return t("Read me");
     case "Prompt":
       return t("Prompt");
     case "Negative prompt":

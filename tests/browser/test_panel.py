@@ -21,6 +21,10 @@ AXE = CACHE / "node" / "node_modules" / "axe-core" / "axe.min.js"
 # The button of the sidebar tab, as the shipped and as the newer frontend mark it.
 TAB = ".wan-trainer-runs-tab-button, [data-testid=wan-trainer-runs-tab-button]"
 
+NOTE = """() => {
+  const note = window.app.graph._nodes.find(n => n.type === "MarkdownNote");
+  return `${note.title}: ${note.widgets[0].value}`;
+}"""
 SETTINGS = ("WanTrainer.Chart.Theme", "WanTrainer.NewNodes.DatasetFolder", "WanTrainer.NewNodes.RunFolder")
 
 HOSTILE = (
@@ -273,6 +277,7 @@ def test_the_page_speaks_its_language_and_follows_its_settings(canvas: Any, smok
     panel = canvas.page.locator(".wan-panel")
     assert panel.get_by_role("button", name="Detener y conservar").count() == 1
     shows(panel, "en curso: paso 64 de 150")
+    assert canvas.script(NOTE).startswith("Léeme: ## ¿Está todo instalado?\n\nEntrena un modelo")
     buttons = panel.locator(".wan-button").all()
     assert [b.inner_text() for b in buttons if b.evaluate("b => b.scrollWidth > b.clientWidth")] == [], "cut off"
 

@@ -42,6 +42,7 @@ BOUNDS = """ids => {
     const drawn = document.querySelector(`[data-node-id="${node.id}"]`)?.getBoundingClientRect();
     const lower = drawn ? (drawn.bottom - at.y) / scale - offset[1] : 0;
     const [x, y] = node.pos;
+    if (node.flags?.collapsed) return [x, y - 30, x + (node._collapsed_width ?? node.size[0]), y];
     return [x, y - 30, x + node.size[0], Math.max(y + node.size[1], lower)];
   });
   return [0, 1, 2, 3].map(side => Math[side < 2 ? "min" : "max"](...all.map(box => box[side])));

@@ -22,7 +22,8 @@ from tests.browser.test_journey import POINTS, Journey, Words
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
-LONG = {"steps": 3000, "save_every_n_steps": 20, "preview_every_n_steps": 0}
+LONG = {"steps": 3000, "save_every_n_steps": 500, "preview_every_n_steps": 0}
+"""the page says that its lists are new whenever a LoRA is saved, over the picture"""
 TRAINED = 45
 """steps that a curve is seen of"""
 
@@ -72,7 +73,7 @@ def test_a_template_and_a_dropped_command_train(hour: Journey, workflows: dict[s
 
     canvas.open()
     command = COMMAND.replace("OUTPUT", f"veteran_{hour.name}")
-    drop_settings(canvas, command.replace("train_steps 200", "train_steps 3000").replace("n_steps 200", "n_steps 20"))
+    drop_settings(canvas, command.replace("train_steps 200", "train_steps 3000").replace("n_steps 200", "n_steps 500"))
     canvas.page.wait_for_function(ON_CANVAS, arg="TrainLoRA")
     canvas.drawn(1500)
     hour.keep("veteran_dropped")

@@ -12,7 +12,8 @@ from .memory import JobShape, MemoryEstimate, estimate_memory
 from .offload import BlockOffload
 from .plan import MODES, Placement, PlacementConfig, resolve_placement
 from .shared import SharedMemory, can_share, share_memory
-from .trace import Recomputing, StepShape
+from .short_model import StepShape
+from .trace import Recomputing
 
 __all__ = [
     "MODES",

@@ -19,7 +19,8 @@ from ..model import Numerics, Route, WanShape, block_of, model_without_values, t
 from .measures import MemoryMeasures, running_order, swapped_blocks
 from .plan import Placement
 from .routed import traced_routed
-from .trace import Recomputing, StepShape, StepTrace, traced_step, traced_watching
+from .short_model import StepShape
+from .trace import Recomputing, StepTrace, traced_step, traced_watching
 
 __all__ = ["DeviceMemory", "JobShape", "MemoryEstimate", "estimate_memory"]
 

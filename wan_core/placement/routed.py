@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ..model import Numerics, WanShape
-from .trace import Recomputing, StepShape, StepTrace, traced_step
+from .short_model import StepShape
+from .trace import Recomputing, StepTrace, traced_step
 
 __all__ = ["traced_routed"]
 

@@ -7,41 +7,25 @@ what the real one holds there. A model of all layers is then a straight line thr
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import Lock
 
 import torch
 from torch import Tensor, nn
 
-from ..model import TEXT_LENGTH, Conditioning, Constants, Numerics, Policy, WanShape, WanTransformer, block_of
-from ..model.attention import WanAttention
+from ..model import Constants, Numerics, Policy, WanShape, WanTransformer, block_of
 from ..model.offload import NoOffload
+from .short_model import InFlight, MetaBatch, StepShape, as_it_is, gradients_of, short_model
 from .storage_meter import StorageMeter
 from .valueless import run_valueless
 
-__all__ = ["Recomputing", "StepShape", "StepTrace", "traced_step", "traced_watching"]
+__all__ = ["Recomputing", "StepTrace", "traced_step", "traced_watching"]
 
 _ALONE = Lock()
 """held by a trace: the next one uses its model again, and the server plans in several threads"""
 MOST_TOKENS = 1 << 17
 """of a micro-batch that is traced: 1280x720 with 141 frames have fewer"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepShape:
-    """The largest micro-batch of a job."""
-
-    batch_size: int
-    latent_frames: int
-    latent_height: int
-    latent_width: int
-    text_rows: int = TEXT_LENGTH
-
-    @property
-    def tokens(self) -> int:
-        return self.latent_frames * (self.latent_height // 2) * (self.latent_width // 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,15 +132,15 @@ def _trace(
     unpacking_bytes: int = 0,
 ) -> StepTrace:
     with _ALONE:
-        model = _short_model(shape, numerics, adapt)
+        model = short_model(shape, numerics, adapt)
         model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
         model.unchecked_blocks = recomputing.unchecked
         with torch.inference_mode(False), torch.enable_grad():
-            known = [*model.parameters(), *_gradients_of(model)]
+            known = [*model.parameters(), *gradients_of(model)]
             with StorageMeter(known, _packed(model, unpacking_bytes), run_valueless) as meter:
-                model.offload = _InFlight() if offloaded else NoOffload()
+                model.offload = InFlight() if offloaded else NoOffload()
                 model.carrier = marks = _Marks(meter)
-                batch = _Batch.of(shape, step)
+                batch = MetaBatch.of(shape, step)
                 loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)
                 loss.backward()
                 marks.end("backward")
@@ -173,10 +157,10 @@ def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape, unpack
 
 def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking_bytes: int) -> int:
     with _ALONE:
-        model = _short_model(shape, numerics, _as_it_is)
+        model = short_model(shape, numerics, as_it_is)
         with torch.inference_mode(False), torch.no_grad():
             with StorageMeter(model.parameters(), _packed(model, unpacking_bytes), run_valueless) as meter:
-                batch = _Batch.of(shape, step)
+                batch = MetaBatch.of(shape, step)
                 first = batch.through(model)
                 guided = first + 5.0 * (batch.through(model) - first)  # two prompts, as guidance needs
                 del guided
@@ -225,101 +209,3 @@ class _Marks:
         """Notes the peak of the part that ends here; the next one begins."""
         self.found[part] = self._meter.peak
         self._meter.peak = self._meter.live
-
-
-class _InFlight:
-    """Holds on the device what an offload with copies in flight holds there: see `placement/offload.py`.
-
-    On the way out the newest input, whose copy runs; on the way back the one in use and the one before it.
-    """
-
-    def __init__(self) -> None:
-        self._kept: list[tuple[torch.Size, torch.dtype]] = []
-        self._here: dict[int, Tensor] = {}
-
-    def weights(self, block: str, *, again: bool) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def put(self, kept: Tensor) -> Callable[[], Tensor]:
-        number = len(self._kept)
-        self._kept.append((kept.shape, kept.dtype))
-        self._here = {number: kept}
-        return lambda: self._take(number)
-
-    def _take(self, number: int) -> Tensor:
-        for wanted in (number, number - 1):
-            if wanted >= 0 and wanted not in self._here:
-                shape, dtype = self._kept[wanted]
-                self._here[wanted] = torch.empty(shape, dtype=dtype, device="meta")
-        return self._here.pop(number)
-
-
-def _as_it_is(_model: nn.Module) -> None:
-    """Injects no adapters."""
-
-
-@lru_cache(maxsize=16)
-def _short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]) -> WanTransformer:
-    """Returns the model as the loader builds it: frozen, adapters on top; without memory.
-
-    The same one for every size of clip and way of checkpointing: a trace sets what it runs with, and building takes as
-    long as a trace.
-    """
-    with torch.inference_mode(False), torch.device("meta"):
-        model = WanTransformer(shape, numerics).to(numerics.compute)
-    model.requires_grad_(False)
-    with torch.inference_mode(False):
-        adapt(model)
-    for module in model.modules():
-        if isinstance(module, WanAttention):
-            module.kernel = _flash_attention
-    return model
-
-
-def _flash_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Does what torch chooses for a CPU; for meta tensors it would choose one that makes a whole matrix of scores."""
-    heads = (part.transpose(1, 2) for part in (query, key, value))
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*heads)[0].transpose(1, 2)
-
-
-def _gradients_of(model: nn.Module) -> list[Tensor]:
-    """Gives every parameter that trains a gradient, which the optimizer counts; returns them."""
-    for p in model.parameters():
-        p.grad = torch.empty_like(p) if p.requires_grad else None
-    return [p.grad for p in model.parameters() if p.grad is not None]
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """The tensors of a micro-batch on the first device (`train.NoisedBatch`)."""
-
-    latent: Tensor
-    noise: Tensor
-    noised: Tensor
-    timestep: Tensor
-    text: Tensor
-    conditioning: Conditioning
-
-    @classmethod
-    def of(cls, shape: WanShape, step: StepShape) -> _Batch:
-        empty = partial(torch.empty, device="meta")
-        count, grid = step.batch_size, (step.latent_frames, step.latent_height, step.latent_width)
-        rays = (step.latent_frames, *(shape.camera_stride * side for side in grid[1:]))
-
-        def video(channels: int, size: tuple[int, ...] = grid) -> Tensor | None:
-            return empty(count, channels, *size) if channels else None
-
-        latent, noise, noised = (empty(count, shape.out_channels, *grid) for _ in range(3))
-        rows = (shape.image_positions or 257) if shape.image_dim else 0  # CLIP tokens of the first frame, or of two
-        given = Conditioning(
-            channels=video(shape.condition_channels),
-            vace=video(shape.vace_channels if shape.vace_layers else 0),
-            camera=video(shape.camera_channels, rays),
-            image_tokens=empty(count, rows, shape.image_dim) if rows else None,
-            reference=video(shape.reference_channels, grid[1:]),
-        )
-        text = empty(count, step.text_rows, shape.text_dim)
-        return cls(latent, noise, noised, empty(count), text, given)
-
-    def through(self, model: WanTransformer) -> Tensor:
-        return model(self.noised, self.timestep, self.text, self.conditioning)

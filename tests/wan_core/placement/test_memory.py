@@ -37,8 +37,9 @@ from wan_core.model.checkpointing import Checkpointing
 from wan_core.placement import JobShape, MemoryEstimate, MemoryMeasures, Recomputing, StepShape, estimate_memory, trace
 from wan_core.placement.plan import split_blocks
 from wan_core.placement.routed import traced_routed
+from wan_core.placement.short_model import MetaBatch
 from wan_core.placement.storage_meter import StorageMeter
-from wan_core.placement.trace import StepTrace, _Batch, _trace, traced_step
+from wan_core.placement.trace import StepTrace, _trace, traced_step
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
 
 SCRIPT = Path(__file__).parents[2] / "support" / "measure_memory.py"
@@ -275,7 +276,9 @@ def test_tokens_that_pass_by_take_no_memory_of_a_layer(
     whole = traced_step(shape, numerics, step, Adapt(4), layers=8, **how)
     passages = draw_passages(routes, step.latent_frames, of_frame, [torch.Generator() for _ in routes])
     monkeypatch.setattr(
-        _Batch, "through", lambda self, model: model(self.noised, self.timestep, self.text, self.conditioning, passages)
+        MetaBatch,
+        "through",
+        lambda self, model: model(self.noised, self.timestep, self.text, self.conditioning, passages),
     )
     run = _trace(shape, numerics, step, Adapt(4), recomputing, offloaded)
     for name in ("kept", "forward", "head", "backward"):
@@ -402,7 +405,7 @@ def test_a_trace_is_what_it_is_whatever_else_is_traced_before_it_or_meanwhile() 
 
     alone = []
     for way in ways:
-        trace._short_model.cache_clear()
+        trace.short_model.cache_clear()
         alone.append(traced(way))
     assert len(set(alone)) == len(ways)
     with ThreadPoolExecutor(4) as pool:

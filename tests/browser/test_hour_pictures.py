@@ -50,6 +50,8 @@ def hour(canvas: Any, frontend: str, request: pytest.FixtureRequest) -> Iterator
 def train_and_keep(hour: Journey, what: str) -> None:
     """Run, a picture of the first steps, and Cancel."""
     canvas = hour.canvas
+    canvas.page.mouse.move(700, 1100)  # what the page says lies over Run, and stays while the mouse is on it
+    canvas.page.wait_for_function("() => !document.querySelector('.p-toast-message')", timeout=60_000)
     canvas.page.get_by_role("button", name=hour.words("Run"), exact=True).first.click()
     canvas.page.wait_for_function(f"() => {POINTS} >= {TRAINED}", timeout=120_000)
     hour.keep(what)
@@ -72,6 +74,7 @@ def test_a_template_and_a_dropped_command_train(hour: Journey, workflows: dict[s
     train_and_keep(hour, "new_user_trains")
 
     canvas.open()
+    canvas.page.wait_for_timeout(1000)  # the shipped page never unblocks where files fall while it still fades in
     command = COMMAND.replace("OUTPUT", f"veteran_{hour.name}")
     drop_settings(canvas, command.replace("train_steps 200", "train_steps 3000").replace("n_steps 200", "n_steps 500"))
     canvas.page.wait_for_function(ON_CANVAS, arg="TrainLoRA")

@@ -144,7 +144,8 @@ function onStatus(status) {
     show(status.node, lineOf(status));
     cards.onStatus(status);
   }
-  if (saves.isNew(status)) app.refreshComboInNodes?.();
+  // Quietly where the page can: nobody asked, and a run saves often.
+  if (saves.isNew(status)) (app.reloadNodeDefs ?? app.refreshComboInNodes)?.call(app);
   if (status.run) tab.onStatus();
 }
 

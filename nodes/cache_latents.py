@@ -111,7 +111,7 @@ class CacheLatents(io.ComfyNode):
         lost = sum(clip.lost for clip in report.left_out)
         counts = {"encoded": report.latents_encoded, "reused": report.latents_reused, "left_out": lost}
         text = f"{report.latents_encoded} encoded, {report.latents_reused} reused"
-        text += f", {lost} left out" if lost else ""
+        text += f", {lost} skipped" if lost else ""
         progress.say(text, now=True, about={"kind": "encoded", **counts}, stage=None)
         cache_set = cache.read_set(report.fingerprint) if report.left_out else plan.cache_set
         handle = CacheHandle(report.fingerprint, cache_set, report, current_prompt_id())

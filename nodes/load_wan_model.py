@@ -23,9 +23,9 @@ VARIANTS = ["auto", *AMBIGUOUS_NAMES]
 NONE = "none"
 POLICIES = ["balanced", "reference", "fast"]
 MEANING = {
-    "balanced": "residual stream, norms, time path, modulation, head and rotary embedding in fp32",
+    "balanced": "residual stream, norms, time embedding, modulation, head and rotary embedding in fp32",
     "reference": "as official Wan, all of these and the LoRA in fp32, rotary embedding in fp64",
-    "fast": "residual stream and head as the linears, the rest in fp32 (fastest, least exact)",
+    "fast": "residual stream and head as the linear layers, the rest in fp32 (fastest, least exact)",
 }
 FLOAT32 = (
     "The file is fp32 and is computed in bf16: on a GPU fp32 takes twice the memory and has no fast attention. Set "

@@ -42,7 +42,7 @@ class WanPrecisionPolicy(io.ComfyNode):
                         part,
                         default=AS_PRESET,
                         options=[AS_PRESET, *switch_values(part)],
-                        tooltip=f"{known[part].sentence} compute: as the linears.",
+                        tooltip=f"{known[part].sentence} compute: as the linear layers.",
                     )
                     for part in SWITCHES
                 ),
@@ -50,7 +50,7 @@ class WanPrecisionPolicy(io.ComfyNode):
             ],
             outputs=[
                 WanTrainModel.Output(display_name="model", tooltip="The plan with this policy."),
-                io.String.Output(display_name="info", tooltip="The number format of every part."),
+                io.String.Output(display_name="info", tooltip="The dtype of every part."),
             ],
         )
 

@@ -35,7 +35,7 @@ class WanVideoDataset(io.ComfyNode):
             category=CATEGORY,
             **searched_as("training data", "load videos", "clips", "captions", "buckets", "finetune dataset"),
             description="Scans a folder of clips (or stills) with a caption file beside each, and says what will be "
-            "trained: which frames, at which size, and what was left out and why.",
+            "trained: which frames, at which size, and what was skipped and why.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[

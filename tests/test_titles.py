@@ -17,6 +17,14 @@ CORE = ("CLIPLoader", "CLIPVisionLoader", "UNETLoader", "VAELoader")
 ID = re.compile(rf"(?<![A-Za-z0-9_./])({'|'.join([*NODES, *CORE])})(?![A-Za-z0-9_/=]|\.[A-Za-z0-9_])")
 
 
+OWN_WORDS = re.compile(
+    r"number format|time path|computes attention|(?<!all )\blinears\b|counts with|\bleft out\b|leaves? (it |them )?out"
+    r"|(keep|keeps|other|another|own|one) (its |their |own )?shapes?\b",
+    re.IGNORECASE,
+)
+"""what the field calls dtype, time embedding, attention backend, linear layers, scaled by, skipped and aspect ratio"""
+
+
 def said(file: Path) -> Iterator[tuple[int, str]]:
     """Yields the texts of a module that are sentences, and no docstrings: with a blank in them."""
     silent = {id(node.value) for node in nodes_of(file) if isinstance(node, ast.Expr)}
@@ -47,6 +55,13 @@ def test_so_do_the_help_pages() -> None:
     for page in pages:
         text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         assert ID.findall(text) == [], page.relative_to(ROOT)
+
+
+def test_tooltips_refusals_and_the_page_speak_in_the_words_of_the_field() -> None:
+    sentences = json.loads((ROOT / "web" / "js" / "sentences" / "en.json").read_text(encoding="utf-8"))
+    page = json.loads((ROOT / "locales" / "zh" / "main.json").read_text(encoding="utf-8"))
+    english = [text for text in [*_texts(NODES), *_texts(page)] if text.isascii()]
+    assert [text for text in [*english, *sentences] if OWN_WORDS.search(text)] == []
 
 
 def _texts(words: object) -> Iterator[str]:

@@ -70,7 +70,7 @@ def dataset_outputs() -> list[io.Output]:
     """Returns the outputs every dataset node declares."""
     return [
         WanDataset.Output(display_name="dataset", tooltip="For Cache Latents + Captions."),
-        io.String.Output(display_name="report", tooltip="What was found, and what was left out and why."),
+        io.String.Output(display_name="report", tooltip="What was found, and what was skipped and why."),
         io.Image.Output(display_name="contact_sheet", tooltip="The first frame of up to 48 files."),
     ]
 

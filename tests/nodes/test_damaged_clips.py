@@ -28,7 +28,7 @@ def test_a_damaged_clip_and_a_caption_that_is_no_text_are_left_out_and_the_rest_
     entry = comfy.run(graph)
     assert "unread.mp4: its caption unread.txt is not saved as UTF-8" in comfy.outputs(entry, "data")["text"][0]
     said = comfy.outputs(entry, CACHE)["text"][0]
-    assert said.startswith("3 items, 15 frames\nleft out: 1 clip that cannot be read to the end")
+    assert said.startswith("3 items, 15 frames\nskipped: 1 clip that cannot be read to the end")
     assert "\n  broken.mp4 " in said
     assert run_of(comfy, entry)["step"] == 2
     # The very same job the second time: nothing is encoded, nothing is trained, the clip is still named.

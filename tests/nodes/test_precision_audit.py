@@ -75,7 +75,10 @@ def test_switches_set_on_the_canvas_reach_the_audit_and_the_run(comfy: ComfyServ
     train = training_graph("switched")[TRAIN]
     graph[TRAIN] = {**train, "inputs": {**train["inputs"], "model": [POLICY, 0]}}
     entry = comfy.run(graph)
-    assert "policy fast, but residual fp32, attention fp32, linears in bf16" in comfy.outputs(entry, AUDIT)["text"][0]
+    assert (
+        "policy fast, but residual fp32, attention fp32, linear layers in bf16"
+        in comfy.outputs(entry, AUDIT)["text"][0]
+    )
     assert run_of(comfy, entry)["status"] == "done"
     written = json.loads((folder_of(comfy, "switched") / "run.json").read_text(encoding="utf-8"))["model"]["precision"]
     assert {name: value for name, value in written.items() if value} == {

@@ -87,7 +87,9 @@ class _Painter:
         name = report.model.rpartition(":")[2].rpartition("/")[2]
         self.text(_MARGIN, 18, f"What precision costs: {name} ({report.variant})", size=24)
         self.text(
-            _MARGIN, 54, f"policy {report.policy}, linears in {report.compute}; relative error against float32"[:150]
+            _MARGIN,
+            54,
+            f"policy {report.policy}, linear layers in {report.compute}; relative error against float32"[:150],
         )
         for x, colour, words in ((_LABELS, _OUTPUT, "velocity"), (_LABELS + 130, _GRADIENT, "LoRA gradients")):
             self._draw.rectangle((x, 86, x + 22, 86 + _BAR), fill=colour)

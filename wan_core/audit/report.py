@@ -125,7 +125,7 @@ class AuditReport(Config):
         """Returns the ranking as text, for a monospaced font."""
         lines = [
             f"Precision of {self.model.rpartition(':')[2]} (Wan {self.variant}) against float32, on {self.device}",
-            f"policy {self.policy}, linears in {self.compute}"
+            f"policy {self.policy}, linear layers in {self.compute}"
             + (f", weights {self.quantized}" if self.quantized else ""),
             f"{_count(len(self.clips), 'clip')} of at most {self.tokens} tokens, timesteps "
             f"{', '.join(f'{t:.0f}' for t in self.timesteps)}; {self.adapters}",

@@ -131,7 +131,7 @@ def left_out_lines(clips: Sequence[LeftOut]) -> list[str]:
     parts = len(clips) - whole
     what = counted(whole, "clip") if whole else f"parts of {counted(parts, 'clip')}"
     also = f", and parts of {parts} more" if whole and parts else ""
-    first = f"left out: {what} that cannot be read to the end{also} (mode rebuild tries again); the rest is trained"
+    first = f"skipped: {what} that cannot be read to the end{also} (mode rebuild tries again); the rest is trained"
     more = [f"  and {len(clips) - _NAMED} more"] if len(clips) > _NAMED else []
     return [first, *(f"  {_reason(clip.why)}{_share(clip)}" for clip in clips[:_NAMED]), *more]
 

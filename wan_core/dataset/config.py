@@ -36,7 +36,7 @@ class DatasetConfig(Config):
     caption_extension: str = setting(".txt", "Ending of the caption file beside each clip: clip.mp4 has clip.txt.")
     width: int = setting(
         832,
-        "Width in pixels. Clips of other shapes keep their shape in the same area.",
+        "Width in pixels. Clips of another aspect ratio keep it, at the same area.",
         high=4096,
         offered=(16, 4096),
         step=16,
@@ -58,7 +58,7 @@ class DatasetConfig(Config):
         refusal=_BETWEEN + "; Wan was trained at 16, TI2V-5B at 24.",
     )
     num_repeats: int = setting(1, "How often each file is seen in one epoch.", low=1, high=10_000)
-    enable_bucket: bool = setting(True, "Keep each clip's shape. Off: crop everything to width x height.")
+    enable_bucket: bool = setting(True, "Keep each clip's aspect ratio. Off: crop everything to width x height.")
     """keeps it in the same number of pixels"""
     read_fps: float = setting(
         0.0,
@@ -142,7 +142,7 @@ class DatasetConfig(Config):
     )
     crop: str = setting(
         "center",
-        "Which part stays of pictures that have another shape than the training size. center: the middle. "
+        "Which part stays of pictures that have another aspect ratio than the training size. center: the middle. "
         "random: another place each epoch, of as many as variants says. none: each clip keeps its own size "
         "(never above width x height in area).",
         choices=("center", "random", "none"),
@@ -176,7 +176,7 @@ class DatasetConfig(Config):
     # cache
     latent_dtype: str = setting(
         "bf16",
-        "Number format of cached latents. fp16 keeps three more bits of each value.",
+        "Dtype of cached latents. fp16 keeps three more bits of each value.",
         choices=("bf16", "fp16"),
         refusal='{name} "{value}" is unknown. Use bf16 or fp16.',
     )

@@ -128,7 +128,7 @@ def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig
         raise _UnfitError(f"{said} is {info.width}x{info.height}, and crop is none: it needs {own.width}x{own.height}")
     ratio = info.width * own.height / (info.height * own.width)
     if abs(ratio - 1) > SHAPE_TOLERANCE:
-        raise _UnfitError(f"{said} is {info.width}x{info.height}, another shape than {own.width}x{own.height}")
+        raise _UnfitError(f"{said} is {info.width}x{info.height}, another aspect ratio than {own.width}x{own.height}")
 
 
 def _check_length(said: str, info: ClipInfo, samples: list[Sample], config: DatasetConfig) -> None:

@@ -91,7 +91,8 @@ def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str
     if config.crop == "random":
         still = len({sample.path for sample in samples if not _has_room(sample)})
         lines.append(
-            "crop: random" + (f"; {counted(still, 'file')} of the bucket's own shape: nothing to move" if still else "")
+            "crop: random"
+            + (f"; {counted(still, 'file')} of the bucket's own aspect ratio: nothing to move" if still else "")
         )
     if config.horizontal_flip == "both":
         lines.append("mirrored: every sample also left to right")

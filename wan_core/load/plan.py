@@ -42,8 +42,8 @@ class ModelPlan(Config):
     """auto, or the name of the variant where shapes cannot tell"""
     base_precision: str = setting(
         BASE_PRECISIONS[0],
-        "Number format the base weights are kept and computed in. as in file: runs fp16 files in bf16, fp32 files too "
-        "where there is a GPU, and keeps fp8, int8, nvfp4 and GGUF linears as they are.",
+        "Dtype the base weights are kept and computed in. as in file: runs fp16 files in bf16, fp32 files too "
+        "where there is a GPU, and keeps fp8, int8, nvfp4 and GGUF linear layers as they are.",
         choices=BASE_PRECISIONS,
         refusal='{name} "{value}" is unknown. Use one of: {known}.',
     )
@@ -53,7 +53,7 @@ class ModelPlan(Config):
     placement: PlacementConfig = PlacementConfig()
     attention: str = setting(
         ATTENTIONS[0],
-        "The program that computes attention. sdpa: torch's own choice. Another one is used exactly as named, or "
+        "The attention backend. sdpa: torch's own choice. Another one is used exactly as named, or "
         "refused: it is never switched. flash_attn, flash_attn_3 and xformers need their package.",
         choices=ATTENTIONS,
     )

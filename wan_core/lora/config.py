@@ -15,7 +15,7 @@ __all__ = ["KINDS", "PAIRS", "STARTS_IN_THE_WEIGHT", "TARGET_PRESETS", "LoraConf
 
 KINDS = {
     "LoRA": "two thin matrices beside each layer",
-    "rsLoRA": "a LoRA that counts with alpha / sqrt(rank)",
+    "rsLoRA": "a LoRA scaled by alpha / sqrt(rank)",
     "DoRA": "a LoRA, and the length of each row of the weight",
     "LoKr": "a Kronecker product of small matrices",
     "LoHa": "an elementwise product of two low-rank matrices",
@@ -70,7 +70,7 @@ class LoraConfig(Config):
     )
     alpha: float = setting(
         0.0,
-        "The LoRA counts with alpha / rank (network_alpha). 0 = the same as rank, a scale of 1.",
+        "The LoRA is scaled by alpha / rank (network_alpha). 0 = the same as rank, a scale of 1.",
         low=0,
         offered=(0.0, 1024.0),
         step=1.0,
@@ -115,7 +115,7 @@ class LoraConfig(Config):
     )
     rank_dropout: float = setting(
         0.0,
-        "Share of the ranks (LoKr, LoHa: outputs; OFT: blocks) left out of a training step. 0 = none.",
+        "Share of the ranks (LoKr, LoHa: outputs; OFT: blocks) skipped in a training step. 0 = none.",
         low=0,
         high=math.nextafter(1, 0),
         offered=(0.0, 0.99),
@@ -123,7 +123,7 @@ class LoraConfig(Config):
     )
     module_dropout: float = setting(
         0.0,
-        "Share of the layers whose adapter is left out of a training step. 0 = none.",
+        "Share of the layers whose adapter is skipped in a training step. 0 = none.",
         low=0,
         high=math.nextafter(1, 0),
         offered=(0.0, 0.99),

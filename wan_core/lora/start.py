@@ -71,7 +71,7 @@ def check_start(model: nn.Module, source: LoraSource, config: LoraConfig) -> Non
     adapted = {name for name in linears if re.fullmatch(config.pattern, name)}
     if left := [module for module in source.modules if module not in adapted]:
         raise ConfigError(
-            f"{source.name} also adapts {len(left)} linears that this run does not (for example {left[0]}). "
+            f"{source.name} also adapts {len(left)} linear layers that this run does not (for example {left[0]}). "
             f"{_way_out(left, config)}"
         )
     _check_rank(source, config)
@@ -103,7 +103,7 @@ def _linears(model: nn.Module) -> dict[str, nn.Linear]:
 
 def _way_out(left: list[str], config: LoraConfig) -> str:
     if outside := [module for module in left if block_of(module) is None]:
-        return f"Linears outside the blocks ({outside[0]}) cannot be adapted here; start from none."
+        return f"Linear layers outside the blocks ({outside[0]}) cannot be adapted here; start from none."
     more = {re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", re.escape(module), count=1) for module in left}
     return f"Set lora_targets to these lines: {'  '.join([*config.targets, *sorted(more)])}"
 
@@ -132,6 +132,6 @@ def _say(source: LoraSource, config: LoraConfig, left_out: float, adapted: Set[s
         )  # fmt: skip
     if missing := adapted - source.modules.keys():
         _log.warning(
-            "%s has nothing for %d of the %d linears of this run (for example %s); they start as in a new LoRA.",
+            "%s has nothing for %d of the %d linear layers of this run (for example %s); they start as in a new LoRA.",
             source.name, len(missing), len(adapted), min(missing),
         )  # fmt: skip

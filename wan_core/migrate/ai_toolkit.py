@@ -49,7 +49,7 @@ _NETWORK = (
         kind=object,
         read=to.targets,
     ),
-    *drops("conv conv_alpha", "the linears of the blocks have adapters"),
+    *drops("conv conv_alpha", "the linear layers of the blocks have adapters"),
     *drops("split_multistage_loras", "each expert has a LoRA of its own"),
     *drops("layer_offloading", "blocks travel by themselves where they must: memory auto"),
     Key("lokr_factor", "WanTrainSettings.lokr_factor", "-1 is 0", kind=int, read=lambda value, _job: max(0, value)),

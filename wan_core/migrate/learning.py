@@ -232,7 +232,7 @@ def adapter(value: str, _job: Job) -> Any:
     ours = _ADAPTERS.get(name.lower())
     if ours is None:
         return Changed("LoRA", f"{shown(name)} is no kind of adapter here")
-    return Changed(ours, "with the linears of the blocks alone") if name == "locon" else ours
+    return Changed(ours, "with the linear layers of the blocks alone") if name == "locon" else ours
 
 
 def copies(value: int, _job: Job) -> Any:

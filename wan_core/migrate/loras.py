@@ -17,10 +17,10 @@ def _add(key: str, file: Any, strength: Any, job: Job) -> None:
     """Let a LoRA file act under the one that is trained; a repository is named as something to do."""
     name, times = base_name(str(file)), 1.0 if strength is None else float(strength)
     if not name.lower().endswith(".safetensors"):
-        job.now.change(f"{key} {str(file)[:80]} -> left out: it names no file")
+        job.now.change(f"{key} {str(file)[:80]} -> skipped: it names no file")
         job.hints.append(f"put the file of {str(file)[:80]} among your LoRAs, and add it by Add Frozen LoRA")
     elif len(job.frozen) == _MOST:
-        job.now.change(f"{key} {name} -> left out: {_MOST} LoRAs are taken over")
+        job.now.change(f"{key} {name} -> skipped: {_MOST} LoRAs are taken over")
     else:
         job.frozen.append((name, times))
         job.now.take(f"{key} {name} -> Add Frozen LoRA, strength {times:g}: it acts, and is not trained")

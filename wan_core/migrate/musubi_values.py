@@ -190,7 +190,7 @@ def decay(value: float, job: Job) -> Any:
 def precision(value: str, job: Job) -> Any:
     if value == "bf16":
         return None
-    return Changed({"fp16": "fp16", "no": "fp32"}.get(value, "as in file"), "the number format of the base weights")
+    return Changed({"fp16": "fp16", "no": "fp32"}.get(value, "as in file"), "the dtype of the base weights")
 
 
 def data(value: str, job: Job) -> None:

@@ -118,7 +118,7 @@ def _prompts(job: Job, beside: Beside) -> None:
     if "<token>" in text:
         job.hints.append("<token> stands in prompts for a word of yours: write the word")
     if lost:
-        job.ledger.change(f"{name}: {', '.join(sorted(lost))} behind a prompt -> left out: they are not read here")
+        job.ledger.change(f"{name}: {', '.join(sorted(lost))} behind a prompt -> skipped: they are not read here")
 
 
 def _with(own: str, text: str) -> str:
@@ -161,7 +161,7 @@ def _lycoris(job: Job, beside: Beside) -> None:
     rest = sorted(given.keys() - _LYCORIS.keys() - {"algo"})
     job.ledger.take(f"lycoris_config: algo {given['algo']} -> adapter, and {', '.join(given.keys() & _LYCORIS.keys())}")
     if rest:
-        job.ledger.change(f"lycoris_config: {', '.join(rest)} -> left out: lora_targets and rank_patterns name layers")
+        job.ledger.change(f"lycoris_config: {', '.join(rest)} -> skipped: lora_targets and rank_patterns name layers")
 
 
 _ALPHA = "TrainLoRA.alpha"
@@ -224,7 +224,7 @@ def _together(job: Job) -> None:
     rank, alpha = job.of("TrainLoRA.rank"), job.of("TrainLoRA.alpha")
     if alpha and rank / alpha >= 8:
         job.hints.append(
-            f"alpha {alpha:g} of rank {rank}: the LoRA counts with {alpha / rank:.3g}, as in {job.trainer}, and learns "
+            f"alpha {alpha:g} of rank {rank}: the LoRA is scaled by {alpha / rank:.3g}, as in {job.trainer}, and learns "
             "slowly; alpha 0 is the rank"
         )
 

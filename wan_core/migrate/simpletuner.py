@@ -58,7 +58,7 @@ KEYS = (
         read=assistant),
     Key("assistant_lora_strength", "AddFrozenLora.strength", kind=float, read=lambda _value, _job: None),
     *drops("assistant_lora_inference_strength", "previews are made with it, as it acts in training"),
-    *drops("disable_assistant_lora", "true leaves it out"),
+    *drops("disable_assistant_lora", "true skips it"),
     Key("learning_rate", "TrainLoRA.learning_rate", kind=float, own=4e-7),
     Key("optimizer", "WanTrainSettings.optimizer", "torchao's and pytorch-optimizer's classes", own="adamw_bf16",
         read=to.optimizer),
@@ -174,7 +174,7 @@ KEYS = (
            "caption_strategy instance_prompt prepend_instance_prompt only_instance_prompt metadata_update_interval "
            "max_upscale_threshold", _SET),
     *drops("aspect_bucket_rounding aspect_bucket_alignment", "sizes follow the grid of the model"),
-    *drops("disable_bucket_pruning allow_dataset_oversubscription", "no clip is left out for want of others"),
+    *drops("disable_bucket_pruning allow_dataset_oversubscription", "no clip is skipped for want of others"),
     *drops("data_backend_sampling", "bucket_sampling of Wan Train Settings"),
     *drops("compress_disk_cache", "cache_compression of Wan Dataset Settings"),
     *drops("cache_dir cache_dir_vae cache_dir_text preserve_data_backend_cache override_dataset_config "

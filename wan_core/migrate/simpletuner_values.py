@@ -252,7 +252,7 @@ def name(value: str, _job: Job) -> Any:
 def precision(value: str, job: Job) -> Any:
     if value == "bf16":
         return None
-    return Changed({"fp16": "fp16", "no": "fp32"}.get(value, "as in file"), "the number format of the base weights")
+    return Changed({"fp16": "fp16", "no": "fp32"}.get(value, "as in file"), "the dtype of the base weights")
 
 
 def attention(value: str, _job: Job) -> Any:

@@ -1,4 +1,4 @@
-"""Finds the program that computes attention. The user's choice is followed, or refused in one sentence, never changed.
+"""Finds the attention backend. The user's choice is followed, or refused in one sentence, never changed.
 
 Every kernel takes queries, keys and values (B, N, heads, head_dim) in the compute dtype and returns the same layout.
 """

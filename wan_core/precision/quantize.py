@@ -46,11 +46,13 @@ class QuantizeConfig(Config):
         refusal='Quantization scheme "{value}" is unknown.{nearest}',
     )
     keep_high_precision: bool = setting(
-        True, "Leave embeddings, time path, head and norms as they are. They are small and sensitive."
+        True, "Leave embeddings, time embedding, head and norms as they are. They are small and sensitive."
     )
     """modulation too: everything outside the blocks' linears"""
-    include: str = setting("", "Regular expression: only linears whose name matches become 8-bit. Empty: all.")
-    exclude: str = setting("", 'Regular expression: linears to leave alone, for example "blocks\\.0\\.". Empty: none.')
+    include: str = setting("", "Regular expression: only linear layers whose name matches become 8-bit. Empty: all.")
+    exclude: str = setting(
+        "", 'Regular expression: linear layers to leave alone, for example "blocks\\.0\\.". Empty: none.'
+    )
     vace_blocks: bool = False
     """the layers of VACE's second stream too; runs begun before there was a choice left them alone"""
 

@@ -112,10 +112,10 @@ class SampleConfig(Config):
     skip_layer_guidance: str = setting(
         "off",
         "off: none. extra pass: moves away from a third pass without skip_layers (SkipLayerGuidanceDiT). "
-        "negative pass: leaves them out of the negative pass (SkipLayerGuidanceDiTSimple).",
+        "negative pass: skips them in the negative pass (SkipLayerGuidanceDiTSimple).",
         choices=_SKIPS,
     )
-    skip_layers: str = setting("7, 8, 9", "Blocks that skip-layer guidance leaves out, counted from 0.")
+    skip_layers: str = setting("7, 8, 9", "Blocks that skip-layer guidance skips, counted from 0.")
     skip_layer_scale: float = setting(
         3.0,
         "How far the extra pass of skip-layer guidance moves the clip. 0 = not at all.",

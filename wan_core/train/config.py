@@ -80,7 +80,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     save_dtype: str = setting(
         "bf16",
-        "Number format of the LoRA file. The state to resume from is always float32.",
+        "Dtype of the LoRA file. The state to resume from is always float32.",
         choices=("bf16", "fp16", "fp32"),
     )
     max_bad_steps: int = setting(

@@ -67,7 +67,7 @@ class Evaluation:
                     raise
                 said = first_line(error)
             release_cached_memory()
-        text = f"The evaluation after step {step} was left out, because the GPU ran out of memory twice. ({said})"
+        text = f"The evaluation after step {step} was skipped, because the GPU ran out of memory twice. ({said})"
         self._emit(Note(text=text, level="warning"))
         return None
 

@@ -681,7 +681,7 @@ def test_a_damaged_clip_costs_itself_and_is_named(damaged):
     report, codec, _ = damaged.run()
     assert len(codec.seen) == 3
     assert (report.clips, report.latents_encoded, len(report.left_out)) == (3, 3, 1)
-    assert "left out: 1 clip that cannot be read to the end (mode rebuild tries again)" in report.sentences()
+    assert "skipped: 1 clip that cannot be read to the end (mode rebuild tries again)" in report.sentences()
     assert "\n  d.mp4 cannot be read as a video (Invalid data found when processing input)\n" in report.sentences()
     names = {item.name for item in set_of(damaged, report).all_items}
     assert names == {"a.mp4", "b.mp4", "c.mp4"}
@@ -715,7 +715,7 @@ def test_of_a_clip_damaged_further_on_only_the_windows_there_are_left_out_and_co
     assert (report.clips, len(codec.seen)) == (len(codec.seen), report.latents_encoded)
     (left,) = report.left_out
     assert (left.lost, left.of, left.whole) == (2, 5, False)
-    told = "left out: parts of 1 clip that cannot be read to the end (mode rebuild tries again); the rest is trained\n"
+    told = "skipped: parts of 1 clip that cannot be read to the end (mode rebuild tries again); the rest is trained\n"
     assert told + "  d.mp4 is damaged at frame 27: 2 of the 5 samples cut from it\n" in report.sentences()
     again, codec, _ = bench.run(frame_extraction="chunk", missing_captions="empty caption")
     assert (codec.seen, again.left_out) == ([], report.left_out)
@@ -742,7 +742,7 @@ def test_a_damaged_clip_of_many_windows_costs_itself_not_the_dataset(bench, make
 def test_clips_left_out_whole_and_in_part_are_told_apart():
     whole, part = LeftOut("a.mp4 is torn. Write it again.", 2, 2), LeftOut("b.mp4 is torn. Write it again.", 1, 3)
     assert left_out_lines([whole, part]) == [
-        "left out: 1 clip that cannot be read to the end, and parts of 1 more (mode rebuild tries again); the rest is "
+        "skipped: 1 clip that cannot be read to the end, and parts of 1 more (mode rebuild tries again); the rest is "
         "trained",
         "  a.mp4 is torn",
         "  b.mp4 is torn: 1 of the 3 samples cut from it",

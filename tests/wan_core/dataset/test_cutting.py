@@ -191,7 +191,7 @@ def test_the_report_says_what_crops_do(video, make_clip, folder):
     assert "crop: none, each at its own size; 1 file scaled down to 64x48 in area" in own
     assert "buckets: 64x48x9 (1), 32x32x9 (1)" in own
     moved = scan_report(scan(folder, video, crop="random", enable_bucket=False))
-    assert "crop: random; 1 file of the bucket's own shape: nothing to move" in moved
+    assert "crop: random; 1 file of the bucket's own aspect ratio: nothing to move" in moved
 
 
 def test_missing_captions_are_counted_by_file_not_by_window(video, make_clip, folder):

@@ -133,7 +133,7 @@ def test_a_file_for_another_model_is_refused(tmp_path: Path, key: str) -> None:
 def test_modules_that_the_run_does_not_adapt_are_refused_with_the_lines_to_set(tmp_path: Path) -> None:
     path = write_format("c: lora_unet_", tmp_path / "all.safetensors")
     said = refusal(path, LoraConfig(rank=RANK, targets=ATTENTION_ONLY))
-    assert "also adapts 4 linears that this run does not (for example blocks.0.ffn.0)" in said
+    assert "also adapts 4 linear layers that this run does not (for example blocks.0.ffn.0)" in said
     lines = said.split("Set lora_targets to these lines: ")[1].split("  ")
     assert lines == [*ATTENTION_ONLY, r"blocks\.\d+\.ffn\.0", r"blocks\.\d+\.ffn\.2"]
     config = LoraConfig(rank=RANK, targets=tuple(lines))
@@ -146,7 +146,7 @@ def test_linears_outside_the_blocks_are_refused(tmp_path: Path) -> None:
     tensors["diffusion_model.text_embedding.2.lora_A.weight"] = torch.ones(RANK, sizes[1])
     tensors["diffusion_model.text_embedding.2.lora_B.weight"] = torch.ones(sizes[0], RANK)
     save_file(tensors, tmp_path / "wide.safetensors")
-    assert "Linears outside the blocks (text_embedding.2) cannot be adapted here" in refusal(
+    assert "Linear layers outside the blocks (text_embedding.2) cannot be adapted here" in refusal(
         tmp_path / "wide.safetensors"
     )
 
@@ -161,7 +161,7 @@ def test_modules_that_the_file_lacks_start_as_in_a_new_lora_and_the_log_says_so(
     before = LoraWeights.of(model).tensors
     with caplog.at_level(logging.WARNING):
         assert start_from(model, read_lora(tmp_path / "attention.safetensors"), config) == 0
-    assert "has nothing for 4 of the 20 linears of this run (for example blocks.0.ffn.0)" in caplog.text
+    assert "has nothing for 4 of the 20 linear layers of this run (for example blocks.0.ffn.0)" in caplog.text
     after = LoraWeights.of(model).tensors
     changed = {name for name in before if not torch.equal(after[name], before[name])}
     assert changed == {name for name in before if "ffn" not in name}

@@ -271,7 +271,7 @@ def test_kinds_of_adapters_are_those_of_the_trainer(tmp_path):
     (tmp_path / "lycoris.json").write_text(json.dumps(said))
     job = read_job(tmp_path / "a.json")
     assert (job.lora().kind, job.lora().rank, job.lora().alpha) == ("LoHa", 8, 4)
-    assert any("apply_preset, multiplier -> left out" in line for line in job.account()["changed"])
+    assert any("apply_preset, multiplier -> skipped" in line for line in job.account()["changed"])
 
 
 @pytest.mark.parametrize(

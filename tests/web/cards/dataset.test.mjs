@@ -78,7 +78,7 @@ test("the numbers are those that are not zero", () => {
     "stills 1",
     "samples 7",
     "held out 1",
-    "left out 2",
+    "skipped 2",
     "warnings 2",
     "cache 3 MiB",
     "encoding 1:15",

@@ -61,7 +61,7 @@ test("what fell is uploaded into one folder, which the node then reads", async (
   assert.deepEqual(place.seen.uploads, ["cats/a.mp4", "cats/a.txt"]);
   assert.equal(place.seen.folder, "cats");
   assert.deepEqual(place.seen.said.at(-1), [
-    "2 files are in input/cats. Run to see what will be trained. Left out, being neither clip, still nor caption: x.exe.",
+    "2 files are in input/cats. Run to see what will be trained. Skipped, being neither clip, still nor caption: x.exe.",
     false,
   ]);
 });

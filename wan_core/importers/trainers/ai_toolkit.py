@@ -157,7 +157,9 @@ def _frames(ledger: Ledger, frames: int, context: Context) -> dict[str, Any]:
 def _picture(ledger: Ledger) -> dict[str, Any]:
     buckets = ledger.get("buckets", bool, True) and not ledger.get("square_crop", bool, False)
     settings: dict[str, Any] = {"enable_bucket": buckets}
-    ledger.take("buckets: each file keeps its own shape" if buckets else "everything is cropped to one shape")
+    ledger.take(
+        "buckets: each file keeps its own aspect ratio" if buckets else "everything is cropped to one aspect ratio"
+    )
     if ledger.get("random_crop", bool, False):
         settings["crop"] = "random"
         ledger.take("random_crop")

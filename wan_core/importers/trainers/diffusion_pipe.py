@@ -24,7 +24,7 @@ _WITHOUT = {
     "video_clip_mode": "",
 }
 _SHAPES = {
-    key: "each file keeps its own shape in the same number of pixels"
+    key: "each file keeps its own aspect ratio in the same number of pixels"
     for key in ("min_ar", "max_ar", "num_ar_buckets", "ar_buckets")
 }
 
@@ -141,7 +141,7 @@ def _groups(buckets: list[tuple[int, int, int]], ledger: Ledger) -> list[_Group]
             ledger.take(f"size_buckets {stated}: {kind}s are cropped to {width}x{height}")
         else:
             ledger.change(
-                f"size_buckets {stated} -> {kind}s keep their shape in the number of pixels of {width}x{height}"
+                f"size_buckets {stated} -> {kind}s keep their aspect ratio in the number of pixels of {width}x{height}"
             )
         groups.append(_Group(f"{kind}s", (kind,), settings))
     return groups

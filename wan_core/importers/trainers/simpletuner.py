@@ -16,7 +16,7 @@ __all__ = ["read_simpletuner"]
 
 _EMBEDS = ("text_embeds", "image_embeds", "conditioning_image_embeds")
 _ROLES = {"mask": "mask", "controlnet": "control"}
-_SIZES = "files keep their shape; smaller ones are enlarged and named in the report"
+_SIZES = "files keep their aspect ratio; smaller ones are enlarged and named in the report"
 _CACHE = "there is one cache for everything, by content"
 _ADAPTER = "no counterpart in LoRA training here"
 _NEVER = "nothing is ever deleted"
@@ -137,7 +137,9 @@ def _size(ledger: Ledger, context: Context) -> dict[str, Any]:
     ledger.take(f"resolution_type {kind}")
     crop = ledger.get("crop", bool, False)
     square = crop and ledger.get("crop_aspect", str, "square") == "square"
-    ledger.take(f"crop {str(crop).lower()}: {'everything to one shape' if square else 'each file keeps its own shape'}")
+    ledger.take(
+        f"crop {str(crop).lower()}: {'everything to one aspect ratio' if square else 'each file keeps its own'}"
+    )
     style = ledger.get("crop_style", str, "center")
     settings: dict[str, Any] = {"enable_bucket": not square}
     if crop and style == "random":
@@ -157,7 +159,7 @@ def _frames(ledger: Ledger, kind: str) -> dict[str, Any]:
     least, most = video.get("min_frames", int, 0), video.get("max_frames", int, 0)
     frames = rounded_frames(video.get("num_frames", int, 0) or least or 125, video, "num_frames")
     if least and (least - 1) // 4 * 4 + 1 < frames:
-        video.change(f"min_frames {least} -> {frames}: shorter clips are left out and named")
+        video.change(f"min_frames {least} -> {frames}: shorter clips are skipped and named")
     if most:
         video.change(f"max_frames {most}: of longer clips the first {frames} frames are used")
     strategy = video.get("bucket_strategy", str, "aspect_ratio")

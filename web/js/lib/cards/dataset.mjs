@@ -48,7 +48,7 @@ export function numbers(dataset) {
     ],
     [t("held out"), t("Evaluated, never trained"), many(dataset.held_out?.count)],
     [
-      t("left out"),
+      t("skipped"),
       t("Files that cannot be used; the reasons are below"),
       many(dataset.left_out?.count),
     ],

@@ -219,8 +219,8 @@ function leftOut({ left_out: left, scan }, resized, open) {
       "⚠ ",
       counted(
         count,
-        "1 file left out, and why. It is not trained; the others are.",
-        "{n} files left out, and why. They are not trained; the others are.",
+        "1 file skipped, and why. It is not trained; the others are.",
+        "{n} files skipped, and why. They are not trained; the others are.",
       ),
     ),
     element(

@@ -37,7 +37,7 @@ export const SENTENCES = [
     t("{file} was not found: adapter is LoKr, LyCORIS's usual kind; set lokr_factor and rank", v),
   (v) =>
     t(
-      "alpha {alpha} of rank {rank}: the LoRA counts with {share}, as in {trainer}, and learns slowly; alpha 0 is the rank",
+      "alpha {alpha} of rank {rank}: the LoRA is scaled by {share}, as in {trainer}, and learns slowly; alpha 0 is the rank",
       v,
     ),
   (v) => t("each expert may need its own: look at the two LoRAs of Add Frozen LoRA", v),
@@ -88,15 +88,15 @@ export const SENTENCES = [
   (v) => t("batch_size of {file} -> batch_size {n}", v),
   (v) => t("caption_dropout_rate of the datasets -> caption_dropout {rate}, for all of them", v),
   (v) => t("lycoris_config: algo {algo} -> adapter, and {keys}", v),
-  (v) => t("lycoris_config: {keys} -> left out: lora_targets and rank_patterns name layers", v),
+  (v) => t("lycoris_config: {keys} -> skipped: lora_targets and rank_patterns name layers", v),
   (v) => t("{key} alone -> that expert's file", v),
   (v) => t("{key}: empty -> Wan's own negative prompt", v),
   (v) => t("{key} -> lora_targets, which names the layers to train", v),
   (v) => t("{key} -> lora_targets, by the original names", v),
   (v) => t("{key} -> Add Frozen LoRA, strength {strength}: it acts, and is not trained", v),
-  (v) => t("{key} -> left out: it names no file", v),
-  (v) => t("{key} -> left out: {n} LoRAs are taken over", v),
-  (v) => t("{file}: {suffixes} behind a prompt -> left out: they are not read here", v),
+  (v) => t("{key} -> skipped: it names no file", v),
+  (v) => t("{key} -> skipped: {n} LoRAs are taken over", v),
+  (v) => t("{file}: {suffixes} behind a prompt -> skipped: they are not read here", v),
   (v) =>
     t(
       "{key} -> max_train_epochs {n}, about {steps} steps ({clips} clips an epoch, {batch} a step)",

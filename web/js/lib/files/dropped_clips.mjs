@@ -175,9 +175,9 @@ function said({ done, total, folder, set, left, problem }) {
         },
       ),
     left.kind.length > 0 &&
-      t("Left out, being neither clip, still nor caption: {names}.", { names: some(left.kind) }),
+      t("Skipped, being neither clip, still nor caption: {names}.", { names: some(left.kind) }),
     left.twice.length > 0 &&
-      t("Left out, because the name is taken: {names}.", { names: some(left.twice) }),
+      t("Skipped, because the name is taken: {names}.", { names: some(left.twice) }),
   ];
   return inOneText(lines);
 }

@@ -49,7 +49,7 @@ function factLine(about) {
       });
     case "encoded":
       return about.left_out
-        ? t("{encoded} encoded, {reused} reused, {left_out} left out", /** @type {any} */ (about))
+        ? t("{encoded} encoded, {reused} reused, {left_out} skipped", /** @type {any} */ (about))
         : t("{encoded} encoded, {reused} reused", /** @type {any} */ (about));
     case "clips":
       return t("clip {done} of {total}", /** @type {any} */ (about));

@@ -55,6 +55,11 @@ class WanVariant:
         return self.task in TRAINABLE
 
     @property
+    def is_full_size(self) -> bool:
+        """Whether it is as wide as a released model; smaller ones are made for tests."""
+        return self.shape.dim in _SIZES
+
+    @property
     def training_shift(self) -> float:
         """The shift that discrete_flow_shift 0 stands for."""
         return usual_shift(self.task, self.boundary, self.latents.channels)

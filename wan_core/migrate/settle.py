@@ -224,8 +224,8 @@ def _together(job: Job) -> None:
     rank, alpha = job.of("TrainLoRA.rank"), job.of("TrainLoRA.alpha")
     if alpha and rank / alpha >= 8:
         job.hints.append(
-            f"alpha {alpha:g} of rank {rank}: the LoRA is scaled by {alpha / rank:.3g}, as in {job.trainer}, and learns "
-            "slowly; alpha 0 is the rank"
+            f"alpha {alpha:g} of rank {rank}: the LoRA is scaled by {alpha / rank:.3g}, as in {job.trainer}, and "
+            "learns slowly; alpha 0 is the rank"
         )
 
 

@@ -72,20 +72,46 @@ def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
 _RATES = {"lion": (3e-7, 3e-3), "prodigy": (0.1, 10.0), "muon": (1e-6, 0.1), "schedule_free": (1e-6, 0.03)}
 _USUAL_RATES = (1e-6, 0.01)
 """learning rates beyond which no LoRA that was tried here learnt, by optimizer; the others are as AdamW"""
+_SENSIBLE_RATES = (5e-5, 3e-4)
+"""as the sentence of learning_rate says, for optimizers that step as AdamW does; lion's are a third of these"""
+_LIKE_ADAMW = ("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "came", "bnb_adamw8bit", "bnb_paged_adamw8bit")
+_LIKE_LION = ("lion", "bnb_lion8bit")
 
 
-def rate_remark(config: TrainConfig) -> str:
-    """Returns what to say of a learning rate that is far from any that trains a LoRA; "" for the others."""
+def rate_remark(config: TrainConfig, *, full_size: bool) -> str:
+    """Returns what to say of a learning rate that is far from any that trains a LoRA, or beyond what its tooltip calls
+    sensible; "" for the others. `full_size`: a released Wan is trained. Smaller ones take higher rates.
+    """
     low, high = _RATES.get(config.optimizer, _USUAL_RATES)
     rate, name = config.learning_rate, config.optimizer
-    if config.optimizer == "custom" or low <= rate <= high:
+    if config.optimizer == "custom":
         return ""
     if rate > high:
         return (
             f"learning_rate {rate:g} is above {high:g}: with {name} a LoRA is not known to learn there, and often "
             "diverges. Lower it unless you mean it."
         )
-    return f"learning_rate {rate:g} is below {low:g}: with {name} the LoRA will hardly change. Raise it."
+    if rate < low:
+        return f"learning_rate {rate:g} is below {low:g}: with {name} the LoRA will hardly change. Raise it."
+    return _beyond_sensible(rate, name) if full_size else ""
+
+
+def _beyond_sensible(rate: float, name: str) -> str:
+    if name not in (*_LIKE_ADAMW, *_LIKE_LION):
+        return ""
+    low, high = (end / 3 if name in _LIKE_LION else end for end in _SENSIBLE_RATES)
+    if low * 0.999 <= rate <= high * 1.001:
+        return ""
+    ends = f"{low:.2g} to {high:.2g}"
+    if rate > high:
+        return (
+            f"learning_rate {rate:g} is outside of what is sensible with {name}, {ends}: the run may diverge. Watch "
+            "the evaluation loss."
+        )
+    return (
+        f"learning_rate {rate:g} is outside of what is sensible with {name}, {ends}: the run may need many more "
+        "steps. Watch the evaluation loss."
+    )
 
 
 def remark_on_adapter(config: LoraConfig, values: int) -> str:

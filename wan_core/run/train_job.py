@@ -272,7 +272,7 @@ class _Session:
             self._between.showing = begin_showing(
                 self._experts, previews, partner, emit=self.emit, warn=self._sinks.warn, control=self.control
             )
-        if remark := rate_remark(self.config.train):
+        if remark := rate_remark(self.config.train, full_size=self._open[0].file.variant.is_full_size):
             self.emit(Marked(step=self._experts.step, kind="learning rate", text=remark))
             self._sinks.warn(remark)
         self._sinks.warn(disk_remark(self.directory, self._experts.bytes_of_a_save))

@@ -141,6 +141,16 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
+      "learning_rate {rate} is outside of what is sensible with {optimizer}, {ends}: the run may diverge. Watch the evaluation loss.",
+      v,
+    ),
+  (v) =>
+    t(
+      "learning_rate {rate} is outside of what is sensible with {optimizer}, {ends}: the run may need many more steps. Watch the evaluation loss.",
+      v,
+    ),
+  (v) =>
+    t(
       "{device} is full ({held} of {total} GiB), so Windows moves memory of this run into the computer's own, and steps take several times longer. Stop it, set memory to auto in Wan Train Settings, take other programs off the GPU, and press Run again: it goes on after its last saved step.",
       v,
     ),

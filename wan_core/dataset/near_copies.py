@@ -8,7 +8,7 @@ of the first and of the middle frame decides, compared at several crops.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ except at JPEG quality 40 (19 of 20 above 0.971)
 _CROPS = (0.0, 0.02, 0.04, 0.06)
 """of each side, tried on either of two pictures"""
 _SIDE = 64
+_NONE = np.empty(0, np.int64)
 _SAME_LENGTH = 0.05
 """relative difference of durations that containers and encoders explain"""
 
@@ -93,15 +94,28 @@ def near_twins(
 
 def _found_among(files: Sequence[Sample], pictures: _Pictures) -> NearTwins:
     looking = [(sample, int(look, 16)) for sample in files if (look := pictures.look(sample))]
+    group_of = np.arange(len(looking))
     found: list[tuple[Sample, Sample]] = []
     for settled, pairs in close_pairs(np.array([look for _, look in looking], np.uint64), NEAR_BITS):
-        for row, column in [(-1, -1), *pairs.tolist()]:
-            if pictures.over:
-                pictures.late |= {sample.path for sample, _ in looking[max(settled, row) :]}
-                return NearTwins(_groups(found), len(pictures.late))
-            if row >= 0 and _same_length(a := looking[row][0], b := looking[column][0]) and pictures.alike(a, b):
-                found.append((a, b))
+        for row, columns in [(-1, _NONE), *_by_row(pairs)]:
+            for column in [-1, *columns[group_of[columns] != group_of[row]].tolist()]:
+                if pictures.over:
+                    pictures.late |= {sample.path for sample, _ in looking[max(settled, row) :]}
+                    return NearTwins(_groups(found), len(pictures.late))
+                if column < 0 or group_of[row] == group_of[column]:
+                    continue  # a pair within a group adds nothing to it
+                if _same_length(a := looking[row][0], b := looking[column][0]) and pictures.alike(a, b):
+                    found.append((a, b))
+                    group_of[group_of == group_of[column]] = group_of[row]
     return NearTwins(_groups(found), len(pictures.late))
+
+
+def _by_row(pairs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yields the second places of pairs by their first one, which rises."""
+    rows, starts = np.unique(pairs[:, 0], return_index=True)
+    ends = [*starts.tolist(), len(pairs)]
+    for row, start, end in zip(rows.tolist(), ends[:-1], ends[1:], strict=True):
+        yield row, pairs[start:end, 1]
 
 
 def _same_length(a: Sample, b: Sample) -> bool:

@@ -17,7 +17,16 @@ from tests.shapeworld.draw import render
 from tests.shapeworld.scenes import all_words, captioned_scene
 from tests.wan_core.cache.test_encode import Bench
 from wan_core.cache import EncodingSpeed, LatentCache
-from wan_core.dataset import Dataset, DatasetConfig, Sample, ScanContext, ScanResult, dataset_review, scan_folder
+from wan_core.dataset import (
+    Dataset,
+    DatasetConfig,
+    Sample,
+    ScanContext,
+    ScanResult,
+    dataset_review,
+    near_copies,
+    scan_folder,
+)
 from wan_core.dataset.bucket import Bucket
 from wan_core.dataset.conditioning import condition_named
 from wan_core.dataset.estimates import cache_size, epoch_lines, epoch_rows, is_averaged, speed_lines
@@ -268,6 +277,17 @@ def test_thousands_that_begin_alike_cost_no_more_than_the_time_allowed():
     found = near_twins(samples, shown, allowed_s=0.3)  # type: ignore[arg-type]
     assert time.monotonic() - start < 10
     assert found.left_out > 3_000
+
+
+def test_copies_of_one_clip_are_compared_once_each_and_not_every_pair(monkeypatch):
+    clip = world(1)["0.mp4"]
+    shown = Shown({f"{number}.mp4": clip for number in range(60)})
+    compared: list[int] = []
+    alike = near_copies._Pictures.alike
+    monkeypatch.setattr(near_copies._Pictures, "alike", lambda *pair: compared.append(1) or alike(*pair))
+    found = near_twins(shown.samples(), shown, allowed_s=60)  # type: ignore[arg-type]
+    assert [len(group) for group in found.groups] == [60]
+    assert len(compared) == 59  # of 1,770 pairs
 
 
 def review(samples: Sequence[Sample], video: object, **options) -> str:

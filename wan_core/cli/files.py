@@ -119,7 +119,7 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         {
             "name": s.name,
             "kind": s.kind,
-            "bucket": [s.bucket.num_frames, s.bucket.height, s.bucket.width],
+            "size": {"width": s.bucket.width, "height": s.bucket.height, "frames": s.bucket.num_frames},
             "caption": s.caption,
         }
         for result in results
@@ -127,7 +127,7 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     ]
     rejected = [{"name": r.name, "reason": r.reason} for result in results for r in result.rejected]
     report = "\n\n".join([*(scan_report(result) for result in results), review.report()])
-    print_json(out, {"version": 1, "samples": samples, "rejected": rejected, "report": report})
+    print_json(out, {"version": 2, "samples": samples, "rejected": rejected, "report": report})
     dataset.require_captions()
     return ExitCode.DONE
 

@@ -373,6 +373,8 @@ def test_the_command_line_tells_the_same(wan_core_command, make_clip):
     sized = ("--num-frames", "9", "--width", "64", "--height", "48")
     done = wan_core_command("scan", str(folder), "--trigger-word", "x", *sized)
     assert done.returncode == 0, done.stderr[-2000:]
-    report = json.loads(done.stdout)["report"]
+    told = json.loads(done.stdout)
+    assert [one["size"] for one in told["samples"]] == [{"width": 64, "height": 48, "frames": 9}]
+    report = told["report"]
     assert "clips: 1 clip, 0 stills" in report
     assert "  64x48x9: 1 clip, 1 / 1 / 1 batches" in report

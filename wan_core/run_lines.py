@@ -20,7 +20,7 @@ from .events import (
     Suggested,
 )
 
-__all__ = ["RunLines", "loss_text", "sentence_of"]
+__all__ = ["RunLines", "closing_line", "loss_text", "sentence_of"]
 
 _PACE_STEPS = 20
 _FIRST_S, _MOST_S = 5.0, 60.0
@@ -86,13 +86,13 @@ def sentence_of(event: Event) -> str:
         case Finished():
             reason = event.result.get("reason")
             ended = f"{event.state} at step {event.step}" + (f": {reason}" if reason else "")
-            use = _closing(event.result.get("use"), event.result.get("template"))
+            use = closing_line(event.result.get("use"), event.result.get("template"))
             return f"{ended}. {use}" if use else ended
         case _:
             return ""  # the sentence of a failure stands on stderr
 
 
-def _closing(use: object, template: object) -> str:
+def closing_line(use: object, template: object) -> str:
     """Returns which LoRA goes on which model, at which strength and in which graph; "" where a run says none of it."""
     said: list[str] = []
     for one in cast("list[Any]", use) if isinstance(use, list) else []:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import comfy.utils
@@ -106,7 +107,7 @@ class NodeProgress:
 
     def on_event(self, event: Event) -> None:
         """Show an event of the engine."""
-        if line := self._lines.line(event):
+        if line := self._lines.line(_without_files(event)):
             level = logging.WARNING if isinstance(event, Note) and event.level == "warning" else logging.INFO
             run = self._status.get("run")
             _log.log(level, "%s", f"{run}: {line[:1000]}" if run else line[:1000])
@@ -200,3 +201,8 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _without_files(event: Event) -> Event:
+    """Returns the end of a run without its files: they are published after it, under the names that loaders list."""
+    return replace(event, result={**event.result, "use": None}) if isinstance(event, Finished) else event

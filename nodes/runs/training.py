@@ -16,6 +16,7 @@ from ...wan_core.events import CheckpointSaved, Event
 from ...wan_core.files import atomic_write_json
 from ...wan_core.metrics import MetricsHistory
 from ...wan_core.run import RunConfig, RunDecision, prepare_run, read_run, say_ended
+from ...wan_core.run_lines import closing_line
 from ...wan_core.train import SavedStep, SaveStore
 from ...wan_core.words import logger
 from ..bridge import folders
@@ -132,6 +133,8 @@ class QueuedTraining:
         status, samples = report["status"], report["samples"]
         about = {"kind": "ended", "state": status, "step": step, "steps": report["steps"]}
         self._progress.say(f"{status}: step {step} of {report['steps']}", now=True, about=about, state=status)
+        if said := closing_line(report["use"], report["template"]):
+            _log.info("%s: %s", self.directory.name, said)
         return {"wan_run": [{**report, "cache": self._cache_counts()}], "images": samples[-1:], "animated": [True]}
 
     def _cache_counts(self) -> dict[str, int]:

@@ -88,7 +88,12 @@ def test_steps_this_queue_stops_early_and_the_next_queue_goes_on(comfy: ComfySer
 
 
 def test_the_lora_is_listed_and_loads_with_every_key(comfy: ComfyServer) -> None:
+    log_before = len(comfy.log_text())
     run = run_of(comfy, comfy.run(training_graph("usable")))
+    said = [line for line in comfy.log_text()[log_before:].splitlines() if line.startswith("usable: ")]
+    assert said[-2] == "usable: done at step 4"
+    assert said[-1].startswith("usable: Load with LoraLoaderModelOnly")
+    assert run["lora_name"] in said[-1]  # as the loader lists it, not where the run keeps it
     assert run["lora_name"] == os.path.join("wan_trainer", "usable.safetensors")
     listed = comfy.get("/models/loras")
     assert run["lora_name"] in listed

@@ -11,7 +11,7 @@ import pytest
 from tests.support.forked import RunCommand
 from wan_core.selftest import FAILED, Finding, as_text, check_machine, findings
 from wan_core.selftest.findings import MISSING, OK
-from wan_core.selftest.machine import Unneeded
+from wan_core.selftest.machine import Unneeded, optional_packages
 
 
 def test_whatever_fails_is_named_without_paths_and_the_next_thing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +35,11 @@ def test_whatever_fails_is_named_without_paths_and_the_next_thing_is_tried(monke
     ]  # fmt: skip
     assert as_text(found[0]).startswith("FAILED  video ")
     assert not places[0].exists(), "nothing is left behind"
+
+
+def test_packages_that_a_report_is_asked_about_are_named_here_or_absent(tmp_path: Path) -> None:
+    said = optional_packages(tmp_path)
+    assert [name for name in ("peft", "torchao", "pytorch-optimizer", "triton", "flash-attn") if name not in said] == []
 
 
 @pytest.mark.soak

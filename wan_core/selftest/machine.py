@@ -30,7 +30,10 @@ __all__ = [
 
 _GIB = 1 << 30
 _NEEDED = ("torch", "numpy", "safetensors", "av", "pillow", "psutil")
-_OPTIONAL = ("gguf", "zstandard", "scenedetect", "tensorboard", "bitsandbytes", "torchao", "triton", "xformers")
+_OPTIONAL = (
+    *("gguf", "zstandard", "scenedetect", "tensorboard", "bitsandbytes", "torchao", "pytorch-optimizer", "peft"),
+    *("triton", "xformers", "flash-attn"),
+)
 _SIDE, _FRAMES = 64, 9
 
 
@@ -60,7 +63,7 @@ def libraries(_place: Path) -> str:
 
 
 def optional_packages(_place: Path) -> str:
-    """Returns which packages are here that some settings need."""
+    """Returns which packages are here that some settings need, or that a report is asked about."""
     found = {name: version_of(name) for name in _OPTIONAL}
     there = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     absent = ", ".join(name for name, version in found.items() if not version)

@@ -17,7 +17,7 @@ from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import asked_of, check_menus, combo, file_of, one_of, searched_as, widget
+from .bridge.widgets import asked_of, check_menus, combo, comfyui_checks_menus, file_of, one_of, searched_as, widget
 
 VARIANTS = ["auto", *AMBIGUOUS_NAMES]
 NONE = "none"
@@ -90,12 +90,16 @@ class LoadWanModel(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, diffusion_model: str | None = None) -> bool | str:
-        """Says that the model is missing when the graph is queued, beside what else is."""
-        try:
-            return bool(_chosen(diffusion_model))
-        except WanTrainerError as error:
-            return str(error)
+    def _names_both(cls, diffusion_model: str | None = None, low_noise_model: str = NONE) -> bool | str:
+        """Says which files are missing when the graph is queued, beside what else is."""
+        return _missing(diffusion_model, low_noise_model) or True
+
+    @classmethod
+    def _names_the_first(cls, diffusion_model: str | None = None) -> bool | str:
+        """Says that the model is missing; of the other file ComfyUI says it."""
+        return _missing(diffusion_model, NONE) or True
+
+    validate_inputs: Any = _names_the_first if comfyui_checks_menus() else _names_both
 
     @classmethod
     def fingerprint_inputs(
@@ -147,6 +151,17 @@ def _chosen(diffusion_model: str | None) -> str:
         raise ConfigError("models/diffusion_models holds no model. Put a Wan model there, then press R on the canvas.")
     asked = next(iter(known), "") if diffusion_model is None else diffusion_model
     return file_of("diffusion_model", asked, known, "diffusion_models")
+
+
+def _missing(diffusion_model: str | None, low_noise_model: str) -> str:
+    """Says which of the files asked for are not there; "" where they are."""
+    said: list[str] = []
+    for found in (lambda: _chosen(diffusion_model), lambda: low_noise_model == NONE or _low_noise(low_noise_model, "")):
+        try:
+            found()
+        except WanTrainerError as error:
+            said.append(str(error))
+    return " ".join(dict.fromkeys(said))
 
 
 def _low_noise(low_noise_model: str, diffusion_model: str) -> str:

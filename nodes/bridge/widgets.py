@@ -126,13 +126,17 @@ def file_of(name: str, value: str, known: list[str], kind: str) -> str:
     return value
 
 
+def comfyui_checks_menus() -> bool:
+    """Returns whether the running ComfyUI refuses what is on no menu before it asks a node (0.10 and later)."""
+    return "search_aliases" in {field.name for field in fields(io.Schema)}
+
+
 def searched_as(*words: str) -> dict[str, Any]:
     """Keywords of `io.Schema` that make a node found by `words`, beside its id and its name.
 
     Nothing where the running ComfyUI knows no such words (before 0.10): the search of its page reads id and name only.
     """
-    known = {field.name for field in fields(io.Schema)}
-    return {"search_aliases": list(words)} if "search_aliases" in known else {}
+    return {"search_aliases": list(words)} if comfyui_checks_menus() else {}
 
 
 def asked_of(node: type[io.ComfyNode]) -> dict[str, Any]:

@@ -69,6 +69,16 @@ def test_a_file_that_is_not_listed(comfy: ComfyServer) -> None:
     assert is_no_choice(said, "diffusion_model", "wan_tiny_t2.safetensors", MODEL)
 
 
+def test_both_files_of_a_pair_that_are_missing_are_named_when_it_is_queued(comfy: ComfyServer) -> None:
+    graph = with_model("wan_high_elsewhere.safetensors")
+    graph["model"]["inputs"]["low_noise_model"] = "wan_low_elsewhere.safetensors"
+    with pytest.raises(PromptRefused) as refused:
+        comfy.run(graph, timeout=60)
+    said = str(refused.value)
+    assert is_no_choice(said, "diffusion_model", "wan_high_elsewhere.safetensors")
+    assert is_no_choice(said, "low_noise_model", "wan_low_elsewhere.safetensors")
+
+
 def test_a_mistyped_optimizer_is_refused_before_anything_runs(comfy: ComfyServer) -> None:
     graph = training_graph("refused")
     graph["settings"] = {"class_type": "WanTrainSettings", "inputs": {"optimizer": "adamww"}}

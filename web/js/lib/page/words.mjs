@@ -5,6 +5,8 @@
  * stays English.
  */
 
+import { learnLabels } from "./labels.mjs";
+
 /** @type {Record<string, string>} */
 let known = {};
 
@@ -74,6 +76,7 @@ export async function loadWords(fetchApi, locale) {
     const all = await (await fetchApi("/i18n")).json();
     const found = wanted(locale).find((name) => all?.[name]?.wanTrainer);
     learn(found && all[found].wanTrainer);
+    if (found && !found.startsWith("en")) learnLabels(all[found].nodeDefs, found);
   } catch (error) {
     console.warn("[WanTrainer] No translations:", error);
   }

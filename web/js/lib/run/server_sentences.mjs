@@ -4,6 +4,7 @@
  * said in the language of the page, as refusals are (refusals.mjs); any other is shown as it came. Pure.
  */
 
+import { withLabels } from "../page/labels.mjs";
 import { t } from "../page/words.mjs";
 import { formOf, readForm } from "./forms.mjs";
 import { refusal } from "./refusals.mjs";
@@ -225,7 +226,7 @@ const listed = teller(SENTENCES);
 export function told(text) {
   if (text.length > LONGEST) return text;
   const parts = apart(text);
-  return parts.what === text ? piece(text) : together(parts, piece);
+  return withLabels(parts.what === text ? piece(text) : together(parts, piece));
 }
 
 /** @param {string} text */

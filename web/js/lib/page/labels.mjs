@@ -1,0 +1,50 @@
+// @ts-check
+/**
+ * What widgets are called in the page's language, put before their ids in what the server says: in Chinese the widget reads
+ * 触发词, and a sentence that says `trigger_word` alone would name something nobody sees. English shows the ids themselves.
+ * Only ids with an underscore, which are no words of a sentence, are looked for.
+ */
+
+import { ORDERS } from "../values/orders.mjs";
+
+/** @type {Map<string, string>} */
+let labels = new Map();
+/** How a label and its id stand together, as in tooltips. @type {(label: string, id: string) => string} */
+let together = (label, id) => `${label} (${id})`;
+
+/** @type {Record<string, (label: string, id: string) => string>} */
+const TOGETHER = {
+  zh: (label, id) => `${label}（${id}）`,
+  ja: (label, id) => `${label}（${id}）`,
+  ko: (label, id) => `${label}(${id})`,
+};
+
+/** An id that stands alone: in no name of a file, no path, no quotes, no assignment, and in no brackets behind its label. */
+const ID =
+  /(?<![\w./\\:*\x22\x27\x60{（(-])[a-z0-9]+(?:_[a-z0-9]+)+(?![\w/\\*\x22\x27\x60}=-]|\.\w)/g;
+
+/**
+ * Names of widgets, in place of those known so far.
+ * @param {any} nodeDefs of one language, as `/i18n` gives them; others' nodes do not count
+ * @param {string} language
+ */
+export function learnLabels(nodeDefs, language) {
+  labels = new Map();
+  together = TOGETHER[language.split("-")[0]] ?? ((label, id) => `${label} (${id})`);
+  for (const node of Object.keys(ORDERS)) {
+    for (const [id, input] of Object.entries(nodeDefs?.[node]?.inputs ?? {})) {
+      const label = /** @type {any} */ (input)?.name;
+      const named = typeof label === "string" && label !== id && !label.includes(id);
+      if (named && id.includes("_") && !labels.has(id)) labels.set(id, label);
+    }
+  }
+}
+
+/** A sentence in which widgets are called as the page calls them. @param {string} text @returns {string} */
+export function withLabels(text) {
+  if (!labels.size) return text;
+  return text.replace(ID, (id) => {
+    const label = labels.get(id);
+    return label ? together(label, id) : id;
+  });
+}

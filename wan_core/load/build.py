@@ -7,6 +7,7 @@ the plan asks for another base precision or quantizes anew.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,8 +59,11 @@ __all__ = [
 
 
 def import_libraries() -> None:
-    """Import every library of compiled code that building and saving a model takes."""
+    """Import every library of compiled code that building and saving a model takes, and what asks for free memory."""
     import safetensors.torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+    with contextlib.suppress(ImportError):
+        import psutil  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
 def materialize(

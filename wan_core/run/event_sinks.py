@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
-from ..events import Emit, Event, Note, StepDone
-from ..metrics import HealthWatch, JsonlSink
+from ..events import Emit, Evaluated, Event, Note, StepDone
+from ..metrics import HealthWatch, JsonlSink, finite, records_of, whole
 from .experts import Experts
 from .length import TimeLimit
 from .remaining import Remaining
 from .spill import SpillWatch
 
 __all__ = ["EventSinks"]
+
+
+class _Looks:
+    """Knows since which step evaluations, finite before, are no longer; of a pair each expert's own."""
+
+    def __init__(self) -> None:
+        self.bad_since: dict[str, int] = {}
+        self._seen: set[str] = set()
+
+    def add(self, expert: str, step: int, loss: float | None) -> None:
+        """Take an evaluation into account. Without a finite one before, it says nothing of what was learnt."""
+        if loss is not None and math.isfinite(loss):
+            self._seen.add(expert)
+            self.bad_since.pop(expert, None)
+        elif expert in self._seen:
+            self.bad_since.setdefault(expert, step)
 
 
 class EventSinks:
@@ -26,6 +43,7 @@ class EventSinks:
         """of whom the one at work hears it, from when they are planned"""
         self.spill: SpillWatch | None = None
         """from when the devices are known"""
+        self._metrics, self._evaluated = directory / "metrics.jsonl", list[Evaluated]()
 
     def emit(self, event: Event) -> None:
         """Write down, tell and remark on an event."""
@@ -35,12 +53,24 @@ class EventSinks:
         self._out(event)
         if self.experts is not None and (expert := self.experts.at_work) is not None:
             expert.hear(event)
+        if isinstance(event, Evaluated):
+            self._evaluated.append(event)
         if isinstance(event, StepDone):
             self.warn(self.spill.remark(event) if self.spill is not None else "")
             self.warn(self._limit.remark(event))
         for mark in self._health.hear(event) if self._health is not None else ():
             self.emit(mark)
             self.warn(mark.text)
+
+    def good_until(self, step: int) -> int:
+        """Returns the step from which saves are no good: `step`, or one before it whose evaluation was not finite."""
+        looks = _Looks()
+        for record in records_of(self._metrics, (Evaluated.name,)):  # of earlier sessions too
+            if (at := whole(record.get("step"))) is not None:
+                looks.add(str(record.get("expert", "")), at, finite(record.get("eval_loss")))
+        for event in self._evaluated:
+            looks.add(event.expert, event.step, event.eval_loss)
+        return min([step, *looks.bad_since.values()])
 
     def warn(self, remark: str) -> None:
         """Emit a remark as a warning; "" is none."""

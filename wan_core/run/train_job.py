@@ -199,7 +199,7 @@ class _Session:
             return self._finish("stopped", saver.saved_step, reason)
         except NotFinite as error:
             if self.group.leads:
-                saver.store.suspect(self.experts.good_step)
+                saver.store.suspect(self._sinks.good_until(self.experts.good_step))
             raise what_stands(error, self.experts.good_step, saver.store, self.config) from error
         except Exception as error:
             # Between two steps, after a preview: the model does not come back, and what it learnt is here.

@@ -256,6 +256,17 @@ def test_a_save_after_which_nothing_was_finite_is_passed_over_until_something_is
     assert (run.directory / "saves" / "step-000004" / "state.safetensors").stat().st_mtime_ns == before
 
 
+def test_a_save_whose_evaluation_was_not_finite_is_passed_over_though_a_step_after_it_was(tmp_path: Path) -> None:
+    """Saves and looks are due at 2 and 4; a look and a step ask once. The one at 4 is not finite, step 5 is."""
+    run = make_run(tmp_path, train=settings(steps=12, max_bad_steps=3, **ONE_LOOK))
+    with pytest.raises(TrainingError, match="Saved step 2 is the last good one"):
+        train(run, target=NanFrom(7, *range(9, 99)))
+    assert saves_and_marks(run) == ([2, 4], [4])
+    (run.directory / "saves" / "step-000004" / "suspect.txt").unlink()
+    with pytest.raises(TrainingError, match="Saved step 2 is the last good one"):  # what an earlier session saw counts
+        train(run, target=NanFrom(*range(1, 99)))
+
+
 def test_a_save_that_is_due_in_a_streak_comes_with_the_next_good_step(tmp_path: Path) -> None:
     run = make_run(tmp_path, train=settings(steps=9, save_every_n_steps=3, **ONE_LOOK))
     events = train(run, target=NanFrom(4, 5, 8))  # one call to evaluate

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .job import REPORT_FILE, AuditConfig, audit_job, read_report
+from .job import REPORT_FILE, AuditConfig, audit_job, import_libraries, read_report
 from .report import AuditReport
 
 __all__ = [
@@ -10,5 +10,6 @@ __all__ = [
     "AuditConfig",
     "AuditReport",
     "audit_job",
+    "import_libraries",
     "read_report",
 ]

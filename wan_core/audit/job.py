@@ -38,7 +38,7 @@ from .chart import draw_chart
 from .measure import Measurement, measure
 from .report import AuditReport, AuditRow
 
-__all__ = ["REPORT_FILE", "AuditConfig", "audit_job", "read_report"]
+__all__ = ["REPORT_FILE", "AuditConfig", "audit_job", "import_libraries", "read_report"]
 
 REPORT_FILE = "precision_audit.json"
 _DOUBT = 1.1
@@ -48,6 +48,14 @@ _SHORTER = (
     "Audit shorter or smaller clips (num_frames, width and height in Wan Video Dataset): the ranking hardly depends on "
     "their size. Fp8 / Int8 Quantize or Split Across GPUs help too."
 )
+
+
+def import_libraries() -> None:
+    """Import what an audit needs beside what a training does: a trace asks torch's compiler, and the chart is drawn."""
+    import torch._dynamo  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from PIL import ImageDraw, ImageFont  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+    ImageFont.load_default(12)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,8 +133,9 @@ def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
 def _audit(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     with first_import("torch"):
-        from ..audit import AuditConfig, audit_job, read_report
+        from ..audit import AuditConfig, audit_job, import_libraries, read_report
 
+        import_libraries()
     config = AuditConfig(clips=options.clips, timesteps=options.timesteps, alone=options.alone)
     directory = run_directory(options.run_path)
     _return_freed_memory()

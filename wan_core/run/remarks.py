@@ -196,12 +196,23 @@ def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunC
     stands = f"Saved step {good.step} is the last good one." if good else "No good step was saved."
     again = "Unchanged, it would end here again."
     rate = config.train.learning_rate
-    first = f"learning_rate {_written(rate / 2)} instead of {_written(rate)} (begins a new run)"
+    lower, now = _written(lower_rate(rate, config.train.optimizer)), _written(rate)
+    first = f"learning_rate {lower} instead of {now} (begins a new run)"
     if not good_step:
         again = "It never had a usable one: unchanged, it would end here again."
         first = "another LoRA to start from, or none (begins a new run)" if config.lora.start_from else ""
     helps = [one for one in (first, "base_precision bf16 or fp32 in Load Wan Model (begins a new run)") if one]
     return TrainingError(f"{error} {stands} {again} What helps most, in this order: {'; '.join(helps)}.")
+
+
+def lower_rate(rate: float, optimizer: str) -> float:
+    """Returns half of a rate, or of one that was far too high the usual one."""
+    high = _RATES.get(optimizer, _USUAL_RATES)[1]
+    if rate / 2 <= high:
+        return rate / 2
+    if optimizer in _LIKE_LION:
+        return _SENSIBLE_RATES[1] / 3
+    return high / 10 if optimizer in _RATES else _SENSIBLE_RATES[1]
 
 
 def _written(rate: float) -> str:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from wan_core.run.remarks import rate_remark
+from wan_core.run.remarks import lower_rate, rate_remark
 from wan_core.train import TrainConfig
 
 
@@ -49,3 +49,13 @@ def test_the_range_is_the_one_the_tooltip_names() -> None:
     assert rate_remark(TrainConfig(learning_rate=high), full_size=True) == ""
     assert rate_remark(TrainConfig(learning_rate=low * 0.9), full_size=True)
     assert rate_remark(TrainConfig(learning_rate=high * 1.1), full_size=True)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "lower"),
+    [("adamw", 1e-3, 5e-4), ("adamw", 10.0, 3e-4), ("lion", 1.0, 1e-4), ("prodigy", 4.0, 2.0), ("prodigy", 100.0, 1.0)],
+)
+def test_a_rate_that_ended_a_run_is_halved_or_the_usual_one_where_half_is_still_far_too_high(
+    optimizer: str, rate: float, lower: float
+) -> None:
+    assert lower_rate(rate, optimizer) == pytest.approx(lower)

@@ -5,6 +5,7 @@ The run's folder is the only memory; a restarted server, a second client and a r
 
 from __future__ import annotations
 
+import functools
 import socket
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from comfy_api.latest import io
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import read_json
+from ...wan_core.words import logger
 from ..bridge import folders
 from ..bridge.ahead import Ahead
 from ..bridge.scans import SCANS
@@ -26,6 +28,8 @@ from .scans import ScanRoutes
 from .standing import Standing
 
 __all__ = ["register_routes"]
+
+_log = logger(__name__)
 
 _MARK = "wan_trainer_routes"
 
@@ -52,12 +56,20 @@ def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) ->
     return True
 
 
+@functools.lru_cache(maxsize=16)
+def _warn(text: str) -> None:
+    """Say it on the console, once."""
+    _log.warning(text)
+
+
 def _known_hosts() -> list[str]:
     """Names a person has listed for this server, which no route or workflow changes, and that of its computer."""
     own = socket.gethostname()
+    file = folders.user_hosts_file()
     try:
-        listed = read_json(folders.user_hosts_file())
-    except (WanTrainerError, OSError):
+        listed = read_json(file) if file.exists() else []
+    except (WanTrainerError, OSError) as error:
+        _warn(f"The names in user/wan_trainer/hosts.json do not count: {error}")
         listed = []
     named = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     return [*named, own, f"{own}.local"]

@@ -76,7 +76,7 @@ CLIPS = Graph(
 1. Make a folder in ComfyUI's `input` folder. Put clips of 2 seconds or more there, and beside each `name.mp4`
 a `name.txt` that says what happens.
 2. Press **R**, then choose the folder in *Wan Video Dataset*. Its report says which frames are used and what
-was left out.
+was skipped.
 3. Press **Run**. Clips and captions are encoded once; later runs reuse them. Previews play in *Train Wan
 LoRA*; the LoRA appears in `loras/wan_trainer`.
 

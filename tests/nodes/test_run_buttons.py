@@ -78,7 +78,7 @@ def test_the_routes_are_added_once_and_only_to_a_server(
     assert register()
     assert not register()
     added = [(route.method, route.path) for route in server.routes]
-    assert len(added) == len(set(added)) == 22
+    assert len(added) == len(set(added)) == 25
     others = {path.partition("{")[0] for _, path in added if not path.startswith("/wan_trainer/runs")}
     assert len(others) == 5, others
     assert {"/wan_trainer/ids", "/wan_trainer/plan", "/wan_trainer/import", "/wan_trainer/scans/"} < others

@@ -138,7 +138,7 @@ def test_a_run_that_runs_out_of_memory_goes_on_as_if_it_had_not(
         assert warnings == []
         assert evaluations == [0, 2, 4]
     elif place.startswith("evaluation"):
-        assert [text.split(" was left out")[0] for text in warnings] == [
+        assert [text.split(" was skipped")[0] for text in warnings] == [
             f"The evaluation after step {0 if 'base' in place else 2}"
         ]
     else:

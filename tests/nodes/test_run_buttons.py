@@ -80,8 +80,14 @@ def test_the_routes_are_added_once_and_only_to_a_server(
     added = [(route.method, route.path) for route in server.routes]
     assert len(added) == len(set(added)) == 25
     others = {path.partition("{")[0] for _, path in added if not path.startswith("/wan_trainer/runs")}
-    assert len(others) == 5, others
-    assert {"/wan_trainer/ids", "/wan_trainer/plan", "/wan_trainer/import", "/wan_trainer/scans/"} < others
+    assert len(others) == 7, others
+    assert {
+        "/wan_trainer/ids",
+        "/wan_trainer/plan",
+        "/wan_trainer/import",
+        "/wan_trainer/cache",
+        "/wan_trainer/scans/",
+    } < others
     assert any(re.fullmatch(r"/extensions/(.+/docs/WanTrainer_)?", path) for path in others), "help of second ids"
 
 

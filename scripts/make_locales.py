@@ -5,9 +5,10 @@
     .venv/bin/python scripts/make_locales.py --check    # exit code 1 when one of them is not what would be written
     .venv/bin/python scripts/make_locales.py --translated ja TrainLoRA.inputs.steps 'ApplyWanLoRA.*'
 
-The other languages are written by hand. locales/translated_from.json keeps, for each of their entries, a short hash of
-the English it was translated from; once the English changes the entry counts as stale until somebody looks at the
-translation and says so with --translated, naming it.
+The other languages are written by hand: nodeDefs.json, and in help.json what help pages alone say, line by line under
+the English one, so that a line whose English changes has no translation any more. locales/translated_from.json keeps,
+for each entry of nodeDefs.json, a short hash of the English it was translated from; once the English changes the entry
+counts as stale until somebody looks at the translation and says so with --translated, naming it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ HELP_WORDS = {
     ),
 }
 """language -> its words for those of HELP_ENGLISH"""
+LISTED = ("Inputs", "Outputs")
+"""headings of what the schemas say"""
 COLONS = {"zh": "：", "ja": "："}
 SAID_OTHERWISE = {
     "diffusion_model": "the first file",
@@ -149,11 +152,28 @@ def help_page(page: str, info: dict[str, Any]) -> str:
     return _with_list(page, "Outputs", [f"- `{name}`: {tooltip}" for name, tooltip in outputs])
 
 
-def translated_page(page: str, info: dict[str, Any], node: dict[str, Any], language: str) -> str:
-    """The English page with everything in `language` that is translated for the node itself: title, first paragraph,
-    headings, lists. What only the page says stays English.
+def own_lines(page: str) -> list[str]:
+    """The lines of an English page that no schema decides over."""
+    sections = re.split(r"^## (.+)\n", page, flags=re.M)
+    own = (body for heading, body in zip(sections[1::2], sections[2::2], strict=True) if heading not in LISTED)
+    return [line.strip() for body in own for line in body.splitlines() if line.strip()]
+
+
+def read_help(language: str) -> dict[str, str]:
+    """The lines of help pages in a language, by the English ones."""
+    file = LOCALES / language / "help.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def translated_page(
+    page: str, info: dict[str, Any], node: dict[str, Any], language: str, lines: Mapping[str, str]
+) -> str:
+    """The English page in `language`: title, first paragraph, headings and lists as the node has them, the rest as in
+    `lines`; one that has no translation stays English.
     """
     said = dict(zip(HELP_ENGLISH, HELP_WORDS[language], strict=True))
+    for line in own_lines(page):
+        page = page.replace(f"\n{line}\n", f"\n{lines.get(line, line)}\n")
     colon = COLONS.get(language, ": ")
     inputs, outputs = node["inputs"], node["outputs"]
     rows = [
@@ -207,13 +227,14 @@ def as_json(data: object) -> str:
 def wanted_files(object_info: dict[str, dict[str, Any]]) -> dict[Path, str]:
     """Every file the schemas decide over -> its text."""
     files = {LOCALES / "en" / "nodeDefs.json": as_json(english(object_info))}
+    lines = {language: read_help(language) for language in TRANSLATIONS}
     for node_id, info in object_info.items():
         file = HELP / f"{node_id}.md"
         files[file] = files[HELP / node_id / "en.md"] = help_page(file.read_text(encoding="utf-8"), info)
         for language in TRANSLATIONS:
             node = json.loads((LOCALES / language / "nodeDefs.json").read_text(encoding="utf-8")).get(node_id)
             if node:
-                page = translated_page(files[file], info, node, language)
+                page = translated_page(files[file], info, node, language, lines[language])
                 files[HELP / node_id / f"{language}.md"] = page
     return files
 

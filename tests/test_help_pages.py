@@ -108,3 +108,13 @@ def test_every_language_has_a_page_where_the_frontend_looks_first(node_id: str) 
             for entry in words.get(part, {}).values():
                 assert entry["name"] in page, language
                 assert entry["tooltip"] in page, language
+
+
+@pytest.mark.parametrize("language", make_locales.TRANSLATIONS)
+def test_every_line_of_every_page_is_said_in(language: str) -> None:
+    """And no line is left that no page has any more."""
+    pages = [page_of(node_id).read_text(encoding="utf-8") for node_id in SCHEMAS]
+    wanted = list(dict.fromkeys(line for page in pages for line in make_locales.own_lines(page)))
+    said = make_locales.read_help(language)
+    assert [line for line in wanted if not said.get(line)] == [], "translate these lines in locales/*/help.json"
+    assert [line for line in said if line not in wanted] == [], "no page has these lines any more"

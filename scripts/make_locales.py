@@ -172,8 +172,7 @@ def translated_page(
     `lines`; one that has no translation stays English.
     """
     said = dict(zip(HELP_ENGLISH, HELP_WORDS[language], strict=True))
-    for line in own_lines(page):
-        page = page.replace(f"\n{line}\n", f"\n{lines.get(line, line)}\n")
+    page = re.sub(r"^( *)(\S.*?) *$", lambda line: line[1] + lines.get(line[2], line[2]), page, flags=re.M)
     colon = COLONS.get(language, ": ")
     inputs, outputs = node["inputs"], node["outputs"]
     rows = [

@@ -103,12 +103,14 @@ def test_what_begins_a_new_run_says_so_and_nothing_else_does() -> None:
         assert one.endswith(" (begins a new run)") is (after.job_id != before.job_id), one
 
 
-@pytest.mark.parametrize(("rate", "half"), [(1e-4, "0.00005 instead of 0.0001"), (1.0, "0.5 instead of 1")])
-def test_half_of_a_learning_rate_that_was_too_high_is_written_as_its_widget_writes_it(rate: float, half: str) -> None:
+@pytest.mark.parametrize(("rate", "lower"), [(1e-4, "0.00005 instead of 0.0001"), (1.0, "0.0003 instead of 1")])
+def test_the_lower_of_a_learning_rate_that_was_too_high_is_written_as_its_widget_writes_it(
+    rate: float, lower: str
+) -> None:
     store = cast(SaveStore, SimpleNamespace(latest=lambda _job: None))
     config = replace(PLAIN, train=TrainConfig(learning_rate=rate))
     helps = str(what_stands(NotFinite("No."), 3, store, config)).split("this order: ")[1].split("; ")
-    assert helps[0] == f"learning_rate {half} (begins a new run)"
+    assert helps[0] == f"learning_rate {lower} (begins a new run)"
     bf16 = replace(config, model=replace(PLAIN.model, base_precision="bf16"))
     halved = replace(config, train=TrainConfig(learning_rate=rate / 2))
     assert len({one.job_id for one in (config, bf16, halved)}) == 3, "each is another job"

@@ -10,8 +10,8 @@ import { Compared } from "./compared.mjs";
 import { curvesCsv, runsCsv } from "./csv.mjs";
 import { found } from "./differences.mjs";
 import { FindBar } from "./find_bar.mjs";
-import { deletedText, RunCard } from "./run_card.mjs";
-import { RunClips } from "./run_clips.mjs";
+import { actionsOf } from "./run_actions.mjs";
+import { RunCard } from "./run_card.mjs";
 import { RunTable } from "./run_table.mjs";
 
 /**
@@ -196,7 +196,15 @@ export class RunsTab {
       this.close();
       return;
     }
-    this.card = new RunCard(id, this.actions());
+    const doors = {
+      routes: this.routes,
+      page: this.page,
+      say: (/** @type {string} */ text) => this.say(text),
+      failed: (/** @type {unknown} */ error) => this.say(message(error)),
+      refresh: () => this.refresh(),
+      close: () => this.close(),
+    };
+    this.card = new RunCard(id, actionsOf(doors));
     this.place.hidden = false;
     fill(this.place, this.card.element);
     this.updateCard();
@@ -211,57 +219,6 @@ export class RunsTab {
     fill(this.place);
     this.table.draw();
     if (isInside && id) this.table.focus(id);
-  }
-
-  /** @returns {import("./run_card.mjs").Actions} */
-  actions() {
-    const work =
-      (/** @type {(id: string) => Promise<string>} */ act) => async (/** @type {string} */ id) => {
-        try {
-          this.say(await act(id));
-        } catch (error) {
-          this.say(message(error));
-        }
-      };
-    return {
-      open: work(async (id) => {
-        await this.page.load(await this.routes.workflow(id), id);
-        return t("Opened the workflow of {run}.", { run: id });
-      }),
-      resume: work(async (id) => {
-        await this.page.load(await this.routes.workflow(id), id);
-        await this.page.queue();
-        return t("Queued {run}.", { run: id });
-      }),
-      copy: work(async (name) => {
-        await this.page.copy(name);
-        return t("Copied {name}", { name });
-      }),
-      // Trained without ComfyUI, or a mean of saved steps: nothing has put it among the LoRAs.
-      use: work(async (id) => {
-        const { best, saves } = await this.routes.detail(id);
-        const step = best ?? saves?.at(-1)?.step ?? 0;
-        await this.routes.use(id, step);
-        this.refresh();
-        return t("Step {step} is the run's LoRA now.", { step });
-      }),
-      remove: work(async (id) => {
-        const answer = await this.routes.remove(id);
-        this.refresh();
-        return deletedText(id, answer);
-      }),
-      bytes: (id) => this.routes.bytes(id),
-      log: (id) => this.routes.log(id),
-      say: (text) => this.say(text),
-      take: (text) => this.page.copy(text),
-      close: () => this.close(),
-      clips: (id) =>
-        new RunClips(id, {
-          routes: this.routes,
-          address: this.page.address,
-          say: (text) => this.say(text),
-        }),
-    };
   }
 
   /** @param {string[]} ids @param {boolean} on */

@@ -1,0 +1,58 @@
+// @ts-check
+/** What the buttons of an opened run do: each asks the server or the page, and says what came of it. */
+
+import { t } from "../page/words.mjs";
+import { deletedText } from "./run_card.mjs";
+import { RunClips } from "./run_clips.mjs";
+
+/**
+ * @typedef {import("../page/routes.mjs").Routes} Routes
+ * @typedef {{ routes: Routes, page: import("./runs_tab.mjs").Page, say: (text: string) => void, failed: (error: unknown) => void,
+ *   refresh: () => void, close: () => void }} Doors
+ */
+
+/** @param {Doors} doors @returns {import("./run_card.mjs").Actions} */
+export function actionsOf({ routes, page, say, failed, refresh, close }) {
+  const work =
+    (/** @type {(id: string) => Promise<string>} */ act) => async (/** @type {string} */ id) => {
+      try {
+        say(await act(id));
+      } catch (error) {
+        failed(error);
+      }
+    };
+  return {
+    open: work(async (id) => {
+      await page.load(await routes.workflow(id), id);
+      return t("Opened the workflow of {run}.", { run: id });
+    }),
+    resume: work(async (id) => {
+      await page.load(await routes.workflow(id), id);
+      await page.queue();
+      return t("Queued {run}.", { run: id });
+    }),
+    copy: work(async (name) => {
+      await page.copy(name);
+      return t("Copied {name}", { name });
+    }),
+    // Trained without ComfyUI, or a mean of saved steps: nothing has put it among the LoRAs.
+    use: work(async (id) => {
+      const { best, saves } = await routes.detail(id);
+      const step = best ?? saves?.at(-1)?.step ?? 0;
+      await routes.use(id, step);
+      refresh();
+      return t("Step {step} is the run's LoRA now.", { step });
+    }),
+    remove: work(async (id) => {
+      const answer = await routes.remove(id);
+      refresh();
+      return deletedText(id, answer);
+    }),
+    bytes: (id) => routes.bytes(id),
+    log: (id) => routes.log(id),
+    say,
+    take: (text) => page.copy(text),
+    close,
+    clips: (id) => new RunClips(id, { routes, address: page.address, say }),
+  };
+}

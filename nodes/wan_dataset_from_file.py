@@ -112,6 +112,23 @@ class WanDatasetFromFile(io.ComfyNode):
         return source_fingerprint(source, caption_extension)
 
     @classmethod
+    def stated_sizes(
+        cls,
+        file: str | None = None,
+        other_file: str = "",
+        width: int = DatasetConfig.width,
+        height: int = DatasetConfig.height,
+        num_frames: int = DatasetConfig.num_frames,
+        **_others: object,
+    ) -> list[tuple[int, int, int]]:
+        """Returns (width, height, frames) of each dataset that the settings of another trainer name, the widgets' where
+        they do not say it. Opens no clip. Raises WanTrainerError where the file cannot be read.
+        """
+        parts = open_source(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
+        asked = {"width": width, "height": height, "num_frames": num_frames}
+        return [tuple(int({**asked, **part.settings}[side]) for side in asked) for part in parts]  # type: ignore[misc]
+
+    @classmethod
     def execute(
         cls,
         model: ModelHandle,

@@ -12,7 +12,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ...wan_core.checkpoint import WanVariant
-from ...wan_core.errors import ConfigError
+from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.load import inspect_model
 from ...wan_core.lora import FrozenLora, LoraConfig
 from ...wan_core.model import LatentSpace
@@ -34,6 +34,7 @@ from .types import ModelHandle, SettingsHandle
 __all__ = ["Ahead"]
 
 LOADER, SETTINGS, TRAINER, LORA = "LoadWanModel", "WanTrainSettings", "TrainLoRA", "WanLoraFile"
+FROM_FILE = "WanDatasetFromFile"
 CHANGES = ("WanPrecisionPolicy", "Fp8Quantize", "SplitAcrossGPUs", "AddFrozenLora")
 """nodes that take a model and give one"""
 _LONGEST = 16
@@ -54,7 +55,8 @@ class Ahead:
         """Returns the job. Raises a WanTrainerError where a node would refuse, or what was asked is no such graph.
 
         `asked`: `chain`, pairs of a node's id and its widgets from Load Wan Model on; `settings`, widgets of Wan Train
-        Settings, or none; `train`, those of Train Wan LoRA; `sizes`, the (width, height, frames) of each dataset;
+        Settings, or none; `train`, those of Train Wan LoRA; `sizes`, the (width, height, frames) of each dataset, and
+        `files`, the widgets of each Wan Dataset From File whose settings file says them;
         `preview`, that of the previews with 0 for what is a clip's, or none; `prompts`, their text and trigger word,
         where a prompt may say a size of its own; `preview_size` as that widget, `pictured` whether a start image is
         linked; `loras`, the widgets of each Wan LoRA File that acts in previews.
@@ -73,7 +75,7 @@ class Ahead:
         train = with_global_batch(with_model_values(train, file.variant), plan.placement.ranks)
         base = settings.lora if settings else LoraConfig()
         grid, space = file.variant.size_multiple, file.variant.latents
-        steps = [_step(size, grid, space, train.batch_size) for size in _sizes(asked.get("sizes"))]
+        steps = [_step(size, grid, space, train.batch_size) for size in self._clip_sizes(asked)]
         step = max(steps, key=lambda one: one.tokens)
         preview, gives_way, beside = None, False, 0
         if train.preview_every_n_steps and asked.get("preview") is not None:
@@ -108,7 +110,26 @@ class Ahead:
             self.nodes[LORA].fingerprint_inputs(**self._values(LORA, widgets))
             for widgets in _listed(asked.get("loras"))
         ]
-        return repr([self._file_mark(_chain(asked.get("chain"))), loras, own_runs_of(folders.roots())])
+        files = [self._settings_mark(widgets) for widgets in _listed(asked.get("files"))]
+        return repr([self._file_mark(_chain(asked.get("chain"))), loras, files, own_runs_of(folders.roots())])
+
+    def _clip_sizes(self, asked: Mapping[str, Any]) -> list[tuple[int, int, int]]:
+        """Returns those of all datasets. A settings file that cannot be read is refused when it is queued."""
+        files = _listed(asked.get("files"))
+        sizes = _sizes(asked.get("sizes")) if asked.get("sizes") or not files else []
+        for widgets in files:
+            values = self._values(FROM_FILE, widgets)
+            try:
+                sizes += self.nodes[FROM_FILE].stated_sizes(**values)  # pyright: ignore[reportAttributeAccessIssue]
+            except (WanTrainerError, OSError):
+                sizes += _sizes([[values.get(side) for side in ("width", "height", "num_frames")]])
+        return sizes
+
+    def _settings_mark(self, widgets: Any) -> str:
+        try:
+            return self.nodes[FROM_FILE].fingerprint_inputs(**self._values(FROM_FILE, widgets))
+        except (WanTrainerError, OSError):
+            return ""
 
     def _file_mark(self, chain: list[tuple[str, Any]]) -> str:
         (_, widgets), *_rest = chain

@@ -458,7 +458,7 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(canvas
     shows(cached, "take 3.0 GiB, and no unfinished run needs 2.0 GiB of that. Delete these?")
     canvas.screenshot("tab-cached")
     assert serious(canvas, ".wan-cached") == []
-    cached.get_by_role("button", name="Delete", exact=True).click()
+    cached.get_by_role("button", name="Delete 2.0 GiB").click()
     shows(canvas.page.locator(".wan-said"), "2.0 GiB are free again.")
     assert asked == [{"confirm": True}]
     assert [(path, body) for path, _, body in runs.posted] == [("halfway/delete", {"confirm": "halfway"})]

@@ -204,3 +204,29 @@ def test_a_queued_run_says_how_large_its_previews_as_the_template_are(
         run = json.loads((comfy.base / "output" / "wan_trainer" / run_name / "run.json").read_text(encoding="utf-8"))
         sizes.append(tuple(run["preview"][name] for name in ("width", "height", "num_frames")))
     assert sizes == [(832, 480, 1), (0, 0, 1)]
+
+
+def test_settings_of_another_trainer_say_how_large_clips_are_before_they_are_read(
+    planner: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import folder_paths
+
+    monkeypatch.setattr(folder_paths, "input_directory", str(tmp_path))
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "clips" / "a.mp4").write_bytes(b"no clip is opened")
+    text = '[general]\nresolution = [{size}]\n[[datasets]]\nvideo_directory = "clips"\ntarget_frames = [9]\n'
+    (tmp_path / "mine.toml").write_text(text.format(size="64, 48"), encoding="utf-8")
+    widgets = {"other_file": "mine.toml", "width": 832, "height": 480, "num_frames": 33, "use_file_settings": True}
+
+    def step(**changed: Any) -> tuple[int, int, int]:
+        found = planner.job(asked(sizes=[], files=[{**widgets, **changed}])).step
+        return found.latent_width * 8, found.latent_height * 8, found.latent_frames * 4 - 3
+
+    mark = planner.mark(asked(files=[widgets]))
+    assert step() == (64, 48, 9)
+    (tmp_path / "mine.toml").write_text(text.format(size="640, 480"), encoding="utf-8")
+    assert step() == (640, 480, 9)
+    assert planner.mark(asked(files=[widgets])) != mark, "the file is another one"
+    assert step(other_file="none.toml") == (832, 480, 33), "it is refused when it is queued"
+    both = planner.job(asked(sizes=[[832, 480, 49]], files=[widgets])).step
+    assert both.latent_frames * 4 - 3 == 49, "the largest of all datasets counts"

@@ -191,6 +191,25 @@ test("a scan says which clips there are, until its node is turned", () => {
   assert.deepEqual(trainingOf(trainer)?.asked.sizes, [[832, 480, 33]]);
 });
 
+test("a file with another trainer's settings says the sizes, and its widgets are not turned", () => {
+  const { trainer, clips } = training();
+  clips.type = "WanDatasetFromFile";
+  clips.comfyClass = "WanDatasetFromFile";
+  clips.widgets.push({ name: "other_file", value: "mine.toml" });
+  clips.widgets.push({ name: "use_file_settings", value: true });
+  const found = trainingOf(trainer);
+  assert.deepEqual([found?.asked.sizes, found?.asked.files?.[0].other_file], [[], "mine.toml"]);
+  assert.equal(canApply(found, { num_frames: 33 }), false);
+  clips.wanTrainerFacts = { asked: {}, buckets: [{ width: 64, height: 48, frames: 9 }] };
+  assert.deepEqual(trainingOf(trainer)?.asked.sizes, [[64, 48, 9]], "a scan knows better");
+  clips.wanTrainerFacts = null;
+  clips.widgets.at(-1).value = false;
+  assert.deepEqual(trainingOf(trainer)?.asked.sizes, [[832, 480, 81]]);
+  clips.widgets.at(-1).value = true;
+  clips.widgets.at(-2).value = "list.csv";
+  assert.deepEqual(trainingOf(trainer)?.asked.sizes, [[832, 480, 81]]);
+});
+
 test("a suggestion turns the widgets it names, and none that is small already", () => {
   const { trainer, clips } = training();
   const small = node("WanVideoDataset", { num_frames: 5 }, {});

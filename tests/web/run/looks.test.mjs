@@ -4,12 +4,7 @@ import { test } from "node:test";
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 import { loaderText, lookOf, updateText } from "../../../web/js/lib/run/looks.mjs";
 import { roomText } from "../../../web/js/lib/tab/cached_clips.mjs";
-import {
-  cardText,
-  deletedText,
-  loraNames,
-  questionText,
-} from "../../../web/js/lib/tab/run_card.mjs";
+import { cardText, deletedText, loraNames, question } from "../../../web/js/lib/tab/run_card.mjs";
 
 const updates = {
   "low blocks.0": 0.1,
@@ -86,18 +81,16 @@ test("who deleted a run is told what is left of it", () => {
   );
 });
 
-test("who deletes a run is asked with the names that stay and the room it frees", () => {
-  const asked = "Delete the run “cat” with its saved steps and previews?";
-  assert.ok(questionText("cat", [], null).startsWith(asked));
-  assert.ok(questionText("cat", [], null).endsWith("files of your own stay."));
-  assert.match(
-    questionText("cat", ["w/cat.safetensors", "w/cat_000010.safetensors"], 2 ** 31),
-    /Its LoRAs in the loader lists: w\/cat, w\/cat_000010\. Deleting it frees 2\.0 GiB\.$/,
-  );
-  assert.match(
-    questionText("cat", ["a", "b", "c", "d", "e"], null),
-    /lists: a, b, c and 2 more\.$/,
-  );
+test("who deletes a run is asked with what goes, the names that stay and the room it frees", () => {
+  const [goes, stays, ...more] = question("cat", [], null);
+  assert.ok(goes.startsWith("Delete the run “cat” with its saved steps and previews?"));
+  assert.ok(stays.endsWith("and LoRAs in the loader lists."));
+  assert.deepEqual(more, []);
+  const loras = ["w/cat.safetensors", "w/cat_000010.safetensors"];
+  const [, named, frees] = question("cat", loras, 2 ** 31);
+  assert.match(named, /lists\. Of this run they have w\/cat, w\/cat_000010\.$/);
+  assert.equal(frees, "Deleting it frees 2.0 GiB.");
+  assert.match(question("cat", ["a", "b", "c", "d", "e"], null)[1], /have a, b, c and 2 more\.$/);
 });
 
 test("cached clips say what they take, and offer to delete only what nothing needs", () => {

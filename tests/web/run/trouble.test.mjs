@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { report, stepOf, troubleOf } from "../../../web/js/lib/run/trouble.mjs";
 
 const START_FROM =
-  "A new run can begin with the LoRA of saved step 10: choose it in start_from_lora of Train Wan LoRA, at the same rank or a higher one.";
+  "A new run leaves this one as it is. A new run can begin with the LoRA of saved step 10: choose it in start_from_lora of Train Wan LoRA, at the same rank or a higher one.";
 
 const ANEW = "What helps, best first; then press Run, which begins a new run at step 0:";
 

@@ -11,7 +11,7 @@ import { kindOf } from "../page/ids.mjs";
  * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
  * @typedef {[width: number, height: number, frames: number]} Size
  * @typedef {{ chain: [string, Record<string, unknown>][], settings: Record<string, unknown> | null,
- *   train: Record<string, unknown>, sizes: Size[], preview: Size | null, prompts?: [text: string, trigger: string],
+ *   train: Record<string, unknown>, sizes: Size[], files?: Record<string, unknown>[], preview: Size | null, prompts?: [text: string, trigger: string],
  *   preview_size?: string, pictured?: boolean, loras?: Record<string, unknown>[], run?: Record<string, unknown> }} Asked what
  *   the server is asked; `prompts` may say sizes of their own, and `pictured` whether previews start from a picture, `loras`
  *   what Wan LoRA File nodes let act in them, the first one first; `run`: the widgets that decide which run it is
@@ -27,7 +27,11 @@ const CHANGES = ["WanPrecisionPolicy", QUANTIZE, "SplitAcrossGPUs", "AddFrozenLo
 const LORA = "WanLoraFile";
 /** Gives settings several times, each with another value. */
 const SWEEP = "WanSweepSettings";
-const DATASETS = ["WanVideoDataset", "WanDatasetFromFile", "WanSyntheticDataset"];
+const FROM_FILE = "WanDatasetFromFile";
+const DATASETS = ["WanVideoDataset", FROM_FILE, "WanSyntheticDataset"];
+/** How a file is called that holds another trainer's settings, which say sizes themselves; a JSON file may be a list too. */
+const SETTINGS_FILE = /[.](toml|ya?ml)$/i;
+const MAYBE_SETTINGS = /[.]json$/i;
 /** Nodes whose widgets and links decide what a training takes. */
 export const KINDS = [
   ...[LOADER, ...CHANGES, ...DATASETS],
@@ -58,8 +62,14 @@ export function trainingOf(trainer) {
   if (models.at(-1)?.kind !== LOADER) return null;
   if (models.slice(0, -1).some(({ kind }) => !CHANGES.includes(kind))) return null;
   const datasets = datasetsOf(trainer);
-  const sizes = datasets.flatMap(sizesOf).slice(0, MOST_SIZES);
-  if (!sizes.length) return null;
+  const files = datasets.filter(
+    (node) => (saysSizes(node) || saysSizes(node, MAYBE_SETTINGS)) && !scannedSizes(node).length,
+  );
+  const sizes = datasets
+    .filter((node) => !files.includes(node))
+    .flatMap(sizesOf)
+    .slice(0, MOST_SIZES);
+  if (!sizes.length && !files.length) return null;
   const settings = settingsOf(trainer);
   const previews = sourceOf(trainer, "vae") ? sourceOf(trainer, "validation") : null;
   const loras = previews ? lorasOf(previews) : [];
@@ -72,6 +82,7 @@ export function trainingOf(trainer) {
       settings: settings ? valuesOf(settings) : null,
       train,
       sizes,
+      ...(files.length ? { files: files.map(valuesOf) } : {}),
       preview: sourceOf(trainer, "vae") ? (previews ? sizeOf(previews) : [0, 0, 0]) : null,
       ...(previews ? { ...promptsOf(previews), ...leftOpen(previews) } : {}),
       ...(loras.length ? { loras: loras.map(valuesOf) } : {}),
@@ -103,7 +114,7 @@ function namedRun(trainer, others) {
 /** The node of a training that has a widget of that name and no link into it. @param {Training} training @param {string} name */
 export function ownersOf({ nodes, datasets }, name) {
   const sized = ["width", "height", "num_frames"].includes(name);
-  return (sized ? datasets : nodes).filter(
+  return (sized ? datasets.filter((node) => !saysSizes(node)) : nodes).filter(
     (node) => node.widgets?.some((widget) => widget.name === name) && !sourceOf(node, name),
   );
 }
@@ -168,14 +179,26 @@ function valuesOf(node) {
   return Object.fromEntries(plain.map(({ name, value }) => [name, value]));
 }
 
+/** Whether its file decides over sizes, and its widgets do not. @param {GraphNode} node @param {RegExp} [named] */
+function saysSizes(node, named = SETTINGS_FILE) {
+  const { file, other_file: other, use_file_settings: follows } = valuesOf(node);
+  const isSettings = named.test(String(other || file || "").trim());
+  return kindOf(node) === FROM_FILE && follows === true && isSettings;
+}
+
 /** What a scan found, as long as the node is set as it was then; else what its widgets ask for. @param {GraphNode} node */
 function sizesOf(node) {
+  const found = scannedSizes(node);
+  return found.length ? found : [sizeOf(node)].filter(([width, , frames]) => width && frames);
+}
+
+/** @param {GraphNode} node @returns {Size[]} none before a scan, and once the node is set otherwise */
+function scannedSizes(node) {
   const facts = node.wanTrainerFacts;
   const current = facts && !changedSince(facts.asked, node.widgets ?? []).length;
   const buckets = current && Array.isArray(facts.buckets) ? facts.buckets : [];
   const found = buckets.map((one) => /** @type {Size} */ ([one?.width, one?.height, one?.frames]));
-  const sound = found.filter((size) => size.every((side) => Number.isInteger(side) && side > 0));
-  return sound.length ? sound : [sizeOf(node)].filter(([width, , frames]) => width && frames);
+  return found.filter((size) => size.every((side) => Number.isInteger(side) && side > 0));
 }
 
 /** Only prompts that may have settings of their own: words alone change no plan. @param {GraphNode} node */

@@ -69,6 +69,7 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
     ].filter((one) => one.helps.length),
     last: inOneText([
       !helps.length && tryAgain,
+      saved && anew.length > 0 && t("A new run leaves this one as it is."),
       saved && anew.length ? startFrom(saved, run?.lora_names ?? []) : "",
     ]),
     ...again,

@@ -52,8 +52,10 @@ export class CachedClips {
     const no = button(room.spare ? t("Keep them") : t("Close"), t("Delete nothing"), () =>
       this.close(),
     );
-    const yes = button(t("Delete"), t("Delete the cached clips that no unfinished run needs"), () =>
-      this.trim(),
+    const yes = button(
+      t("Delete {size}", { size: gib(room.spare) }),
+      t("Delete the cached clips that no unfinished run needs"),
+      () => this.trim(),
     );
     yes.classList.add("wan-for-good");
     const box = element(

@@ -61,28 +61,31 @@ export function deletedText(run, { kept, freed }) {
 }
 
 /**
- * What is asked before a run is deleted.
+ * What is asked before a run is deleted: what goes, what stays, and the room it makes, a paragraph each.
  * @param {string} run
  * @param {string[]} loras of it, as loader lists spell them
  * @param {number | null} bytes that would be free; null while nobody knows
  */
-export function questionText(run, loras, bytes) {
+export function question(run, loras, bytes) {
   const names = loras
     .slice(0, MOST_NAMES)
     .map((name) => name.replace(/\.safetensors$/, ""))
     .join(", ");
   const count = loras.length - MOST_NAMES;
-  return inOneText([
+  return [
     t(
-      "Delete the run “{run}” with its saved steps and previews? It cannot be brought back. Cached clips, LoRAs already in the loader lists and files of your own stay.",
+      "Delete the run “{run}” with its saved steps and previews? It cannot be brought back; Run on its graph would begin at step 0.",
       { run },
     ),
-    names &&
-      t("Its LoRAs in the loader lists: {names}.", {
-        names: count > 0 ? t("{names} and {count} more", { names, count }) : names,
-      }),
+    inOneText([
+      t("What stays: cached clips, files of your own, and LoRAs in the loader lists."),
+      names &&
+        t("Of this run they have {names}.", {
+          names: count > 0 ? t("{names} and {count} more", { names, count }) : names,
+        }),
+    ]),
     bytes ? t("Deleting it frees {size}.", { size: gib(bytes) }) : "",
-  ]);
+  ].filter(Boolean);
 }
 
 /** The newest LoRA as loader lists spell it; of both experts a line each. @param {Summary | null} run */
@@ -198,9 +201,14 @@ export class RunCard {
     const no = button(t("Keep it"), t("Delete nothing"), () => this.answered(false));
     const yes = button(t("Delete"), t("Delete {run} for good", run), () => this.answered(true));
     yes.classList.add("wan-for-good");
-    const words = element("p");
+    const words = element("div", { class: "wan-asked" });
     const say = (/** @type {number | null} */ bytes) =>
-      write(words, questionText(this.id, this.run?.lora_names ?? [], bytes));
+      fill(
+        words,
+        ...question(this.id, this.run?.lora_names ?? [], bytes).map((text) =>
+          element("p", {}, text),
+        ),
+      );
     say(null);
     this.actions.bytes(this.id).then(say, () => {}); // a size that cannot be read is left out
     const label = t("Delete {run}?", run);

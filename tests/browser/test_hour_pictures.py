@@ -79,6 +79,7 @@ def test_a_template_and_a_dropped_command_train(hour: Journey, workflows: dict[s
     drop_settings(canvas, command.replace("train_steps 200", "train_steps 3000").replace("n_steps 200", "n_steps 500"))
     canvas.page.wait_for_function(ON_CANVAS, arg="TrainLoRA")
     canvas.drawn(1500)
+    canvas.page.wait_for_timeout(6000)  # what the page says of them lies over the nodes
     hour.keep("veteran_dropped")
     train_and_keep(hour, "veteran_trains")
     assert canvas.our_problems == []

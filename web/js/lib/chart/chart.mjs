@@ -129,7 +129,8 @@ export function draw(context, view, width, height, theme) {
   drawMarkers(context, plan, view, theme);
   context.save();
   context.beginPath();
-  context.rect(LEFT, 0, width - LEFT - RIGHT + 4, plan.floor + 3);
+  // A little more at the left: an evaluation before training stands on the axis.
+  context.rect(LEFT - 5, 0, width - LEFT - RIGHT + 9, plan.floor + 3);
   context.clip();
   const pointed = view.curves.some((curve) => curve.faded);
   view.curves.forEach((curve, index) => {

@@ -141,7 +141,7 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     card.get_by_role("button", name="Delete …").click()
     question = card.get_by_role("alertdialog")
     shows(question, "What stays: cached clips, files of your own, and LoRAs in the loader lists.")
-    shows(question, "Delete the run “troubles”", "It cannot be brought back.")
+    shows(question, "Delete the run “troubles”", "It cannot be brought back")
     for_good = question.get_by_role("button", name="Delete", exact=True)
     assert for_good.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(220, 38, 38)"
     keep(canvas, frontend, "deleted", f"{RUN} [role=alertdialog]", RUN)

@@ -219,8 +219,8 @@ function leftOut({ left_out: left, scan }, resized, open) {
       "⚠ ",
       counted(
         count,
-        "1 file skipped, and why. It is not trained; the others are.",
-        "{n} files skipped, and why. They are not trained; the others are.",
+        "1 file skipped, and why. It will not be trained; the others will.",
+        "{n} files skipped, and why. They will not be trained; the others will.",
       ),
     ),
     element(
@@ -234,7 +234,7 @@ function leftOut({ left_out: left, scan }, resized, open) {
           `: ${told(text(file?.reason))}`,
           isScan(scan) && Number.isInteger(file?.clip)
             ? button(
-                t("Write its caption anew"),
+                t("Write a new caption instead"),
                 t(
                   "Opens the clip above. What you write takes the place of its text file; Undo brings that back.",
                 ),

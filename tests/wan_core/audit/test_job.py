@@ -183,6 +183,7 @@ def test_counts_out_of_range_are_refused(field: str, value: int) -> None:
         AuditConfig(**{field: value})
 
 
+@pytest.mark.soak  # the node's own test in a real ComfyUI starts the same command
 def test_the_command_line_audits_a_run(server: ForkServer, tmp_path: Path) -> None:
     own = make_run(tmp_path, plan=PLAN, shape=replace(TINY, num_layers=1), size=(1, 4, 4))
     words = ["audit", str(own.directory), "--roots", str(own.roots_file), "--timesteps", "1"]

@@ -84,7 +84,7 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     shows(wrong, "without a caption")
     before = texts(folder)
 
-    sheet.get_by_role("button", name="Write a new caption instead").click()
+    sheet.get_by_role("button", name="Write a new caption instead (can be undone)").click()
     shows(
         sheet,
         "is not saved as UTF-8 (byte 0xe9 at offset 3). Save it again as UTF-8.",

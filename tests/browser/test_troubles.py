@@ -276,7 +276,7 @@ def test_clips_that_cannot_be_read_are_marked(high: Any, frontend: str) -> None:
             "no_caption",
             "caption_not_utf8",
             "Skip these files",
-            "They will not be trained; the others will.",
+            "They stay where they are, and are not trained.",
         )
         gap = (
             """sheet => sheet.getBoundingClientRect().bottom - sheet.lastElementChild.getBoundingClientRect().bottom"""

@@ -23,7 +23,9 @@ const STOPS = "needs_caption";
 /** So many files that were left out are named without a click. */
 const FEW = 4;
 const stopped = () =>
-  t("Run does not train yet. Choose one of these, or write the captions, then press Run.");
+  t(
+    "Run does not train yet. Choose one of these, or click a picture below and write its caption; then press Run. No file is deleted.",
+  );
 
 export class DatasetCard extends Card {
   /**
@@ -219,8 +221,8 @@ function leftOut({ left_out: left, scan }, resized, open) {
       "⚠ ",
       counted(
         count,
-        "1 file skipped, and why. It will not be trained; the others will.",
-        "{n} files skipped, and why. They will not be trained; the others will.",
+        "1 file skipped, and why. It stays where it is, and is not trained.",
+        "{n} files skipped, and why. They stay where they are, and are not trained.",
       ),
     ),
     element(
@@ -234,7 +236,7 @@ function leftOut({ left_out: left, scan }, resized, open) {
           `: ${told(text(file?.reason))}`,
           isScan(scan) && Number.isInteger(file?.clip)
             ? button(
-                t("Write a new caption instead"),
+                t("Write a new caption instead (can be undone)"),
                 t(
                   "Opens the clip above. What you write takes the place of its text file; Undo brings that back.",
                 ),

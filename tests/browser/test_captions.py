@@ -95,7 +95,7 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     caption.press("Control+Enter")
     shows(sheet, "Saved. Run again to train with it.")
     assert (folder / "bad.txt").read_text(encoding="utf-8") == "a café"
-    sheet.get_by_role("button", name="Undo").click()
+    sheet.get_by_role("button", name="Undo", exact=True).click()
     shows(sheet, "Put back: 1 caption file.")
     assert texts(folder) == before
 
@@ -124,7 +124,7 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     shows(sheet, f"{len(names) - 1} captions changed.")
     assert texts(folder)[f"{names[0]}.txt"] == "a red hare number 0\n"
     for count in (len(names) - 1, 1):
-        sheet.get_by_role("button", name="Undo").click()
+        sheet.get_by_role("button", name="Undo", exact=True).click()
         shows(sheet, f"Put back: {count} caption file" + ("." if count == 1 else "s."))
     assert texts(folder) == before
     shows(wrong, "without a caption")

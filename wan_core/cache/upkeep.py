@@ -154,10 +154,9 @@ def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) ->
 
 def room_of(cache: LatentCache, *, keep: Collection[str] = ()) -> CacheRoom:
     """Returns what the entries take, and how much of it `trim` to a limit of 0 would free."""
-    return CacheRoom(
-        entry_bytes=sum(entry.size for entry in _entries(cache)),
-        spare_bytes=sum(size for sizes in _doomed(cache, 0, keep)[0].values() for size in sizes.values()),
-    )
+    doomed, stays = _doomed(cache, 0, keep)
+    spare = sum(size for sizes in doomed.values() for size in sizes.values())
+    return CacheRoom(entry_bytes=stays + spare, spare_bytes=spare)
 
 
 def young_sets(cache: LatentCache) -> set[str]:

@@ -37,9 +37,9 @@ def disk_sentence(error: OSError) -> str:
 def _full_sentence(path: Path) -> str:
     drive, folder, free = _drive_of(path.parent), _shown(path.parent), size_text(shutil.disk_usage(path.parent).free)
     run = next((above for above in path.parents[:3] if (above / "saves").is_dir()), None)
-    save = _newest_save(run) if run else None
-    if run and save and (bytes_each := sum(file.lstat().st_size for file in save.iterdir())):
-        need, left = size_text(bytes_each), _saves_left(run, int(save.name[5:]))
+    steps = SaveStore(run).steps() if run else []
+    if run and steps and (bytes_each := _bytes_of_save(run, steps[-1])):
+        need, left = size_text(bytes_each), _saves_left(run, steps)
         if left > 1:
             return (
                 f"The drive {drive}, which holds folder {folder}, has too little room: the next save needs about "
@@ -71,18 +71,17 @@ def _drive_of(folder: Path) -> str:
     return str(next((place for place in (folder, *folder.parents) if os.path.ismount(place)), folder.anchor))
 
 
-def _newest_save(run: Path) -> Path | None:
-    return max((run / "saves").glob("step-*[0-9]"), key=lambda save: (len(save.name), save.name), default=None)
+def _bytes_of_save(run: Path, step: int) -> int:
+    return sum(file.lstat().st_size for file in (run / "saves" / f"step-{step:06d}").iterdir())
 
 
-def _saves_left(run: Path, newest: int) -> int:
+def _saves_left(run: Path, saved: list[int]) -> int:
     """Returns how many more saved steps will lie beside those that are there; 0 where the run does not say."""
     try:
         train = read_run(run).train
     except WanTrainerError:
         return 0
-    left = -(-train.steps // train.save_every_n_steps) - newest // train.save_every_n_steps
+    left = -(-train.steps // train.save_every_n_steps) - saved[-1] // train.save_every_n_steps
     if not train.keep_last_saves:
         return left
-    there = len(SaveStore(run).steps())
-    return min(left, max(1, train.keep_last_saves + 1 - there))  # the best one stays beside the last
+    return min(left, max(1, train.keep_last_saves + 1 - len(saved)))  # the best one stays beside the last

@@ -4,6 +4,7 @@
 import { button, element, fill } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { gib } from "../run/format.mjs";
+import { ask } from "./question.mjs";
 
 /**
  * @typedef {{ bytes: number, spare: number }} Room
@@ -48,7 +49,6 @@ export class CachedClips {
 
   /** @param {Room} room */
   show(room) {
-    const text = roomText(room);
     const no = button(room.spare ? t("Keep them") : t("Close"), t("Delete nothing"), () =>
       this.close(),
     );
@@ -57,21 +57,13 @@ export class CachedClips {
       t("Delete the cached clips that no unfinished run needs"),
       () => this.trim(),
     );
-    yes.classList.add("wan-for-good");
-    const box = element(
-      "div",
-      { role: "alertdialog", "aria-label": t("Cached clips") },
-      element("p", {}, text),
+    ask(this.question, {
+      label: t("Cached clips"),
+      words: element("p", {}, roomText(room)),
       no,
-      ...(room.spare ? [yes] : []),
-    );
-    box.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape") return;
-      event.stopPropagation();
-      this.close();
+      yes: room.spare ? yes : undefined,
+      refused: () => this.close(),
     });
-    fill(this.question, box);
-    no.focus();
   }
 
   close() {

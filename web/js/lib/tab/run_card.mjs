@@ -9,6 +9,7 @@ import { ago, clock, gib, known, short } from "../run/format.mjs";
 import { expertName, stateName } from "../run/names.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { stepOf } from "../run/trouble.mjs";
+import { ask } from "./question.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
@@ -195,12 +196,10 @@ export class RunCard {
     this.clips.read();
   }
 
-  /** Nothing is deleted without an answer; the answer at hand is no. */
   ask() {
     const run = { run: this.id };
     const no = button(t("Keep it"), t("Delete nothing"), () => this.answered(false));
     const yes = button(t("Delete"), t("Delete {run} for good", run), () => this.answered(true));
-    yes.classList.add("wan-for-good");
     const words = element("div", { class: "wan-asked" });
     const say = (/** @type {number | null} */ bytes) =>
       fill(
@@ -211,15 +210,8 @@ export class RunCard {
       );
     say(null);
     this.actions.bytes(this.id).then(say, () => {}); // a size that cannot be read is left out
-    const label = t("Delete {run}?", run);
-    const box = element("div", { role: "alertdialog", "aria-label": label }, words, no, yes);
-    box.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape") return;
-      event.stopPropagation();
-      this.answered(false);
-    });
-    fill(this.question, box);
-    no.focus();
+    const refused = () => this.answered(false);
+    ask(this.question, { label: t("Delete {run}?", run), words, no, yes, refused });
   }
 
   /** @param {boolean} yes */

@@ -1,9 +1,9 @@
-"""Writes web/js/sentences/en.json, the refusals of the code that the page says in its language; checks translations.
+"""Keeps the translations of refusals in web/js/sentences in step with the code.
 
-`--check` writes nothing and fails on what is not as it should be: a list that is not that of the code, a translation
-that is missing, stale, empty, still English, has other holes or calls a node otherwise than its title does.
-`--check ja` looks at one language alone. Without it the list is written anew, and a translation whose sentence differs
-in nothing but the names of its holes goes on with the new names.
+`--check` writes nothing and fails on a translation that is stale, empty, still English, has other holes, calls a node
+otherwise than its title does, or is missing in one language while another has it. A refusal that no language has is
+shown in English. `--check ja` checks one language. Without `--check`, translations that no refusal uses are removed,
+and a translation whose sentence differs only in the names of its holes takes the new names.
 
     python3 scripts/make_sentences.py [--check [LANGUAGE]]
 """
@@ -22,7 +22,6 @@ import refusals
 FOLDER = refusals.ROOT / "web" / "js" / "sentences"
 LANGUAGES = ("es", "ja", "ko", "zh")
 LOCALES = refusals.ROOT / "locales"
-ENGLISH = FOLDER / "en.json"
 SHOWN = 20
 """lines of what is wrong that one run shows"""
 
@@ -57,10 +56,6 @@ def carried(known: list[str], translations: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _renamed(said: str, names: dict[str, str]) -> str:
-    return refusals.HOLE.sub(lambda hole: f"{{{names.get(hole[1], hole[1])}}}", said)
-
-
 def titles(language: str) -> dict[str, str]:
     """Returns what our nodes are called in a language, by their English titles, both without what is in brackets."""
     english, own = (
@@ -73,11 +68,14 @@ def _short(title: str) -> str:
     return re.split(r" ?[(（]", title)[0]
 
 
-def problems(language: str, known: list[str], translations: dict[str, str]) -> list[str]:
-    """Returns what is wrong with the translations of a language, a line each."""
+def problems(language: str, known: list[str], asked: set[str], translations: dict[str, str]) -> list[str]:
+    """Returns what is wrong with the translations of a language, a line each.
+
+    `known` are the sentences of the code, `asked` those that need a translation.
+    """
     listed = set(known)
     called = titles(language)
-    wrong = [f"no translation: {one}" for one in known if one not in translations]
+    wrong = [f"no translation: {one}" for one in known if one in asked and one not in translations]
     for sentence, said in translations.items():
         if sentence not in listed:
             wrong.append(f"nobody says: {sentence}")
@@ -100,20 +98,17 @@ def kept(sentence: str, called: dict[str, str]) -> list[str]:
 
 
 def write() -> None:
-    """Writes the list of the code, and carries translations over to it."""
+    """Writes the translations of what the code says today, and nothing else."""
     known = refusals.templates()
-    FOLDER.mkdir(exist_ok=True)
-    ENGLISH.write_text(as_json(known), encoding="utf-8")
     for language in LANGUAGES:
         file_of(language).write_text(as_json(carried(known, read(language))), encoding="utf-8")
 
 
 def check(languages: list[str]) -> list[str]:
-    """Returns what is wrong with the list and the translations of `languages`."""
+    """Returns what is wrong with the translations of `languages`."""
     known = refusals.templates()
-    stands = json.loads(ENGLISH.read_text(encoding="utf-8")) if ENGLISH.exists() else []
-    wrong = [] if stands == known else ["en.json is not the list of the code: run scripts/make_sentences.py"]
-    return wrong + [f"{language}: {one}" for language in languages for one in problems(language, known, read(language))]
+    asked = {sentence for language in LANGUAGES for sentence in read(language)}
+    return [f"{language}: {one}" for language in languages for one in problems(language, known, asked, read(language))]
 
 
 def main() -> None:
@@ -124,7 +119,7 @@ def main() -> None:
         write()
     wrong = check(list(LANGUAGES) if asked in (None, "all") else [asked])
     print("\n".join(wrong[:SHOWN]))
-    print(f"{len(wrong)} to do" if wrong else "every refusal is said in each language")
+    print(f"{len(wrong)} to do" if wrong else "every translated refusal is said in each language")
     sys.exit(bool(wrong) and bool(asked))
 
 

@@ -1,6 +1,6 @@
 """What a user is refused with is a sentence, or two: what is wrong, where, and what to do or what it must be.
 
-And the page has it in every language: scripts/make_sentences.py reads the refusals out of the code.
+A sentence that is translated is translated in every language; a new one is English until somebody translates it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_no_refusal_says_that_something_is_invalid_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_refusal_is_said_in(language: str) -> None:
+def test_every_translated_refusal_is_said_in(language: str) -> None:
     assert check([language]) == []
 
 
@@ -116,7 +116,8 @@ def test_a_refusal_is_read_with_names_for_its_holes() -> None:
 def test_what_is_wrong_with_a_translation_is_named() -> None:
     known = ["Lower {rate} of Wan Train Settings to 0.5.", "No {thing}s."]
     good = {known[0]: "把“Wan 训练设置”的 {rate} 调低到 0.5。", known[1]: "没有 {thing}s。"}
-    assert problems("zh", known, good) == []
+    assert problems("zh", known, set(known), good) == []
+    assert problems("zh", known, {known[0]}, {known[0]: good[known[0]]}) == []
     for wrong, said in (
         ("no translation", None),
         ("other holes", "把“Wan 训练设置”调低到 0.5。"),
@@ -126,8 +127,8 @@ def test_what_is_wrong_with_a_translation_is_named() -> None:
         ("empty", " "),
     ):
         told = {**good, known[0]: said} if said else {known[1]: good[known[1]]}
-        assert [one.split(":")[0].split(",")[0] for one in problems("zh", known, told)] == [wrong]
-    assert problems("zh", known[1:], good) == [f"nobody says: {known[0]}"]
+        assert [one.split(":")[0].split(",")[0] for one in problems("zh", known, set(known), told)] == [wrong]
+    assert problems("zh", known[1:], set(known), good) == [f"nobody says: {known[0]}"]
 
 
 def test_a_hole_that_is_called_otherwise_keeps_its_translation() -> None:

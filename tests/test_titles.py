@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import refusals
 from code_trees import nodes_of
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +59,7 @@ def test_so_do_the_help_pages() -> None:
 
 
 def test_tooltips_refusals_and_the_page_speak_in_the_words_of_the_field() -> None:
-    sentences = json.loads((ROOT / "web" / "js" / "sentences" / "en.json").read_text(encoding="utf-8"))
+    sentences = refusals.templates()
     page = json.loads((ROOT / "locales" / "zh" / "main.json").read_text(encoding="utf-8"))
     english = [text for text in [*_texts(NODES), *_texts(page)] if text.isascii()]
     assert [text for text in [*english, *sentences] if OWN_WORDS.search(text)] == []

@@ -10,7 +10,7 @@ import { told } from "../../../web/js/lib/run/server_sentences.mjs";
 const ROOT = new URL("../../../", import.meta.url);
 const read = (language) =>
   JSON.parse(readFileSync(new URL(`web/js/sentences/${language}.json`, ROOT), "utf8"));
-const SENTENCES = read("en");
+const SENTENCES = Object.keys(read("zh"));
 
 afterEach(() => {
   learnRefusals({});

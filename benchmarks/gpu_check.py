@@ -41,6 +41,7 @@ from wan_core.load import import_libraries
 
 PARTS = {
     "rates": machine.rates,
+    "published": jobs.published,
     "gradients": gradients.cases,
     "memory": jobs.memory,
     "speed": jobs.speed,

@@ -26,7 +26,7 @@ from wan_core.train import FlopCount, TrainConfig
 from .case import Bench, Case, Figures, Needs
 from .machine import dense_peak
 
-__all__ = ["can_compile", "memory", "speed", "switches", "weights_file"]
+__all__ = ["can_compile", "memory", "published", "speed", "switches", "weights_file"]
 
 RANK = 32
 AS_SET: dict[str, Any] = {
@@ -53,6 +53,9 @@ class Job:
     base_precision: str = "as in file"
     preset: str = "balanced"
     matmul: str = "compute"
+    rank: int = RANK
+    published: tuple[tuple[str, Any], ...] = ()
+    """what somebody else published of the same work: seconds a step, peak GiB, their card and way"""
 
     @property
     def tiny(self) -> Job:
@@ -121,6 +124,37 @@ def switches(_: Bench) -> list[Case]:
     ]
 
 
+def published(_: Bench) -> list[Case]:
+    """The work of which others published figures, in the order of what is worth most where time is short.
+
+    18,900 tokens of SimpleTuner's "480-pixel area", rank 16. Its weights lie in host memory (RamTorch), in every row.
+    """
+    small, square = Size(480, 480, 81), Size(832, 480, 49)
+    simpletuner = {"their_card": "H100 80 GB", "their_way": "SimpleTuner bc8e6ab, bf16, RamTorch, every block"}
+    large = tuple({"their_s": 7.162, "their_gib": 16.28, **simpletuner}.items())
+    little = tuple({"their_s": 2.099, "their_gib": 4.73, **simpletuner}.items())
+    whole = tuple({"their_s": 1.407, "their_gib": 71.90, **simpletuner, "their_way": "no checkpointing"}.items())
+    two_cards = {"their_s": 44.73, "their_gib": None, "their_card": "RTX 5090", "their_way": "DiffSynth PR #1436, fp8"}
+    streamed, chosen = (("blocks_to_swap", 40),), (("memory", "auto"), ("checkpointing_policy", "auto"))
+    auto = (*chosen, ("offload_activations", "auto"), ("blocks_to_swap", -1))
+    jobs = {
+        "1.3B 480x480x81": Job("1.3B", small, 6, rank=16, published=little),
+        "14B 480x480x81": Job("14B", small, 4, rank=16, published=large),
+        "14B 480x480x81, 40 blocks in host memory": Job("14B", small, 4, streamed, rank=16, published=large),
+        "14B 480x480x81, as a run arranges itself": Job("14B", small, 4, auto, rank=16, published=large),
+        "14B 832x480x49 fp8": Job("14B", square, 4, quantize="fp8_e4m3fn", published=tuple(two_cards.items())),
+        "1.3B 480x480x81, 30 blocks in host memory": Job(
+            "1.3B", small, 6, (("blocks_to_swap", 30),), rank=16, published=little
+        ),
+        "1.3B 480x480x81, no checkpointing": Job(
+            "1.3B", small, 6, (("gradient_checkpointing", False),), rank=16, published=whole
+        ),
+        "1.3B 480x480x81, fp8": Job("1.3B", small, 6, rank=16, quantize="fp8_e4m3fn", published=little),
+        "1.3B 480x480x81, int8": Job("1.3B", small, 6, rank=16, quantize="int8", published=little),
+    }
+    return [_case("published", name, job, about_s=75 if job.shape == "14B" else 25) for name, job in jobs.items()]
+
+
 def _case(part: str, name: str, job: Job, about_s: float) -> Case:
     return Case(part, name, partial(_measure, job), about_s, needs_gpu=False)
 
@@ -142,7 +176,7 @@ def _measure(job: Job, bench: Bench) -> Figures:
     base = weights_file(bench, job.shape)
     folder = Path(tempfile.mkdtemp(dir=bench.work))
     try:
-        directory, roots = random_run(folder, base, shape, job.size, model, LoraConfig(rank=RANK), train)
+        directory, roots = random_run(folder, base, shape, job.size, model, LoraConfig(rank=job.rank), train)
         plan = plan_run(directory, roots)
         for device, needs in plan["devices"].items():
             if needs["peak_bytes"] > needs["total_bytes"]:
@@ -203,7 +237,8 @@ def _figures(job: Job, bench: Bench, train: TrainConfig, lines: list[dict[str, A
     steps = [line for line in lines if line["event"] == "step"]
     settled = [step["seconds"] for step in steps[min(2, len(steps) - 1) :]]
     took = statistics.median(settled)
-    useful, hardware = flop(job, train)
+    chosen = plan["checkpointing_policy"] if train.checkpointing_policy == "auto" else train.checkpointing_policy
+    useful, hardware = flop(job, replace(train, checkpointing_policy=chosen))
     figures: Figures = {
         "tokens": job.size.tokens(SHAPES[job.shape]),
         "seconds": [round(step["seconds"], 4) for step in steps],
@@ -212,10 +247,13 @@ def _figures(job: Job, bench: Bench, train: TrainConfig, lines: list[dict[str, A
         "hardware_tflop": hardware / 1e12,
         "predicted_bytes": sum(needs["peak_bytes"] for needs in plan["devices"].values()),
         "predicted_host_bytes": plan["host"]["bytes"],
+        "checkpointing_policy": plan["checkpointing_policy"],
+        "measures": plan["measures"],
         "predicted_s": plan["step_seconds"],
         "measured_bytes": None,
         "reserved_bytes": None,
         "losses": [step["loss"] for step in steps],
+        **dict(job.published),
         "ok": all(step["loss"] == step["loss"] for step in steps) and len(steps) == job.steps,
     }
     if not bench.cuda:
@@ -241,14 +279,14 @@ def flop(job: Job, train: TrainConfig) -> tuple[float, float]:
     with torch.device("meta"):
         model = WanTransformer(shape)
     model.read_texts(TEXT_LENGTH)
-    inject_lora(model, LoraConfig(rank=RANK), seed=0)
+    inject_lora(model, LoraConfig(rank=job.rank), seed=0)
     latent = torch.Size((1, *job.size.latent(shape)))
     once = FlopCount(model).of(latent, time_rows=1, image_rows=0, text_rows=TEXT_ROWS)
     tokens = job.size.tokens(shape)
     to_itself = 4.0 * tokens * tokens * shape.dim * shape.num_layers
     attention = to_itself + 4.0 * tokens * TEXT_LENGTH * shape.dim * shape.num_layers
     # Nobody reads what a block's last linear makes, so no policy keeps it; its adapter runs again all the same.
-    last_adapter = 2.0 * tokens * RANK * (shape.ffn_dim + shape.dim) * shape.num_layers
+    last_adapter = 2.0 * tokens * job.rank * (shape.ffn_dim + shape.dim) * shape.num_layers
     again = {
         "full": once.recomputed,
         "attn_output": once.recomputed - to_itself,

@@ -39,6 +39,13 @@ _JOB: dict[str, Callable[[Row], str]] = {
     "reserved GiB": lambda f: _gib(f["reserved_bytes"]),
 }
 _COLUMNS: dict[str, dict[str, Callable[[Row], str]]] = {
+    "published": {
+        **_JOB,
+        "theirs s/it": lambda f: _number(".3f")(f["their_s"]),
+        "theirs GiB": lambda f: _number(".2f")(f["their_gib"]),
+        "on": lambda f: f["their_card"],
+        "how": lambda f: f["their_way"],
+    },
     "memory": _JOB,
     "speed": _JOB,
     "switches": _JOB,

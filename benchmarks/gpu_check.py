@@ -88,6 +88,7 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default=",".join(PARTS), help=f"comma list of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--named", action="append", default=[], help="only measurements of this name; can be repeated")
     parser.add_argument("--minutes", type=float, default=20.0, help="nothing is begun that would not end by then")
     parser.add_argument("--first", type=int, default=0, help="of each part only so many measurements; 0: all")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes, to see whether everything runs")
@@ -103,7 +104,8 @@ def parse() -> argparse.Namespace:
 def chosen(options: argparse.Namespace, bench: Bench) -> list[Case]:
     """Returns the cases asked for, in the order of PARTS."""
     wanted = options.only.split(",")
-    return [case for part, cases in PARTS.items() if part in wanted for case in cases(bench)[: options.first or None]]
+    found = [case for part, cases in PARTS.items() if part in wanted for case in cases(bench)[: options.first or None]]
+    return [case for case in found if not options.named or case.name in options.named]
 
 
 def import_all(parts: list[str]) -> None:

@@ -142,6 +142,9 @@ def published(_: Bench) -> list[Case]:
         "14B 480x480x81": Job("14B", small, 4, rank=16, published=large),
         "14B 480x480x81, 40 blocks in host memory": Job("14B", small, 4, streamed, rank=16, published=large),
         "14B 480x480x81, as a run arranges itself": Job("14B", small, 4, auto, rank=16, published=large),
+        "14B 480x480x81, all of it in host memory": Job(
+            "14B", small, 4, (*streamed, ("offload_activations", "on")), rank=16, published=large
+        ),
         "14B 832x480x49 fp8": Job("14B", square, 4, quantize="fp8_e4m3fn", published=tuple(two_cards.items())),
         "1.3B 480x480x81, 30 blocks in host memory": Job(
             "1.3B", small, 6, (("blocks_to_swap", 30),), rank=16, published=little

@@ -6,6 +6,7 @@ is kept anyway, the step is repeated instead: 7 of the 24 token-stream sizes of 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -21,13 +22,25 @@ __all__ = ["remade"]
 def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[None]:
     """Inside, autograd keeps nothing of `made` (any shape): the backward pass calls `make()`, bit for bit the same.
 
-    `make` must keep alive only what the graph keeps anyway. Does nothing where someone else decides what is kept:
-    inside activation checkpointing or any other saved-tensor hooks (torch applies the innermost pair only), under
-    torch.compile, and without gradients.
+    `make` must keep alive only what the graph keeps anyway. Contexts nest: the innermost hooks serve all of them. Does
+    nothing where someone else decides what is kept: inside activation checkpointing or any other saved-tensor hooks
+    (torch applies the innermost pair only), under torch.compile, and without gradients.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or _others_decide():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return nullcontext()
-    return _hooked(_Recipe(made, make))
+    if active := _active.recipes:
+        return _beside(active, _Recipe(made, make))
+    return nullcontext() if _others_decide() else _hooked(_Recipe(made, make))
+
+
+class _Active(threading.local):
+    """The recipes of this thread whose contexts are open, the innermost last."""
+
+    def __init__(self) -> None:
+        self.recipes: list[_Recipe] = []
+
+
+_active = _Active()
 
 
 def _others_decide() -> bool:
@@ -51,8 +64,22 @@ def _storage(tensor: Tensor) -> int:
 
 @contextmanager
 def _hooked(recipe: _Recipe) -> Iterator[None]:
-    with saved_tensors_hooks(recipe.pack, _unpack):
+    with _beside(_active.recipes, recipe), saved_tensors_hooks(_pack, _unpack):
         yield
+
+
+@contextmanager
+def _beside(active: list[_Recipe], recipe: _Recipe) -> Iterator[None]:
+    active.append(recipe)
+    try:
+        yield
+    finally:
+        active.pop()
+
+
+def _pack(saved: Tensor) -> Tensor | tuple[_Recipe, torch.Size]:
+    recipe = next((recipe for recipe in reversed(_active.recipes) if recipe.makes(saved)), None)
+    return saved if recipe is None else recipe.used(saved.shape)
 
 
 class _Recipe:
@@ -65,13 +92,14 @@ class _Recipe:
         self._uses = self._left = 0
         self._result: Tensor | None = None
 
-    def pack(self, saved: Tensor) -> Tensor | tuple[_Recipe, torch.Size]:
+    def makes(self, saved: Tensor) -> bool:
         whole = saved.numel() == self._numel and saved.is_contiguous()
-        if not whole or _storage(saved) != self._storage:
-            return saved
+        return whole and _storage(saved) == self._storage
+
+    def used(self, shape: torch.Size) -> tuple[_Recipe, torch.Size]:
         self._uses += 1
         self._left += 1
-        return self, saved.shape
+        return self, shape
 
     def unpack(self, shape: torch.Size) -> Tensor:
         if self._result is None:

@@ -89,9 +89,10 @@ class CudaCopies:
             if int(_runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)) != 0:
                 _forget_error(self._device)
                 return None
-        handed_out = memory.view(-1)
+        # A storage of its own, on the same bytes: views of it hold the storage and not the tensor they were taken from.
+        handed_out = torch.from_numpy(memory.numpy())  # pyright: ignore[reportUnknownMemberType]
         # The callback holds the memory, so it is never freed while it is still locked. The end of the process unlocks.
-        weakref.finalize(handed_out, _unlock, memory, self._device).atexit = False
+        weakref.finalize(handed_out.untyped_storage(), _unlock, memory, self._device).atexit = False
         return handed_out
 
     def start(self, source: Tensor, target: Tensor) -> Any:

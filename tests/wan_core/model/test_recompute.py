@@ -118,6 +118,41 @@ def test_asking_whether_others_decide_leaves_their_hooks_and_ours_as_they_were()
         torch.ones(3, requires_grad=True).exp()
 
 
+def test_what_is_made_inside_of_another_is_made_again_too() -> None:
+    """As the norm of queries inside of a self-attention, whose input is made again: a GPU kept it in float32."""
+    source = torch.linspace(1, 2, 6, requires_grad=True)
+    outer, calls = source * 2, []
+
+    def make(name: str, factor: float) -> Tensor:
+        calls.append(name)
+        return source.detach() * factor
+
+    with remade(outer, partial(make, "outer", 2)):
+        first = outer.square()
+        inner = source * 3
+        with remade(inner, partial(make, "inner", 3)):
+            second = inner.square() + outer.square()
+        third = (source * 5).square()
+    with torch.no_grad():
+        outer.zero_(), inner.zero_()  # nobody looks at them any more
+    (first + second + third).sum().backward()
+    assert sorted(calls) == ["inner", "outer"], "two uses share one result"
+    assert torch.equal(source.grad, source.detach() * 2 * (4 + 9 + 4 + 25))
+
+
+def test_inside_of_ours_hooks_of_others_are_left_alone() -> None:
+    seen: list[int] = []
+    source = torch.ones(2, requires_grad=True)
+    with remade(torch.ones(3), lambda: torch.ones(3)):
+        with saved_tensors_hooks(lambda tensor: seen.append(1) or tensor, lambda tensor: tensor):
+            made = source * 2
+            with remade(made, lambda: torch.zeros(2)):
+                out = made.exp()
+    out.sum().backward()
+    assert seen
+    assert torch.allclose(source.grad, torch.full((2,), 2 * 2.718281828**2))
+
+
 class OnCuda(Tensor):
     """A CPU tensor that says it lies on a GPU."""
 

@@ -97,6 +97,23 @@ def test_host_memory_is_locked_to_the_byte_while_somebody_holds_it(cuda: Cuda) -
     assert cuda.told == [("host", "waits for", GPU)], "a copy that is under way still needs it"
 
 
+def test_memory_stays_locked_while_only_a_piece_of_it_is_held(cuda: Cuda) -> None:
+    """As an optimizer in host memory holds it: seen on an H200, where it was unlocked before the first step."""
+    memory = CudaCopies(GPU).host_memory(1024)
+    assert memory is not None
+    pointer, pieces = memory.data_ptr(), list(memory.view(torch.float32).split([64, 192]))
+    del memory, pieces[0]
+    gc.collect()
+    assert cuda.locked == {pointer: 1024}
+    weight = torch.nn.Parameter(torch.zeros(192))
+    weight.data = pieces.pop()
+    gc.collect()
+    assert cuda.locked == {pointer: 1024}
+    del weight
+    gc.collect()
+    assert not cuda.locked
+
+
 @pytest.mark.parametrize(("free", "given"), [(2 << 30, True), ((2 << 30) - 1, False)])
 def test_memory_that_was_written_already_is_locked_where_it_lies(
     cuda: Cuda, monkeypatch: pytest.MonkeyPatch, free: int, given: bool

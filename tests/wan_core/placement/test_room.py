@@ -91,9 +91,9 @@ def test_on_a_gpu_the_memory_is_free_meanwhile_and_no_value_changes(tmp_path: Pa
     with torch.no_grad():
         expected = model(*(tensor.cuda() for tensor in inputs))
     before = torch.cuda.memory_allocated()
-    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    with weights_out_of_the_way(model):
-        assert torch.cuda.memory_allocated() < trained + expected.nbytes + (1 << 20)
+    frozen = sum(t.nbytes for t in (*model.parameters(), *model.buffers()) if not t.requires_grad)
+    with weights_out_of_the_way(model):  # what stays is the adapters, and the workspaces of torch's libraries
+        assert before - torch.cuda.memory_allocated() >= frozen - (1 << 18)
     assert torch.cuda.memory_allocated() == pytest.approx(before, abs=1 << 20)
     with torch.no_grad():
         assert torch.equal(model(*(tensor.cuda() for tensor in inputs)), expected)

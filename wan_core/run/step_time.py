@@ -17,7 +17,9 @@ from ..train import FlopCount, StepFlops
 __all__ = ["Card", "card_named", "card_of_size", "step_seconds", "step_tflops", "unknown_card"]
 
 _REACHED = 0.6
-"""the share of its peak that a step is taken to reach: an assumption, until benchmarks/gpu_check.py has measured it"""
+"""the share of its peak that a step is taken to reach: an assumption, until benchmarks/gpu_check.py has measured a card"""
+_HOPPER = 0.46
+"""the share that a step of 14B reached on an H200, in bf16 (benchmarks/results/gpu_check_H200_2026-11.md)"""
 _STAND_IN = 100e12
 """products and sums a second of a card that is in no table"""
 _COPIES = 25e9
@@ -32,6 +34,8 @@ class Card:
     gibibytes: int
     bf16: float
     """products and sums a second in bf16, summed in float32, as its maker says it"""
+    reached: float = _REACHED
+    """the share of them that a step reaches"""
 
 
 CARDS = (
@@ -42,8 +46,8 @@ CARDS = (
     Card("RTX 5090", 32, 209.5e12),
     Card("RTX 6000 Ada", 48, 364.2e12),
     Card("A100", 80, 312.0e12),
-    Card("H100", 80, 989.0e12),
-    Card("H200", 141, 989.0e12),
+    Card("H100", 80, 989.0e12, _HOPPER),
+    Card("H200", 141, 989.0e12, _HOPPER),
 )
 
 
@@ -61,7 +65,7 @@ _OTHERS = (
     Card("RTX 5080", 16, 112.6e12),
     Card("RTX A6000", 48, 154.8e12),
     Card("L40S", 48, 362.0e12),
-    Card("H100 PCIe", 80, 756.0e12),
+    Card("H100 PCIe", 80, 756.0e12, _HOPPER),
 )
 """known by name; those above also stand for their size"""
 _OTHER_CARD = frozenset({"Ti", "SUPER", "Laptop", "D", "Max"})
@@ -106,7 +110,7 @@ def step_seconds(
     Copies run beside the arithmetic; they count where they take longer. For `prior_share` of the clips the base model
     runs forward once more.
     """
-    flops, speed = _flops(job, step), card.bf16 * _REACHED
+    flops, speed = _flops(job, step), card.bf16 * card.reached
     checked = job.shape.num_layers - job.recomputing.unchecked
     recomputed = flops.recomputed * checked / job.shape.num_layers
     policy = job.recomputing.policy

@@ -143,11 +143,11 @@ def test_what_is_made_inside_of_another_is_made_again_too() -> None:
 def test_inside_of_ours_hooks_of_others_are_left_alone() -> None:
     seen: list[int] = []
     source = torch.ones(2, requires_grad=True)
-    with remade(torch.ones(3), lambda: torch.ones(3)):
-        with saved_tensors_hooks(lambda tensor: seen.append(1) or tensor, lambda tensor: tensor):
-            made = source * 2
-            with remade(made, lambda: torch.zeros(2)):
-                out = made.exp()
+    theirs = saved_tensors_hooks(lambda tensor: seen.append(1) or tensor, lambda tensor: tensor)
+    with remade(torch.ones(3), lambda: torch.ones(3)), theirs:
+        made = source * 2
+        with remade(made, lambda: torch.zeros(2)):
+            out = made.exp()
     out.sum().backward()
     assert seen
     assert torch.allclose(source.grad, torch.full((2,), 2 * 2.718281828**2))

@@ -120,7 +120,8 @@ def comfy_base(comfyui_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     from world import TINY_PACK, fill_base
 
     def make(name: str = "comfy", **size: int) -> Path:
-        base = make_base(tmp_path_factory.mktemp(name), [TINY_PACK])
+        # A blank and letters of three scripts: ComfyUI makes the pack's module name of the whole path.
+        base = make_base(tmp_path_factory.mktemp(name) / "絵 größe данные" / "ComfyUI", [TINY_PACK])
         try:
             return fill_base(base, comfyui_tree, **size)
         except FileNotFoundError as missing:

@@ -6,7 +6,7 @@ unpacked weight until the backward pass; here it keeps the packed one, which is 
 
 from __future__ import annotations
 
-import re
+from hashlib import sha256
 from typing import Any, cast
 
 import torch
@@ -143,8 +143,9 @@ def _input_gradient(
 # A compiler that sees the unpacking in both passes makes it once, and keeps the unpacked weight in between: to it each
 # pass is one operation, whose inside it does not look into.
 _PACKED = "Tensor weight, Tensor? scale, Tensor? whole_scale, str layout"
-_OPERATIONS = re.sub(r"\W", "_", __name__)
-"""their name space: of this copy of the code, since torch ends those of a name that is given twice"""
+_OPERATIONS = "wan_trainer_" + sha256(__name__.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+"""their name space: of this copy of the code, since torch ends those of a name that is given twice. A digest, because
+torch takes ASCII alone and ComfyUI names a module by its whole path."""
 
 
 @torch.library.custom_op(

@@ -11,7 +11,7 @@ from ..wan_core.config import settings_of
 from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.lora import KINDS, TARGET_PRESETS, LoraConfig
 from ..wan_core.model import check_compile
-from ..wan_core.train import TrainConfig, state_bytes
+from ..wan_core.train import TrainConfig, check_optimizer
 from .bridge.types import CATEGORY, SettingsHandle, WanSettings
 from .bridge.widgets import check_menus, combo, listed, one_of, searched_as, widget
 
@@ -179,7 +179,7 @@ class WanTrainSettings(io.ComfyNode):
         if values.get("compile"):  # here, and not after clips were encoded for an hour
             check_compile(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.
-        state_bytes(TrainConfig.from_dict({**values, "steps": 10_000_000}))  # is the optimizer to be had?
+        check_optimizer(TrainConfig.from_dict({**values, "steps": 10_000_000}))
         preset = TARGET_PRESETS[one_of("target_preset", target_preset, _MENUS["target_preset"])]
         lora = LoraConfig(
             kind=one_of("adapter", adapter, list(KINDS)),

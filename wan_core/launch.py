@@ -2,7 +2,8 @@
 
 The only file of the pack that edits sys.path: its own folder goes out (so that `config`, `cache` or `events` of ours
 never shadow a library) and the pack root comes in (so that `import wan_core` works under isolated Pythons, where
-PYTHONPATH is ignored). Runs nothing at import.
+PYTHONPATH is ignored). Out go also the working directory and ComfyUI's folder, however they came there: clips, models
+and runs of strangers lie in them, and no file of those is ever a library (S20). Runs nothing at import.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 
 def main() -> int:
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [p for p in sys.path if os.path.abspath(p or os.curdir) != here]
+    sys.path[:] = [p for p in sys.path if os.path.abspath(p or os.curdir) != here and not _holds_data(p)]
     sys.path.insert(0, os.path.dirname(here))
     if sys.argv[1:2] == ["video"]:
         from wan_core.video.child import serve
@@ -22,6 +23,15 @@ def main() -> int:
     from wan_core.__main__ import main as command_line
 
     return command_line(sys.argv[1:])
+
+
+def _holds_data(entry: str) -> bool:
+    """Returns whether an entry of sys.path is the working directory, or a ComfyUI: its package for Windows names it."""
+    folder = os.path.realpath(entry or os.curdir)
+    own = (sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
+    if folder in map(os.path.realpath, own) or os.path.basename(folder) in ("site-packages", "dist-packages"):
+        return False  # a Python whose own folder is where somebody stands
+    return folder == os.path.realpath(os.curdir) or os.path.isfile(os.path.join(folder, "folder_paths.py"))
 
 
 if __name__ == "__main__":

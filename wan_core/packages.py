@@ -1,23 +1,35 @@
-"""Other packages: the versions the engine bears, and the pip line that brings one.
+"""Other packages: the versions the engine bears, the pip line that brings one, and the one place that imports by name.
 
+What is imported stands in our code: no name that comes from a graph, a file or a request is handed to an import.
 Imports nothing heavy and uses nothing newer than Python 3.7, because it also speaks where the rest cannot be imported.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
+import importlib.util
+import os
 import re
+import site
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from typing import Any
 
 from .errors import DependencyError
+from .words import first_line
 
 __all__ = [
+    "OPTIMIZER_MODULES",
+    "check_place",
     "check_versions",
     "end_under_old_python",
     "first_import",
+    "imported",
+    "named_optimizer",
     "pip_line",
     "version_of",
 ]
@@ -85,13 +97,86 @@ def version_of(package: str) -> str:
     except metadata.PackageNotFoundError:
         pass
     try:
-        return str(getattr(__import__(package), "__version__", ""))
+        return str(getattr(imported(package), "__version__", ""))
     except Exception:  # absent, or broken in a way that the caller finds out by itself
         return ""
 
 
+OPTIMIZER_MODULES = (
+    "torch.optim",
+    "torchao.optim",
+    "bitsandbytes.optim",
+    "pytorch_optimizer",
+    "prodigyopt",
+    "schedulefree",
+)
+"""where classes may be taken from that a graph names (S20)"""
+_LONGEST_NAME = 200
+
+
+def named_optimizer(path: str) -> tuple[str, str]:
+    """Returns (one of OPTIMIZER_MODULES, name of a class) of the text that names a class; ("", "") of any other text.
+
+    Looks at the text alone. A file of a package is passed over, as in torch.optim.sgd.SGD: its class is taken from the
+    package, or not at all.
+    """
+    if len(path) > _LONGEST_NAME or not path.isascii() or not all(part.isidentifier() for part in path.split(".")):
+        return "", ""
+    inside = next((module for module in OPTIMIZER_MODULES if path.startswith(f"{module}.")), "")
+    return (inside, path.rpartition(".")[2]) if inside else ("", "")
+
+
+def imported(module: str) -> Any:
+    """Imports `module`, a name that stands in our code. A package that would end Python meanwhile is an ImportError."""
+    try:
+        return importlib.import_module(module)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # SystemExit, of what reads a command line when it is imported
+        raise ImportError(f"{module} ends Python when it is imported ({first_line(error)})") from error
+
+
+def check_place(package: str) -> None:
+    """Raises ModuleNotFoundError where `package`, a top name, is not to be had, before anything of it is imported.
+
+    DependencyError: Python would take it from elsewhere than its own library folders, such as the folder of ComfyUI.
+    """
+    try:
+        found = importlib.util.find_spec(package)
+    except ValueError:  # somebody put a module into sys.modules that came from no file
+        raise DependencyError(
+            f"{package} came from no file, so it is not used. Start again without what made it."
+        ) from None
+    if found is None or found.origin is None:  # a folder of that name without a package in it
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    # The folder that holds it counts, not where a link in there leads: an installer may link files to its own cache.
+    inside = next(iter(found.submodule_search_locations or ()), found.origin)
+    if not _is_library(os.path.dirname(os.path.abspath(inside))):
+        raise DependencyError(
+            f"{package} would be imported from {inside}, which is no library folder of this Python. Remove it there, "
+            "and install the package with pip."
+        )
+
+
+def _is_library(folder: str) -> bool:
+    """Also a `.egg` in such a folder, as `setup.py install` makes it."""
+    above = os.path.dirname(folder) if folder.endswith(".egg") else folder
+    return os.path.realpath(above) in _library_folders()
+
+
+def _library_folders() -> set[str]:
+    """Returns where pip installs: this Python's own folders, those a virtual environment goes on in, the user's."""
+    found = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
+    # On Windows the folder of Python itself is among them.
+    found += [p for p in site.getsitepackages() if os.path.basename(p) in ("site-packages", "dist-packages")]
+    return {os.path.realpath(folder) for folder in found}
+
+
 def pip_line(*requirements: str, upgrade: bool = False) -> str:
-    """The command that installs `requirements` for this very Python, whatever `python` means in a shell."""
+    """The command that installs `requirements` for this very Python, whatever `python` means in a shell.
+
+    They stand in our code: a person pastes this into a shell.
+    """
     python = f'"{sys.executable}"' if " " in sys.executable else sys.executable or "python"
     return " ".join([python, "-m pip install", *(["-U"] if upgrade else []), *(f'"{r}"' for r in requirements)])
 

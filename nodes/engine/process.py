@@ -30,19 +30,25 @@ everything below the process."""
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """where torch reads the settings of its CUDA allocator; the second name is older and still read by every version"""
+_PYTHONPATH = "PYTHONPATH"
 _ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
 
 
 def worker_environment(outside: Mapping[str, str]) -> dict[str, str]:
     """Returns `outside` for an engine process: with the user's own allocator settings, without ComfyUI's.
 
-    ComfyUI adds `backend:cudaMallocAsync` for itself, which suits sampling and not training.
+    ComfyUI adds `backend:cudaMallocAsync` for itself, which suits sampling and not training. PYTHONPATH means what it
+    means here, although the process works in the folder of a run: Python looks there before our code can say no.
     """
     found = dict(outside)
     for name in _ALLOCATOR:
         kept = _ASYNC.sub("", found.pop(name, "")).strip(" ,")
         if kept:
             found[name] = kept
+    if folders := found.pop(_PYTHONPATH, ""):
+        found[_PYTHONPATH] = os.pathsep.join(os.path.abspath(path) for path in folders.split(os.pathsep) if path)
+    if os.name == "nt":  # else a compiler is looked for in that folder first
+        found["NoDefaultCurrentDirectoryInExePath"] = "1"
     return found
 
 

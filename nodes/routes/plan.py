@@ -103,6 +103,7 @@ class Planner:
             "measures": {**report["measures"], "gradient_checkpointing": job.train.gradient_checkpointing},
             "card": report["card"],
             "own_runs": report["own_runs"],
+            "notes": report["notes"],
             "step_seconds": seconds,
             "seconds": _whole_time(seconds, job.train),
             "suggestions": found,

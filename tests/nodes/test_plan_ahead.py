@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from world import tiny_graph
 
 from tests.support.headers import write_empty_model
+from tests.support.libraries import marking, plant
 
 pytestmark = pytest.mark.comfy
 
@@ -78,6 +79,30 @@ def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
     assert planner.answer(asked()) is not plan, "the file may be another one"
     quantized = planner.answer(asked(("Fp8Quantize", {"scheme": "fp8_e4m3fn"})))
     assert quantized["devices"][0]["needed"] < device["needed"] - 1e9
+
+
+@pytest.mark.lasts(2)
+def test_a_class_that_a_graph_names_is_not_loaded_for_a_plan_which_says_so(
+    planner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")
+    marker = tmp_path / "ran"
+    plant(tmp_path, "prodigyopt", marking(marker, "raise SystemExit(3)"))
+    plant(tmp_path, "input.evil", marking(marker, "raise SystemExit(3)"))
+    monkeypatch.syspath_prepend(tmp_path)
+    custom = {"optimizer": "custom", "optimizer_class": "torch.optim.SGD", "optimizer_args": "momentum=0.9"}
+    plan = planner.answer(asked(settings=custom))
+    assert plan["notes"] == [
+        "The optimizer of optimizer_class is loaded by the training alone, so the plan counts two float32 values for "
+        "each weight of the LoRA, as AdamW has them."
+    ]
+    usual = planner.answer(asked(settings={"optimizer": "adamw"}))
+    assert (usual["notes"], usual["devices"]) == ([], plan["devices"])
+    for path in ("input.evil.X", "prodigyopt.X", "certifi.__main__.X", "numpy.f2py.__main__.X", "main.X"):
+        with pytest.raises(Exception, match=r"optimizer_class|prodigyopt") as refused:
+            planner.answer(asked(settings={**custom, "optimizer_class": path}))
+        assert type(refused.value).__name__ in ("ConfigError", "DependencyError")
+    assert not marker.exists()
 
 
 def test_previews_count_with_the_largest_size_that_a_prompt_says_for_itself(planner: Any) -> None:

@@ -289,6 +289,18 @@ def test_only_the_backend_of_comfyui_is_taken_out_of_the_users_allocator_setting
     assert module.worker_environment(given) == {"LANG": "C.UTF-8", **inside}
 
 
+def test_the_import_path_of_a_worker_means_what_it_means_here(
+    pack_nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python itself reads it, in the folder of a run, before our code can take anything out."""
+    module = sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.engine.process"]
+    monkeypatch.chdir(tmp_path)
+    given = {"PYTHONPATH": os.pathsep.join(["", "lib", str(tmp_path / "own"), ""])}
+    expected = os.pathsep.join([str(tmp_path / "lib"), str(tmp_path / "own")])
+    assert module.worker_environment(given)["PYTHONPATH"] == expected
+    assert module.worker_environment({"PYTHONPATH": os.pathsep}) == {"PYTHONPATH": ""}
+
+
 def test_nothing_is_left_when_the_caller_breaks(start: Callable[[str], Any]) -> None:
     worker = start("deaf")
 

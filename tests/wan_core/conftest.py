@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import signal
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 
 from tests.support.forked import DIFFUSERS, ForkServer, RunCommand, RunScript
+from tests.support.libraries import Library, forget, plant
+from wan_core import packages
 from wan_core.video import VideoProcess
 
 MakeClip = Callable[..., Path]
@@ -162,3 +165,37 @@ def _process(*words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     line = [sys.executable, *words]
     return subprocess.run(line, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    """Plants a package where pip would have installed it, in place of one that is there."""
+    folder = tmp_path / "lib" / "site-packages"
+    own = packages._library_folders()
+    monkeypatch.setattr(packages, "_library_folders", lambda: {*own, os.path.realpath(folder)})
+    yield from _planting(folder, monkeypatch)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    """Plants a package in a folder that Python looks into first, as it does into that of a ComfyUI."""
+    yield from _planting(tmp_path / "ComfyUI", monkeypatch)
+
+
+def _planting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    before: dict[str, object] = {}
+    planted: list[str] = []
+
+    def make(name: str, text: str) -> Path:
+        top = name.partition(".")[0]
+        planted.append(top)
+        before.update(forget(top))
+        importlib.invalidate_caches()
+        return plant(folder, name, text)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    monkeypatch.syspath_prepend(folder)
+    yield make
+    for top in planted:
+        forget(top)
+    sys.modules.update(before)  # type: ignore[arg-type]

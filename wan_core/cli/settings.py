@@ -93,7 +93,7 @@ def change_run(
         wanted = [*asked, *([f"{placement.ranks} processes"] if placement else [])]
         raise ConfigError(
             f"{directory.name} has saved steps, and {', '.join(wanted)[:200]} would make it another job. Make a new "
-            f"run: new NAME --like {directory.name}{' --set ...' if asked else ''}."
+            f"run: new NAME --like RUN{' --set ...' if asked else ''}."
         )
     atomic_write_json(directory / "run.json", changed.to_dict())
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..packages import named_optimizer
 from .job import Job
 from .keys import Changed, Without, shown
 
@@ -118,7 +119,7 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str
     kind = _CLASSES.get(word) or (name if "." in name else f"{library}.{name}" if library else "")
     if not ours and word.startswith(_NONE):
         ours, why = "adamw", "it has no counterpart here"
-    elif not ours and kind:
+    elif not ours and any(named_optimizer(kind)):
         ours, why = "custom", f"the class {kind}, which needs its package"
         job.put("WanTrainSettings.optimizer_class", kind)
     elif not ours:

@@ -5,7 +5,6 @@ Every kernel takes queries, keys and values (B, N, heads, head_dim) in the compu
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..config import nearest
 from ..errors import ConfigError, DependencyError
-from ..packages import pip_line
+from ..packages import imported, pip_line
 from ..words import first_line
 
 __all__ = ["ATTENTIONS", "Attention", "attention_kernel", "check_attention", "check_attention_name", "sdpa_choice"]
@@ -116,7 +115,7 @@ def _installed(name: str) -> None:
             f'attention "{name}" needs the package {module}, which is not installed. Get it ({how}), or choose sdpa.'
         )
     try:
-        importlib.import_module(module)
+        imported(module)
     except Exception as error:  # a package built for another torch or CUDA fails in many ways, all mean the same
         raise DependencyError(
             f'attention "{name}" cannot be used: {module} fails to import ({type(error).__name__}: {error}). '
@@ -137,13 +136,13 @@ def _sdpa_only(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -
 
 
 def _flash_attn(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return importlib.import_module("flash_attn").flash_attn_func(query, key, value)
+    return imported("flash_attn").flash_attn_func(query, key, value)
 
 
 def _flash_attn_3(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    attended = importlib.import_module("flash_attn_interface").flash_attn_func(query, key, value)
+    attended = imported("flash_attn_interface").flash_attn_func(query, key, value)
     return attended[0] if isinstance(attended, tuple) else attended  # early releases also return the log-sum-exp
 
 
 def _xformers(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return importlib.import_module("xformers.ops").memory_efficient_attention(query, key, value)
+    return imported("xformers.ops").memory_efficient_attention(query, key, value)

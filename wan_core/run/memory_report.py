@@ -31,7 +31,7 @@ from ..placement import (
 from ..placement.cards import card_limit
 from ..placement.plan import split_blocks
 from ..sampler import SampleConfig
-from ..train import TrainConfig, largest_preview_shape, largest_step, saved_bytes
+from ..train import UNKNOWN_CLASS, TrainConfig, largest_preview_shape, largest_step, saved_bytes
 from .config import read_run
 from .job import Job, size_words
 from .open import OpenRun, open_experts
@@ -237,6 +237,7 @@ def plan_sentences(plan: MemoryPlan) -> str:
     for name, phases in plan.own_runs().items():
         said = ", ".join(f"{_WORDS.get(phase, phase)} x{ratio:.2f}" for phase, ratio in phases.items())
         lines.append(f"{name}: corrected by what runs of this model took on this card ({said})")
+    lines += notes_of(job.train)
     lines.append(plan.verdict())
     return "\n".join(lines)
 
@@ -264,8 +265,14 @@ def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
         "step_seconds": None if card is None else round(seconds_of(plan, card), 2),
         "card": None if card is None else card.name,
         "own_runs": plan.own_runs(),
+        "notes": notes_of(job.train),
         "fits": plan.fits,
     }
+
+
+def notes_of(train: TrainConfig) -> list[str]:
+    """Returns what a plan does not know, a sentence each."""
+    return [UNKNOWN_CLASS] if train.optimizer == "custom" else []
 
 
 def _step_of(size: str, batch_size: int, space: LatentSpace) -> StepShape:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..errors import DependencyError
 from ..events import Event
-from ..packages import pip_line
+from ..packages import imported, pip_line
 from .figures import About, figures_of, text_of
 from .settings import TrackerSettings
 
@@ -28,7 +27,7 @@ class Hosted:
         """Raises DependencyError where the library is missing; nothing is sent before `begin`."""
         self.title = {"wandb": "Weights & Biases", "trackio": "trackio", "mlflow": "MLflow"}[settings.kind]
         try:
-            self._library: Any = importlib.import_module(settings.kind)
+            self._library: Any = imported(settings.kind)
         except ImportError as error:
             raise DependencyError(
                 f"The server's settings ask for {settings.kind}, which is not installed. Run: {pip_line(settings.kind)}"

@@ -8,7 +8,7 @@ from .group import MEETING, Group, join_group
 from .levels import Levels
 from .meters import largest_step
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
-from .optimizer_state import held_bytes, saved_bytes, state_bytes
+from .optimizer_state import UNKNOWN_CLASS, check_optimizer, held_bytes, saved_bytes, state_bytes
 from .pair import check_split, check_warmup, next_turn, settings_of_expert, without_pair
 from .preview import Previewer, evaluating
 from .preview_inputs import PreviewClip, PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
@@ -20,6 +20,7 @@ from .trainer import Trainer
 __all__ = [
     "EXPERTS",
     "MEETING",
+    "UNKNOWN_CLASS",
     "FlopCount",
     "Group",
     "Levels",
@@ -34,6 +35,7 @@ __all__ = [
     "TargetFunction",
     "TrainConfig",
     "Trainer",
+    "check_optimizer",
     "check_rates",
     "check_split",
     "check_warmup",

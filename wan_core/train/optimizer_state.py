@@ -23,12 +23,19 @@ from .config import TrainConfig
 from .host_weights import HostWeights
 from .mean_weights import MeanWeights
 from .named_values import copy_of, filled_from, flat, same
-from .optimizers import finds_own_rate, make_optimizer, ran_out_of_memory, runs_on_gpu, runs_uncompiled
+from .optimizer_classes import check_class, ran_out_of_memory, runs_on_gpu
+from .optimizers import finds_own_rate, make_optimizer, runs_uncompiled
 from .schedule import owns_rate
 
-__all__ = ["AdapterOptimizer", "held_bytes", "saved_bytes", "state_bytes"]
+__all__ = ["UNKNOWN_CLASS", "AdapterOptimizer", "check_optimizer", "held_bytes", "saved_bytes", "state_bytes"]
 
 _ADAMW_BYTES = 8.0
+"""two float32 values; a plan counts as many for a class that it does not know"""
+UNKNOWN_CLASS = (
+    "The optimizer of optimizer_class is loaded by the training alone, so the plan counts two float32 values for each "
+    "weight of the LoRA, as AdamW has them."
+)
+"""what is said of such a plan"""
 _COPY_BYTES = 8
 """per adapter value, of a weight and its gradient in host memory"""
 _TEMPORARY_BYTES = 8
@@ -197,10 +204,34 @@ def state_bytes(config: TrainConfig) -> float:
     return _optimizer_bytes(config)[0] + (4.0 if config.ema_decay else 0.0)
 
 
+def check_optimizer(config: TrainConfig) -> None:
+    """Refuses an optimizer that is not to be had, before anything is encoded. For the server: imports no named class.
+
+    Raises what `state_bytes` does; whether a class that a graph names can train, that alone tells.
+    """
+    if config.optimizer == "custom":
+        check_class(config)
+    else:
+        state_bytes(config)
+
+
 def held_bytes(config: TrainConfig) -> tuple[float, float]:
-    """Returns what `state_bytes` does: of the device, and of host memory with the weights that are stepped there."""
-    total, held = state_bytes(config), _optimizer_bytes(config)[0]
-    return (total - held, held + _COPY_BYTES) if config.offload_optimizer else (total, 0.0)
+    """Returns what a plan counts for each adapter value: on the device, and in host memory with the weights that are
+    stepped there.
+    """
+    held, mean = _planned_bytes(config)[0], 4.0 if config.ema_decay else 0.0
+    return (mean, held + _COPY_BYTES) if config.offload_optimizer else (held + mean, 0.0)
+
+
+def saved_bytes(values: int, config: TrainConfig) -> int:
+    """Returns what a saved step of so many adapter values takes on disk: weights, optimizer and the LoRA file."""
+    held, besides = _planned_bytes(config)
+    return int(values * (4 + held + (4 if config.ema_decay else besides) + 4))
+
+
+def _planned_bytes(config: TrainConfig) -> tuple[float, float]:
+    """Returns the bytes that a plan counts, which never loads a class that a graph names."""
+    return (_ADAMW_BYTES, 0.0) if config.optimizer == "custom" else _optimizer_bytes(config)
 
 
 def _optimizer_bytes(config: TrainConfig) -> tuple[float, float]:
@@ -212,12 +243,6 @@ def _optimizer_bytes(config: TrainConfig) -> tuple[float, float]:
         *(config.weight_decay, config.adam_beta1, config.adam_beta2, config.adam_epsilon, config.loraplus_lr_ratio),
         config.offload_optimizer,
     )
-
-
-def saved_bytes(values: int, config: TrainConfig) -> int:
-    """Returns what a saved step of so many adapter values takes on disk: weights, optimizer and the LoRA file."""
-    held, besides = _optimizer_bytes(config)
-    return int(values * (4 + held + (4 if config.ema_decay else besides) + 4))
 
 
 @functools.lru_cache(maxsize=64)

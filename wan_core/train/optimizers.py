@@ -1,7 +1,6 @@
-"""The catalogue of optimizers: which class of which package a name means, and what of the settings it is given.
+"""Makes the optimizer of a run: of the class that its name means (`optimizer_classes.py`), given what settings say.
 
-Users choose from the names in `update_config.py`. Nothing here is an optimizer of our own. What a class keeps between
-two steps is the business of `optimizer_state.py`.
+Nothing here is an optimizer of our own. What a class keeps between two steps is the business of `optimizer_state.py`.
 """
 
 from __future__ import annotations
@@ -9,59 +8,22 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..config import nearest
-from ..errors import ConfigError, DependencyError, host_memory_ran_out
-from ..packages import pip_line, version_of
-from ..placement.room import device_memory_ran_out
+from ..errors import ConfigError
 from ..words import first_line
 from .config import TrainConfig
+from .optimizer_classes import class_of, ran_out_of_memory
 from .rates import rate_groups
 
-__all__ = ["finds_own_rate", "make_optimizer", "ran_out_of_memory", "runs_on_gpu", "runs_uncompiled"]
+__all__ = ["finds_own_rate", "make_optimizer", "runs_uncompiled"]
 
-
-@dataclass(frozen=True)
-class _Known:
-    """A class of the catalogue, and the settings that it reads besides learning rate and weight decay."""
-
-    path: str
-    requirement: str = ""
-    """what pip installs; '' for classes of torch"""
-    betas: bool = False
-    eps: bool = False
-    fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """arguments whose default would surprise here"""
-
-
-_EXTRA = "pytorch-optimizer>=4.1"
-_LOW_BIT = "torchao>=0.16"
-_BNB = "bitsandbytes>=0.50"
-_CATALOGUE = {
-    "adamw": _Known("torch.optim.AdamW", betas=True, eps=True),
-    "adamw8bit": _Known("torchao.optim.AdamW8bit", _LOW_BIT, betas=True, eps=True),
-    "adamw4bit": _Known("torchao.optim.AdamW4bit", _LOW_BIT, betas=True, eps=True),
-    "adamwfp8": _Known("torchao.optim.AdamWFp8", _LOW_BIT, betas=True, eps=True),
-    "adafactor": _Known("torch.optim.Adafactor"),
-    # Scaled so, an update is as long as AdamW's, and AdamW's learning rates do.
-    "muon": _Known("torch.optim.Muon", fixed={"adjust_lr_fn": "match_rms_adamw"}),
-    "lion": _Known("pytorch_optimizer.Lion", _EXTRA),
-    "prodigy": _Known("pytorch_optimizer.Prodigy", _EXTRA, betas=True, eps=True),
-    "schedule_free": _Known("pytorch_optimizer.ScheduleFreeAdamW", _EXTRA, betas=True, eps=True),
-    "came": _Known("pytorch_optimizer.CAME", _EXTRA),
-    "bnb_adamw8bit": _Known("bitsandbytes.optim.AdamW8bit", _BNB, betas=True, eps=True),
-    "bnb_paged_adamw8bit": _Known("bitsandbytes.optim.PagedAdamW8bit", _BNB, betas=True, eps=True),
-    "bnb_lion8bit": _Known("bitsandbytes.optim.Lion8bit", _BNB),
-}
 
 _OURS = {"params": "", "lr": "learning_rate", "weight_decay": "weight_decay"}
 """arguments that settings of the node are for"""
@@ -74,7 +36,7 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
     Raises DependencyError with the pip line for a package that is missing, and ConfigError for a class, an argument or
     a value that cannot be. Memory that runs out is raised as it is.
     """
-    kind, known = _class_of(config)
+    kind, known = class_of(config)
     given: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
     if known.betas:
         given["betas"] = (config.adam_beta1, config.adam_beta2)
@@ -135,21 +97,9 @@ def _in_one_call(kind: Any, parameters: Mapping[str, nn.Parameter], asked: Mappi
     return {"fused": True} if {p.device.type for p in parameters.values()} <= {"cpu", "cuda"} else {}
 
 
-def ran_out_of_memory(error: Exception) -> bool:
-    """Returns whether a library broke for want of memory, which no setting of an optimizer is to blame for."""
-    return device_memory_ran_out(error) or host_memory_ran_out(error)
-
-
 def finds_own_rate(config: TrainConfig) -> bool:
     """Returns whether the optimizer works out the learning rate, so that the setting is a factor of it."""
     return config.optimizer == "prodigy"
-
-
-def runs_on_gpu(config: TrainConfig) -> bool:
-    """Returns whether the optimizer is written for GPUs, so that one where it is to be had says what it holds."""
-    return not config.offload_optimizer and "bitsandbytes" in (
-        config.optimizer_class or _CATALOGUE[config.optimizer].path
-    )
 
 
 def runs_uncompiled(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[object]:
@@ -195,54 +145,6 @@ def _parts(text: str) -> Iterable[str]:
             piece += letter
     if piece.strip():
         yield piece.strip()
-
-
-def _class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer], _Known]:
-    """Returns the class and what is known of it. Raises DependencyError or ConfigError where it is not to be had."""
-    known = _CATALOGUE.get(config.optimizer) or _Known(config.optimizer_class)
-    module, _, name = known.path.rpartition(".")
-    package = module.partition(".")[0]
-    if name == "CPUOffloadOptimizer":
-        raise ConfigError(
-            f"optimizer_class {known.path[:80]} works on CUDA alone, and takes gradients before they are clipped, "
-            "averaged and found finite. Choose any other and set offload_optimizer (--set offload_optimizer=true), "
-            "which keeps it in host memory."
-        )
-    if package in sys.stdlib_module_names:
-        raise ConfigError(
-            f'optimizer_class "{known.path[:80]}" is part of Python, and no optimizer. Example: torch.optim.SGD'
-        )
-    try:
-        kind = getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
-            raise _unusable(config, known, error) from error
-        wanted = known.requirement or package.replace("_", "-")
-        raise DependencyError(
-            f'optimizer "{config.optimizer}" needs {package}, which is not installed. Run this and start again: '
-            f"{pip_line(wanted)}"
-        ) from error
-    except Exception as error:
-        if ran_out_of_memory(error):
-            raise
-        raise _unusable(config, known, error) from error
-    if kind is None and config.optimizer != "custom":
-        have = f"{package} {version_of(package)}"
-        raise DependencyError(f'optimizer "{config.optimizer}" is {known.path}, which {have} lacks. Choose another.')
-    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
-        raise ConfigError(
-            f'optimizer_class "{known.path[:80]}" is no class of an optimizer. Example: pytorch_optimizer.Adan'
-        )
-    return kind, known
-
-
-def _unusable(config: TrainConfig, known: _Known, error: Exception) -> DependencyError:
-    """Returns the error about a package that is there and breaks."""
-    wanted = known.requirement or known.path.partition(".")[0].replace("_", "-")
-    return DependencyError(
-        f'optimizer "{config.optimizer}" needs {known.path[:80]}, which cannot be imported ({first_line(error)}). Run '
-        f"this and start again: {pip_line(wanted, upgrade=True)}"
-    )
 
 
 def _arguments_of(kind: Callable[..., torch.optim.Optimizer]) -> set[str]:

@@ -80,7 +80,9 @@ class UpdateConfig(Config):
         step=1e-9,
     )
     optimizer_class: str = setting(
-        "", "custom: any optimizer that is installed, as module.Class, such as pytorch_optimizer.Adan."
+        "",
+        "custom: a class of torch.optim, torchao.optim, bitsandbytes.optim, pytorch_optimizer, prodigyopt or "
+        "schedulefree, such as pytorch_optimizer.Adan.",
     )
     optimizer_args: str = setting(
         "",

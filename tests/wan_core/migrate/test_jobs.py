@@ -19,7 +19,8 @@ from wan_core.migrate.graph import NODES
 from wan_core.migrate.learning import _TAKEN
 from wan_core.packages import version_of
 from wan_core.train import TrainConfig
-from wan_core.train.optimizers import _arguments_of, _class_of
+from wan_core.train.optimizer_classes import class_of
+from wan_core.train.optimizers import _arguments_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "jobs"
 SCHEMAS = json.loads((Path(__file__).parents[2] / "nodes" / "schemas.json").read_text(encoding="utf-8"))
@@ -426,7 +427,7 @@ def test_arguments_that_are_taken_over_are_those_of_the_classes_here():
     for name, taken in _TAKEN.items():
         if name.startswith("bnb") and not version_of("bitsandbytes"):
             continue
-        kind, _ = _class_of(TrainConfig(optimizer=name, lr_scheduler="constant"))
+        kind, _ = class_of(TrainConfig(optimizer=name, lr_scheduler="constant"))
         assert set(taken.values()) <= _arguments_of(kind), name
 
 

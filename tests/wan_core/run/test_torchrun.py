@@ -100,7 +100,7 @@ def test_saved_steps_of_another_number_of_processes_are_kept_and_nobody_goes_on_
     assert [rank.wait() for rank in ranks] == [5, 5]
     (said,) = {rank.events()[-1]["message"] for rank in ranks}
     assert said == (
-        "tiny has saved steps, and 2 processes would make it another job. Make a new run: new NAME --like tiny."
+        "tiny has saved steps, and 2 processes would make it another job. Make a new run: new NAME --like RUN."
     )
     assert (run.directory / "run.json").read_bytes() == before
 

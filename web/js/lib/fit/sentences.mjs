@@ -12,9 +12,9 @@ import { clock, gib, known, short } from "../run/format.mjs";
  *   host?: { needed: number, room: number | null },
  *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
  *   card?: string | null, step_seconds?: number | null, seconds?: number | null, suggestions: Settings[] | null, more?: boolean,
- *   own_runs?: Record<string, Record<string, number>>, reason?: string,
+ *   own_runs?: Record<string, Record<string, number>>, notes?: string[], reason?: string,
  *   run?: import("./standing.mjs").Standing | null }} Plan `own_runs`: by which ratios the plan follows
- *   earlier runs, by device and phase; `reason`: why nothing could be planned
+ *   earlier runs, by device and phase; `notes`: what the plan does not know, as the server says it; `reason`: why nothing could be planned
  */
 
 /** Settings that leave it to the planner what rests in host memory. */
@@ -89,7 +89,7 @@ export function details(plan) {
   if (known(pace) && pace >= SOONEST) {
     said.push(paceText(short(pace), known(seconds) && seconds >= 1 ? clock(seconds) : "", plan));
   }
-  return [...said, ...measured(plan)];
+  return [...said, ...measured(plan), ...(plan.notes ?? [])];
 }
 
 /**

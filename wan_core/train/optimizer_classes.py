@@ -1,0 +1,139 @@
+"""The catalogue of optimizers, and the one road from a name to a class.
+
+Users choose from the names in `update_config.py`. Beyond them a graph may name a class of a few packages (S20): only a
+worker takes it, from a package that lies where pip installs. The server asks `check_class`, which imports nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..errors import ConfigError, DependencyError, host_memory_ran_out
+from ..packages import OPTIMIZER_MODULES, check_place, imported, named_optimizer, pip_line, version_of
+from ..placement.room import device_memory_ran_out
+from ..words import first_line
+from .config import TrainConfig
+
+__all__ = ["check_class", "class_of", "ran_out_of_memory", "runs_on_gpu"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A class of the catalogue, and the settings that it reads besides learning rate and weight decay."""
+
+    path: str
+    betas: bool = False
+    eps: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """arguments whose default would surprise here"""
+
+
+_REQUIREMENTS = {
+    "torchao": "torchao>=0.16",
+    "bitsandbytes": "bitsandbytes>=0.50",
+    "pytorch_optimizer": "pytorch-optimizer>=4.1",
+    "prodigyopt": "prodigyopt",
+    "schedulefree": "schedulefree",
+}
+"""what pip installs for each package; torch is ComfyUI's own"""
+_CATALOGUE = {
+    "adamw": Known("torch.optim.AdamW", betas=True, eps=True),
+    "adamw8bit": Known("torchao.optim.AdamW8bit", betas=True, eps=True),
+    "adamw4bit": Known("torchao.optim.AdamW4bit", betas=True, eps=True),
+    "adamwfp8": Known("torchao.optim.AdamWFp8", betas=True, eps=True),
+    "adafactor": Known("torch.optim.Adafactor"),
+    # Scaled so, an update is as long as AdamW's, and AdamW's learning rates do.
+    "muon": Known("torch.optim.Muon", fixed={"adjust_lr_fn": "match_rms_adamw"}),
+    "lion": Known("pytorch_optimizer.Lion"),
+    "prodigy": Known("pytorch_optimizer.Prodigy", betas=True, eps=True),
+    "schedule_free": Known("pytorch_optimizer.ScheduleFreeAdamW", betas=True, eps=True),
+    "came": Known("pytorch_optimizer.CAME"),
+    "bnb_adamw8bit": Known("bitsandbytes.optim.AdamW8bit", betas=True, eps=True),
+    "bnb_paged_adamw8bit": Known("bitsandbytes.optim.PagedAdamW8bit", betas=True, eps=True),
+    "bnb_lion8bit": Known("bitsandbytes.optim.Lion8bit"),
+}
+
+
+def check_class(config: TrainConfig) -> None:
+    """Refuses what `optimizer_class` names where it could not be taken, by its text and by where its package lies.
+
+    Raises ConfigError for any other package, DependencyError for one that is not installed or lies elsewhere.
+    """
+    path = config.optimizer_class
+    module, name = named_optimizer(path)
+    if not module:
+        raise ConfigError(
+            f'optimizer_class "{path[:80]}" is in none of the packages that optimizers are taken from: '
+            f"{', '.join(OPTIMIZER_MODULES)}. Example: pytorch_optimizer.Adan"
+        )
+    if name == "CPUOffloadOptimizer":
+        raise ConfigError(
+            f"optimizer_class {path[:80]} works on CUDA alone, and takes gradients before they are clipped, "
+            "averaged and found finite. Choose any other and set offload_optimizer (--set offload_optimizer=true), "
+            "which keeps it in host memory."
+        )
+    _check_package(config, module.partition(".")[0])
+
+
+def class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer], Known]:
+    """Returns the class and what is known of it. Raises DependencyError or ConfigError where it is not to be had."""
+    if config.optimizer == "custom":
+        check_class(config)
+        known, (module, name) = Known(config.optimizer_class), named_optimizer(config.optimizer_class)
+    else:
+        known = _CATALOGUE[config.optimizer]
+        module, _, name = known.path.rpartition(".")
+    package = module.partition(".")[0]
+    _check_package(config, package)
+    try:
+        kind = getattr(torch.optim if package == "torch" else imported(module), name, None)
+    except Exception as error:
+        if ran_out_of_memory(error):
+            raise
+        raise DependencyError(
+            f'optimizer "{config.optimizer}" needs {package}, which cannot be imported ({first_line(error)}). Run '
+            f"this and start again: {pip_line(_REQUIREMENTS[package], upgrade=True)}"
+        ) from error
+    if kind is None and config.optimizer != "custom":
+        have = f"{package} {version_of(package)}"
+        raise DependencyError(f'optimizer "{config.optimizer}" is {known.path}, which {have} lacks. Choose another.')
+    # Of a path into a package only the class that it means: two files may have classes of one name.
+    inside = "" if known.path == f"{module}.{name}" else known.path.rpartition(".")[0] + "."
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and _lies(kind, inside)):
+        raise ConfigError(
+            f'optimizer_class "{known.path[:80]}" is no class of an optimizer. Example: pytorch_optimizer.Adan'
+        )
+    return kind, known
+
+
+def _lies(kind: type, inside: str) -> bool:
+    return f"{kind.__module__}.".startswith(inside)
+
+
+def _check_package(config: TrainConfig, package: str) -> None:
+    """Raises DependencyError where a package is missing, or Python would take it from elsewhere."""
+    if package not in _REQUIREMENTS:
+        return
+    try:
+        check_place(package)
+    except ModuleNotFoundError as error:
+        raise DependencyError(
+            f'optimizer "{config.optimizer}" needs {package}, which is not installed. Run this and start again: '
+            f"{pip_line(_REQUIREMENTS[package])}"
+        ) from error
+
+
+def runs_on_gpu(config: TrainConfig) -> bool:
+    """Returns whether the optimizer is written for GPUs, so that one where it is to be had says what it holds."""
+    return not config.offload_optimizer and "bitsandbytes" in (
+        config.optimizer_class or _CATALOGUE[config.optimizer].path
+    )
+
+
+def ran_out_of_memory(error: Exception) -> bool:
+    """Returns whether a library broke for want of memory, which no setting of an optimizer is to blame for."""
+    return device_memory_ran_out(error) or host_memory_ran_out(error)

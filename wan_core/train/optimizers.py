@@ -50,8 +50,9 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
             instead = f"Set {_OURS[name]}." if _OURS[name] else "The adapters are what it trains."
             raise ConfigError(f'optimizer_args names "{name}". {instead}')
         if name not in takes:
-            rest = sorted(takes - _OURS.keys())
-            raise ConfigError(f'optimizer_args: {kind.__name__} takes no "{name}".{nearest(name, rest)}')
+            others = sorted(takes.keys() - _OURS.keys())
+            raise ConfigError(f'optimizer_args: {kind.__name__} takes no "{name}".{nearest(name, others)}')
+        asked[name] = _as_number(name, asked[name], takes[name])
     try:
         how = _in_one_call(kind, parameters, asked)
         make = _without_compiler(kind) if known.path.startswith("torch.") and config.optimizer != "custom" else kind
@@ -147,15 +148,31 @@ def _parts(text: str) -> Iterable[str]:
         yield piece.strip()
 
 
-def _arguments_of(kind: Callable[..., torch.optim.Optimizer]) -> set[str]:
-    """Returns the names that the class takes. Some take any name and read few, so a `**kwargs` counts for nothing."""
-    found: set[str] = set()
+def _as_number(name: str, value: Any, usual: Any) -> Any:
+    """Returns a whole number as a float where the class has one: as an exponent it would be worked out to the last
+    digit, for hours, and nobody else would get a word in.
+    """
+    if not isinstance(usual, float) or isinstance(value, bool) or not isinstance(value, int):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise ConfigError(f"optimizer_args: {name} is too large a number. Write a smaller one.") from None
+
+
+def _arguments_of(kind: Callable[..., torch.optim.Optimizer]) -> dict[str, Any]:
+    """Returns the names that the class takes, and their defaults.
+
+    Some take any name and read few, so a `**kwargs` counts for nothing.
+    """
+    found: dict[str, Any] = {}
     for ancestor in inspect.getmro(kind):  # type: ignore[arg-type]
         if ancestor is torch.optim.Optimizer:
             break
         if "__init__" in vars(ancestor):
             every = list(inspect.signature(ancestor.__init__).parameters.values())
-            found |= {p.name for p in every[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+            own = {p.name: p.default for p in every[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+            found = {**own, **found}
             if not any(p.kind is p.VAR_KEYWORD for p in every):
                 break
     return found

@@ -423,6 +423,17 @@ def test_contradicting_settings_are_refused_with_the_fix() -> None:
             TrainConfig(**changes)  # type: ignore[arg-type]
 
 
+def test_a_whole_number_is_no_exponent_that_is_worked_out_for_hours() -> None:
+    """Three to the power of 10^30 held the interpreter's lock for good, in the server too, where the plan is made."""
+    need("schedule_free")
+    with pytest.raises(ConfigError, match="cannot train a LoRA"):
+        state_bytes(settings("schedule_free", optimizer_args=f"r=1{'0' * 30}"))
+    for large in ("1" + "0" * 400, "0x" + "f" * 100_000):
+        with pytest.raises(ConfigError, match="r is too large a number"):
+            state_bytes(settings("schedule_free", optimizer_args=f"r={large}"))
+    assert state_bytes(settings("schedule_free", optimizer_args="r=1")) == 8.0
+
+
 def test_arguments_are_read_as_python_writes_them() -> None:
     text = "betas=(0.9, 0.99), eps=1e-8\nfixed_decay=true, mode=fast, beta3=None"
     assert _read_arguments(text) == {

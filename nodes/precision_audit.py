@@ -117,6 +117,6 @@ def _measure(
 
 def _picture(path: Path) -> torch.Tensor:
     """Returns the chart as (1, H, W, 3) in [0, 1]."""
-    with Image.open(path) as picture:
+    with Image.open(path, formats=("PNG",)) as picture:
         pixels = np.asarray(picture.convert("RGB"), np.float32)
     return torch.from_numpy(pixels / 255)[None]

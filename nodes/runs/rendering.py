@@ -255,5 +255,5 @@ def _save_picture(path: Path, picture: Frames, metadata: dict[str, str]) -> None
 
 
 def _opened(path: Path) -> Image.Image:
-    with Image.open(path) as picture:
+    with Image.open(path, formats=("PNG",)) as picture:
         return picture.convert("RGB")

@@ -44,7 +44,9 @@ def read_picture(cache_root: Path, name: str) -> Tensor:
     from PIL import Image
 
     try:
-        with open_regular(picture_path(cache_root, name)) as file, Image.open(BytesIO(file.read())) as picture:
+        with open_regular(picture_path(cache_root, name)) as file:
+            data = BytesIO(file.read())
+        with Image.open(data, formats=("PNG",)) as picture:
             bytes_ = np.array(picture.convert("RGB"), np.uint8)
     except (FileError, OSError, ValueError) as error:
         raise CacheError("A start picture of the previews is gone. Queue Wan Preview Settings again.") from error

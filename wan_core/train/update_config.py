@@ -47,7 +47,7 @@ class UpdateConfig(Config):
             *("came", "custom", "bnb_adamw8bit", "bnb_paged_adamw8bit", "bnb_lion8bit"),
         ),
     )
-    """`optimizers.py` says what they are"""
+    """`optimizer_classes.py` says what they are"""
     weight_decay: float = setting(
         0.01,
         "Pull of the LoRA weights towards zero at every optimizer step, times the learning rate. 0 = none.",

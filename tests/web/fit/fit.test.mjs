@@ -52,6 +52,13 @@ test("a training is asked for by its widgets, from the loader down", () => {
   });
 });
 
+test("what a plan does not know is said after all else", () => {
+  const plan = { fits: true, size: "48x48x5", rank: 4, devices: [], suggestions: null };
+  assert.equal(details(plan).length, 1);
+  const said = details({ ...plan, notes: ["The plan counts two values."] });
+  assert.deepEqual(said.slice(1), ["The plan counts two values."]);
+});
+
 test("which run it is remains open where a link or a sweep says a value", () => {
   assert.ok(trainingOf(training().trainer)?.asked.run);
   const sweep = node("WanSweepSettings", { setting: "rank", values: "4, 8" });

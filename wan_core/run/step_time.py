@@ -17,7 +17,7 @@ from ..train import FlopCount, StepFlops
 __all__ = ["Card", "card_named", "card_of_size", "step_seconds", "step_tflops", "unknown_card"]
 
 _REACHED = 0.6
-"""the share of its peak that a step is taken to reach: an assumption, until benchmarks/gpu_check.py has measured a card"""
+"""the share of its peak that a step is taken to reach: an assumption for cards that gpu_check.py has not measured"""
 _HOPPER = 0.46
 """the share that a step of 14B reached on an H200, in bf16 (benchmarks/results/gpu_check_H200_2026-11.md)"""
 _STAND_IN = 100e12

@@ -16,7 +16,6 @@ import json
 import math
 import os
 import platform
-import re
 import sys
 import tempfile
 import time
@@ -142,7 +141,8 @@ def with_peft(model: nn.Module, rename: Callable[[str], str]) -> dict[str, nn.Pa
     from peft import inject_adapter_in_model
 
     linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    targets = [name for name in linears if re.fullmatch(LORA.pattern, original(name, rename))]
+    ours = {original(name, rename): name for name in linears}
+    targets = [ours[name] for name in LORA.targeted(list(ours))]
     model.requires_grad_(False)
     inject_adapter_in_model(PeftConfig(r=LORA.rank, lora_alpha=LORA.rank, target_modules=targets), model)
     found: dict[str, nn.Parameter] = {}

@@ -179,7 +179,9 @@ class WanTrainSettings(io.ComfyNode):
         if values.get("compile"):  # here, and not after clips were encoded for an hour
             check_compile(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.
-        check_optimizer(TrainConfig.from_dict({**values, "steps": 10_000_000}))
+        train = TrainConfig.from_dict({**values, "steps": 10_000_000})
+        train.check_grammar()
+        check_optimizer(train)
         preset = TARGET_PRESETS[one_of("target_preset", target_preset, _MENUS["target_preset"])]
         lora = LoraConfig(
             kind=one_of("adapter", adapter, list(KINDS)),
@@ -193,6 +195,7 @@ class WanTrainSettings(io.ComfyNode):
             lokr_factor=lokr_factor,
             also_train=also_train,
         )
+        lora.check_grammar()
         return io.NodeOutput(SettingsHandle(tuple(values.items()), lora))
 
 

@@ -1,91 +1,174 @@
-"""Regular expressions that users write, tried under a time limit before anything hangs on them.
+"""The one place where a regular expression that a person, a workflow or a file brought is compiled and matched.
 
-Python's matcher can take longer than the universe for a short pattern, and no thread that matches can be stopped. So a
-pattern with a repeat of a group, or with many repeats or alternatives, is tried in a short-lived process, which can;
-all of a setting in one, so that many patterns have no more time than one.
+Python's compiler and matcher can take longer than the universe for a short text, with the interpreter's lock held, and
+no thread in them can be stopped. So both happen in a short-lived process with limits of time and memory, all patterns
+of a setting in one, and its answers are kept.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from threading import Lock
 
-from .errors import ConfigError
+from .errors import ConfigError, Stopped
 
-__all__ = ["check_patterns"]
+__all__ = ["matching", "waits_end_with"]
 
 LIMIT_S = 5.0
-_MOST_REPEATS = 2
-_MOST_CHOICES = 4
+_POLL_S = 0.1
 _LONGEST = 2000
-_TRIAL = """
+_MOST = 2000
+_MOST_KEPT = 300_000
+"""answers, of one pattern for one name each"""
+_CHILD = """
 import json, re, sys
+try:
+    import resource
+    for limit, most in ((resource.RLIMIT_AS, 1 << 30), (resource.RLIMIT_CPU, 10)):
+        resource.setrlimit(limit, (most, most))
+except (ImportError, OSError, ValueError):
+    pass  # no such limits on Windows, and of memory none on macOS
 asked = json.load(sys.stdin)
-matches = re.fullmatch if asked["whole"] else re.search
-for number, pattern in enumerate(asked["patterns"]):
-    print(number, flush=True)
-    for name in asked["names"]:
-        matches(pattern, name)
+for pattern in asked["patterns"]:
+    print("at", flush=True)
+    try:
+        known = re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        print("-" + json.dumps(str(error)[:200]))
+        continue
+    matches = known.fullmatch if asked["whole"] else known.search
+    print("+" + "".join("1" if matches(name) else "0" for name in asked["names"]))
 """
-"""says which pattern it is at"""
+"""says "at" when it begins with a pattern, then + with a digit for each name, or - with what the compiler says"""
+
+_kept: OrderedDict[tuple[str, bool], dict[str, bool]] = OrderedDict()
+"""name -> whether it matches, by pattern and by whether that is of whole names; those used last stand last"""
+_keeping = Lock()
+_should_stop: ContextVar[Callable[[], bool] | None] = ContextVar("_should_stop", default=None)
 
 
-def check_patterns(patterns: Iterable[str], names: Sequence[str], what: str, *, whole: bool) -> None:
-    """ConfigError when one of `patterns` is no regular expression, or cannot be matched with `names` in good time.
+@contextlib.contextmanager
+def waits_end_with(should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Inside, waiting for the process ends with Stopped once `should_stop` says so. The outermost one counts."""
+    if _should_stop.get() is not None:
+        yield
+        return
+    token = _should_stop.set(should_stop)
+    try:
+        yield
+    finally:
+        _should_stop.reset(token)
 
-    `what` is the setting they come from; `whole`: they are matched with whole names, not with parts of them. Without
-    names only their grammar is looked at.
+
+def matching(
+    patterns: Iterable[str], names: Sequence[str], what: str, *, whole: bool, ours: Collection[str] = ()
+) -> list[frozenset[str]]:
+    """Returns for each of `patterns` those of `names` that it matches; without names only their grammar is looked at.
+
+    `what` is the setting they come from; `whole`: they are matched with whole names, not with parts of them; `ours`
+    are patterns of this pack, which are known to be quick and need no process. Raises ConfigError when one is no
+    regular expression, or cannot be matched in good time and memory; Stopped.
     """
-    slow: list[str] = []
-    for pattern in patterns:
+    listed = list(patterns)
+    if len(listed) > _MOST:
+        raise ConfigError(f"{what} has {len(listed)} patterns. Use at most {_MOST}.")
+    for pattern in listed:
         if len(pattern) > _LONGEST:
             raise ConfigError(f"{what} {pattern[:80]!r}... has {len(pattern)} characters. Use at most {_LONGEST}.")
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigError(f"{what} {pattern[:300]!r} is not a regular expression: {error}.") from error
-        if not _is_quick(pattern):
-            slow.append(pattern)
-    if names and slow and (late := _late(slow, names, whole)) is not None:
-        others = f", with {late} before it" if late else ""
+    found = {pattern: frozenset(_matched_here(pattern, names, whole)) for pattern in {*listed} & {*ours}}
+    found |= _remembered({*listed} - found.keys(), names, whole)
+    if asked := [pattern for pattern in dict.fromkeys(listed) if pattern not in found]:
+        answers = _asked(asked, names, what, whole)
+        _remember(answers, whole)
+        found |= {pattern: frozenset(name for name, yes in said.items() if yes) for pattern, said in answers.items()}
+    return [found[pattern] for pattern in listed]
+
+
+def _matched_here(pattern: str, names: Iterable[str], whole: bool) -> Iterator[str]:
+    known = re.compile(pattern)
+    matches = known.fullmatch if whole else known.search
+    return (name for name in names if matches(name))
+
+
+def _remembered(patterns: Iterable[str], names: Sequence[str], whole: bool) -> dict[str, frozenset[str]]:
+    """Returns the answers about those patterns that were asked about all of these names before."""
+    found: dict[str, frozenset[str]] = {}
+    with _keeping:
+        for pattern in patterns:
+            said = _kept.get((pattern, whole))
+            if said is not None and all(name in said for name in names):
+                found[pattern] = frozenset(name for name in names if said[name])
+                _kept.move_to_end((pattern, whole))
+    return found
+
+
+def _remember(answers: dict[str, dict[str, bool]], whole: bool) -> None:
+    with _keeping:
+        for pattern, said in answers.items():
+            _kept[pattern, whole] = {**_kept.pop((pattern, whole), {}), **said}
+        count = sum(1 + len(said) for said in _kept.values())
+        while count > _MOST_KEPT:
+            count -= 1 + len(_kept.popitem(last=False)[1])
+
+
+def _asked(patterns: list[str], names: Sequence[str], what: str, whole: bool) -> dict[str, dict[str, bool]]:
+    """Returns by pattern whether each name matches; the words of `matching` for those that have no answer."""
+    said, in_time = _from_child({"patterns": patterns, "names": list(names), "whole": whole})
+    answers: dict[str, dict[str, bool]] = {}
+    lines = said.split("\n")[:-1]  # what stands behind the last end of a line was cut off
+    for pattern, line in zip(patterns, (line for line in lines if line != "at"), strict=False):
+        if line.startswith("-"):
+            error = json.loads(line[1:])
+            raise ConfigError(f"{what} {pattern[:300]!r} is not a regular expression: {error}.")
+        answers[pattern] = dict(zip(names, (digit == "1" for digit in line[1:]), strict=True))
+    if len(answers) == len(patterns):
+        return answers
+    if not lines and in_time:
+        raise ConfigError(f"{what} cannot be matched: {sys.executable} does not start. Install Python again.")
+    late = len(answers)
+    others = f", with {late} before it" if late else ""
+    if in_time:
         raise ConfigError(
-            f"{what} {slow[late][:300]!r} takes more than {LIMIT_S:.0f} s to be matched with {len(names)} "
-            f"names{others}. "
-            r"Write it without a repeat inside of a repeat. Example: blocks\.\d+\.ffn\..*"
+            f"{what} {patterns[late][:300]!r} takes too much memory to be matched with {len(names)} names{others}. "
+            r"Write it shorter, without a repeat inside of a repeat. Example: blocks\.\d+\.ffn\..*"
         )
+    raise ConfigError(
+        f"{what} {patterns[late][:300]!r} takes more than {LIMIT_S:.0f} s to be matched with {len(names)} "
+        f"names{others}. "
+        r"Write it without a repeat inside of a repeat. Example: blocks\.\d+\.ffn\..*"
+    )
 
 
-def _is_quick(pattern: str) -> bool:
-    """Returns whether it cannot take long, judged by its text alone: at most two repeats, none of a group, no
-    back-reference, and few alternatives, each of which may double the ways.
-
-    Names have some 30 characters, so such a pattern tries some ten thousand ways at most.
-    """
-    if re.search(r"\)[*+?{]|\\[1-9]|\(\?P=", pattern) or pattern.count("|") > _MOST_CHOICES:
-        return False
-    return len(re.findall(r"[*+{]|(?<!\()\?", pattern)) <= _MOST_REPEATS
-
-
-def _late(patterns: Sequence[str], names: Sequence[str], whole: bool) -> int | None:
-    """The number of the pattern at which the time for all of them was over; None when they end in time."""
-    asked = json.dumps({"patterns": list(patterns), "names": list(names), "whole": whole})
-    try:
-        tried = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _TRIAL],
-            input=asked.encode("ascii"),
-            capture_output=True,
-            timeout=LIMIT_S,
-            check=False,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
-    except subprocess.TimeoutExpired as late:
-        said = late.stdout
-    else:
-        if tried.returncode == 0:
-            return None
-        said = tried.stdout
-    numbers = (said or b"").split()
-    return int(numbers[-1]) if numbers else 0
+def _from_child(asked: dict[str, object]) -> tuple[str, bool]:
+    """Returns what the process says, and whether it ended by itself in good time. Raises Stopped."""
+    given: bytes | None = json.dumps(asked).encode("ascii")
+    end, should_stop = time.monotonic() + LIMIT_S, _should_stop.get()
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    ) as child:
+        try:
+            while True:
+                try:
+                    said, _ = child.communicate(given, timeout=_POLL_S)
+                    return said.decode("ascii"), True
+                except subprocess.TimeoutExpired:
+                    given = None  # is sent once
+                if should_stop is not None and should_stop():
+                    raise Stopped
+                if time.monotonic() > end:
+                    child.kill()
+                    return child.communicate()[0].decode("ascii"), False
+        finally:
+            child.kill()

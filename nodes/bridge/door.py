@@ -14,8 +14,9 @@ from typing import Any
 from comfy_api.latest import io
 
 from ...wan_core.errors import ConfigError, TrainingError, WanTrainerError
+from ...wan_core.patterns import waits_end_with
 from ...wan_core.words import is_text, plain
-from .interrupts import InterruptProcessingException
+from .interrupts import InterruptProcessingException, processing_interrupted, stops_become_interrupts
 
 __all__ = ["answer_of", "guarded"]
 
@@ -50,7 +51,8 @@ def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Ca
         try:
             _check_texts(inputs)
             _check_sockets(node, inputs)
-            return method(cls, *given, **inputs)
+            with stops_become_interrupts(), waits_end_with(processing_interrupted):
+                return method(cls, *given, **inputs)
         except InterruptProcessingException:
             raise
         except Exception as error:

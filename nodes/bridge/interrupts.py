@@ -9,9 +9,16 @@ from comfy import model_management as mm
 
 from ...wan_core.errors import Stopped
 
-__all__ = ["CancelButton", "InterruptProcessingException", "raise_if_cancelled", "stops_become_interrupts"]
+__all__ = [
+    "CancelButton",
+    "InterruptProcessingException",
+    "processing_interrupted",
+    "raise_if_cancelled",
+    "stops_become_interrupts",
+]
 
 InterruptProcessingException = mm.InterruptProcessingException
+processing_interrupted = mm.processing_interrupted
 raise_if_cancelled = mm.throw_exception_if_processing_interrupted
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...wan_core.patterns import waits_end_with
 from ...wan_core.placement import Room, card_bytes
 from ...wan_core.run import Job, card_of, plan_here, report_of, suggestions_for
 from ...wan_core.train import TrainConfig
@@ -58,10 +59,11 @@ class Planner:
         if not free:
             raise Refused(503, "Another plan is being made. Try again in a moment.")
         try:
-            if "run" not in asked:
-                return self._planned(asked)
-            plan = self._planned({name: value for name, value in asked.items() if name != "run"})
-            return {**plan, "run": self.standing(asked)}
+            with waits_end_with(lambda: False):  # Cancel is of what is queued
+                if "run" not in asked:
+                    return self._planned(asked)
+                plan = self._planned({name: value for name, value in asked.items() if name != "run"})
+                return {**plan, "run": self.standing(asked)}
         finally:
             self._busy.release()
 

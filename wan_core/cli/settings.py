@@ -49,7 +49,10 @@ def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
         name, text = _as_in_run(name.strip(), text.strip())
         section, key = _place(data, name)
         section[key] = _value(text, section[key])
-    return type(config).from_dict(data)
+    changed = type(config).from_dict(data)
+    changed.lora.check_grammar()
+    changed.train.check_grammar()
+    return changed
 
 
 def _as_in_run(name: str, text: str) -> tuple[str, str]:

@@ -139,6 +139,8 @@ def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
                 f"There is one model, and the LoRA {lora.low_noise_file.partition(':')[2]} is for the low noise expert "
                 "of a pair. Set low_noise_lora to none, or choose the low-noise file in Load Wan Model."
             )
+    if plan.quantize is not None:
+        plan.quantize.check_names([name.removesuffix(".weight") for name in stored.weights if name.endswith(".weight")])
     beside = bytes_beside(plan, roots, variant, compute, plan.loras)
     return WanFile(header, variant, compute, stored.weights, stored.quantization, beside)
 

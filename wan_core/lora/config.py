@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..config import Config, setting
 from ..errors import ConfigError
-from ..patterns import check_patterns
+from ..patterns import matching
 
 __all__ = ["KINDS", "PAIRS", "STARTS_IN_THE_WEIGHT", "TARGET_PRESETS", "LoraConfig"]
 
@@ -54,6 +55,7 @@ TARGET_PRESETS = {
 }
 """Sets of targets by name. Wan has no temporal layers: frames meet in self-attention alone, and its queries and keys
 say which tokens of which frames meet. So motion trains those, and leaves values, prompts and feed-forward alone."""
+_OURS = frozenset(target for targets in TARGET_PRESETS.values() for target in targets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +155,7 @@ class LoraConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_patterns([*self.targets, self.pattern], (), "LoRA target", whole=True)
-        check_patterns(self.patterns_of_rank, (), "rank_patterns", whole=True)
+        _ = self._ranks  # refuses a line that has no rank
         self._check_kind()
 
     def _check_kind(self) -> None:
@@ -216,20 +217,30 @@ class LoraConfig(Config):
         """Returns the same of another rank, which counts as much: an alpha that was given follows the rank."""
         return replace(self, rank=rank, alpha=self.alpha * rank / self.rank)
 
-    def rank_of(self, name: str) -> tuple[int, float]:
-        """Returns rank and alpha of the linear `name`: of the first of `rank_patterns` that matches, else its own.
+    def check_grammar(self) -> None:
+        """Raises ConfigError where a target or a pattern is no regular expression.
+
+        Not part of being made: configs of runs from anywhere are made to be listed, and that runs nothing of theirs.
+        """
+        self.targeted(())
+        self.ranks_of(())
+
+    def targeted(self, names: Sequence[str]) -> list[str]:
+        """Returns those of `names` that a target matches. Raises ConfigError as `matching` does."""
+        found = frozenset[str]().union(*matching(self.targets, names, "LoRA target", whole=True, ours=_OURS))
+        return [name for name in names if name in found]
+
+    def ranks_of(self, names: Sequence[str]) -> dict[str, tuple[int, float]]:
+        """Returns rank and alpha of each linear: of the first of `rank_patterns` that matches, else the LoRA's own.
 
         Where a pattern gives no alpha, the linear counts as much as all others; of an rsLoRA as if all had its rank.
+        Raises ConfigError as `matching` does.
         """
-        for pattern, rank, alpha in self._ranks:
-            if re.fullmatch(pattern, name):
-                return rank, self.scale * rank if alpha is None else alpha
-        return self.rank, self.effective_alpha
-
-    @property
-    def patterns_of_rank(self) -> list[str]:
-        """The expressions of `rank_patterns`."""
-        return [pattern for pattern, _, _ in self._ranks]
+        found = matching([pattern for pattern, _, _ in self._ranks], names, "rank_patterns", whole=True)
+        ranks = dict.fromkeys(names, (self.rank, self.effective_alpha))
+        for (_, rank, alpha), matched in reversed([*zip(self._ranks, found, strict=True)]):
+            ranks.update(dict.fromkeys(matched, (rank, self.scale * rank if alpha is None else alpha)))
+        return ranks
 
     @cached_property
     def _ranks(self) -> list[tuple[str, int, float | None]]:
@@ -241,11 +252,6 @@ class LoraConfig(Config):
         init = "" if self.init == "default" else f", {self.init}"
         also = "" if self.also_train == "nothing" else f", {self.also_train}"
         return f"{kind}rank {self.rank}{init}{', other ranks for some layers' if self.rank_patterns else ''}{also}"
-
-    @property
-    def pattern(self) -> str:
-        """One expression for a full match on a module name."""
-        return "|".join(f"(?:{t})" for t in self.targets)
 
 
 def _ranked(line: str) -> tuple[str, int, float | None]:

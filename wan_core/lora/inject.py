@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from ..model import block_of
-from ..patterns import check_patterns
 from .config import LoraConfig
 from .linear_adapter import AdaptedLinear, LinearAdapter, has_bias
 from .low_rank import DoraAdapter, LoraAdapter, RsLoraAdapter
@@ -54,19 +52,25 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
     change nothing yet. The base is frozen; adapter weights are float32 on their layer's device. `dtype` is what the
     adapter's matmuls run in; None follows the input, which spares a float32 copy of every activation.
     """
-    kind, linears = _KINDS[config.kind], check_targets(model, config)
+    linears = check_targets(model, config)
     norms = norms_beside(model, linears) if config.trains_norms else {}
     model.requires_grad_(False)
-    for name, linear in linears.items():
-        asked, alpha = config.rank_of(name)
-        rank = kind.rank_for(linear, asked)
-        layer = AdaptedLinear(linear, kind.layer_parts(linear, config, rank))
-        adapter = kind(name, layer, config, rank=rank, alpha=alpha, dtype=dtype)
+    for name, (rank, alpha) in config.ranks_of(list(linears)).items():
+        adapter = _adapter(name, linears[name], config, rank, alpha, dtype)
         adapter.start(seed)
-        _put(model, name, layer)
+        _put(model, name, adapter.layer)
     for name, norm in norms.items():
         _put(model, name, NormAdapter(name, norm, config).layer)
     return list(linears)
+
+
+def _adapter(
+    name: str, linear: nn.Linear, config: LoraConfig, rank: int, alpha: float, dtype: torch.dtype | None = None
+) -> LinearAdapter:
+    kind = _KINDS[config.kind]
+    rank = kind.rank_for(linear, rank)
+    layer = AdaptedLinear(linear, kind.layer_parts(linear, config, rank))
+    return kind(name, layer, config, rank=rank, alpha=alpha, dtype=dtype)
 
 
 def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
@@ -79,11 +83,9 @@ def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
 
     ConfigError for targets that match none or one that cannot be adapted, or that cannot be matched in good time.
     """
-    names = [name for name, _ in model.named_modules()]
-    check_patterns(config.targets, names, "LoRA target", whole=True)
-    check_patterns(config.patterns_of_rank, names, "rank_patterns", whole=True)
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    found = {name: module for name, module in linears.items() if re.fullmatch(config.pattern, name)}
+    found = {name: linears[name] for name in config.targeted(list(linears))}
+    config.ranks_of(list(found))
     if outside := [name for name in found if block_of(name) is None]:
         raise ConfigError(
             f"The LoRA targets match {outside[0]}, which lies outside the blocks and cannot be adapted. "
@@ -118,10 +120,11 @@ def adapted_modules(model: nn.Module, config: LoraConfig) -> dict[str, nn.Module
 
 def count_values(model: nn.Module, config: LoraConfig) -> dict[str, int]:
     """Returns how many values the adapter of each module trains, by name; the model needs no memory."""
-    found = {}
-    for name, module in adapted_modules(model, config).items():
+    found, adapted = {}, adapted_modules(model, config)
+    ranks = config.ranks_of([name for name, module in adapted.items() if isinstance(module, nn.Linear)])
+    for name, module in adapted.items():
         if isinstance(module, nn.Linear):
-            size = (module.in_features, module.out_features, *config.rank_of(name))
+            size = (module.in_features, module.out_features, *ranks[name])
             bias = module.out_features if config.trains_biases and has_bias(module) else 0
             found[name] = _values_of(config.kind, config.lokr_factor, *size) + bias
         else:
@@ -131,10 +134,9 @@ def count_values(model: nn.Module, config: LoraConfig) -> dict[str, int]:
 
 @lru_cache(maxsize=256)
 def _values_of(kind: str, lokr_factor: int, wide: int, tall: int, rank: int, alpha: float) -> int:
-    model = nn.ModuleDict({"blocks": nn.ModuleList([nn.ModuleDict({"linear": nn.Linear(wide, tall, device="meta")})])})
     # A rank that is no even share of alpha changes no size.
-    inject_lora(model, LoraConfig(kind=kind, rank=rank, lokr_factor=lokr_factor, targets=("blocks.0.linear",)), seed=0)
-    return sum(adapter.values for adapter in adapters_of(model))
+    config = LoraConfig(kind=kind, rank=rank, lokr_factor=lokr_factor)
+    return _adapter("linear", nn.Linear(wide, tall, device="meta"), config, rank, alpha).values
 
 
 def exported(model: nn.Module) -> dict[str, Tensor]:

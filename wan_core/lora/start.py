@@ -68,7 +68,7 @@ def check_start(model: nn.Module, source: LoraSource, config: LoraConfig) -> Non
     linears = _linears(model)
     for module in source.modules:
         _check_size(module, linears.get(module), source)
-    adapted = {name for name in linears if re.fullmatch(config.pattern, name)}
+    adapted = set(config.targeted(list(linears)))
     if left := [module for module in source.modules if module not in adapted]:
         raise ConfigError(
             f"{source.name} also adapts {len(left)} linear layers that this run does not (for example {left[0]}). "
@@ -109,8 +109,8 @@ def _way_out(left: list[str], config: LoraConfig) -> str:
 
 
 def _check_rank(source: LoraSource, config: LoraConfig) -> None:
-    for module in source.modules:
-        if source.kind(module) != "LoRA" or source.rank(module) <= (here := config.rank_of(module)[0]):
+    for module, (here, _) in config.ranks_of(list(source.modules)).items():
+        if source.kind(module) != "LoRA" or source.rank(module) <= here:
             continue
         largest = max(source.rank(other) for other in source.modules)
         raise ConfigError(

@@ -38,8 +38,8 @@ def settle(job: Job, beside: Beside, clips: int = 0) -> Job:
     _together(job)
     _sizes(job)
     try:
-        job.train()
-        job.lora()
+        job.train().check_grammar()
+        job.lora().check_grammar()
         known = {name: value for name, value in job.values.get(PREVIEW, {}).items() if name not in _TEXTS}
         SampleConfig.from_dict(known)
         read_prompts(job.of(f"{PREVIEW}.prompts") or "", job.of(f"{PREVIEW}.trigger_word"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from ..checkpoint import dequantise
 from ..config import Config, setting
 from ..model import block_of
-from ..patterns import check_patterns
+from ..patterns import matching
 from .linear import QuantizedLinear
 
 __all__ = [
@@ -56,11 +55,6 @@ class QuantizeConfig(Config):
     vace_blocks: bool = False
     """the layers of VACE's second stream too; runs begun before there was a choice left them alone"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("include", "exclude"):
-            check_patterns([getattr(self, name)], (), name, whole=False)
-
     def bytes_of(self, shape: Sequence[int]) -> int:
         """Returns what a weight (out, in) takes once it is quantized, its scales too."""
         return shape[0] * shape[1] + 4 * math.prod(_groups(shape, self.scheme)[:-1])
@@ -73,9 +67,16 @@ class QuantizeConfig(Config):
         return set() if self.scheme == "fp8_e4m3fn_block128" else {torch.float8_e4m3fn}
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Raises ConfigError when the patterns cannot be matched with the names of a model's linears in good time."""
-        for name in ("include", "exclude"):
-            check_patterns([getattr(self, name)], names, name, whole=False)
+        """Asks which of a model's linears the patterns match, all in one, so that `selects` knows.
+
+        Raises ConfigError for what is no regular expression, or cannot be matched in good time.
+        """
+        for which in ("include", "exclude"):
+            self._matched(which, names)
+
+    def _matched(self, which: str, names: Sequence[str]) -> frozenset[str]:
+        pattern = getattr(self, which)
+        return matching([pattern], names, which, whole=False)[0] if pattern else frozenset()
 
     def selects(self, name: str) -> bool:
         """Returns whether the linear `name` (original Wan name, without .weight) becomes 8-bit."""
@@ -84,9 +85,9 @@ class QuantizeConfig(Config):
         found = block_of(name)
         if self.keep_high_precision and (found is None or (found.stream == "vace_blocks" and not self.vace_blocks)):
             return False
-        if self.include and not re.search(self.include, name):
+        if self.include and name not in self._matched("include", [name]):
             return False
-        return not (self.exclude and re.search(self.exclude, name))
+        return name not in self._matched("exclude", [name])
 
 
 def quantize_block(module: nn.Module, prefix: str, config: QuantizeConfig) -> int:
@@ -94,11 +95,13 @@ def quantize_block(module: nn.Module, prefix: str, config: QuantizeConfig) -> in
 
     `prefix` is the name of `module` in the model. Returns how many. Call it before LoRA is injected.
     """
-    chosen = [
-        name
+    linears = {
+        f"{prefix}.{name}".strip("."): name
         for name, layer in module.named_modules()
-        if name and type(layer) is nn.Linear and config.selects(f"{prefix}.{name}".strip("."))
-    ]
+        if name and type(layer) is nn.Linear
+    }
+    config.check_names(list(linears))
+    chosen = [name for whole, name in linears.items() if config.selects(whole)]
     for name in chosen:
         owner, _, leaf = name.rpartition(".")
         parent = module.get_submodule(owner)

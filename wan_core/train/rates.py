@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from torch import nn
 
 from ..errors import ConfigError
-from ..patterns import check_patterns
+from ..patterns import matching
 from .update_config import UpdateConfig
 
 __all__ = ["check_rates", "rate_groups", "rates_told"]
@@ -20,10 +21,8 @@ _PART = re.compile(r"\.(?:lora|lokr|hada|oft|diff)(?:_\w+)?(?:\.\w+)*\Z")
 
 def check_rates(config: UpdateConfig, layers: Collection[str]) -> None:
     """Raises ConfigError where a pattern of `lr_patterns` matches none of the adapted `layers`, or takes too long."""
-    patterns = [pattern for pattern, _ in config.rates]
-    check_patterns(patterns, list(layers), "lr_patterns", whole=True)
-    for pattern in patterns:
-        if not any(re.fullmatch(pattern, layer) for layer in layers):
+    for (pattern, _), matched in zip(config.rates, _matched(layers, config), strict=True):
+        if not matched:
             raise ConfigError(
                 f'lr_patterns "{pattern[:80]}" matches none of the {len(layers)} layers that get a LoRA, such as '
                 f"{next(iter(layers), 'none')}. Whole names are matched."
@@ -37,8 +36,9 @@ def rate_groups(parameters: Mapping[str, nn.Parameter], config: UpdateConfig) ->
     for the second matrix of a pair.
     """
     groups: dict[float, list[nn.Parameter]] = {}
+    factors = _factors(map(_layer_of, parameters), config)
     for name, parameter in parameters.items():
-        factor = _factor(_layer_of(name), config) * (config.loraplus_lr_ratio if ".lora_B." in name else 1.0)
+        factor = factors[_layer_of(name)] * (config.loraplus_lr_ratio if ".lora_B." in name else 1.0)
         groups.setdefault(factor, []).append(parameter)
     if groups.keys() <= {1.0}:  # the optimizer's own rate, which is all that some libraries know
         return [{"params": list(parameters.values()), "rate_factor": 1.0}]
@@ -52,20 +52,25 @@ def rates_told(names: Collection[str], config: UpdateConfig) -> str:
     """Returns a sentence about the rates that `lr_patterns` gives the layers of these weights; "" without patterns."""
     if not config.rates:
         return ""
-    layers = dict.fromkeys(map(_layer_of, names))
-    counts: dict[float, int] = {}
-    for layer in layers:
-        factor = _factor(layer, config)
-        counts[factor] = counts.get(factor, 0) + 1
+    layers = _factors(map(_layer_of, names), config)
+    counts = Counter(layers.values())
     said = ", ".join(
         f"{count} of {len(layers)} layers at {factor:g} x" for factor, count in sorted(counts.items()) if factor != 1
     )
-    return f"Learning rates by lr_patterns: {said or 'none'}; {counts.get(1.0, 0)} as it is."
+    return f"Learning rates by lr_patterns: {said or 'none'}; {counts[1.0]} as it is."
 
 
 def _layer_of(name: str) -> str:
     return _PART.sub("", name)
 
 
-def _factor(layer: str, config: UpdateConfig) -> float:
-    return next((factor for pattern, factor in config.rates if re.fullmatch(pattern, layer)), 1.0)
+def _factors(layers: Iterable[str], config: UpdateConfig) -> dict[str, float]:
+    """Returns the factor of each layer: that of the first pattern that matches it, else 1."""
+    factors = dict.fromkeys(layers, 1.0)
+    for (_, factor), matched in reversed([*zip(config.rates, _matched(factors, config), strict=True)]):
+        factors.update(dict.fromkeys(matched, factor))
+    return factors
+
+
+def _matched(layers: Collection[str], config: UpdateConfig) -> list[frozenset[str]]:
+    return matching([pattern for pattern, _ in config.rates], list(layers), "lr_patterns", whole=True)

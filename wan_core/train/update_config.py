@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ..config import Config, setting
 from ..errors import ConfigError
-from ..patterns import check_patterns
+from ..patterns import matching
 
 __all__ = ["UpdateConfig"]
 
@@ -179,7 +179,7 @@ class UpdateConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_optimizer()
-        check_patterns([pattern for pattern, _ in self.rates], (), "lr_patterns", whole=True)
+        _ = self.rates  # refuses a line that has no factor
         if self.lr_warmup_steps and self.lr_warmup_share:
             raise ConfigError(
                 f"lr_warmup_steps is {self.lr_warmup_steps} and lr_warmup_share {self.lr_warmup_share:g}, and both say "
@@ -220,6 +220,10 @@ class UpdateConfig(Config):
                 f"{which} is {said}, and optimizer prodigy has one learning rate for all weights. Set {which} to "
                 f"{usual}."
             )
+
+    def check_grammar(self) -> None:
+        """Raises ConfigError where a pattern of `lr_patterns` is no regular expression; a config is made without."""
+        matching([pattern for pattern, _ in self.rates], (), "lr_patterns", whole=True)
 
     @cached_property
     def rates(self) -> list[tuple[str, float]]:

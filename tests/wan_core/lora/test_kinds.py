@@ -280,9 +280,8 @@ def test_a_pair_begins_as_large_as_pefts(init: str, asked_for: Any) -> None:
 
 def test_other_ranks_are_those_of_the_first_pattern_that_matches() -> None:
     config = LoraConfig(rank=8, alpha=4.0, rank_patterns=(r".*\.0 = 2", r"blocks\..*= 4, 1", ".* = 16"))
-    assert config.rank_of("blocks.0.ffn.0") == (2, 1.0)
-    assert config.rank_of("blocks.0.ffn.2") == (4, 1.0)
-    assert config.rank_of("vace_blocks.0.ffn.2") == (16, 8.0)
+    ranks = {"blocks.0.ffn.0": (2, 1.0), "blocks.0.ffn.2": (4, 1.0), "vace_blocks.0.ffn.2": (16, 8.0)}
+    assert config.ranks_of(list(ranks)) == ranks
     one = adapter(holder(config))
     assert (one.rank, one.scale) == (2, 0.5)
     assert one.parameter("lora_A.weight").shape == (2, WIDE)
@@ -333,4 +332,4 @@ def test_an_oft_turns_blocks_of_the_largest_size_that_divides_the_outputs() -> N
 )
 def test_what_cannot_be_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        LoraConfig(**changes)
+        LoraConfig(**changes).check_grammar()

@@ -202,7 +202,7 @@ def test_the_second_stream_is_part_of_a_job_only_where_it_is_asked_for() -> None
 @pytest.mark.parametrize("field", ["include", "exclude"])
 def test_a_bad_pattern_is_refused_before_anything_is_loaded(field: str) -> None:
     with pytest.raises(ConfigError, match=rf"{field} .* is not a regular expression: "):
-        QuantizeConfig(**{field: "ffn("})
+        QuantizeConfig(**{field: "ffn("}).check_names(())
 
 
 def test_an_unknown_scheme_names_the_nearest() -> None:

@@ -33,8 +33,10 @@ _ROOTED = r"|".join([
 _ABSOLUTE = r"""(?<![\w.~/+%})])/(?:[^/\s"'<>|]+/)+[^/\s"'<>|]*"""
 """any other absolute path of two parts or more; not the tail of a relative one"""
 _LINK = r"""https?://(?:(?!{home}|[=:](?:/home/|/Users/|/root\b|/mnt/|/media/|file:|[A-Za-z]:[\\/]))[^\s"'<>`|\\,;])*"""
-_SENTENCE = re.compile(r"[ ](?:(?:do|does|is|are|was|has|have|can|could)[ ]not?\b|cannot\b|is[ ]full\b)|[).,;:!?\]}]+$")
+_SENTENCE = re.compile(r"[ ](?:(?:do|does|is|are|was|has|have|can|could)[ ]not?\b|cannot\b|is[ ]full\b)")
 """what goes on after the last part of a path"""
+_CLOSING = ").,;:!?]}"
+"""what a path ends before, where it ends the text"""
 _SHORT = 80
 _NAMES_OF_NOBODY = frozenset(
     {"root", "user", "users", "home", "ubuntu", "admin", "administrator", "runner", "comfyui", "workspace"}
@@ -60,19 +62,22 @@ def _scrubbed(graph: Any, home: str) -> Any:
 
 def _scrubbed_dict(graph: dict[Any, Any], home: str) -> dict[str, Any]:
     clean: dict[str, Any] = {}
+    numbers: dict[str, int] = {}
     for key, value in graph.items():
         if key == "is_changed":
             continue
         is_secret = isinstance(value, str) and value and announces_a_secret(str(key))
-        clean[_unused(_scrubbed_text(str(key), home), clean)] = SECRET if is_secret else _scrubbed(value, home)
+        clean[_unused(_scrubbed_text(str(key), home), clean, numbers)] = SECRET if is_secret else _scrubbed(value, home)
     return clean
 
 
-def _unused(key: str, taken: dict[str, Any]) -> str:
-    number, name = 1, key
+def _unused(key: str, taken: dict[str, Any], numbers: dict[str, int]) -> str:
+    """Returns `key`, with a number where it is taken; `numbers` holds the last one of each, and none is tried twice."""
+    name, number = key, numbers.get(key, 1)
     while name in taken:
         number += 1
         name = f"{key} ({number})"
+    numbers[key] = number
     return name
 
 
@@ -111,4 +116,5 @@ def _without_path(found: re.Match[str]) -> str:
     path = found["rooted"]
     last = max(path.rfind("/"), path.rfind("\\")) + 1
     rest = _SENTENCE.search(path, last)
-    return _PATH + (path[rest.start() :] if rest else "")
+    end = rest.start() if rest else max(last, len(path.rstrip(_CLOSING)))
+    return _PATH + path[end:]

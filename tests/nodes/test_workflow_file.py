@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -149,15 +148,3 @@ def test_the_home_folder_of_this_user_goes_wherever_it_stands(
     }
     kept = in_files(pack_nodes, tmp_path, {"nodes": list(texts)})
     assert dict(zip(texts, kept["nodes"], strict=True)) == texts
-
-
-def test_long_texts_take_no_longer_than_their_length(pack_nodes: dict[str, Any]) -> None:
-    """A pattern that looks at the rest of the text from every character would take minutes."""
-    scrubbed = our_module(pack_nodes, "runs.scrub").scrubbed
-    before = time.process_time()
-    for piece in (
-        *("x", "a/", "\\", "/", "secret_", "token ", "://", "A:", " is", "~/", "https://", "?token", "/home/", "sig="),
-        *("wandb ", "https://a/b/", "https://a.webhook", "https://a/webhooks", "1234567890:AA", "SG."),
-    ):
-        scrubbed(piece * (200_000 // len(piece)))
-    assert time.process_time() - before < 30

@@ -38,6 +38,8 @@ _LENGTH = struct.Struct("<Q")
 """what a file begins with: how long the JSON of its header is"""
 _HEADER_LIMIT = 100_000_000
 _MAX_DIMENSIONS = 32
+_LONGEST_NAME = 500
+"""the longest known has some hundred characters"""
 _NOT_SAFETENSORS = (
     (b"PK\x03\x04", "a pickled PyTorch file (.pt/.pth/.ckpt), which can run code when opened"),
     (b"\x80", "a pickle, which can run code when opened"),
@@ -68,6 +70,14 @@ class CheckpointHeader:
     """safetensors, folder, sharded folder, gguf"""
     files: Mapping[str, Path] = field(default_factory=dict[str, Path])
     """tensor -> its file, where that is not `path` itself"""
+
+    def __post_init__(self) -> None:
+        for name in self.tensors:
+            if len(name) > _LONGEST_NAME:
+                raise CheckpointError(
+                    f"{self.path.name}: the name of tensor {name[:80]} has {len(name):,} characters; in a Wan file "
+                    f"none has more than {_LONGEST_NAME}. Choose another file."
+                )
 
     def file_of(self, name: str) -> Path:
         """The file that holds the tensor `name`."""

@@ -63,8 +63,8 @@ _LEAVES = (
     "weight|bias|scale_weight|scale_input|weight_scale|weight_scale_2|input_scale|comfy_quant"
     "|weight_s_rel|weight_s_channel|weight_codebook"
 )
-_BLOCK = re.compile(rf"^((?:vace_)?blocks\.\d+)\.(.+?)(\.(?:{_LEAVES}))?$")
-_LEAF = re.compile(rf"^(.+?)(\.(?:{_LEAVES}))?$")
+_BLOCK = re.compile(rf"^((?:vace_)?blocks\.\d+)\.(.+?)(\.(?:{_LEAVES}))?\Z", re.DOTALL)
+_LEAF = re.compile(rf"^(.*?)(\.(?:{_LEAVES}))?\Z", re.DOTALL)
 
 
 def to_original(name: str) -> str:

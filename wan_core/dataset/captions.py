@@ -196,8 +196,12 @@ def tag_orders(caption: str, count: int, keep_tokens: int = 0) -> tuple[str, ...
 
 
 def _mixed(tags: list[str], salt: str) -> list[str]:
+    salted = hashlib.blake2b(salt.encode(), digest_size=16)
+
     def place(index: int) -> bytes:
-        return hashlib.blake2b(f"{salt}/{index}".encode(), digest_size=16).digest()
+        digest = salted.copy()
+        digest.update(f"/{index}".encode())
+        return digest.digest()
 
     return [tags[index] for index in sorted(range(len(tags)), key=place)]
 

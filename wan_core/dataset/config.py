@@ -19,6 +19,8 @@ __all__ = [
 
 _MISSING_CAPTIONS = ("refuse", "skip the file", "empty caption")
 MOST_FRAMES = 1001
+_LONGEST_TRIGGER = 1000
+"""every [trigger] of a caption becomes it"""
 _BETWEEN = "{name} is {short}. Set it between {low} and {high}"
 _SIDE = "{name} is {value}. Set it between {config.size_multiple} and {high}."
 """how a width or height is refused: the smallest is what the model works in multiples of"""
@@ -217,6 +219,10 @@ class DatasetConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         condition_named(self.conditioning)
+        if len(self.trigger_word) > _LONGEST_TRIGGER:
+            raise ConfigError(
+                f"trigger_word has {len(self.trigger_word):,} characters. Use at most {_LONGEST_TRIGGER}."
+            )
         if -1 < self.held_out_ratio < 0:
             raise ConfigError(f"held_out_ratio is {self.held_out_ratio:g}. Use 0 to 0.9, or -1 for a few.")
         self._check_frames()

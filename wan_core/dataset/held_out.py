@@ -26,10 +26,10 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
         config = part.config
         if not (config.held_out or config.held_out_folder or config.held_out_ratio):
             continue
-        below = files_below(config.held_out_folder, part)
+        below, names = files_below(config.held_out_folder, part), frozenset(config.held_out)
         for sample in part.samples:
             digest = digest_of(sample)
-            named = sample.path in below or not file_names(sample).isdisjoint(config.held_out)
+            named = sample.path in below or not names.isdisjoint(file_names(sample))
             # A share decided by each file's own content: adding or removing files never moves another one.
             if named or int(digest[:8], 16) < config.held_out_ratio * 2**32:
                 found.add(digest)

@@ -31,7 +31,7 @@ _WANDB = re.compile(
 )
 """its older keys look like any checksum"""
 _HOOK = re.compile(
-    r"""(?P<place>https?://(?:hooks\.[\w.-]+/|[\w.-]*webhook[\w.-]*/|[\w.-]+/(?:[\w.-]+/){0,4}webhooks?/"""
+    r"""(?P<place>https?://(?:hooks\.[\w.-]+/|(?=[\w.-]*webhook)[\w.-]+/|[\w.-]+/(?:[\w.-]+/){0,4}webhooks?/"""
     r"""|open\.(?:feishu|larksuite)\.[a-z]+/(?:[\w.-]+/){0,4}hook/|maker\.ifttt\.com/(?:[\w.-]+/){0,4}key/)"""
     r"""|(?<![\w./-])(?:[\w-]+\.)?discord(?:app)?\.com/api/(?:v\d+/)?webhooks/)"""
     r"""(?!\[secret)[^\s"'<>`\\,;]+""",

@@ -21,6 +21,7 @@ from ..errors import ConfigError
 __all__ = ["PreviewPrompt", "file_name_of", "read_prompts"]
 
 TRIGGER = "[trigger]"
+_LONGEST_TRIGGER = 1000
 _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*["\[{\]])')
 """how it begins; a line of prose may begin with [trigger]"""
 _SUFFIX = re.compile(r"(?:^|\s)--([A-Za-z]\S*)(?=\s|$)")
@@ -70,6 +71,8 @@ def read_prompts(written: str, trigger_word: str = "") -> list[tuple[str, Previe
     Empty lines and lines that begin with # are left out. Raises ConfigError that names the line, or the nickname, and
     what to write there.
     """
+    if len(trigger_word) > _LONGEST_TRIGGER:
+        raise ConfigError(f"trigger_word has {len(trigger_word):,} characters. Use at most {_LONGEST_TRIGGER}.")
     found: list[tuple[str, PreviewPrompt]] = []
     for place, name, prompt in _written(written):
         if TRIGGER in prompt and not trigger_word:

@@ -32,6 +32,8 @@ T = TypeVar("T")
 MOST_FRAMES = 1001
 """of a clip, in DatasetConfig"""
 
+_MOST_PARTS = 40
+"""of a path from elsewhere that are looked for here, from its end"""
 _WORDS: dict[type[Any], str] = {
     int: "a whole number",
     float: "a number",
@@ -109,7 +111,7 @@ class Ledger:
         """Returns what was taken, was changed, has no counterpart or is unknown; every key is in one of them."""
         spoken = " ".join(sentence for sentences in self._lists() for sentence in sentences)
         for key, value in self._values.items():
-            if value is None or re.search(rf"\b{re.escape(key)}\b", spoken):
+            if value is None or (key in spoken and re.search(rf"\b{re.escape(key)}\b", spoken)):
                 continue
             told = f"{key[:40]} {_short(value)}"
             (self._taken if key in self._asked else self._unknown).append(told)
@@ -185,7 +187,7 @@ class Context:
 
     def _beside(self, text: str) -> tuple[Path, Path | None]:
         """Returns the folder that something was found in, and what was found."""
-        parts = [part for part in re.split(r"[\\/]+", text) if part not in ("", ".", "..", "~")]
+        parts = [part for part in re.split(r"[\\/]+", text) if part not in ("", ".", "..", "~")][-_MOST_PARTS:]
         for folder in (self.path.parent, *self.source.beside):
             for start in range(len(parts)):
                 try:

@@ -189,6 +189,8 @@ def test_what_a_text_costs_grows_as_it_does(cost: Cost) -> None:
     assert list(dear(cost)) == []
 
 
+@pytest.mark.comfy
+@pytest.mark.lasts(3)
 @pytest.mark.parametrize(("module", "function", "cost"), COSTS_OF_NODES)
 def test_what_a_text_costs_a_node_grows_as_it_does(
     pack_nodes: dict[str, Any], module: str, function: str, cost: Cost

@@ -47,9 +47,13 @@ _NAMES_OF_NOBODY = frozenset(
 def scrubbed(graph: Any) -> Any:
     """A copy of JSON data with absolute paths and secrets in its texts replaced, without ComfyUI's own fingerprints.
 
-    Keys are texts too; two that become the same are numbered. What stands under the name of a secret is one.
+    Keys are texts too; two that become the same are numbered. What stands under the name of a secret is one. A graph
+    nested deeper than Python can follow, as no page writes it, is left out: an empty one stands in.
     """
-    return _scrubbed(graph, os.path.expanduser("~"))
+    try:
+        return _scrubbed(graph, os.path.expanduser("~"))
+    except RecursionError:
+        return {}
 
 
 def _scrubbed(graph: Any, home: str) -> Any:

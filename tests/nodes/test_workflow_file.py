@@ -134,6 +134,13 @@ def test_keys_are_texts_too_and_no_value_is_lost(pack_nodes: dict[str, Any], tmp
     assert (kept["api_key"], kept["hf_token"], kept["max_tokens"]) == ("[secret removed]", "", "7")
 
 
+def test_a_graph_nested_deeper_than_python_follows_is_left_out(pack_nodes: dict[str, Any], tmp_path: Path) -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    assert our_module(pack_nodes, "runs.scrub").scrubbed({"nodes": deep}) == {}
+
+
 def test_the_home_folder_of_this_user_goes_wherever_it_stands(
     pack_nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

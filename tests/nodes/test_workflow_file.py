@@ -141,6 +141,12 @@ def test_a_graph_nested_deeper_than_python_follows_is_left_out(pack_nodes: dict[
     assert our_module(pack_nodes, "runs.scrub").scrubbed({"nodes": deep}) == {}
 
 
+def test_a_text_of_millions_is_left_out_and_one_below_it_is_kept(pack_nodes: dict[str, Any]) -> None:
+    scrubbed = our_module(pack_nodes, "runs.scrub").scrubbed
+    assert scrubbed(["a" * 1_000_001]) == ["[1,000,001 characters removed]"]
+    assert scrubbed(["a" * 1_000_000]) == ["a" * 1_000_000]
+
+
 def test_the_home_folder_of_this_user_goes_wherever_it_stands(
     pack_nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,12 +220,7 @@ NEVER = {
 YAML = "wan_core/importers/trainers/detect.py"
 SAFE_LOADERS = ("yaml.SafeLoader", "yaml.CSafeLoader")
 PATTERNS = {
-    "wan_core/patterns.py": "the room of users' expressions",
-    "wan_core/lora/config.py": "users' expressions, asked of patterns before",
-    "wan_core/lora/inject.py": "as in config.py",
-    "wan_core/lora/start.py": "as in config.py",
-    "wan_core/precision/quantize.py": "users' expressions, asked of patterns before",
-    "wan_core/train/rates.py": "users' expressions, asked of patterns before",
+    "wan_core/patterns.py": "presets of this pack; users' expressions are for its child",
     "wan_core/checkpoint/catalogue.py": "of its own tables",
     "wan_core/checkpoint/foreign_files.py": "of its own table",
     "wan_core/metrics/condensed.py": "of its own constants",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import time
 from collections import OrderedDict
-from pathlib import Path
 
 import pytest
 import torch
-from code_trees import nodes_of
 
 import wan_core.patterns as patterns
 from tests.support.tiny_run import TINY
@@ -191,28 +188,3 @@ def test_each_target_is_matched_alone() -> None:
     lora = LoraConfig(targets=(r"(?P<a>blocks)\.0\..*", r"(?P<a>blocks)\.(\d)\.ffn\.\d", r"(?i)HEAD\.HEAD"))
     known = ["blocks.0.ffn.0", "blocks.1.ffn.0", "blocks.1.self_attn.q", "head.head"]
     assert lora.targeted(known) == ["blocks.0.ffn.0", "blocks.1.ffn.0", "head.head"]
-
-
-OF_OURS = {
-    "nodes/runs/scrub.py": "the home folder of this user, escaped",
-    "wan_core/checkpoint/catalogue.py": "words of models in the table above",
-    "wan_core/checkpoint/foreign_files.py": "names of other quantizers in the table above",
-    "wan_core/importers/trainers/ledger.py": "a key of settings, escaped",
-    "wan_core/migrate/ai_toolkit_values.py": "names of layers in the table above",
-    "wan_core/migrate/models.py": "names of models in the table above",
-}
-"""files whose expressions are no constants, and of what they are made"""
-TAKE_PATTERNS = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
-
-
-def test_nobody_else_makes_an_expression_of_what_is_no_constant() -> None:
-    root = Path(__file__).resolve().parents[2]
-    found: set[str] = set()
-    for file in [*(root / "wan_core").rglob("*.py"), *(root / "nodes").rglob("*.py")]:
-        for node in nodes_of(file):
-            if not (isinstance(node, ast.Call) and ast.unparse(node.func) in {f"re.{name}" for name in TAKE_PATTERNS}):
-                continue
-            names = {one.id for one in ast.walk(node.args[0]) if isinstance(one, ast.Name)} - {"re"}
-            if not all(name.isupper() for name in names):
-                found.add(file.relative_to(root).as_posix())
-    assert found == {*OF_OURS, "wan_core/patterns.py"}

@@ -14,14 +14,31 @@ __all__ = ["SECRET", "announces_a_secret", "without_secrets"]
 
 SECRET = "[secret removed]"
 
+_SLASH = r"\\{0,4}/"
+"""JSON may spell it with a backslash, JSON in JSON with more"""
+_SITE = rf"https?:(?:{_SLASH}){{2}}"
+_MAKERS = (
+    r"hf_|api_org_|gh[pousr]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|oas)-|sk-|gsk_|xox[abcdeprs]-"
+    r"|xoxe\.xox[bp]-|xapp-|r8_|npm_|wandb_|pypi-|do[opr]_v1_|nvapi-|tskey-|civitai_|[rs]k_(?:live|test)_|whsec_|rpa_"
+    r"|syt_|ya29\.|GOCSPX-|shp(?:at|ss|ca|pa)_|lin_api_|tgp_v1_|nfp_|sbp_|hv[sbr]\.|dp\.(?:st|pt|ct|sa)\.|dckr_pat_"
+    r"|fm[12]_|AGE-SECRET-KEY-1"
+)
+"""how tokens begin by which their makers know them"""
 _TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|gsk_|xox[abeprs]-|xapp-|r8_|npm_|wandb_|pypi-|dop_v1_"
-    r"|nvapi-|tskey-|civitai_|[rs]k_(?:live|test)_|whsec_|rpa_)[A-Za-z0-9_-]{16,}"
+    rf"(?<![A-Za-z0-9])(?:{_MAKERS})"
+    # A program that wraps lines breaks long words: what stands of a token in the next line goes too.
+    r"(?:[A-Za-z0-9_-]{16,}(?:\r?\n(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]{6,})?"
+    r"|[A-Za-z0-9_-]{3,15}\r?\n(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]{12,})"
+    r"|(?<![A-Za-z0-9])(?:fw_[A-Za-z0-9]{20,}|ntn_[A-Za-z0-9]{30,}|(?:xai|pplx)-[A-Za-z0-9]{30,}|tk_[A-Za-z0-9]{29})"
     r"|(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{30,}"
     r"|(?<![A-Za-z0-9])A[KS]IA[0-9A-Z]{16}(?![A-Za-z0-9])"
     r"|(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"
     r"|(?<![A-Za-z0-9])SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
-    r"|(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9])"  # a bot of Telegram
+    r"|(?<![A-Za-z0-9])(?:SK|key-|dapi)[0-9a-f]{32}(?![0-9A-Za-z])"
+    r"|(?<![A-Za-z0-9.])o\.[A-Za-z0-9]{32}(?![A-Za-z0-9])"
+    rf"|(?<![A-Za-z0-9])1(?:{_SLASH}){{2}}0[A-Za-z0-9_-]{{30,}}"  # how Google lets a program log in again
+    r"|(?<![0-9])[0-9]{6,12}:[A-Za-z0-9_-]{33,37}(?![A-Za-z0-9_-])"  # a bot of Telegram
+    r"|(?<![A-Za-z0-9_-])[MNO][A-Za-z0-9_-]{22,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}"  # one of Discord
     r"|(?i:\bbearer\s+)[A-Za-z0-9._~+/-]{16,}"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{0,20000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
@@ -30,30 +47,42 @@ _WANDB = re.compile(
     re.IGNORECASE,
 )
 """its older keys look like any checksum"""
+_INNER = rf"(?::\d{{1,5}})?{_SLASH}(?:[\w.-]{{1,60}}{_SLASH}){{0,4}}"
 _HOOK = re.compile(
-    r"""(?P<place>https?://(?:hooks\.[\w.-]+/|(?=[\w.-]*webhook)[\w.-]+/|[\w.-]+/(?:[\w.-]+/){0,4}webhooks?/"""
-    r"""|open\.(?:feishu|larksuite)\.[a-z]+/(?:[\w.-]+/){0,4}hook/|maker\.ifttt\.com/(?:[\w.-]+/){0,4}key/)"""
-    r"""|(?<![\w./-])(?:[\w-]+\.)?discord(?:app)?\.com/api/(?:v\d+/)?webhooks/)"""
-    r"""(?!\[secret)[^\s"'<>`\\,;]+""",
+    rf"(?P<place>{_SITE}(?:hooks?\.[\w.-]{{1,100}}{_SLASH}|[\w.-]{{0,100}}webhook[\w.-]{{0,100}}{_SLASH}"
+    rf"|[\w.-]{{1,100}}{_INNER}(?:webhooks?{_SLASH}|hooks{_SLASH}(?=[A-Za-z0-9]{{17}}))"
+    rf"|open\.(?:feishu|larksuite)\.[a-z]{{2,10}}{_INNER}hook{_SLASH}"
+    rf"|maker\.ifttt\.com{_INNER}key{_SLASH}|(?=[\w-]{{1,63}}\.m\.pipedream\.net)"
+    rf"|(?:[\w-]{{1,60}}\.)?ntfy\.[\w.-]{{1,60}}{_SLASH}"
+    rf"|(?:api\.(?:pushover\.net|day\.app)|hc-ping\.com|sctapi\.ftqq\.com){_SLASH})"
+    rf"|(?<![\w./-])(?:[\w-]{{1,60}}\.)?discord(?:app)?\.com{_SLASH}api{_SLASH}(?:v\d{{1,3}}{_SLASH})?webhooks{_SLASH})"
+    # Its end may stand in the next line, too.
+    r"""(?!\[secret)(?:[^\s"'<>`\\,;]|\\{1,4}(?:/|u0026)|(?<=&amp);)+(?:\r?\n(?=\S{0,60}[0-9/])[^\s"'<>`\\,;]{8,})?""",
     re.IGNORECASE,
 )
 """an address whoever knows it may write to: its path is the password"""
+_BOT = re.compile(
+    rf"""(?P<place>{_SLASH}bot)\d{{5,12}}(?::|%3A)[^\s/\\"'<>`?#]{{8,}}(?:\r?\n[A-Za-z0-9_-]{{1,40}}(?={_SLASH}))?""",
+    re.IGNORECASE,
+)
+"""of Telegram, in the address under which it is asked"""
 _ANNOUNCED = (
-    r"(?:token|(?:api|access|private|secret|wandb|civitai)[_-]?key|secret|password|passwd|passphrase|authorization"
+    r"(?:token|(?:api|access|account|app|auth|gotify|master|private|pushover|secret|signing|user|wandb|civitai)[_-]?key"
+    r"|secret|password|passwd|passphrase|authorization"
     r"|credentials?"
     r"|webhook(?:[_-]?url)?)(?:[_-][A-Za-z0-9_-]{0,40})?"
 )
 _NAME = re.compile(rf"[\w-]{{0,60}}{_ANNOUNCED}", re.IGNORECASE)
 _GIVEN = re.compile(
-    rf"""(?P<name>[?&](?:[\w-]{{0,60}}{_ANNOUNCED}|key|sig|(?:[\w-]{{0,60}})signature)=)(?!\[secret)"""
+    rf"""(?P<name>(?:[?&]|&amp;|\\{{1,4}}u0026)(?:[\w-]{{0,60}}{_ANNOUNCED}|key|sig|(?:[\w-]{{0,60}})signature)=)(?!\[secret)"""
     r"""[^\s&#"'<>)]+"""  # of a link, whose rest stays
     rf"""|(?P<word>{_ANNOUNCED}\\*["']?\s{{0,4}}[=:]\s{{0,4}})(?!\[secret)"""
     r"""(?:(?:bearer|basic|token)\s+(?!\[secret))?(?:\\*"[^"\n]*"|\\*'[^'\n]*'|\S+)""",
     re.IGNORECASE,
 )
-_USER_INFO = re.compile(r"""(?<=://)[^\s/"'<>`]+@""")
-
-
+_USER_INFO = re.compile(rf"""(?P<place>:(?:{_SLASH}){{2}})(?:[^\s/\\"'<>`]|\\(?!/))+@""")
+_LOGIN = re.compile(r"""(?P<place>(?<!\S)(?:-u|--user)[= ]\s{0,4}["']?)(?!\[secret)[^\s:"']{1,100}:[^\s"']{1,200}""")
+"""of curl"""
 _BASIC = re.compile(r"(?P<said>\bbasic\s+)(?P<given>[A-Za-z0-9+/_-]{8,}={0,2})(?![A-Za-z0-9+/=_-])", re.IGNORECASE)
 _WORD = re.compile(r"""[^\s"'<>`]+""")
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
@@ -94,9 +123,11 @@ def _part_without_secret(part: str) -> str:
 
 
 def _as_written(text: str) -> str:
-    text = _HOOK.sub(lambda found: found["place"] + SECRET, text)
+    for address in (_HOOK, _BOT):
+        text = address.sub(lambda found: found["place"] + SECRET, text)
     text = _WANDB.sub(lambda found: found["said"] + SECRET, text)
-    text = _USER_INFO.sub(f"{SECRET}@", _TOKEN.sub(SECRET, text))
+    text = _USER_INFO.sub(lambda found: f"{found['place']}{SECRET}@", _TOKEN.sub(SECRET, text))
+    text = _LOGIN.sub(lambda found: found["place"] + SECRET, text)
     return _GIVEN.sub(lambda found: (found["name"] or found["word"]) + SECRET, text)
 
 

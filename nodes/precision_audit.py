@@ -101,8 +101,7 @@ def _measure(
     directory: Path, run: RunConfig, config: AuditConfig, progress: NodeProgress, button: CancelButton
 ) -> None:
     """Let the engine measure; a pressed Cancel leaves no report."""
-    directory.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(directory / "run.json", run.to_dict())
+    atomic_write_json(directory / "run.json", run.to_dict(), directory.parent)
 
     def on_event(event: Event) -> None:
         if isinstance(event, Stage) and event.stage == "audit":

@@ -111,7 +111,8 @@ class PreviewDecoder:
             self._on_clip(event.sample_id, frames)
         file = event.latent_file.removesuffix(".latent") + ".mp4"
         with VideoProcess() as video:
-            video.write(confine(self._directory, file, "preview"), frames, self._fps, metadata=self._metadata)
+            path, run = self._directory / file, self._directory
+            video.write(path, frames, self._fps, metadata=self._metadata, below=run)
         return {"file": file, "measures": self._measured(event, frames)}
 
     def _measured(self, event: DecodeWanted, frames: NDArray[np.uint8]) -> dict[str, float]:

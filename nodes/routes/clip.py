@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from aiohttp import web
 
-from .inside import open_file
+from ...wan_core.files import FileError, open_inside
 from .refusal import Refused
 from .samples import NO_SAMPLE, Sample
 
@@ -37,8 +37,8 @@ async def send_clip(
 ) -> web.StreamResponse:
     """Stream a sample of the run in `directory`. A player that seeks asks for parts."""
     try:
-        source = await asyncio.to_thread(open_file, directory, sample.parts)
-    except OSError:
+        source = await asyncio.to_thread(open_inside, directory.joinpath(*sample.parts), directory.parent)
+    except (OSError, FileError):
         raise Refused(404, NO_SAMPLE) from None
     return await send_file(request, source, sample.media_type, headers)
 

@@ -1,6 +1,6 @@
 """Deleting a run: the files its own manifests list, one by one, and folders that are empty then (rule S16).
 
-A file of the user's own in the folder stays, and the folder with it. No link is followed.
+A file of the user's own in the folder stays, and the folder with it. No link is followed, and the folder is none.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.files import confine, locked, read_json
+from ...wan_core.files import confine, freed_by, locked, read_json, remove_empty, remove_file
 from ..runs.publish import CHOICE
 from ..runs.seen_folder import curves_file
-from .inside import Parts, freed_by, remove_empty, remove_file
-from .samples import read_index
+from .samples import Parts, read_index
 
 __all__ = ["bytes_of_run", "delete_run"]
 
@@ -38,20 +37,23 @@ def delete_run(directory: Path) -> dict[str, object]:
 
     FileError while another process trains it.
     """
+    runs = directory.parent
     busy = f"Run {directory.name} is being trained by another process. Stop that one first."
-    with locked(directory / ".lock", busy):
+    with locked(directory / ".lock", busy, runs):
         files = listed_files(directory)
         freed = _bytes_of(directory, files)
-        deleted = sum(remove_file(directory, parts) for parts in files)
+        deleted = sum(remove_file(directory.joinpath(*parts), runs) for parts in files)
         folders = {parts[:depth] for parts in files for depth in range(1, len(parts))}
         for folder in sorted(folders, key=len, reverse=True):
-            remove_empty(directory, folder)
-    deleted += sum(remove_file(directory, (name,)) for name in _LAST)
-    remove_empty(directory.parent, (directory.name,))
-    with contextlib.suppress(OSError):
-        if (curves := curves_file(directory)) is not None:
-            curves.unlink(missing_ok=True)
-    kept = sorted(os.listdir(directory)) if directory.is_dir() else []
+            remove_empty(directory.joinpath(*folder), runs)
+    deleted += sum(remove_file(directory / name, runs) for name in _LAST)
+    remove_empty(directory, runs)
+    if (curves := curves_file(directory)) is not None:
+        remove_file(curves, curves.parent)
+    try:
+        kept = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        kept = []
     return {"deleted": deleted, "freed": freed, "kept": kept}
 
 
@@ -61,7 +63,7 @@ def bytes_of_run(directory: Path) -> int:
 
 
 def _bytes_of(directory: Path, files: Iterable[Parts]) -> int:
-    return sum(freed_by(directory, parts) for parts in files)
+    return sum(freed_by(directory.joinpath(*parts), directory.parent) for parts in files)
 
 
 def listed_files(directory: Path) -> list[Parts]:

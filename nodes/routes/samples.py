@@ -12,11 +12,12 @@ from urllib.parse import quote
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
-from .inside import Parts
 from .refusal import Refused
 
-__all__ = ["NO_SAMPLE", "Sample", "find_sample", "list_samples", "newest_preview", "read_index"]
+__all__ = ["NO_SAMPLE", "Parts", "Sample", "find_sample", "list_samples", "newest_preview", "read_index"]
 
+Parts = tuple[str, ...]
+"""names below the folder of a run, none of them empty, a dot or more than one"""
 CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".webp": "image/webp"}
 """what the route sends, and as what; a file of another kind is no sample"""
 NO_SAMPLE = "There is no such sample."

@@ -139,7 +139,7 @@ def _lowest(metrics: Path, tail: MetricsTail, mark: tuple[int, ...]) -> tuple[in
     """
     if tail.eval_step is None:
         return None
-    is_long = mark[0] > _LARGE
+    is_long = bool(mark) and mark[0] > _LARGE  # it may have come after it was looked for
     return _lowest_of_long(metrics, mark[2], tail.eval_step, tail.eval_loss) if is_long else _lowest_in(metrics)
 
 

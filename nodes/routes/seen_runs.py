@@ -129,8 +129,7 @@ class SeenRuns:
         file = index_file(runs)
         with contextlib.suppress(FileError, OSError):
             if file is not None:
-                file.parent.mkdir(exist_ok=True)
-                atomic_write_bytes(file, _written(known))
+                atomic_write_bytes(file, _written(known), file.parent)
 
     def forget(self) -> None:
         """Be as a server that has just started."""

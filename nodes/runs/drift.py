@@ -22,8 +22,9 @@ _MEASURED = "drift_mean_abs"
 class Drift:
     """Measures the clips of a job and keeps what it found beside each. Holds the base model's clip of one row."""
 
-    def __init__(self, folder: Path, job: SampleJob, codec: ComfyVae) -> None:
-        self._folder, self._codec = folder, codec
+    def __init__(self, folder: Path, run: Path, job: SampleJob, codec: ComfyVae) -> None:
+        """`folder` lies in that of the run."""
+        self._folder, self._run, self._codec = folder, run, codec
         self._cells = {cell.name: cell for cell in job.cells()}
         self._bases = {cell.row: cell for cell in self._cells.values() if cell.column.is_base}
         self._held: tuple[str, Frames] | None = None
@@ -39,7 +40,7 @@ class Drift:
             self._held = cell.name, frames
         elif base is not None:
             clip[_MEASURED], clip["drift_psnr_db"] = _distance(frames, self._frames_of(base))
-        atomic_write_json(self._folder / f"{cell.name}.json", clip)
+        atomic_write_json(self._folder / f"{cell.name}.json", clip, self._run)
 
     def complete(self) -> None:
         """Measure clips that were rendered when the base model's was not there."""

@@ -22,7 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from ...wan_core.errors import TrainingError
 from ...wan_core.events import Event, SampleReady
-from ...wan_core.files import atomic_write_bytes, atomic_write_json, own_folder, read_json
+from ...wan_core.files import atomic_write_bytes, atomic_write_json, own_folder, read_json, remove_file
 from ...wan_core.run import Cell, Column, SampleJob
 from ...wan_core.sampler import SampleConfig
 from ...wan_core.video import GridPicture, VideoProcess, grid_picture, readable
@@ -76,7 +76,7 @@ class Rendering:
 
     def _own_folder(self) -> Path:
         """Returns that folder, made if needed; FileError where a link in the run would lead elsewhere (rule S16)."""
-        return own_folder(own_folder(self.run, "samples"), self.folder.name)
+        return own_folder(self.run, f"samples/{self.folder.name}")
 
     def file(self, cell: Cell, ending: str = "mp4") -> Path:
         return self.folder / f"{cell.name}.{ending}"
@@ -108,15 +108,15 @@ class Rendering:
         """
         self._own_folder()
         for cell in self._unfinished():
-            self.file(cell).unlink(missing_ok=True)
+            remove_file(self.file(cell), self.run)
         job = self.folder / f"job-{self._id}.json"
-        atomic_write_json(job, self.job.to_dict())
-        drift = Drift(self.folder, self.job, codec)
+        atomic_write_json(job, self.job.to_dict(), self.run)
+        drift = Drift(self.folder, self.run, self.job, codec)
         files = self.files()
         notes: list[str] = []
 
         def on_clip(sample_id: str, frames: Frames) -> None:
-            _save_picture(self.folder / f"{sample_id}.png", frames[len(frames) // 2], self.metadata)
+            _save_picture(self.folder / f"{sample_id}.png", frames[len(frames) // 2], self)
             drift.measure(sample_id, frames)
 
         def on_event(event: Event) -> None:
@@ -183,7 +183,7 @@ class Rendering:
         file = self._own_folder() / f"grid-{self._id}.png"
         if not file.is_file():
             stills = [[np.asarray(self._still(cell), np.uint8) for cell in row] for row in self._rows()]
-            _save_picture(file, self._picture(_LONGEST_SHEET).filled(stills), self.metadata)
+            _save_picture(file, self._picture(_LONGEST_SHEET).filled(stills), self)
         return torch.from_numpy(np.asarray(_opened(file), np.uint8)).float()[None] / 255
 
     def movie(self, kind: str, should_stop: Callable[[], bool]) -> Path:
@@ -193,7 +193,8 @@ class Rendering:
             clips = [[self.file(cell) for cell in row] for row in self._rows()]
             frames = max(read_json(self.file(cell, "json"))["frames"] for cell in self.job.cells())
             with VideoProcess(should_stop) as video:
-                video.write_grid(file, self._picture(_LONGEST_MOVIE), clips, self.fps, frames, self.metadata)
+                picture = self._picture(_LONGEST_MOVIE)
+                video.write_grid(file, picture, clips, self.fps, frames, self.metadata, self.run)
         return file
 
     @property
@@ -246,12 +247,12 @@ def _digest(data: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _save_picture(path: Path, picture: Frames, metadata: dict[str, str]) -> None:
+def _save_picture(path: Path, picture: Frames, rendering: Rendering) -> None:
     texts, buffer = PngInfo(), BytesIO()
-    for name, text in metadata.items():
+    for name, text in rendering.metadata.items():
         texts.add_text(name, text)
     Image.fromarray(picture).save(buffer, "PNG", pnginfo=texts)
-    atomic_write_bytes(path, buffer.getvalue())
+    atomic_write_bytes(path, buffer.getvalue(), rendering.run)
 
 
 def _opened(path: Path) -> Image.Image:

@@ -25,6 +25,5 @@ def folder_without_run(model: ModelHandle, preview: SampleConfig, vae_identity: 
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     name = Path(run.model.base_file.rpartition(":")[2]).stem
     directory = folders.runs_folder() / "_grids" / f"{name}-{digest}"
-    directory.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(directory / "run.json", run.to_dict())
+    atomic_write_json(directory / "run.json", run.to_dict(), directory.parent)
     return RunHandle(directory, 0, model.variant.fps)

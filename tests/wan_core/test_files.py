@@ -29,7 +29,6 @@ import wan_core.train.saves as saves
 from tests.support.dying import Dying, forked, steps_of
 from tests.support.metrics_file import read_metrics
 from tests.support.tiny_run import TinyRun, make_run
-from wan_core.cli.full_disk import disk_sentence
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.events import CheckpointSaved, Event, Note
@@ -49,7 +48,7 @@ from wan_core.files import (
     sampled_digest,
 )
 from wan_core.load import ModelPlan
-from wan_core.run import DataConfig, RunConfig
+from wan_core.run import DataConfig, RunConfig, disk_sentence
 from wan_core.run.choose import choose_run
 from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
@@ -234,11 +233,11 @@ def test_a_target_that_windows_holds_for_a_moment_is_waited_for(
 ) -> None:
     real, calls = os.replace, []
 
-    def busy(source: Path, target: Path) -> None:
+    def busy(source: str, target: str, **folders: int) -> None:
         calls.append(source)
         if len(calls) <= times:
             raise PermissionError(errno.EACCES, "The process cannot access the file")
-        real(source, target)
+        real(source, target, **folders)
 
     monkeypatch.setattr(files.os, "replace", busy)
     monkeypatch.setattr(files.time, "sleep", lambda _s: None)
@@ -257,11 +256,11 @@ def test_a_save_and_a_file_kept_aside_wait_as_patiently(
         held.winerror = 1224  # type: ignore[attr-defined]
     real, refused = os.replace, set[str]()
 
-    def busy(source: Path, target: Path) -> None:
-        if str(target) not in refused:
-            refused.add(str(target))
+    def busy(source: str, target: str, **folders: int) -> None:
+        if target not in refused:
+            refused.add(target)
             raise held  # type: ignore[misc]
-        real(source, target)
+        real(source, target, **folders)
 
     store = SaveStore(tmp_path / "run")
     commit(store, 1).lora_file.write_bytes(b"damaged")
@@ -463,10 +462,10 @@ def test_a_save_reaches_the_disk_before_it_is_announced(tmp_path: Path, monkeypa
     def tell(what: str, path: Path) -> None:
         order.append(f"{what} {named(path)}")
 
-    monkeypatch.setattr(saves, "_write", lambda path, data: (tell("write", path), write(path, data))[1])
+    monkeypatch.setattr(saves, "_write", lambda path, *given: (tell("write", path), write(path, *given))[1])
     monkeypatch.setattr(saves, "fsync_folder", lambda path: (tell("sync", path), sync(path)))
     monkeypatch.setattr(
-        saves, "replace_patiently", lambda source, target: (tell("rename to", target), replaced(source, target))
+        saves, "replace_patiently", lambda source, target, run: (tell("rename to", target), replaced(source, target))
     )
     commit(SaveStore(tmp_path / "run"), 1)
     assert order == [
@@ -568,7 +567,7 @@ def holds(store: SaveStore, step: int) -> bool:
 class DyingSave(Dying):
     """Also in the middle of a write."""
 
-    def write(self, path: Path, data: bytes) -> str:
+    def write(self, path: Path, data: bytes, _run: Path) -> str:
         """`saves._write`, with its steps counted and torn."""
         file = self.wrap(open)(path, "wb", buffering=0)
         half = len(data) // 2
@@ -839,13 +838,13 @@ class FullDisk:
         self.left = times
         real, numbers = saves._write, numbers or (errno.ENOSPC,)
 
-        def write(path: Path, data: bytes) -> str:
+        def write(path: Path, data: bytes, run: Path) -> str:
             if self.left:
                 number = numbers[self.left % len(numbers)]
                 self.left -= 1
                 path.write_bytes(data[: len(data) // 3])  # torn, as a full disk leaves it
                 raise OSError(number, os.strerror(number), str(path))
-            return real(path, data)
+            return real(path, data, run)
 
         monkeypatch.setattr(saves, "_write", write)
         monkeypatch.setattr(saving, "_RETRY_SAVE_S", 0.001)
@@ -996,12 +995,12 @@ def test_a_full_disk_leaves_the_last_saved_step_and_no_temporary_files(
         real = saves._write
         left = [times]
 
-        def write(path: Path, data: bytes, left: list[int] = left, real: Any = real) -> str:
+        def write(path: Path, data: bytes, run: Path, left: list[int] = left, real: Any = real) -> str:
             left[0] -= 1
             if left[0] == 0:
                 path.write_bytes(data[:3])
                 raise OSError(errno.ENOSPC, "No space left on device")
-            return real(path, data)
+            return real(path, data, run)
 
         with monkeypatch.context() as patch:
             patch.setattr(saves, "_write", write)

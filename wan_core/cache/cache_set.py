@@ -229,13 +229,13 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(CacheItem
 
 
 def write_columns(path: Path, cache_set: CacheSet, fingerprint: str) -> None:
-    """Store a set; the folder exists."""
+    """Store a set in the folder `sets` of a cache."""
     fields = {f.name: _plain(getattr(cache_set, f.name)) for f in dataclasses.fields(cache_set)}
     for group in ("items", "held_out"):
         if group in fields:
             fields[group] = _columns(fields[group])
     body = json.dumps({"fingerprint": fingerprint, "set": fields}, separators=(",", ":")).encode()
-    atomic_write_bytes(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    atomic_write_bytes(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body, path.parent.parent)
 
 
 def read_columns(path: Path, fingerprint: str) -> CacheSet:

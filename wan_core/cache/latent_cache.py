@@ -221,8 +221,8 @@ class LatentCache:
 
     def write_set(self, cache_set: CacheSet) -> str:
         """Store a set; returns its fingerprint."""
-        with self._writing(self.root / "sets" / "any") as path:
-            return write_set(path.parent, cache_set)
+        with self._writing():
+            return write_set(self.root / "sets", cache_set)
 
     def read_set(self, fingerprint: str) -> CacheSet:
         """The set with that fingerprint, verified against it."""
@@ -273,18 +273,18 @@ class LatentCache:
                 "(for example start ComfyUI with --fp32-vae), then press Run again."
                 + (" Or set the cache's dtype to bf16, whose range is wider." if stored.dtype == "fp16" else "")
             )
-        with self._writing(self.loose_path(kind, key)) as path:
-            atomic_write_bytes(path, pack_entry(kept, key=key, stored=stored))
+        path = self.loose_path(kind, key)
+        with self._writing():
+            atomic_write_bytes(path, pack_entry(kept, key=key, stored=stored), self.root)
         if (mark := mark_of(path)) is not None:
             self._verified.remember(f"{kind}-{key}", mark)
         self._verified.settle(f"{kind}-{key}")
 
     @contextlib.contextmanager
-    def _writing(self, path: Path) -> Generator[Path]:
-        """`path` with its folder made; a full disk or a folder that cannot be written becomes one sentence."""
+    def _writing(self) -> Generator[None]:
+        """A full disk or a folder that cannot be written becomes one sentence."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            yield path
+            yield
         except OSError as error:
             raise CacheError(
                 f"The cache folder {self.root} cannot be written: {error.strerror}. Make room or make it writable, "

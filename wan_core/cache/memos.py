@@ -55,8 +55,7 @@ class DigestMemo:
         if self._changed and self._known is not None:
             newest = dict(list(self._known.items())[-_MAX_ENTRIES:])
             with contextlib.suppress(OSError, FileError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                atomic_write_json(self._path, newest)
+                atomic_write_json(self._path, newest, self._path.parent)
                 self._changed = False
 
     def _load(self) -> dict[str, tuple[list[int], str]]:
@@ -104,8 +103,7 @@ class EncodingSpeed:
         if megapixels < _LEAST_MEGAPIXELS or seconds <= 0:
             return
         with contextlib.suppress(OSError, FileError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write_json(self._path, {**self._read(), space: seconds / megapixels})
+            atomic_write_json(self._path, {**self._read(), space: seconds / megapixels}, self._path.parent)
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from ..errors import CacheError, Stopped
-from ..files import FileError, clean_partials, fsync_folder, locked
+from ..files import FileError, clean_partials, fsync_folder, locked, remove_file
 from .entry import unpack_entry
 from .keys import KINDS
 from .latent_cache import LatentCache
@@ -90,8 +90,7 @@ def drop_from_packs(cache: LatentCache, kind: str, keys: Collection[str]) -> int
             if not damaged:
                 cache.trust_pack(path)
         # On Windows a reader may hold it for a moment; then it stays until the next time, and nothing is lost.
-        with contextlib.suppress(PermissionError):
-            os.unlink(index.path)
+        if remove_file(index.path, cache.root):
             freed += before - after
     if cache.packs.folder.is_dir():
         fsync_folder(cache.packs.folder)
@@ -106,15 +105,15 @@ def clean_leftovers(cache: LatentCache, older_than_s: float = 600.0) -> int:
     for kind in KINDS.values():
         shelf = cache.root / kind.folder
         folders += [shelf / name for name in (os.listdir(shelf) if shelf.is_dir() else ())]
-    return sum(clean_partials(folder, older_than_s) for folder in folders)
+    return sum(clean_partials(folder, older_than_s, cache.root) for folder in folders)
 
 
 @contextlib.contextmanager
 def upkeep_lock(cache: LatentCache) -> Iterator[None]:
     """Only one process at a time moves or deletes entries; CacheError when another one does."""
     try:
-        cache.packs.folder.mkdir(parents=True, exist_ok=True)
-        with locked(cache.packs.folder / ".lock", "The cache is being packed or trimmed by another process. Wait."):
+        busy = "The cache is being packed or trimmed by another process. Wait."
+        with locked(cache.packs.folder / ".lock", busy, cache.root):
             cache.packs.look_again()
             yield
             cache.packs.look_again()
@@ -156,7 +155,7 @@ def _move(
 
     index = write_pack(_new_name(cache, kind), sound())
     if not index.count:  # all were damaged
-        os.unlink(index.path)
+        remove_file(index.path, cache.root)
         return 0
     cache.trust_pack(index.path)
     for key, facts in written:
@@ -165,7 +164,7 @@ def _move(
             now = os.stat(path)
             same = (now.st_size, now.st_mtime_ns, now.st_ino) == (facts.st_size, facts.st_mtime_ns, facts.st_ino)
             if same:  # else it was encoded again meanwhile, and the newer one counts
-                os.unlink(path)
+                remove_file(path, cache.root)
     return len(written)
 
 

@@ -108,7 +108,7 @@ def write_pack(path: Path, entries: Iterable[tuple[str, bytes | bytearray]]) -> 
     """
     records: list[tuple[bytes, int, int]] = []
     digests: list[bytes] = []
-    with atomic_write(path) as file:
+    with atomic_write(path, path.parent.parent) as file:
         file.write(_MAGIC)
         for key, data in entries:
             file.write(bytes(-file.tell() % _ALIGNMENT))

@@ -30,8 +30,7 @@ def write_picture(cache_root: Path, pixels: Tensor) -> str:
         buffer = BytesIO()
         Image.fromarray(bytes_).save(buffer, "PNG")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write_bytes(path, buffer.getvalue())
+            atomic_write_bytes(path, buffer.getvalue(), cache_root)
         except OSError as error:
             raise CacheError(
                 f"The cache folder {cache_root} cannot be written: {error.strerror}. Make room."

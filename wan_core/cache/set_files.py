@@ -15,12 +15,12 @@ AGAIN = "Queue Cache Latents + Captions again; it re-encodes only what is missin
 
 
 def write_set(folder: Path, cache_set: CacheSet) -> str:
-    """Store a set in `folder`, which exists; returns its fingerprint. OSError or FileError when that fails."""
+    """Store a set in the folder `sets` of a cache; returns its fingerprint. OSError or FileError when that fails."""
     fingerprint = cache_set.fingerprint()
     if len(cache_set.items) >= COLUMNS_FROM:
         write_columns(folder / f"{fingerprint}.columns", cache_set, fingerprint)
     else:
-        atomic_write_json(folder / f"{fingerprint}.json", cache_set.to_dict())
+        atomic_write_json(folder / f"{fingerprint}.json", cache_set.to_dict(), folder.parent)
     return fingerprint
 
 

@@ -82,8 +82,7 @@ class NothingShownMemo:
         before = self.known()
         if new := sorted(set(found) - before):
             with contextlib.suppress(OSError, FileError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                atomic_write_json(self._path, [*sorted(before), *new][-_MOST:])
+                atomic_write_json(self._path, [*sorted(before), *new][-_MOST:], self._path.parent)
 
     def names(self, cache_set: CacheSet) -> tuple[str, ...]:
         """Returns the clips of a set, trained or held out, that show nothing."""

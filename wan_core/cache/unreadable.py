@@ -49,8 +49,7 @@ class UnreadableMemo:
         after = {key: why for key, why in before.items() if key not in tried} | dict(failed)
         if after != before:
             with contextlib.suppress(OSError, FileError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                atomic_write_json(self._path, dict(list(after.items())[-_MOST:]))
+                atomic_write_json(self._path, dict(list(after.items())[-_MOST:]), self._path.parent)
 
 
 def keys_of(item: CacheItem) -> tuple[str, ...]:

@@ -5,14 +5,13 @@ Touches nothing but entries of this cache folder; sets, pictures and digests sta
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CacheError, Stopped
+from ..files import atomic_write_bytes, freed_by, remove_file
 from .keys import KINDS
 from .latent_cache import LatentCache
 from .packing import clean_leftovers, drop_from_packs, loose_entries, pack_entries, upkeep_lock
@@ -190,14 +189,14 @@ def removals_seen(cache: LatentCache) -> int:
 
 def _remove(cache: LatentCache, kind: str, keys: Collection[str]) -> tuple[int, int]:
     """(entries, bytes) gone, loose and packed; the caller holds the lock."""
-    (cache.packs.folder / _MARK).write_text("The time of this file says when entries were last removed.\n")
+    said = b"The time of this file says when entries were last removed.\n"
+    atomic_write_bytes(cache.packs.folder / _MARK, said, cache.root)
     freed = drop_from_packs(cache, kind, keys) if keys else 0
     for key in keys:
         path = cache.loose_path(kind, key)
         # On Windows a reader may hold it for a moment; then it stays until the next time.
-        with contextlib.suppress(FileNotFoundError, PermissionError):
-            size = path.stat().st_size
-            os.unlink(path)
+        size = freed_by(path, cache.root)
+        if remove_file(path, cache.root):
             freed += size
     return len(keys), freed
 

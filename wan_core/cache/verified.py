@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
-from ..files import FileError, atomic_write_bytes, file_mark, read_json
+from ..files import FileError, atomic_write_bytes, file_mark, read_json, remove_file
 
 __all__ = ["FileMark", "Verified", "mark_of"]
 
@@ -67,9 +67,8 @@ class Verified:
 
     def doubt(self, name: str) -> None:
         """Leave a mark that an entry could not be read, for whoever plans next."""
-        with contextlib.suppress(OSError):
-            self._doubts.mkdir(parents=True, exist_ok=True)
-            (self._doubts / name).touch()
+        with contextlib.suppress(OSError, FileError):
+            atomic_write_bytes(self._doubts / name, b"", self._doubts.parent)
         if self._doubted is not None:
             self._doubted.add(name)
 
@@ -78,16 +77,15 @@ class Verified:
         if self.is_doubted(name):
             assert self._doubted is not None
             self._doubted.discard(name)
-            with contextlib.suppress(OSError):
-                (self._doubts / name).unlink()
+            remove_file(self._doubts / name, self._doubts.parent)
 
     def save(self) -> None:
         """Write the memo if it learned something; where it cannot be written, the next plan reads the entries."""
         if self._changed and self._known is not None:
             newest = dict(list(self._known.items())[-_MOST:])
             with contextlib.suppress(OSError, FileError):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                atomic_write_bytes(self._path, json.dumps(newest, separators=(",", ":")).encode())
+                data = json.dumps(newest, separators=(",", ":")).encode()
+                atomic_write_bytes(self._path, data, self._path.parent)
                 self._changed = False
 
     def _load(self) -> dict[str, FileMark]:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import DatasetError
-from ..files import FileError, atomic_write_bytes, lies_under, open_regular
+from ..files import FileError, atomic_write_bytes, open_inside, remove_file
 from ..video import shown
 from .allowed import OUTSIDE
 from .caption_files import CAPTION_SUFFIXES, with_caption
-from .captions import LINK_OUTSIDE, caption_bytes, caption_in, one_line
+from .captions import LINK_OUTSIDE, bytes_in, caption_in, one_line
 from .sample import Dataset, one_per_file
 
 __all__ = ["CaptionEdits", "Found", "ScannedFile", "Search", "Written", "scanned_files"]
@@ -135,7 +135,8 @@ class CaptionEdits:
         """Write a clip's caption, which was `before` when the writer saw it; DatasetError where it is another now."""
         file = self._files[self._number(clip)]
         with self._turn:
-            data = _bytes_to_change(file, self._places())
+            places = self._places()
+            data = _bytes_to_change(file, places)
             if _read(file, data)[0] != one_line(before):
                 raise DatasetError(
                     f"{shown(file.caption_file)} was changed by somebody else meanwhile. Look at it again, then write."
@@ -143,7 +144,7 @@ class CaptionEdits:
             if one_line(caption) == one_line(before):
                 return Written(change=0, clips=0)
             made = with_caption(file.caption_file, data, caption)
-            _put(file.caption_file, made)
+            _put(file.caption_file, made, places)
             return Written(change=self._keep({file.caption_file: (data, made)}), clips=1)
 
     def replace(self, text: str, by: str, counted: tuple[int, int]) -> Written:
@@ -165,7 +166,7 @@ class CaptionEdits:
                     if file.caption_file not in done:  # clip.mp4 and clip.png share clip.txt
                         data = _bytes_to_change(file, places)
                         made = with_caption(file.caption_file, data, one.caption.replace(text, by))
-                        _put(file.caption_file, made)
+                        _put(file.caption_file, made, places)
                         done[file.caption_file] = (data, made)
                     clips += 1
                 except DatasetError as error:
@@ -187,7 +188,7 @@ class CaptionEdits:
                         raise DatasetError(
                             f"{shown(path)} was changed since, and stays as it is. Scan again to see it."
                         )
-                    _put(path, before)
+                    _put(path, before, places)
                     back[path] = (after, before)
                 except DatasetError as error:
                     refused.append(str(error))
@@ -201,10 +202,15 @@ class CaptionEdits:
     def open_media(self, clip: int) -> tuple[str, BinaryIO]:
         """Returns the ending of a clip's file and the file, open to be read. DatasetError where it may not be read."""
         path = self._files[self._number(clip)].path
+        places = _Places((*self._allowed(), *self._unpacked))
         real = Path(os.path.realpath(path))
-        if not lies_under(real, (*self._allowed(), *self._unpacked)):
+        within = places.around(real)
+        if within is None:
             raise DatasetError(f"{shown(path)} {LINK_OUTSIDE if path.is_symlink() else OUTSIDE}.")
-        return path.suffix.lower(), open_regular(real, follow_links=False)
+        try:
+            return path.suffix.lower(), open_inside(real, within)
+        except OSError as error:
+            raise DatasetError(f"{shown(path)} cannot be opened: {error.strerror}. Scan again.") from error
 
     def _number(self, clip: int) -> int:
         if not 0 <= clip < len(self._files):
@@ -240,13 +246,26 @@ class _Places:
     """The folders in which captions may be written, asked once for each folder of one task."""
 
     def __init__(self, allowed: Sequence[Path]) -> None:
-        self._allowed = tuple(allowed)
-        self._known: dict[Path, bool] = {}
+        self._allowed = tuple(Path(os.path.realpath(folder)) for folder in allowed)
+        self._known: dict[Path, tuple[Path, Path] | None] = {}
 
-    def __contains__(self, folder: Path) -> bool:
+    def of(self, path: Path) -> tuple[Path, Path]:
+        """Returns the file without the links above it, and the allowed folder it lies in: from there on nobody follows
+        one that is made later. DatasetError for a file that lies in none.
+        """
+        folder = path.parent
         if folder not in self._known:
-            self._known[folder] = lies_under(folder, self._allowed)
-        return self._known[folder]
+            real = Path(os.path.realpath(folder))
+            within = self.around(real)
+            self._known[folder] = None if within is None else (real, within)
+        known = self._known[folder]
+        if known is None:
+            raise DatasetError(f"{shown(path)} {OUTSIDE}.")
+        return known[0] / path.name, known[1]
+
+    def around(self, real: Path) -> Path | None:
+        """Returns the folder that a path without links lies in; None where it lies in none."""
+        return next((place for place in self._allowed if real == place or place in real.parents), None)
 
 
 _Change = Mapping[Path, tuple[bytes | None, bytes | None]]
@@ -268,9 +287,16 @@ def _bytes_to_change(file: ScannedFile, places: _Places) -> bytes | None:
 def _now(path: Path, places: _Places) -> bytes | None:
     if path.is_symlink():
         raise DatasetError(f"{shown(path)} is a link. Edit the file it leads to.")
-    if path.parent not in places:
-        raise DatasetError(f"{shown(path)} {OUTSIDE}.")
-    return caption_bytes(path)
+    real, within = places.of(path)
+    try:
+        with open_inside(real, within) as file:
+            return bytes_in(path, file)
+    except FileNotFoundError:
+        return None
+    except FileError as error:
+        raise DatasetError(str(error)) from error
+    except OSError as error:
+        raise DatasetError(f"{shown(path)} cannot be read: {error.strerror}. Look at it again.") from error
 
 
 def _read(file: ScannedFile, data: bytes | None) -> tuple[str, str]:
@@ -285,13 +311,14 @@ def _size(files: _Change) -> int:
     return sum(len(data or b"") for both in files.values() for data in both)
 
 
-def _put(path: Path, data: bytes | None) -> None:
+def _put(path: Path, data: bytes | None, places: _Places) -> None:
     """The file `path` with these bytes, whole or as it was; None: no file."""
+    real, within = places.of(path)
     try:
-        if data is None:
-            path.unlink()
-        else:
-            atomic_write_bytes(path, data)
+        if data is not None:
+            atomic_write_bytes(real, data, within, make=False)
+        elif not remove_file(real, within):
+            raise DatasetError(f"{shown(path)} cannot be removed. Make its folder writable.")
     except FileError as error:
         raise DatasetError(str(error)) from error
     except OSError as error:

@@ -21,7 +21,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from ..errors import DatasetError
 from ..files import FileError, open_regular
@@ -35,7 +35,7 @@ __all__ = [
     "TOKEN_LIMIT",
     "NotUtf8Error",
     "TextLengths",
-    "caption_bytes",
+    "bytes_in",
     "caption_in",
     "caption_key",
     "caption_with_prefix",
@@ -96,11 +96,11 @@ def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:
 
     A link may lead anywhere below the caption's own folder or below `allowed`; elsewhere it is refused unread.
     """
-    data = caption_bytes(path, allowed=allowed)
+    data = _caption_bytes(path, allowed=allowed)
     return "" if data is None else caption_in(path, data)
 
 
-def caption_bytes(path: Path, *, allowed: Sequence[Path] = ()) -> bytes | None:
+def _caption_bytes(path: Path, *, allowed: Sequence[Path] = ()) -> bytes | None:
     """Returns the bytes of the caption file `path`, None where there is none; links as in `read_caption`."""
     if not os.path.lexists(path):
         return None
@@ -109,9 +109,14 @@ def caption_bytes(path: Path, *, allowed: Sequence[Path] = ()) -> bytes | None:
     real = os.path.realpath(path) if os.path.islink(path) else path
     try:
         with open_regular(real, follow_links=False) as file:
-            data = file.read(MAX_CAPTION_BYTES + 1)
+            return bytes_in(path, file)
     except FileError as error:
         raise DatasetError(str(error)) from error
+
+
+def bytes_in(path: Path, file: BinaryIO) -> bytes:
+    """Returns the bytes of the caption file `path`, which is open; DatasetError where they are too many."""
+    data = file.read(MAX_CAPTION_BYTES + 1)
     if len(data) > MAX_CAPTION_BYTES:
         raise DatasetError(f"{path.name} is longer than 64 KiB. A caption is one paragraph.")
     return data

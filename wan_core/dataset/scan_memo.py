@@ -90,8 +90,7 @@ class ScanMemo:
         searches = dict(list(self._searches.items())[-_MOST_SEARCHES:])
         data = {"made_by": _made_by(), "files": newest, "searches": searches}
         with contextlib.suppress(OSError, FileError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write_bytes(self._path, json.dumps(data, separators=(",", ":")).encode())
+            atomic_write_bytes(self._path, json.dumps(data, separators=(",", ":")).encode(), self._path.parent)
             self._changed = False
 
     def _load(self) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..checkpoint import read_header
 from ..errors import CheckpointError
-from ..files import atomic_write, digest_file, replace_patiently
+from ..files import atomic_write, digest_file, remove_file, replace_patiently
 
 __all__ = ["publish_file", "withdraw_file"]
 
@@ -21,14 +21,17 @@ def publish_file(source: Path, target: Path, job_id: str) -> None:
     A file of the same job is replaced. One of another job (its run was deleted, renamed, or is called like a step of
     this one) is moved to a name with its own job id first.
     """
+    owner = job_id
     if target.is_file():
         if _same_bytes(source, target):
             return
         owner = _job_of(target)
-        if owner != job_id:
-            _keep_aside(target, owner)
     with atomic_write(target) as out, open(source, "rb") as file:
         shutil.copyfileobj(file, out, 4 << 20)
+        if owner != job_id:
+            out.flush()
+            os.fsync(out.fileno())  # on a full disk what is there stays under its name
+            _keep_aside(target, owner)
 
 
 def withdraw_file(target: Path, job_id: str) -> None:
@@ -37,7 +40,7 @@ def withdraw_file(target: Path, job_id: str) -> None:
         return
     owner = _job_of(target)
     if owner == job_id:
-        target.unlink(missing_ok=True)
+        remove_file(target, target.parent)
     else:
         _keep_aside(target, owner)
 

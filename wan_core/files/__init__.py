@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from .inside import (
+    freed_by,
+    make_folder,
+    open_inside,
+    open_new,
+    opened_folder,
+    own_folder,
+    remove_empty,
+    remove_file,
+    replace_patiently,
+)
 from .reading import (
     FileError,
     confine,
@@ -10,7 +21,6 @@ from .reading import (
     file_mark,
     lies_under,
     open_regular,
-    own_folder,
     read_json,
     safe_name,
     sampled_digest,
@@ -25,10 +35,10 @@ from .writing import (
     clean_partials,
     fsync_folder,
     is_locked,
+    is_partial,
     locked,
     new_partial,
     open_append,
-    replace_patiently,
 )
 
 __all__ = [
@@ -43,15 +53,23 @@ __all__ = [
     "digest_file",
     "file_identity",
     "file_mark",
+    "freed_by",
     "fsync_folder",
     "is_locked",
+    "is_partial",
     "lies_under",
     "locked",
+    "make_folder",
     "new_partial",
     "open_append",
+    "open_inside",
+    "open_new",
     "open_regular",
+    "opened_folder",
     "own_folder",
     "read_json",
+    "remove_empty",
+    "remove_file",
     "replace_patiently",
     "safe_name",
     "sampled_digest",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -22,8 +21,6 @@ __all__ = [
     "file_mark",
     "lies_under",
     "open_regular",
-    "open_to_write",
-    "own_folder",
     "read_json",
     "safe_name",
     "sampled_digest",
@@ -89,36 +86,6 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
         os.close(descriptor)
         raise FileError(f"{os.path.basename(path)} is not a regular file. Put the file itself there.")
     return os.fdopen(descriptor, "rb")
-
-
-def open_to_write(path: Path | str, flags: int = os.O_APPEND) -> int:
-    """Returns the descriptor of a regular file, made if needed.
-
-    Raises FileError for anything else, without waiting for a pipe.
-    """
-    flags |= os.O_WRONLY | os.O_CREAT
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
-        flags |= getattr(os, name, 0)
-    refusal = FileError(f"{os.path.basename(path)} is a link or no regular file. Move it away, then try again.")
-    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):  # Windows has no O_NOFOLLOW
-        raise refusal
-    descriptor = os.open(path, flags, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise refusal
-    return descriptor
-
-
-def own_folder(parent: Path, name: str) -> Path:
-    """The folder `name` of `parent`, made if needed; FileError when a link or another file has that name (rule S16)."""
-    folder = parent / name
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(parents=True)
-    if not folder.is_dir() or Path(os.path.realpath(folder)) != Path(os.path.realpath(parent), name):
-        raise FileError(
-            f"{parent.name}/{name} is a link or no folder. Move it away: what is saved would not lie in {parent.name}."
-        )
-    return folder
 
 
 def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:

@@ -20,7 +20,9 @@ from ..files import (
     file_identity,
     fsync_folder,
     new_partial,
+    own_folder,
     read_json,
+    remove_file,
     replace_patiently,
 )
 
@@ -34,8 +36,10 @@ class ExtractedFiles:
     """A folder `ab/abcdef....mp4` and what each container put there."""
 
     def __init__(self, root: Path, containers: Iterable[Path]) -> None:
-        """`containers` are the files whose members are laid down; an edit of one makes all of them anew."""
-        self._root = root
+        """`root` is a folder of the cache. `containers` are the files whose members are laid down; an edit of one makes
+        all of them anew.
+        """
+        self._root, self._cache = root, root.parent
         parts = [file_identity(path) for path in containers]
         name = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
         self._memo = root / "members" / f"{name}.json"
@@ -52,26 +56,25 @@ class ExtractedFiles:
         """Lay down a member; `suffix` is one of the known media suffixes."""
         assert suffix.startswith(".")
         folder = self._root / "incoming"
-        folder.mkdir(parents=True, exist_ok=True)
-        clean_partials(folder)
+        clean_partials(folder, below=self._cache)
         digest, staged = hashlib.sha256(), new_partial(folder / "member")
         try:
-            with atomic_write(staged) as file:
+            with atomic_write(staged, self._cache) as file:
                 for chunk in chunks:
                     digest.update(chunk)
                     file.write(chunk)
             name = digest.hexdigest() + suffix
             target = self._root / name[:2] / name
-            target.parent.mkdir(exist_ok=True)
+            own_folder(self._cache, f"{self._root.name}/{name[:2]}")
             if not target.is_file():
-                replace_patiently(staged, target)
+                replace_patiently(staged, target, self._cache)
                 fsync_folder(target.parent)
         except OSError as error:
             raise DatasetError(
                 f"{member[:120]!r} cannot be unpacked ({error.strerror}). Make room on the disk."
             ) from error
         finally:
-            staged.unlink(missing_ok=True)
+            remove_file(staged, self._cache)
         self._known[member] = name
         self._changed = True
         return target
@@ -79,8 +82,7 @@ class ExtractedFiles:
     def save(self) -> None:
         """Remember what was laid down."""
         if self._changed:
-            self._memo.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write_json(self._memo, self._known)
+            atomic_write_json(self._memo, self._known, self._cache)
 
     def _read_memo(self) -> dict[str, str]:
         try:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..cache import picture_path, write_picture
 from ..dataset import MIN_SOURCE_PIXELS, DatasetConfig, MediaFile, ScanContext, ScanResult, scan_files
-from ..errors import CacheError, DatasetError
+from ..errors import DatasetError
 from ..video import ClipInfo, VideoProcess
 
 __all__ = [
@@ -154,13 +154,7 @@ def _keep_clip(cache_root: Path, clip: PixelClip, video: VideoProcess) -> Path:
     name = hashlib.sha256(f"{frames.shape} {fps!r} ".encode() + frames.tobytes()).hexdigest()
     path = cache_root / "clips" / name[:2] / f"{name}.mp4"
     if not _is_whole(path, len(frames), video):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CacheError(
-                f"The cache folder {cache_root} cannot be written: {error.strerror}. Make room or make it writable."
-            ) from error
-        video.write(path, frames, fps, lossless=True)
+        video.write(path, frames, fps, lossless=True, below=cache_root)
     return path
 
 

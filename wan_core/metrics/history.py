@@ -108,8 +108,7 @@ class MetricsHistory(MetricsPages):
             "condensed": self._condensed.to_dict(),
         }
         with contextlib.suppress(FileError, OSError):
-            self._kept.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write_bytes(self._kept, json.dumps(state, separators=(",", ":")).encode())
+            atomic_write_bytes(self._kept, json.dumps(state, separators=(",", ":")).encode(), self._kept.parent)
 
 
 def _times(info: os.stat_result) -> list[int]:

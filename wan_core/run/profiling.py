@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..events import Emit, Note
-from ..files import FileError, atomic_write_bytes, own_folder
+from ..files import FileError, atomic_write_bytes
 from ..words import counted, first_line
 
 __all__ = ["PROFILED_STEPS", "StepProfiler"]
@@ -53,15 +53,14 @@ class StepProfiler:
         order = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
         table = profile.key_averages().table(sort_by=order, row_limit=_ROWS)
         try:
-            own_folder(self._folder.parent, self._folder.name)
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 trace = Path(folder) / "trace.json"  # torch would compress line by line, in six times the time
                 profile.export_chrome_trace(str(trace))
                 with trace.open("rb") as plain, gzip.open(f"{trace}.gz", "wb", 6) as packed:
                     shutil.copyfileobj(plain, packed, 1 << 20)
                 data = Path(f"{trace}.gz").read_bytes()
-            atomic_write_bytes(self._folder / f"{name}.json.gz", data)
-            atomic_write_bytes(self._folder / f"{name}.txt", table.encode())
+            atomic_write_bytes(self._folder / f"{name}.json.gz", data, self._folder.parent)
+            atomic_write_bytes(self._folder / f"{name}.txt", table.encode(), self._folder.parent)
         except (OSError, FileError) as error:
             why = first_line(error).rstrip(".")
             said = f"The profile of step {step} could not be written: {why}. Make room, and ask again."

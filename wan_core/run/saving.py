@@ -70,7 +70,7 @@ class Saver:
         """Refuse what a stranger's folder could write elsewhere, and remove what killed writes left."""
         for name in ("saves", "samples"):
             if os.path.lexists(self.directory / name):
-                clean_partials(own_folder(self.directory, name), _LEFTOVER_S)
+                clean_partials(own_folder(self.directory, name), _LEFTOVER_S, self.directory)
         clean_partials(self.directory, _LEFTOVER_S)
         self.store.clean()
 

@@ -107,7 +107,7 @@ class Previewer:
             on_step=self._on_denoise,
         )
         file = f"{folder}/{sample_id}.latent"
-        self._write_latent(self._directory / file, latent[0].cpu())
+        atomic_write_bytes(self._directory / file, _latent_file(latent[0].cpu()), self._directory)
         self._decode(step, sample_id, file, clip.prompt)
 
     def _on_denoise(self, done: int, total: int) -> None:
@@ -146,14 +146,13 @@ class Previewer:
     def _index(self, sample_id: str, step: int, file: str, prompt: str) -> None:
         known = [entry for entry in _indexed(self._directory) if entry.get("file") != file]
         entry = {"id": sample_id, "step": step, "file": file} | ({"prompt": prompt} if prompt else {})
-        atomic_write_json(self._directory / "samples" / "index.json", [*known, entry])
+        atomic_write_json(self._directory / "samples" / "index.json", [*known, entry], self._directory)
 
-    @staticmethod
-    def _write_latent(path: Path, latent: Tensor) -> None:
-        from safetensors.torch import save
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_bytes(path, save({"latent": latent.contiguous()}))
+def _latent_file(latent: Tensor) -> bytes:
+    from safetensors.torch import save
+
+    return save({"latent": latent.contiguous()})
 
 
 def _said_of(preset: SamplingPreset) -> str:

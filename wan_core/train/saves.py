@@ -17,7 +17,19 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..files import FileError, digest_file, fsync_folder, new_partial, own_folder, read_json, replace_patiently
+from ..files import (
+    FileError,
+    digest_file,
+    fsync_folder,
+    make_folder,
+    new_partial,
+    open_new,
+    own_folder,
+    read_json,
+    remove_empty,
+    remove_file,
+    replace_patiently,
+)
 from .config import EXPERTS
 from .manifest import Manifest, can_belong, counters_of
 
@@ -79,10 +91,10 @@ class SavedStep:
 
 
 class SaveStore:
-    """The folder `saves/` of one run."""
+    """The folder `saves/` of one run. Nothing is written or removed through a link in it."""
 
     def __init__(self, run_directory: Path) -> None:
-        self.folder = run_directory / "saves"
+        self._run, self.folder = run_directory, run_directory / "saves"
 
     def steps(self) -> list[int]:
         """Returns the steps that have a folder, newest last; not verified."""
@@ -136,14 +148,14 @@ class SaveStore:
         found = [known for known in self.steps() if known >= step]
         for known in found:
             with contextlib.suppress(OSError):  # it is marked already; or a stranger put a link there
-                open(self.folder / _folder_name(known) / SUSPECT, "xb").close()
+                open_new(self.folder / _folder_name(known) / SUSPECT, self._run).close()
         return found
 
     def clean(self) -> None:
         """Remove what killed saves left. Only for who holds the lock of the run: nobody else is saving then."""
         for name in os.listdir(self.folder) if self.folder.is_dir() else ():
             if _STAGED.fullmatch(name):
-                _remove_staged(self.folder / name)
+                self._remove_staged(self.folder / name)
 
     def prune(self, last: int, keep: Collection[int]) -> list[int]:
         """Remove saved steps but the newest `last` good ones and those of `keep`; returns the steps removed.
@@ -158,11 +170,10 @@ class SaveStore:
             folder = self.folder / _folder_name(step)
             hidden = new_partial(folder)
             with contextlib.suppress(OSError):
-                replace_patiently(folder, hidden)
+                replace_patiently(folder, hidden, self._run)
                 gone.append(step)
-                (hidden / SUSPECT).unlink(missing_ok=True)
-                (hidden / STATE).unlink(missing_ok=True)
-                _remove_staged(hidden)
+                remove_file(hidden / SUSPECT, self._run)
+                self._remove_staged(hidden)
         return gone
 
     def set_aside(self) -> list[Path]:
@@ -190,32 +201,34 @@ class SaveStore:
         folder = own_folder(self.folder.parent, self.folder.name)
         known = self.read(step)
         if known is not None and (known.job_id, known.progress) == (job_id, progress):
-            (known.folder / SUSPECT).unlink(missing_ok=True)
+            remove_file(known.folder / SUSPECT, self._run)
             return known
         final = folder / _folder_name(step)
         staged = new_partial(final)
-        staged.mkdir()
+        make_folder(staged, self._run)
         try:
             _check_finite(state)
             manifest = Manifest(
                 version=1,
                 step=step,
                 job_id=job_id,
-                lora_sha256=_write(staged / LORA, lora),
-                state_sha256=_write(staged / STATE, _serialise(state)),
+                lora_sha256=_write(staged / LORA, lora, self._run),
+                state_sha256=_write(staged / STATE, _serialise(state), self._run),
                 progress=json.dumps(progress),
-                low_noise_lora_sha256=_write(staged / LOW_NOISE_LORA, low_noise_lora) if low_noise_lora else "",
+                low_noise_lora_sha256=(
+                    _write(staged / LOW_NOISE_LORA, low_noise_lora, self._run) if low_noise_lora else ""
+                ),
             )
             manifest = replace(manifest, manifest_sha256=manifest.checksum())
-            _write(staged / MANIFEST, json.dumps(manifest.to_dict(), indent=2).encode())
+            _write(staged / MANIFEST, json.dumps(manifest.to_dict(), indent=2).encode(), self._run)
             fsync_folder(staged)
             if os.path.lexists(final):
-                replace_patiently(final, self._aside(final.name))
-            replace_patiently(staged, final)  # the commit: from here on the saved step exists
+                replace_patiently(final, self._aside(final.name), self._run)
+            replace_patiently(staged, final, self._run)  # the commit: from here on the saved step exists
             fsync_folder(folder)
             fsync_folder(folder.parent)  # `saves` itself, when this is the first one
         except BaseException:
-            _remove_staged(staged)
+            self._remove_staged(staged)
             raise
         return SavedStep(step, final, job_id, progress, bool(low_noise_lora))
 
@@ -224,20 +237,15 @@ class SaveStore:
         places = (self.folder / f".{name}.damaged.{number}" for number in itertools.count(1))
         return next(place for place in places if not os.path.lexists(place))
 
+    def _remove_staged(self, folder: Path) -> None:
+        """Remove a staged save, file by file; anything else in there, and a link of that name, stays."""
+        for name in (LORA, LOW_NOISE_LORA, STATE, MANIFEST):
+            remove_file(folder / name, self._run)
+        remove_empty(folder, self._run)
+
 
 def _folder_name(step: int) -> str:
     return f"step-{step:06d}"
-
-
-def _remove_staged(folder: Path) -> None:
-    """Remove a staged save, file by file; anything else in there, and a link of that name, stays."""
-    if folder.is_symlink():
-        return
-    for name in (LORA, LOW_NOISE_LORA, STATE, MANIFEST):
-        with contextlib.suppress(OSError):
-            (folder / name).unlink()
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def _serialise(state: dict[str, Tensor]) -> bytes:
@@ -253,9 +261,9 @@ def _check_finite(state: dict[str, Tensor]) -> None:
             raise CheckpointError(f"The state {name} is not finite; it was not saved. Earlier saved steps stand.")
 
 
-def _write(path: Path, data: bytes) -> str:
-    """Write and sync; returns the SHA-256 of what was written."""
-    with open(path, "wb") as file:
+def _write(path: Path, data: bytes, run: Path) -> str:
+    """Write and sync a new file; returns the SHA-256 of what was written."""
+    with open_new(path, run) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

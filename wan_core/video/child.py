@@ -129,20 +129,24 @@ def _operations() -> dict[str, Operation]:
     def write(header: dict[str, Any], payload: bytearray) -> Reply:
         path, frames = Path(header["path"]), np.frombuffer(payload, np.uint8).reshape(header["shape"])
         if header["lossless"]:
-            writer.write_lossless(path, frames, header["fps"])
+            writer.write_lossless(path, _below(header), frames, header["fps"])
         else:
-            writer.write_clip(path, frames, header["fps"], header["metadata"])
+            writer.write_clip(path, _below(header), frames, header["fps"], header["metadata"])
         return {}, b""
 
     def grid(header: dict[str, Any], payload: bytearray) -> Reply:
         canvas = np.frombuffer(payload, np.uint8).reshape(header["shape"])
         clips = [(Path(file), Place(*place)) for file, place in header["clips"]]
-        grid_writer.write_grid(
-            Path(header["path"]), canvas, clips, header["fps"], header["num_frames"], header["metadata"]
-        )
+        path, fps, num_frames = Path(header["path"]), header["fps"], header["num_frames"]
+        grid_writer.write_grid(path, _below(header), canvas, clips, fps, num_frames, header["metadata"])
         return {}, b""
 
     return {"probe": probe, "read": read, "scenes": scenes, "write": write, "grid": grid}
+
+
+def _below(header: dict[str, Any]) -> Path | None:
+    """The folder of ours from which on no link is followed to what is written."""
+    return Path(header["below"]) if header["below"] else None
 
 
 def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: bytearray) -> Reply:

@@ -21,6 +21,7 @@ __all__ = ["write_grid"]
 
 def write_grid(
     path: Path,
+    below: Path | None,
     canvas: NDArray[np.uint8],
     clips: Sequence[tuple[Path, Place]],
     fps: float,
@@ -30,7 +31,7 @@ def write_grid(
     """(H, W, 3) RGB with each of `clips` in its place, all from their first frame on, as an mp4 or webm."""
     with ExitStack() as opened:
         frames = _together(canvas, clips, num_frames, opened)
-        write_frames(path, frames, canvas.shape[:2], fps, metadata)
+        write_frames(path, below, frames, canvas.shape[:2], fps, metadata)
 
 
 def _together(

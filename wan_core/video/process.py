@@ -148,14 +148,15 @@ class VideoProcess:
         *,
         lossless: bool = False,
         metadata: Mapping[str, str] | None = None,
+        below: Path | None = None,
     ) -> None:
         """(F, H, W, 3) RGB as an mp4, H.264 or, `lossless`, FFV1; the file appears whole or not at all.
 
-        `metadata`: texts that an H.264 one carries.
+        `metadata`: texts that an H.264 one carries. `below`: as `atomic_write` takes it.
         """
         frames = np.ascontiguousarray(frames, np.uint8)
         request = {"shape": list(frames.shape), "fps": fps, "lossless": lossless, "metadata": dict(metadata or {})}
-        self._ask("write", path, request, frames)
+        self._ask("write", path, {**request, "below": _absolute(below)}, frames)
 
     def write_grid(
         self,
@@ -165,6 +166,7 @@ class VideoProcess:
         fps: float,
         num_frames: int,
         metadata: Mapping[str, str] | None = None,
+        below: Path | None = None,
     ) -> None:
         """Put clips, row by row, into their places of one mp4 or webm; one that ends early keeps its last frame.
 
@@ -178,6 +180,7 @@ class VideoProcess:
             "fps": fps,
             "num_frames": num_frames,
             "metadata": dict(metadata or {}),
+            "below": _absolute(below),
         }
         self._ask("grid", path, request, np.ascontiguousarray(picture.canvas))
 
@@ -291,6 +294,10 @@ class _Child:
         with contextlib.suppress(OSError, ValueError):
             for line in stderr:
                 self._stderr.append(line)
+
+
+def _absolute(folder: Path | None) -> str:
+    return "" if folder is None else os.path.abspath(folder)
 
 
 def _widen(pipe: Any) -> None:

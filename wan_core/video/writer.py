@@ -27,15 +27,22 @@ _KINDS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
 """by the end of the file's name: encoder, its options, those of the container"""
 
 
-def write_clip(path: Path, frames: NDArray[np.uint8], fps: float, metadata: Mapping[str, str]) -> None:
+def write_clip(
+    path: Path, below: Path | None, frames: NDArray[np.uint8], fps: float, metadata: Mapping[str, str]
+) -> None:
     """(F, H, W, 3) RGB as an mp4 that appears whole or not at all. yuv420p takes even sizes: an odd
     edge is cut off.
     """
-    write_frames(path, iter(frames), frames.shape[1:3], fps, metadata)
+    write_frames(path, below, iter(frames), frames.shape[1:3], fps, metadata)
 
 
 def write_frames(
-    path: Path, frames: Iterator[NDArray[np.uint8]], size: tuple[int, ...], fps: float, metadata: Mapping[str, str]
+    path: Path,
+    below: Path | None,
+    frames: Iterator[NDArray[np.uint8]],
+    size: tuple[int, ...],
+    fps: float,
+    metadata: Mapping[str, str],
 ) -> None:
     """Frames (H, W, 3) RGB of one `size` (H, W), as they come, into an mp4 (H.264) or, by its name, a webm (VP9)."""
     from av.video.frame import VideoFrame
@@ -43,7 +50,7 @@ def write_frames(
 
     height, width = size[0] // 2 * 2, size[1] // 2 * 2
     codec, options, container_options = _KINDS[path.suffix]
-    with _container(path, container_options) as container:
+    with _container(path, below, container_options) as container:
         container.metadata.update(metadata)
         stream = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1001))
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
@@ -58,14 +65,14 @@ def write_frames(
         container.mux(stream.encode())
 
 
-def write_lossless(path: Path, frames: NDArray[np.uint8], fps: float) -> None:
+def write_lossless(path: Path, below: Path | None, frames: NDArray[np.uint8], fps: float) -> None:
     """(F, H, W, 3) RGB as FFV1 in an mp4, whose times are exact where Matroska's are rounded to milliseconds.
 
     Each slice carries a checksum, so damage shows when it is read.
     """
     from av.video.frame import VideoFrame
 
-    with _container(path, {}) as container:
+    with _container(path, below, {}) as container:
         stream = container.add_stream("ffv1", rate=Fraction(fps).limit_denominator(1001))
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "bgr0"  # RGB as it is, without a colour matrix
@@ -76,8 +83,8 @@ def write_lossless(path: Path, frames: NDArray[np.uint8], fps: float) -> None:
 
 
 @contextlib.contextmanager
-def _container(path: Path, options: dict[str, str]) -> Iterator[Any]:
-    """An open file of that kind whose bytes get the name `path` when all is written."""
+def _container(path: Path, below: Path | None, options: dict[str, str]) -> Iterator[Any]:
+    """An open file of that kind whose bytes get the name `path` when all is written, as `atomic_write` says."""
     import av
 
     with tempfile.TemporaryDirectory(prefix="wan_trainer_") as folder:
@@ -85,7 +92,7 @@ def _container(path: Path, options: dict[str, str]) -> Iterator[Any]:
         with av.open(str(staged), "w", options=options) as container:
             yield container
         try:
-            atomic_write_bytes(path, staged.read_bytes())
+            atomic_write_bytes(path, staged.read_bytes(), below)
         except OSError as error:
             raise FileError(
                 f"{path.name} cannot be written: {error.strerror}. Make room or choose another folder."

@@ -259,7 +259,7 @@ def test_a_root_that_a_person_took_back_is_closed(root: Path, tmp_path: Path) ->
 
 
 def test_a_full_disk_leaves_the_caption_and_names_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: bytes, *_within: Path, **_options: bool) -> None:
         if path.name == "d.txt":
             raise OSError(28, "No space left on device")
         path.write_bytes(data)

@@ -197,11 +197,11 @@ def test_a_kill_while_saves_are_removed_leaves_whole_ones_or_none(tmp_path: Path
     store = SaveStore(run.directory)
     store.suspect(3)
 
-    def killed(_folder: Path) -> None:
+    def killed(_store: SaveStore, _folder: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("wan_core.train.saves._remove_staged", killed)
+        patch.setattr(SaveStore, "_remove_staged", killed)
         with pytest.raises(KeyboardInterrupt):
             store.prune(1, ())
     assert store.steps() == [2, 3], "2 is the newest good one, and 3 is nobody's to remove"

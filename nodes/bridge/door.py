@@ -14,7 +14,9 @@ from typing import Any
 from comfy_api.latest import io
 
 from ...wan_core.errors import ConfigError, TrainingError, WanTrainerError
+from ...wan_core.files import FileError
 from ...wan_core.patterns import waits_end_with
+from ...wan_core.run import disk_sentence
 from ...wan_core.words import is_text, plain
 from .interrupts import InterruptProcessingException, processing_interrupted, stops_become_interrupts
 
@@ -55,6 +57,8 @@ def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Ca
                 return method(cls, *given, **inputs)
         except InterruptProcessingException:
             raise
+        except OSError as error:  # as Python says it, it has a path of this machine, and nothing to do
+            raise FileError(disk_sentence(error)).with_traceback(error.__traceback__) from None
         except Exception as error:
             if all(_can_be_printed(link) for link in _chain(error)):
                 raise

@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from ...wan_core.errors import WanTrainerError
+from ...wan_core.run import disk_sentence
 from ..runs.scrub import scrubbed
 from .guard import BODY_LIMIT, check_change, check_host, read_body
 from .refusal import Refused
@@ -70,7 +71,7 @@ def answering(handler: Handler) -> Handler:
         except ConnectionError:
             raise  # the client went away
         except OSError as error:
-            return as_json({"error": f"{error.strerror or 'The disk does not answer'}. Check the output folder."}, 409)
+            return as_json({"error": scrubbed(await asyncio.to_thread(disk_sentence, error))}, 409)
 
     return answer
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ...wan_core.errors import CheckpointError, ExportError
 from ...wan_core.export import publish_file, withdraw_file
-from ...wan_core.files import FileError, atomic_write_json, clean_partials, confine, read_json
+from ...wan_core.files import FileError, atomic_write_json, clean_partials, read_json
 from ...wan_core.metrics import whole
+from ...wan_core.run import disk_sentence
 from ...wan_core.train import EXPERTS, SavedStep, SaveStore, TrainConfig
 from ..bridge import folders
 
@@ -43,13 +44,13 @@ def publish(directory: Path, saved: SavedStep) -> str:
         for expert, file in saved.loras.items():
             stem = _stem(directory.name, expert)
             for name in (f"{stem}_{saved.step:06d}", stem):
-                publish_file(file, confine(target, f"{name}.safetensors", "LoRA"), saved.job_id)
+                publish_file(file, target / f"{name}.safetensors", saved.job_id)
         for expert in () if "" in saved.loras else (one for one in EXPERTS if one not in saved.loras):
-            stale = f"{_stem(directory.name, expert)}.safetensors"
-            withdraw_file(confine(target, stale, "LoRA"), saved.job_id)
+            withdraw_file(target / f"{_stem(directory.name, expert)}.safetensors", saved.job_id)
     except (OSError, FileError) as error:
+        why = (disk_sentence(error) if isinstance(error, OSError) else str(error)).rstrip(".")
         raise ExportError(
-            f"The LoRA could not be put into {os.path.join(target.parent.name, target.name)} ({error}). "
+            f"The LoRA could not be put into {os.path.join(target.parent.name, target.name)} ({why}). "
             f"It is safe in {directory.name}/saves/{saved.folder.name}; make the folder writable and press Run again."
         ) from error
     return listed_name(directory.name, next(iter(saved.loras)))
@@ -65,7 +66,9 @@ def use_step(directory: Path, step: int) -> str:
     if saved is None:
         raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. Choose another one.")
     name = publish(directory, saved)
-    atomic_write_json(directory / CHOICE, {"version": 1, "step": step, "newest": store.steps()[-1]})
+    newest = max(store.steps(), default=step)
+    choice = {"version": 1, "step": step, "newest": newest}
+    atomic_write_json(directory / CHOICE, choice, directory.parent, make=False)
     return name
 
 
@@ -114,7 +117,10 @@ def _stem(run: str, expert: str) -> str:
 
 def published(folder: Path) -> frozenset[str]:
     """The files in the folder LoRAs are published into."""
-    return frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
+    try:
+        return frozenset(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
 
 
 def listed_names(

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import sys
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +28,33 @@ def test_half_of_a_character_is_refused_however_deep_it_lies(door: Any, value: o
     with pytest.raises(Exception, match="captions holds half of a character") as refused:
         door._check_texts({"captions": value})
     assert type(refused.value).__name__ == "ConfigError"
+
+
+def test_an_error_of_the_disk_becomes_a_sentence_without_a_path(door: Any, tmp_path: Path) -> None:
+    """As when roots.json, run.json or workflow.json finds no room: Python says the number and the whole path."""
+
+    class Node:
+        @classmethod
+        def define_schema(cls) -> Any:
+            return SimpleNamespace(inputs=[])
+
+        @classmethod
+        def execute(cls, number: int) -> None:
+            raise OSError(number, os.strerror(number), str(tmp_path / "output" / "wan_trainer" / "cat" / "run.json"))
+
+    (tmp_path / "output" / "wan_trainer").mkdir(parents=True)
+    node: Any = door.guarded(Node)
+    for number, words in (
+        (errno.ENOSPC, "which holds folder output/wan_trainer/cat, is too full to write run.json"),
+        (errno.EACCES, "run.json in folder output/wan_trainer/cat cannot be used: Permission denied. Give the account"),
+        (errno.ETIMEDOUT, "Connection timed out (run.json). Check the disk and folder."),
+    ):
+        with pytest.raises(Exception, match=re.escape(words)) as refused:
+            node.execute(number=number)
+        assert type(refused.value).__name__ == "FileError"
+        assert tmp_path.name not in str(refused.value)
+        assert "Errno" not in "".join(traceback.format_exception_only(refused.value))
+        assert refused.value.__suppress_context__
 
 
 def test_what_is_whole_passes_and_what_holds_itself_ends(door: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .inside import (
+    OpenFolder,
     freed_by,
     make_folder,
     open_inside,
@@ -44,6 +45,7 @@ from .writing import (
 __all__ = [
     "DISK_FULL",
     "FileError",
+    "OpenFolder",
     "Roots",
     "atomic_write",
     "atomic_write_bytes",

@@ -11,6 +11,7 @@ from .choose import RunDecision, choose_run, prepare_run, say_ended
 from .closing import used_on
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
 from .foresee import Foreseen, foresee
+from .full_disk import disk_sentence
 from .grid import Cell, Column, SampleJob
 from .job import Job
 from .length import with_clip_values, with_global_batch
@@ -52,6 +53,7 @@ __all__ = [
     "check_adapters",
     "check_quantize",
     "choose_run",
+    "disk_sentence",
     "foresee",
     "is_free_of_clips",
     "job_on_clips",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..files import atomic_write_json, replace_patiently
+from ..files import (
+    OpenFolder,
+    atomic_write_json,
+    is_partial,
+    opened_folder,
+    remove_empty,
+    remove_file,
+    replace_patiently,
+)
 from ..train import SavedStep, SaveStore, check_split
 from ..words import plain
 from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_status, write_status
 from .length import hours_are_over
 
-__all__ = ["Change", "RunDecision", "changes", "choose_run", "directories_of", "prepare_run", "say_ended"]
+__all__ = ["Change", "RunDecision", "changes", "choose_run", "directories_of", "is_free", "prepare_run", "say_ended"]
 
 UNREAD = "run.unread.json"
 """what is kept of a run.json that could not be read, when the run is known by what it saved"""
@@ -63,7 +72,7 @@ def choose_run(
     unread: dict[Path, str] = {}
     for directory in directories_of(runs, config.run_name):
         name = directory.name
-        if not os.path.lexists(directory):
+        if is_free(directory):
             free = directory
             break
         if not (directory / "run.json").is_file():
@@ -111,15 +120,56 @@ def choose_run(
 def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
     """Make the directory and write run.json: a new one, or the old job with new step total, cadence, previews."""
     directory = decision.directory
-    if decision.action == "start":
-        directory.mkdir(parents=True)
-    elif _unreadable(directory):
-        replace_patiently(directory / "run.json", directory / UNREAD)
     config = replace(config, run_name=directory.name)
-    atomic_write_json(directory / "run.json", config.to_dict())
     if decision.action == "start":
-        write_status(directory, RunStatus(state="new", steps=config.train.steps, job_id=config.job_id))
+        _begin(directory, config)
+        return config
+    if _unreadable(directory):
+        replace_patiently(directory / "run.json", directory / UNREAD)
+    atomic_write_json(directory / "run.json", config.to_dict())
     return config
+
+
+def _begin(directory: Path, config: RunConfig) -> None:
+    """Make the directory of a new run. One that could not be begun is gone: else the next one would be called _002."""
+    if _is_unused(directory):
+        for name in os.listdir(directory):
+            remove_file(directory / name, directory)
+        remove_empty(directory, directory.parent)
+    directory.mkdir(parents=True)
+    try:
+        with opened_folder(directory, directory.parent) as folder, _emptied_if_it_fails(folder):
+            atomic_write_json(directory / "run.json", config.to_dict())
+            write_status(directory, RunStatus(state="new", steps=config.train.steps, job_id=config.job_id))
+    except BaseException:
+        remove_empty(directory, directory.parent)
+        raise
+
+
+@contextlib.contextmanager
+def _emptied_if_it_fails(folder: OpenFolder) -> Iterator[None]:
+    """Takes away what is written inside, in the very folder that was opened, should a part of it fail."""
+    try:
+        yield
+    except BaseException:
+        for name in ("run.json", "status.json"):
+            with contextlib.suppress(OSError):
+                folder.remove(name)
+        raise
+
+
+def is_free(directory: Path) -> bool:
+    """Returns whether a new run may have this name."""
+    return not os.path.lexists(directory) or _is_unused(directory)
+
+
+def _is_unused(directory: Path) -> bool:
+    """Returns whether nothing was begun there: a folder that is empty, but for what a killed write of ours left."""
+    try:
+        with opened_folder(directory, directory.parent) as folder:
+            return all(map(is_partial, folder.names()))
+    except OSError:
+        return False
 
 
 def _unreadable(directory: Path) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import ConfigError
 from ..train import SaveStore
-from .choose import Change, changes, directories_of
+from .choose import Change, changes, directories_of, is_free
 from .config import RunConfig, read_run
 from .length import hours_are_over
 
@@ -42,7 +41,7 @@ def foresee(
     found: list[tuple[Path, RunConfig]] = []
     new = ""
     for directory in directories_of(runs, config.run_name):
-        if not os.path.lexists(directory):
+        if is_free(directory):
             new = "" if resume == "require" else directory.name
             break
         try:

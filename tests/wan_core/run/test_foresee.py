@@ -66,6 +66,7 @@ def test_other_settings_begin_a_new_run_and_are_named(run: TinyRun) -> None:
 def test_of_several_runs_of_that_name_the_newest_of_this_job_counts_else_the_newest(run: TinyRun) -> None:
     runs = run.directory.parent
     (runs / "tiny_002").mkdir()  # no run of ours
+    (runs / "tiny_002" / "notes.txt").write_text("somebody's")
     other = replace(asked(run, rank=8), data=OTHER_CLIPS)
     prepare_run(choose_run(runs, other), other)
     assert seen(run, asked(run)).directory.name == "tiny"

@@ -1,16 +1,17 @@
-"""The sentence of a full disk: which drive, the room that the saves of the run need, and how to make it."""
+"""The sentence of a disk that takes nothing: which drive, the room that the saves of the run need, and what to do."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from pathlib import Path
 
 from ..errors import WanTrainerError
 from ..files import DISK_FULL, size_text
-from ..run import read_run
 from ..train import SaveStore
+from .config import read_run
 
 __all__ = ["disk_sentence"]
 
@@ -19,6 +20,15 @@ _MAKES_ROOM = (
     "clips that no unfinished run needs, with “Cached clips …” in that tab; take other files off that drive. Saved "
     "steps are kept; press Run again to resume."
 )
+
+_HELPS = {
+    errno.EROFS: "Its drive is read-only: make it writable, or choose an output folder on another one.",
+    errno.EACCES: "Give the account that runs this the right to write there.",
+    errno.EPERM: "Give the account that runs this the right to write there.",
+    errno.EIO: "The drive itself failed: check its health and its cable, and copy what matters to another one.",
+    errno.EMFILE: "This program has too many files open: start it again, or allow it more (ulimit -n).",
+    errno.ENFILE: "The system has too many files open: close other programs.",
+}
 
 
 def disk_sentence(error: OSError) -> str:
@@ -31,11 +41,14 @@ def disk_sentence(error: OSError) -> str:
     if error.errno in DISK_FULL and path.name:
         with contextlib.suppress(OSError):
             return _full_sentence(path)
+    if path.name and (helps := _HELPS.get(error.errno or 0)):
+        return f"{path.name} in folder {_shown(path.parent)} cannot be used: {error.strerror}. {helps}"
     return f"{error.strerror or error}{name}. Check the disk and folder."
 
 
 def _full_sentence(path: Path) -> str:
-    drive, folder, free = _drive_of(path.parent), _shown(path.parent), size_text(shutil.disk_usage(path.parent).free)
+    there = next(folder for folder in path.parents if folder.is_dir())  # that of a run that could not begin is gone
+    drive, folder, free = _drive_of(there), _shown(path.parent), size_text(shutil.disk_usage(there).free)
     run = next((above for above in path.parents[:3] if (above / "saves").is_dir()), None)
     steps = SaveStore(run).steps() if run else []
     if run and steps and (bytes_each := _bytes_of_save(run, steps[-1])):

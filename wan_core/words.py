@@ -7,6 +7,7 @@ with it, a line feed forges a record, ESC steers the terminal, and bidi marks tu
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 
 __all__ = [
@@ -40,7 +41,12 @@ def shortened(text: str, limit: int) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, at most 200 characters; the name of its type where it says nothing."""
+    """The first line of what an error says, at most 200 characters; the name of its type where it says nothing. Of the
+    file system it is what the system says, with the name of the file and no path.
+    """
+    if isinstance(error, OSError) and error.strerror:
+        name = os.path.basename(str(error.filename or ""))
+        return f"{error.strerror} ({name})"[:200] if name else error.strerror[:200]
     lines = str(error).strip().splitlines()
     return lines[0][:200] if lines else type(error).__name__
 

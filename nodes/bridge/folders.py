@@ -76,10 +76,9 @@ def roots() -> Roots:
 
 def roots_file() -> Path:
     """The roots, written where a worker can read them; ComfyUI wipes this folder at start and stop."""
-    folder = Path(folder_paths.get_temp_directory()) / "wan_trainer"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "roots.json"
-    roots().write(path)
+    temporary = Path(folder_paths.get_temp_directory())
+    path = temporary / "wan_trainer" / "roots.json"
+    roots().write(path, temporary)
     return path
 
 

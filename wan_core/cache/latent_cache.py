@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..dataset.conditioning import CONDITION_TENSORS, condition_misfits
 from ..errors import CacheError
-from ..files import FileError, atomic_write_bytes
+from ..files import FileError, atomic_write_bytes, shown_folder
 from ..model import TEXT_LENGTH
 from ..words import listed
 from .cache_set import CacheSet
@@ -287,8 +287,8 @@ class LatentCache:
             yield
         except OSError as error:
             raise CacheError(
-                f"The cache folder {self.root} cannot be written: {error.strerror}. Make room or make it writable, "
-                "then press Run again; finished entries are kept."
+                f"The cache folder {shown_folder(self.root)} cannot be written: {error.strerror}. Make room or make it "
+                "writable, then press Run again; finished entries are kept."
             ) from error
 
     def _unusable(self, kind: str, key: str, why: str) -> CacheError:

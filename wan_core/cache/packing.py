@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from ..errors import CacheError, Stopped
-from ..files import FileError, clean_partials, fsync_folder, locked, remove_file
+from ..files import FileError, clean_partials, fsync_folder, locked, remove_file, shown_folder
 from .entry import unpack_entry
 from .keys import KINDS
 from .latent_cache import LatentCache
@@ -121,8 +121,8 @@ def upkeep_lock(cache: LatentCache) -> Iterator[None]:
         raise CacheError(str(error)) from error
     except OSError as error:
         raise CacheError(
-            f"The cache folder {cache.root} cannot be written: {error.strerror}. Make room or make it writable; "
-            "finished entries are kept."
+            f"The cache folder {shown_folder(cache.root)} cannot be written: {error.strerror}. Make room or make it "
+            "writable; finished entries are kept."
         ) from error
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CacheError
-from ..files import FileError, atomic_write_bytes, open_regular
+from ..files import FileError, atomic_write_bytes, open_regular, shown_folder
 
 __all__ = ["picture_path", "read_picture", "write_picture"]
 
@@ -33,7 +33,7 @@ def write_picture(cache_root: Path, pixels: Tensor) -> str:
             atomic_write_bytes(path, buffer.getvalue(), cache_root)
         except OSError as error:
             raise CacheError(
-                f"The cache folder {cache_root} cannot be written: {error.strerror}. Make room."
+                f"The cache folder {shown_folder(cache_root)} cannot be written: {error.strerror}. Make room."
             ) from error
     return name
 

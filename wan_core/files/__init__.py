@@ -25,6 +25,7 @@ from .reading import (
     read_json,
     safe_name,
     sampled_digest,
+    shown_folder,
     size_text,
 )
 from .roots import Roots
@@ -75,5 +76,6 @@ __all__ = [
     "replace_patiently",
     "safe_name",
     "sampled_digest",
+    "shown_folder",
     "size_text",
 ]

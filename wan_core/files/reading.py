@@ -24,6 +24,7 @@ __all__ = [
     "read_json",
     "safe_name",
     "sampled_digest",
+    "shown_folder",
     "size_text",
 ]
 
@@ -128,6 +129,15 @@ def sampled_digest(path: Path, *, windows: int = 64, window_bytes: int = 64 << 1
             file.seek(max(size - window_bytes, 0) * index // max(windows - 1, 1))
             digest.update(file.read(window_bytes))
     return digest.hexdigest()
+
+
+def shown_folder(folder: Path) -> str:
+    """Returns a folder as it is called in ComfyUI, from the one that holds wan_trainer on; else its name."""
+    parts = folder.parts
+    if "wan_trainer" not in parts:
+        return folder.name
+    ours = len(parts) - 1 - parts[::-1].index("wan_trainer")
+    return "/".join(part for part in parts[max(ours - 1, 0) :] if part != folder.anchor)
 
 
 def size_text(size: int) -> str:

@@ -28,8 +28,9 @@ class Roots:
             raise ConfigError(f'{path.name} must look like {{"diffusion_models": ["/models/diffusion_models"], ...}}.')
         return cls({name: tuple(str(f) for f in folders) for name, folders in data.items()})
 
-    def write(self, path: Path) -> None:
-        atomic_write_json(path, {name: list(folders) for name, folders in self.folders.items()})
+    def write(self, path: Path, below: Path | None = None) -> None:
+        """Writes a roots file, as `atomic_write` does."""
+        atomic_write_json(path, {name: list(folders) for name, folders in self.folders.items()}, below)
 
     def first(self, name: str) -> Path:
         """Returns the first folder of a root, where new files go."""

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from ..errors import WanTrainerError
-from ..files import DISK_FULL, size_text
+from ..files import DISK_FULL, shown_folder, size_text
 from ..train import SaveStore
 from .config import read_run
 
@@ -42,13 +42,13 @@ def disk_sentence(error: OSError) -> str:
         with contextlib.suppress(OSError):
             return _full_sentence(path)
     if path.name and (helps := _HELPS.get(error.errno or 0)):
-        return f"{path.name} in folder {_shown(path.parent)} cannot be used: {error.strerror}. {helps}"
+        return f"{path.name} in folder {shown_folder(path.parent)} cannot be used: {error.strerror}. {helps}"
     return f"{error.strerror or error}{name}. Check the disk and folder."
 
 
 def _full_sentence(path: Path) -> str:
     there = next(folder for folder in path.parents if folder.is_dir())  # that of a run that could not begin is gone
-    drive, folder, free = _drive_of(there), _shown(path.parent), size_text(shutil.disk_usage(there).free)
+    drive, folder, free = _drive_of(there), shown_folder(path.parent), size_text(shutil.disk_usage(there).free)
     run = next((above for above in path.parents[:3] if (above / "saves").is_dir()), None)
     steps = SaveStore(run).steps() if run else []
     if run and steps and (bytes_each := _bytes_of_save(run, steps[-1])):
@@ -67,15 +67,6 @@ def _full_sentence(path: Path) -> str:
         f"The drive {drive}, which holds folder {folder}, is too full to write {path.name}: {free} are free. Make room "
         f"on it. {_MAKES_ROOM}"
     )
-
-
-def _shown(folder: Path) -> str:
-    """Returns a folder as it is called in ComfyUI: from the folder that holds wan_trainer on, else its name."""
-    parts = folder.parts
-    if "wan_trainer" not in parts:
-        return folder.name
-    ours = len(parts) - 1 - parts[::-1].index("wan_trainer")
-    return "/".join(part for part in parts[max(ours - 1, 0) :] if part != folder.anchor)
 
 
 def _drive_of(folder: Path) -> str:

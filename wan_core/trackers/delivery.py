@@ -11,6 +11,8 @@ from typing import Protocol
 
 from ..events import Event, StepDone
 from ..export.secrets import without_secrets
+from ..files import DISK_FULL
+from ..run import disk_sentence
 from ..words import logger, shortened
 
 __all__ = ["Delivery", "Destination"]
@@ -112,7 +114,10 @@ class Delivery:
             act()
         except BaseException as error:  # a library may raise SystemExit where it has no key
             if not self._failing:
-                reason = without_secrets(" ".join(str(error).split()) or type(error).__name__)
+                said = str(error)
+                if isinstance(error, OSError) and error.errno in DISK_FULL:
+                    said = disk_sentence(error)
+                reason = without_secrets(" ".join(said.split()) or type(error).__name__)
                 _log.warning("%s failed: %s: %s", self._destination.title, type(error).__name__, reason)
                 reason = shortened(reason, 300)
                 self._complaints.append(f"{self._destination.title} failed, and the run goes on: {reason}")

@@ -18,7 +18,7 @@ from ..model import WanTransformer
 from ..placement.host import host_bytes
 from ..placement.room import HOST_RESERVE, leaving_bytes, release_cached_memory, weights_out_of_the_way
 from ..sampler import Denoiser, SamplingPreset, generate
-from ..words import logger
+from ..words import first_line, logger
 from .preview_inputs import PreviewClip, PreviewInputs
 
 __all__ = ["Previewer", "evaluating"]
@@ -91,7 +91,7 @@ class Previewer:
             raise
         except Exception as error:  # out of memory, a full disk, a decoder that broke: the run is worth more
             _log.exception("preview at step %s failed", step)
-            self._emit(Note(text=f"Preview at step {step} was skipped: {error}", level="warning"))
+            self._emit(Note(text=f"Preview at step {step} was skipped: {first_line(error)}", level="warning"))
 
     def _render_one(self, step: int, sample_id: str, folder: str, clip: PreviewClip) -> None:
         latent = generate(

@@ -267,6 +267,50 @@ def test_no_file_can_run_code() -> None:
     no_line_of(sources("wan_core", "nodes"), offences)
 
 
+_CHANGES_FILES = re.compile(
+    r"os\.(replace|rename|renames|unlink|remove|rmdir|removedirs|mkdir|makedirs|link|symlink|truncate|mknod|mkfifo)"
+    r"|shutil\.(rmtree|move|copy|copy2|copyfile|copytree|copymode|copystat)"
+    r"|[\w.()\[\]]+\.(write_bytes|touch|unlink|rmdir|mkdir|rename|symlink_to|hardlink_to)"
+)
+_MAY_CHANGE = {
+    "wan_core/selftest/findings.py": "a temporary folder",
+    "wan_core/selftest/tiny_run.py": "a temporary folder",
+    "wan_core/run/profiling.py": "a temporary folder",
+    "wan_core/video/writer.py": "a temporary folder",
+    "wan_core/run/choose.py": "the folder of a run, which must not be there",
+    "wan_core/cli/new.py": "a folder that the command line names",
+    "wan_core/importers/maxdiffusion/convert.py": "a folder that the command line names",
+    "nodes/runs/publish.py": "ComfyUI's folder of LoRAs",
+}
+
+
+def test_files_are_written_and_removed_by_one_room() -> None:
+    """`wan_core/files` follows no link below a folder of ours (rule S16); whoever opens files to write may."""
+
+    def offences(file: Path, nodes: Nodes, _: Parents) -> Iterator[str]:
+        for call in (node for node in nodes if isinstance(node, ast.Call)):
+            called = ast.unparse(call.func)
+            given = [ast.unparse(one) for one in (*call.args, *(k.value for k in call.keywords if k.arg == "mode"))]
+            opens = (
+                called.endswith("open")
+                and called != "os.fdopen"
+                and any(re.fullmatch(r"'[rb]*[wax+][wxabt+]*'", one) for one in given)
+            )
+            text = called.endswith(".write_text") and len(call.args) == 1  # a cache's own has more
+            if opens or text or _CHANGES_FILES.fullmatch(called):
+                yield f"{name_of(file)}:{call.lineno} calls {called}"
+
+    def name(file: Path) -> str:
+        return file.relative_to(ROOT).as_posix()
+
+    room = [file for file in sources("wan_core") if name(file).startswith("wan_core/files/")]
+    others = [file for file in sources("wan_core", "nodes") if name(file) not in _MAY_CHANGE and file not in room]
+    no_line_of(others, offences)
+    for file in _MAY_CHANGE:
+        nodes, parents = nodes_of(ROOT / file), parents_in(ROOT / file)
+        assert list(offences(ROOT / file, nodes, parents)), f"{file} needs no leave any more"
+
+
 def test_the_guard_detector_itself() -> None:
     """The detector reads what stands around a call, not merely before it."""
     for code, expected in (

@@ -280,7 +280,7 @@ def _clean(record: dict[str, Any]) -> dict[str, Any] | None:
     None for one that is nested too deeply to be looked through.
     """
     try:
-        return record if _needs_no_scrubbing(record) else scrubbed(record)
+        return record if _needs_no_scrubbing(record) else scrubbed(record) or None
     except RecursionError:
         return None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..wan_core.files import file_identity, safe_name
+from ..wan_core.files import file_identity, name_key, safe_name
 from ..wan_core.lora import LoraConfig
 from ..wan_core.run import (
     DataConfig,
@@ -133,9 +133,10 @@ class TrainLoRA(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, run_name: str | None = "my_lora", **_: object) -> object:
         """Returns a mark that changes with the runs of that name, so that a deleted or unfinished one is read again."""
-        runs = folders.runs_folder()
-        found = sorted(runs.glob(f"{safe_name(run_name or 'my_lora', 'run_name')}*/*.json")) if runs.is_dir() else []
-        return [file_identity(path)[1:] for path in found if path.name in ("run.json", "status.json")]
+        runs, name = folders.runs_folder(), name_key(safe_name(run_name or "my_lora", "run_name"))
+        own = sorted(one for one in runs.iterdir() if name_key(one.name).startswith(name)) if runs.is_dir() else []
+        told = (directory / file for directory in own for file in ("run.json", "status.json"))
+        return [file_identity(path)[1:] for path in told if path.is_file()]
 
     @classmethod
     def check_lazy_status(

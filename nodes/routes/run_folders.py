@@ -54,7 +54,8 @@ def _is_safe(name: str) -> bool:
 def _folder(runs: Path, name: str) -> Path | None:
     """The run of a name that stands in the folder of runs; None when it is none."""
     try:
-        directory = confine(runs, safe_name(name, "run id"), "run id")
+        safe_name(name, "run id")
+        directory = confine(runs, name, "run id")
     except (ConfigError, FileError, OSError, ValueError):
         return None
     return directory if directory == Path(os.path.realpath(runs), name) and _is_run(directory) else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.run import DataConfig, Foreseen, foresee
+from ...wan_core.run import DataConfig, Foreseen, directories_of, foresee
 from ..bridge.ahead import Ahead
 from ..bridge.widgets import one_of
 from ..engine.live_runs import LiveRuns
@@ -64,7 +64,7 @@ class Standing:
     def _foreseen(self, asked: Mapping[str, Any]) -> Foreseen | None:
         model, settings, widgets = self.ahead.trainer(asked, asked["run"])
         job = AskedJob(model, settings, asked.get("preview") is not None, widgets)
-        if not os.path.lexists(self.runs() / job.run_name):
+        if not os.path.lexists(next(directories_of(self.runs(), job.run_name))):
             return None  # so that a file of the model need not be read for its digest
         config = job.config(_OPEN)
         how = one_of("resume", widgets.get("resume", RESUME[0]), RESUME)

@@ -14,6 +14,7 @@ from .inside import (
     remove_file,
     replace_patiently,
 )
+from .names import fitting, name_key, safe_name, with_safe_letters
 from .reading import (
     FileError,
     confine,
@@ -23,7 +24,6 @@ from .reading import (
     lies_under,
     open_regular,
     read_json,
-    safe_name,
     sampled_digest,
     shown_folder,
     size_text,
@@ -56,6 +56,7 @@ __all__ = [
     "digest_file",
     "file_identity",
     "file_mark",
+    "fitting",
     "freed_by",
     "fsync_folder",
     "is_locked",
@@ -63,6 +64,7 @@ __all__ = [
     "lies_under",
     "locked",
     "make_folder",
+    "name_key",
     "new_partial",
     "open_append",
     "open_inside",
@@ -78,4 +80,5 @@ __all__ = [
     "sampled_digest",
     "shown_folder",
     "size_text",
+    "with_safe_letters",
 ]

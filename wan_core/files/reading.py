@@ -1,17 +1,16 @@
-"""Names that cannot escape, confined paths, regular files only; and what is read of them: JSON, digests, identity."""
+"""Confined paths, regular files only; and what is read of them: JSON, digests, identity."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import ConfigError, WanTrainerError
+from ..errors import WanTrainerError
 
 __all__ = [
     "FileError",
@@ -22,37 +21,20 @@ __all__ = [
     "lies_under",
     "open_regular",
     "read_json",
-    "safe_name",
     "sampled_digest",
     "shown_folder",
     "size_text",
 ]
 
 _WHOLE_BYTES = 64 << 20
-_DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
 _OPENING_FIXES: tuple[tuple[type[OSError], str], ...] = (
     (FileNotFoundError, "Put it there, or choose another."),
     (PermissionError, "Give the account that runs this the right to read it."),
 )
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,99}")
 
 
 class FileError(WanTrainerError):
     """A path that may not be used, or a file that is not what it must be."""
-
-
-def safe_name(name: str, what: str) -> str:
-    """`name` if it can be a file name on every system, else ConfigError. `what` names the setting in the message.
-
-    Letters, digits, dot, underscore, dash and space; 1-100 characters; no leading dot, no trailing dot or space,
-    no Windows device name (rule S1).
-    """
-    if not _NAME.fullmatch(name) or name[-1] in ". " or ".." in name or _DEVICE_NAMES.match(name):
-        raise ConfigError(
-            f"{what} {name[:120]!r} cannot be a file name. Use 1-100 letters, digits, dots, dashes, underscores "
-            "or spaces, starting with a letter or digit and not ending with a dot or space."
-        )
-    return name
 
 
 def confine(root: Path, relative: str, what: str) -> Path:

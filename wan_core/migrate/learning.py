@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ..files import with_safe_letters
 from ..packages import named_optimizer
 from .job import Job
 from .keys import Changed, Without, shown
@@ -276,5 +277,4 @@ def quantized(value: str, job: Job) -> Any:
 
 def run_name(value: str) -> str:
     """Returns a name that can be a folder on every system."""
-    kept = "".join(letter if (letter.isalnum() and letter.isascii()) or letter in "-_." else "_" for letter in value)
-    return kept.strip("._ ")[:80] or "imported"
+    return with_safe_letters(value) or "imported"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .best_step import suggested_step
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
-from .choose import RunDecision, choose_run, prepare_run, say_ended
+from .choose import RunDecision, choose_run, directories_of, prepare_run, say_ended
 from .closing import used_on
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
 from .foresee import Foreseen, foresee
@@ -53,6 +53,7 @@ __all__ = [
     "check_adapters",
     "check_quantize",
     "choose_run",
+    "directories_of",
     "disk_sentence",
     "foresee",
     "is_free_of_clips",

@@ -13,7 +13,9 @@ from ..errors import ConfigError
 from ..files import (
     OpenFolder,
     atomic_write_json,
+    fitting,
     is_partial,
+    name_key,
     opened_folder,
     remove_empty,
     remove_file,
@@ -28,8 +30,8 @@ __all__ = ["Change", "RunDecision", "changes", "choose_run", "directories_of", "
 
 UNREAD = "run.unread.json"
 """what is kept of a run.json that could not be read, when the run is known by what it saved"""
-_LONGEST_NAME = 95
-"""leaves room for a suffix such as _002 and a step such as _000250 in published names"""
+_LONGEST_NAME, _LONGEST_NAME_BYTES = 95, 160
+"""leaves room for a suffix such as _002, and in published names for one such as _high_noise_000250, in 255 bytes"""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ def choose_run(
         raise ConfigError(f'resume "{resume}" is unknown. Use auto, new or require.')
     if runs.exists() and not runs.is_dir():
         raise ConfigError(f"The output folder {runs.name} is a file. Move it away, so that runs can be written there.")
-    if len(config.run_name) > _LONGEST_NAME:
-        raise ConfigError(f"run_name has {len(config.run_name)} characters. Use at most {_LONGEST_NAME}.")
+    if len(config.run_name) > (longest := fitting(config.run_name, _LONGEST_NAME, _LONGEST_NAME_BYTES)):
+        raise ConfigError(f"run_name has {len(config.run_name)} characters. Use at most {longest}.")
     different: list[str] = []
     free: Path | None = None
     wanted = {job.job_id: job for job in (*earlier, config)}
@@ -98,6 +100,7 @@ def choose_run(
         saved = store.latest(job.job_id)
         if saved is not None or store.latest() is None:
             found = _decide(directory, known, job, saved)
+            found = replace(found, note=found.note + _spelled_otherwise(directory, config.run_name))
             if directory in unread:
                 note = (
                     f"{found.note} What it saved says which job it is; its run.json does not: {unread[directory]} "
@@ -114,7 +117,14 @@ def choose_run(
     if not config.train.learning_rate:  # here and not in the config: a run.json from before that says so is still read
         raise ConfigError("learning_rate is 0, so the LoRA would stay as it begins. Set learning_rate to 1e-4.")
     note = f"New run {free.name}: {different[-1]}." if different else f"New run {free.name}."
-    return RunDecision(free, "start", note, config)
+    return RunDecision(free, "start", note + _spelled_otherwise(free, config.run_name), config)
+
+
+def _spelled_otherwise(directory: Path, run_name: str) -> str:
+    """Returns what is said of a run that is not called as was asked: on some systems both names are one folder."""
+    if directory.name.startswith(run_name):
+        return ""
+    return f" It is called {directory.name}: {run_name} is the same name to some systems."
 
 
 def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
@@ -235,10 +245,22 @@ def changes(config: RunConfig, known: RunConfig) -> list[Change]:
 
 
 def directories_of(runs: Path, run_name: str) -> Iterator[Path]:
-    """Returns the directories that runs of this name have, in their order, whether they are there or not."""
-    yield runs / run_name
+    """Yields the directories that runs of this name have, in their order, whether they are there or not.
+
+    One that is there with another case, or in another normal form of Unicode, is the one: it keeps its own spelling.
+    """
+    there: dict[str, list[str]] = {}
+    for known in sorted(os.listdir(runs)) if runs.is_dir() else ():
+        there.setdefault(name_key(known), []).append(known)
+
+    def spelled(name: str) -> str:
+        alike = there.get(name_key(name), [name])
+        return name if name in alike else alike[0]
+
+    first = spelled(run_name)
+    yield runs / first
     for number in range(2, 1000):
-        yield runs / f"{run_name}_{number:03d}"
+        yield runs / spelled(f"{first}_{number:03d}")
 
 
 def say_ended(directory: Path, state: str, reason: str) -> None:

@@ -98,7 +98,7 @@ class RunConfig(Config):
     def __post_init__(self) -> None:
         if self.version != RUN_VERSION:
             raise ConfigError(f"version {self.version} is not {RUN_VERSION}, which this pack writes. Update the pack.")
-        safe_name(self.run_name, "run_name")
+        object.__setattr__(self, "run_name", safe_name(self.run_name, "run_name"))
         if self.model.loras and self.lora.kind == "DoRA":
             raise ConfigError(
                 "A DoRA measures the weights it stands on, and over frozen LoRAs they are others here than in ComfyUI. "

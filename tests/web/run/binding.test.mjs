@@ -12,6 +12,20 @@ test("a name leads to its folder and to the numbered ones, and to no other", () 
   }
 });
 
+test("a name in another case or normal form leads to the run, and its own spelling first", () => {
+  assert.equal(belongs("Größe_002", "GRÖSSE"), true);
+  assert.equal(belongs("größe".normalize("NFD"), "größe"), true);
+  assert.equal(belongs("Алиса_v1", "алиса_V1"), true);
+  assert.equal(belongs("动漫风格_002", "动漫风格"), true);
+  assert.equal(belongs("动漫", "動漫"), false);
+  const runs = [
+    { id: "Alice", updated: 9 },
+    { id: "ALICE", updated: 5 },
+  ];
+  assert.equal(runOfNode(runs, "ALICE").id, "ALICE");
+  assert.equal(runOfNode(runs, "alice").id, "Alice");
+});
+
 test("letters that mean something elsewhere mean nothing here", () => {
   assert.equal(belongs("aXb_002", "a.b"), false);
   assert.equal(belongs("a.b_002", "a.b"), true);

@@ -12,13 +12,22 @@
  */
 
 /**
+ * What is the same for names that some system takes for one, by case or by normal form: name_key of wan_core/files.
+ * @param {string} name
+ */
+function key(name) {
+  return name.normalize("NFKC").toUpperCase().toLowerCase().normalize("NFKC");
+}
+
+/**
  * Whether a run's folder is one that `name` leads to: the name itself, or with a number for each change of the job.
  * @param {string} run
  * @param {string} name
  */
 export function belongs(run, name) {
-  if (run === name) return true;
-  return run.startsWith(`${name}_`) && /^\d{3,}$/.test(run.slice(name.length + 1));
+  const [own, asked] = [key(run), key(name)];
+  if (own === asked) return true;
+  return own.startsWith(`${asked}_`) && /^\d{3,}$/.test(own.slice(asked.length + 1));
 }
 
 /**
@@ -30,13 +39,15 @@ export function belongs(run, name) {
  * @returns {Summary | null}
  */
 export function runOfNode(runs, name, { id = "", others = [], expert } = {}) {
-  const led = runs.filter((run) => belongs(String(run.id), name));
+  const alike = runs.filter((run) => belongs(String(run.id), name));
+  const spelled = alike.filter((run) => String(run.id).startsWith(name));
+  const led = spelled.length ? spelled : alike;
   const free = led.filter(
     (run) => !run.live || run.node === id || !others.includes(run.node ?? ""),
   );
-  const alike = free.filter((run) => run.expert === expert);
+  const own = free.filter((run) => run.expert === expert);
   const order = (/** @type {Summary} */ run) => (run.live ? Number.MAX_VALUE : (run.updated ?? 0));
-  return (alike.length ? alike : free).sort((a, b) => order(b) - order(a))[0] ?? null;
+  return (own.length ? own : free).sort((a, b) => order(b) - order(a))[0] ?? null;
 }
 
 /**

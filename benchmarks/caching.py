@@ -227,7 +227,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--against", type=Path, help="another checkout")
     parser.add_argument("--clips", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)

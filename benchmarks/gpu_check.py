@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default=",".join(PARTS), help=f"comma list of {', '.join(PARTS)}; default: all")
     parser.add_argument("--named", action="append", default=[], help="only measurements of this name; can be repeated")
     parser.add_argument("--minutes", type=float, default=20.0, help="nothing is begun that would not end by then")

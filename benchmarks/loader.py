@@ -206,7 +206,7 @@ def report(result: dict[str, Any], opening: dict[str, Any] | None) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--size", default="256x256x17", help="width x height x frames")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--open", type=int, default=100_000, help="clips of the large cache; 0 = leave it out")

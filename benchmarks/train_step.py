@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--shape", choices=list(SHAPES), default="1.3B")
     parser.add_argument("--size", default="832x480x49", help="width x height x frames")
     parser.add_argument("--steps", type=int, default=5)

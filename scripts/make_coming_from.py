@@ -66,7 +66,7 @@ def _place(at: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 when something would change")
     options = parser.parse_args()
     text = PAGE.read_text(encoding="utf-8")

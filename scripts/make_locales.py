@@ -266,7 +266,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; say what is outdated")
     parser.add_argument(
         "--translated", nargs="+", metavar=("LANGUAGE", "ENTRY"), help="entries whose translation fits their English"

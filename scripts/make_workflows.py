@@ -143,7 +143,7 @@ def files() -> dict[Path, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 when something would change")
     options = parser.parse_args()
     wrong = [p for p, text in files().items() if not p.is_file() or p.read_text(encoding="utf-8") != text]

@@ -9,6 +9,7 @@ import ast
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,17 +91,54 @@ def test_tests_that_pages_choose_by_name_are_there() -> None:
     assert not missing, "\n".join(["", *missing])
 
 
+LAUNCHED = r"wan_core[/\\\\]launch\.py ((?:[a-z-]+)(?: \| [a-z-]+)*)"
+"""one command, or several in a row, as `cache stats | verify`"""
+
+
 def test_commands_in_pages_are_commands_of_the_engine() -> None:
-    sources = [file.read_text(encoding="utf-8") for file in (ROOT / "wan_core" / "cli").glob("*.py")]
-    known = set(re.findall(r'(?:command|add_parser)\(\s*"([a-z-]+)"', "".join(sources)))
+    known = engine_commands()
     used = {
         word
         for page in current_pages()
         for piece in code(page.read_text(encoding="utf-8"))
-        for word in re.findall(r"-m wan_core ([a-z-]+)", piece)
+        for words in re.findall(LAUNCHED, piece)
+        for word in words.split(" | ")
     }
-    assert used
+    assert len(used) > 12
     assert used - known == set()
+
+
+def engine_commands() -> set[str]:
+    sources = [file.read_text(encoding="utf-8") for file in (ROOT / "wan_core" / "cli").glob("*.py")]
+    return set(re.findall(r'(?:command|add_parser)\(\s*"([a-z-]+)"', "".join(sources)))
+
+
+def test_no_page_and_no_sentence_wants_a_python_that_looks_into_its_own_folder() -> None:
+    """ComfyUI's portable build has one that does not: `-m wan_core` finds nothing there."""
+    texts = {page: page.read_text(encoding="utf-8") for page in current_pages()}
+    said = [file for folder in ("locales", "web", "workflows") for file in (ROOT / folder).rglob("*.json")]
+    texts |= {file: file.read_text(encoding="utf-8") for file in said}
+    asked = {"docs/headless.md", "docs/architecture.md"}  # which say what it is for
+    found = [file.relative_to(ROOT).as_posix() for file, text in texts.items() if "-m wan_core" in text]
+    assert set(found) - asked == set()
+
+
+@pytest.mark.lasts(2)
+def test_every_command_answers_in_an_isolated_python_that_keeps_no_docstrings() -> None:
+    """As `python_embeded` of the portable build starts it, and with PYTHONOPTIMIZE=2."""
+    commands = [[name] for name in sorted(engine_commands())]
+    actions = {"stats", "verify", "pack", "trim", "export-tfrecord", "import-tfrecord"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-I", "-OO", "wan_core/launch.py", *(["cache"] if {*words} & actions else []), *words, "--help"],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for words in [[], *commands]
+    ]  # fmt: skip
+    told = [(one.communicate(timeout=60)[0], one.returncode) for one in started]
+    assert [(code, text) for text, code in told if code or "A bug" in text or not text.startswith("usage:")] == []
+    assert "python wan_core/launch.py check" in told[0][0]
+    assert all(len(text.splitlines()) > 5 for text, _ in told)
 
 
 def test_figures_of_the_readme_are_those_of_measured() -> None:

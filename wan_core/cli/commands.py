@@ -1,4 +1,4 @@
-"""The command line: `python -m wan_core COMMAND ...`, and the same through launch.py.
+"""The command line: `python wan_core/launch.py COMMAND ...`, or `python -m wan_core` where it is importable.
 
 JSON on stdout (a terminal is shown a line that counts), sentences on stderr. Exit codes: 0 done, 3 stopped with
 state, 4 does not fit, 5 bad data or settings, 1 a bug. RUN is a run directory or its run.json.
@@ -92,13 +92,13 @@ _EXAMPLES = {
 
 
 def _examples(*lines: str) -> str:
-    return "\n".join(["examples:", *(f"  python -m wan_core {line}" for line in lines)])
+    return "\n".join(["examples:", *(f"  python wan_core/launch.py {line}" for line in lines)])
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="wan_core",
-        description=(__doc__ or "").splitlines()[0],
+        description="Train LoRAs for Wan video models without a screen: `python wan_core/launch.py COMMAND ...`.",
         epilog=f"{_EXIT_CODES}\n\n{_examples(*(line for lines in _EXAMPLES.values() for line in lines[:1]))}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -46,7 +46,7 @@ def read_settings(context: Context) -> list[SourcePart]:
     if suffix == ".toml" and isinstance(named := table.get("dataset"), str):
         raise DatasetError(
             f"{path.name} are training settings of diffusion-pipe. Choose its dataset file, {named[:120]}; a graph of "
-            "all of it makes: python -m wan_core import FILE."
+            "all of it makes: python wan_core/launch.py import FILE."
         )
     raise DatasetError(
         f"{path.name} is not known. Read are: musubi-tuner TOML with [[datasets]], diffusion-pipe TOML with "

@@ -9,10 +9,10 @@ import comfy.lora
 import comfy.sd
 from comfy_api.latest import io
 
-from ..wan_core.errors import ConfigError, ExportError
+from ..wan_core.errors import ConfigError, ExportError, WanTrainerError
 from .bridge.types import CATEGORY, RunHandle, WanRun
 from .bridge.widgets import number, searched_as, text
-from .runs.facts import chosen_steps, saved_step
+from .runs.facts import asked_steps, chosen_steps, saved_step
 
 
 class ApplyWanLoRA(io.ComfyNode):
@@ -59,6 +59,16 @@ class ApplyWanLoRA(io.ComfyNode):
                 io.Model.Output(display_name="model_low_noise", tooltip="The low noise model with its LoRA."),
             ],
         )
+
+    @classmethod
+    def validate_inputs(cls, saved_step: str | None = None) -> bool | str:
+        """Refuses when the graph is queued what would be refused when the training before it is over."""
+        try:
+            if saved_step is not None:  # linked: known only when it runs
+                asked_steps(saved_step)
+        except WanTrainerError as error:
+            return str(error)
+        return True
 
     @classmethod
     def check_lazy_status(cls, run: RunHandle, model: Any = None, **others: object) -> list[str]:

@@ -9,7 +9,7 @@ from comfy.cli_args import args
 from comfy_api.latest import InputImpl, io
 
 from ..wan_core.checkpoint import checkpoint_digest
-from ..wan_core.errors import ConfigError
+from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.lora import FrozenLora
 from ..wan_core.run import SampleJob, preview_without_run, read_run, trained_variant
 from ..wan_core.sampler import SampleConfig
@@ -20,7 +20,7 @@ from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
 from .bridge.types import CATEGORY, ModelHandle, RunHandle, WanLoras, WanRun, WanTrainModel, WanValidation
 from .bridge.widgets import asked_of, combo, flag, one_of, searched_as, text
-from .runs.facts import chosen_steps, output_file
+from .runs.facts import asked_steps, chosen_steps, output_file
 from .runs.rendering import Rendering
 from .runs.scrub import scrubbed
 from .runs.without_run import folder_without_run
@@ -89,6 +89,28 @@ class ValidateVideo(io.ComfyNode):
                 io.Video.Output(display_name="grid_video", tooltip="All clips side by side in one, with labels."),
             ],
         )
+
+    @classmethod
+    def validate_inputs(
+        cls,
+        saved_steps: str | None = None,
+        strengths: str | None = None,
+        seeds: str | None = None,
+        grid_format: str | None = None,
+    ) -> bool | str:
+        """Refuses when the graph is queued what would be refused when a night of training is over."""
+        try:
+            if saved_steps is not None and not _is_none(saved_steps):  # linked: known only when it runs
+                asked_steps(saved_steps)
+            if strengths is not None:
+                _strengths(strengths)
+            if seeds is not None:
+                _seeds(seeds)
+            if grid_format is not None:
+                one_of("grid_format", grid_format, FORMATS)
+        except WanTrainerError as error:
+            return str(error)
+        return True
 
     @classmethod
     def execute(
@@ -161,11 +183,15 @@ def _digest_of(partner: ModelHandle) -> str:
 
 
 def _steps(run: RunHandle, listed: str, loras: tuple[FrozenLora, ...]) -> tuple[int, ...]:
-    if listed.strip().lower() != "none":
+    if not _is_none(listed):
         return chosen_steps(run.directory, listed)
     if not loras:
         raise ConfigError("saved_steps is none and nothing is at loras. Name a saved step, or connect a Wan LoRA File.")
     return ()
+
+
+def _is_none(listed: str) -> bool:
+    return listed.strip().lower() == "none"
 
 
 def _strengths(listed: str) -> tuple[float, ...]:

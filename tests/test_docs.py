@@ -126,15 +126,11 @@ def test_no_page_and_no_sentence_wants_a_python_that_looks_into_its_own_folder()
 @pytest.mark.lasts(2)
 def test_every_command_answers_in_an_isolated_python_that_keeps_no_docstrings() -> None:
     """As `python_embeded` of the portable build starts it, and with PYTHONOPTIMIZE=2."""
-    commands = [[name] for name in sorted(engine_commands())]
     actions = {"stats", "verify", "pack", "trim", "export-tfrecord", "import-tfrecord"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-I", "-OO", "wan_core/launch.py", *(["cache"] if {*words} & actions else []), *words, "--help"],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for words in [[], *commands]
-    ]  # fmt: skip
+    words = [[], *((["cache", name] if name in actions else [name]) for name in sorted(engine_commands()))]
+    python = [sys.executable, "-I", "-OO", "wan_core/launch.py"]
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    started = [subprocess.Popen([*python, *one, "--help"], cwd=ROOT, **pipe) for one in words]
     told = [(one.communicate(timeout=60)[0], one.returncode) for one in started]
     assert [(code, text) for text, code in told if code or "A bug" in text or not text.startswith("usage:")] == []
     assert "python wan_core/launch.py check" in told[0][0]

@@ -21,6 +21,7 @@ from .scrub import scrubbed
 
 __all__ = [
     "RunFacts",
+    "asked_steps",
     "chosen_steps",
     "output_file",
     "run_report",
@@ -106,31 +107,40 @@ def output_file(path: Path) -> dict[str, str]:
     return {"filename": path.name, "subfolder": subfolder, "type": "output"}
 
 
-def chosen_steps(directory: Path, wanted: str) -> tuple[int, ...]:
-    """The saved steps that `latest`, `best`, `all`, a number or a list of numbers names; ConfigError else.
+_WORDS = ("latest", "best", "all")
 
-    `best` is the step the run suggests, and the newest where it suggests none.
-    """
-    steps = SaveStore(directory).steps()
-    if not steps:
-        raise ConfigError(f"Run {directory.name} has no saved step yet. Train it first.")
-    word = wanted.strip().lower() or "latest"
-    if word in ("latest", "best"):
-        newest = SaveStore(directory).latest()
-        best = suggested_step(directory) if word == "best" else None
-        return (best or (newest.step if newest is not None else steps[-1]),)
-    if word == "all":
-        return tuple(steps)
+
+def asked_steps(wanted: str) -> tuple[int | str, ...]:
+    """Returns the words and numbers of a list of saved steps, `latest` for none. ConfigError for anything else."""
+    parts = wanted.lower().replace(",", " ").split() or ["latest"]
     try:
-        numbers = tuple(dict.fromkeys(int(part) for part in word.replace(",", " ").split()))
+        return tuple(dict.fromkeys(part if part in _WORDS else int(part) for part in parts))
     except ValueError as error:
         raise ConfigError(
             f'saved step "{wanted[:100]}" is not latest, best, all or numbers such as 250, 500.'
         ) from error
-    for number in numbers:
-        if number not in steps:
-            raise ConfigError(f"Run {directory.name} has no saved step {number}. It has: {', '.join(map(str, steps))}.")
-    return numbers
+
+
+def chosen_steps(directory: Path, wanted: str) -> tuple[int, ...]:
+    """The saved steps that a list of `latest`, `best`, `all` and numbers names; ConfigError for one that is not there.
+
+    `best` is the step the run suggests, and the newest where it suggests none.
+    """
+    asked, steps = asked_steps(wanted), SaveStore(directory).steps()
+    if not steps:
+        raise ConfigError(f"Run {directory.name} has no saved step yet. Train it first.")
+    found: list[int] = []
+    for step in asked:
+        if isinstance(step, int) and step not in steps:
+            raise ConfigError(f"Run {directory.name} has no saved step {step}. It has: {', '.join(map(str, steps))}.")
+        found += [step] if isinstance(step, int) else steps if step == "all" else [_named_step(directory, step, steps)]
+    return tuple(dict.fromkeys(found))
+
+
+def _named_step(directory: Path, word: str, steps: list[int]) -> int:
+    newest = SaveStore(directory).latest()
+    best = suggested_step(directory) if word == "best" else None
+    return best or (newest.step if newest is not None else steps[-1])
 
 
 def saved_step(directory: Path, step: int) -> SavedStep:

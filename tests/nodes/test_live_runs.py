@@ -110,6 +110,16 @@ def test_the_client_of_the_docs_queues_follows_and_reads_the_result(
     refused = run(training_graph("scripted", rank=8, resume="require"))
     assert refused.returncode == 1
     assert "resume is set to require" in refused.stderr
+    behind = training_graph("scripted")
+    behind["grid"] = {
+        "class_type": "ValidateVideo",
+        "inputs": {"run": [TRAIN, 0], "vae": ["vae", 0], "saved_steps": "3"},
+    }
+    failed = run(behind)
+    assert failed.returncode == 1, "the LoRA is there, what was asked for is not"
+    assert "scripted: done at step 4" in failed.stdout
+    assert "Not finished: " in failed.stderr
+    assert "has no saved step 3. It has: 2, 4." in failed.stderr
     nothing = run(training_graph("scripted", folder="/etc"))
     assert nothing.returncode == 1
     assert "HTTP Error 400" in nothing.stderr

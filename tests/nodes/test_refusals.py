@@ -8,11 +8,13 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clips import place_clips
 from comfy_server import ComfyServer, PromptRefused
 from graphs import TRAIN, Graph, is_no_choice, run_of, training_graph
+from route_server import our_module, write_run
 from world import MODEL, VAE
 
 pytestmark = pytest.mark.comfy
@@ -205,3 +207,47 @@ def test_a_pyav_that_reads_inexactly_is_refused_before_anything_runs(pack_nodes,
     assert said == (
         f'PyAV 16.1.0 does not read clips exactly; 17.1 or newer does. Run: {sys.executable} -m pip install "av>=17.1"'
     )
+
+
+@pytest.mark.parametrize(
+    ("node", "widget", "bad", "said", "good"),
+    [
+        ("ValidateVideo", "strengths", ["abc", "", "200", "nan"], "strengths", ["0.5, 1.0", "1", "-1 2"]),
+        (
+            *("ValidateVideo", "saved_steps", ["newest", "30, x", "none, 30"], "is not latest, best, all or numbers"),
+            ["", "none", "latest", "30, latest", "best latest 250", "ALL"],
+        ),
+        ("ValidateVideo", "seeds", ["1.5", "-1"], "seeds", ["", "1, 2"]),
+        ("ValidateVideo", "grid_format", ["avi"], "is not a choice", ["mp4"]),
+        ("ApplyWanLoRA", "saved_step", ["newest", "1e3"], "is not latest, best, all or numbers", ["500", "best"]),
+    ],
+)
+def test_what_is_read_after_the_training_is_refused_when_it_is_queued(
+    pack_nodes: dict[str, Any], node: str, widget: str, bad: list[str], said: str, good: list[str]
+) -> None:
+    check = pack_nodes[node].validate_inputs
+    assert [value for value in bad if said not in str(check(**{widget: value}))] == []
+    assert [value for value in [*good, None] if check(**{widget: value}) is not True] == []
+
+
+def test_saved_steps_are_named_by_words_and_numbers_together(pack_nodes: dict[str, Any], tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "output" / "wan_trainer")
+    chosen = our_module(pack_nodes, "runs.facts").chosen_steps
+    assert chosen(directory, "2, latest") == (2, 4)
+    assert chosen(directory, "latest 2 best") == (4, 2)
+    assert chosen(directory, "4, all") == (4, 2)
+    with pytest.raises(Exception, match=r"has no saved step 3\. It has: 2, 4"):
+        chosen(directory, "latest, 3")
+
+
+def test_a_strength_that_is_none_is_said_before_the_training(comfy: ComfyServer) -> None:
+    graph = training_graph("night")
+    graph["grid"] = {
+        "class_type": "ValidateVideo",
+        "inputs": {"run": [TRAIN, 0], "vae": ["vae", 0], "strengths": "abc"},
+    }
+    answer = comfy.post("/prompt", {"prompt": {**graph, TRAIN: graph[TRAIN]}, "client_id": "x"})
+    (wrong,) = answer["node_errors"]["grid"]["errors"]
+    assert 'strengths "abc" is not a list of numbers' in json.dumps(wrong).replace('\\"', '"')
+    comfy.interrupt(answer["prompt_id"])
+    comfy.wait(answer["prompt_id"], check=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from .settings import add_set_option, with_settings
 if TYPE_CHECKING:
     from ..cache import LatentCache
     from ..files import Roots
-    from ..run import DataConfig, RunConfig
+    from ..run import DataConfig, RunConfig, RunDecision
 
 __all__ = ["add_new_command"]
 
@@ -25,7 +26,11 @@ __all__ = ["add_new_command"]
 def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add it to the commands; `command` makes one of a name, a function and a sentence."""
     new = command("new", _new, "make a run of a model and of clips that are encoded, or like another run")
-    new.add_argument("run_name", metavar="NAME", help="of the run; _002 is put behind it where the name is taken")
+    new.add_argument(
+        "run_name",
+        metavar="NAME",
+        help="of the run; the same job again is the same run, another job of that name gets _002",
+    )
     new.add_argument("--model", type=Path, metavar="FILE", help="a model file or folder")
     new.add_argument("--low-noise-model", type=Path, metavar="FILE", help="of a pair: the other file")
     new.add_argument("--data", metavar="SET", help="fingerprint of an encoded set, the start of it is enough; or a run")
@@ -40,7 +45,7 @@ def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..cache import LatentCache
-    from ..run import choose_run, prepare_run, with_clip_values
+    from ..run import choose_run, with_clip_values
 
     beside = run_directory(options.like).parent if options.like else Path("output/wan_trainer")
     runs = (options.runs or beside).resolve()
@@ -49,10 +54,29 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     config = _with_model(replace(config, run_name=options.run_name), roots)
     clips = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
     config = replace(config, train=with_clip_values(config.train, clips, config.model.placement.ranks))
-    decision = choose_run(runs, config, resume="new")
-    config = prepare_run(decision, config)
+    decision = choose_run(runs, config)
+    config = _prepared(decision)
     facts = {"run": config.run_name, "directory": str(decision.directory), "job_id": config.job_id}
     return done(out, {**facts, "roots": written, "note": decision.note})
+
+
+def _prepared(decision: RunDecision) -> RunConfig:
+    """Returns the job of the run: a new one, or the one that is there, written again where steps or the like differ."""
+    from ..files import locked
+    from ..run import prepare_run, read_run
+
+    directory, job = decision.directory, decision.job
+    if decision.action == "start":
+        return prepare_run(decision, job)
+    with contextlib.suppress(ConfigError):  # an unreadable run.json is kept aside by prepare_run
+        known = read_run(directory)
+        job = replace(job, run_name=directory.name, pack_version=known.pack_version)
+        if job.preview is None:  # nothing was said of previews
+            job = replace(job, preview=known.preview, partner=known.partner, partner_digest=known.partner_digest)
+        if job == known:
+            return job
+    with locked(directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first."):
+        return prepare_run(decision, job)
 
 
 def _config(options: argparse.Namespace, runs: Path, roots: Roots) -> RunConfig:

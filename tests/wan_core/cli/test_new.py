@@ -146,6 +146,14 @@ def test_a_run_is_made_like_another_and_changed_until_it_has_saved(
     like = wan_core_command("new", "fox", "--like", str(runs / "fox"), "--set", "rank=2")
     assert json.loads(like.stdout)["run"] == "fox_002"
 
+    before = (runs / "fox" / "run.json").read_bytes()
+    again = wan_core_command("new", "fox", "--like", str(runs / "fox"))
+    assert (again.returncode, json.loads(again.stdout)["run"]) == (0, "fox"), "the same job is the same run"
+    assert (runs / "fox" / "run.json").read_bytes() == before
+    third = wan_core_command("new", "FOX", "--like", str(runs / "fox"), "--set", "rank=2", "--set", "steps=4")
+    assert (json.loads(third.stdout)["run"], read_run(runs / "fox_002").train.steps) == ("fox_002", 4)
+    assert {path.name for path in runs.iterdir() if path.is_dir()} == {"_cache", "fox", "fox_002", "tiny"}
+
     trained = wan_core_command("train", str(runs / "fox"), "--set", "rank=3")
     assert trained.returncode == ExitCode.DONE, trained.stderr
     assert json.loads(trained.stdout.splitlines()[-1])["event"] == "finished"

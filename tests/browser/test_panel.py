@@ -509,6 +509,37 @@ def test_a_tab_says_how_many_runs_are_still_read_and_fills_in(shared: Canvas) ->
     runs.leave(page)
 
 
+def test_an_empty_tab_says_what_will_stand_there_and_how_to_begin(shared: Canvas) -> None:
+    """Also after it was read again; and the button of cached clips is there where some are."""
+    page = shared.page
+    page.bring_to_front()
+    runs, room = Runs(CACHE / "clips" / "carphone.mp4"), {"version": 1, "bytes": 0, "spare": 0}
+    runs.serve(page)
+    page.route("**/wan_trainer/cache", lambda route: route.fulfill(json=room))
+    if not page.locator(".wan-runs").is_visible():
+        page.locator(TAB).first.click()
+    words = page.locator(".wan-none")
+    for _ in range(3):
+        with page.expect_response("**/wan_trainer/cache"):
+            page.get_by_role("button", name="Refresh").click()
+        words.wait_for()
+        shared.drawn()
+        assert words.is_visible()
+        shows(words, "No runs yet. Each training will stand here", "Templates → Extensions → ComfyUI-WanTrainer")
+        assert not page.get_by_role("button", name="Cached clips …").is_visible()
+    assert serious(shared, ".wan-runs") == []
+    shared.screenshot("tab-empty")
+    room["bytes"] = 1 << 30
+    page.get_by_role("button", name="Refresh").click()
+    page.get_by_role("button", name="Cached clips …").wait_for()
+    runs.add("first", whole_run(90, 90, 30), state="done")
+    page.get_by_role("button", name="Refresh").click()
+    page.locator(".wan-run-name").first.wait_for()
+    assert not words.is_visible()
+    assert page.get_by_role("button", name="Cached clips …").is_visible()
+    runs.leave(page)
+
+
 def test_a_curve_that_is_a_sketch_says_so_until_all_of_the_run_is_read(shared: Canvas) -> None:
     page = shared.page
     page.bring_to_front()

@@ -47,6 +47,8 @@ export class RunsTab {
     this.runs = [];
     /** How many more there are that the server is still reading. */
     this.unread = 0;
+    /** Whether clips may be cached: where there are runs, or the server says so. */
+    this.cachesClips = false;
     /** What the table was made of: it is arranged anew only for other runs. @type {unknown[]} */
     this.arranged = [];
     /** The run that is opened. @type {RunCard | null} */
@@ -92,6 +94,24 @@ export class RunsTab {
     this.spoken = element("div", { class: "wan-said", role: "status", "aria-live": "polite" });
     this.reading = element("div", { class: "wan-unread", role: "status", hidden: true });
     this.place = element("div", { class: "wan-opened", hidden: true });
+    this.none = element(
+      "div",
+      { class: "wan-none", hidden: true },
+      element(
+        "p",
+        {},
+        t(
+          "No runs yet. Each training will stand here, with its curve, previews, saved steps and LoRAs.",
+        ),
+      ),
+      element(
+        "p",
+        {},
+        t(
+          "To begin, open a template at Templates → Extensions → ComfyUI-WanTrainer, choose a folder of clips in it, and press Run.",
+        ),
+      ),
+    );
     this.cached = new CachedClips({
       read: () => this.routes.cached(),
       trim: () => this.routes.trimCache(),
@@ -110,11 +130,13 @@ export class RunsTab {
       this.compared.element,
       this.bar.element,
       this.spoken,
+      this.none,
       this.reading,
       this.table.element,
       this.place,
       this.cached.element,
     );
+    this.cached.element.hidden = true;
   }
 
   /** @param {HTMLElement} place */
@@ -143,6 +165,7 @@ export class RunsTab {
   async list() {
     const began = performance.now();
     const { runs, unread } = await this.routes.listWithin(PATIENCE);
+    this.cachesClips = Boolean(runs.length || unread || (await this.routes.cached()).bytes);
     this.runs = runs;
     this.unread = unread;
     this.frames.ask(this.draw);
@@ -171,7 +194,8 @@ export class RunsTab {
     this.compared.element.hidden = !this.runs.length;
     this.bar.element.hidden = !this.runs.length;
     this.table.element.hidden = !this.runs.length;
-    this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
+    this.none.hidden = !this.known || this.runs.length + this.unread > 0;
+    this.cached.element.hidden = !this.cachesClips;
     const n = this.unread;
     this.reading.hidden = !n;
     write(this.reading, counted(n, "1 more run is being read.", "{n} more runs are being read."));
@@ -246,13 +270,6 @@ export class RunsTab {
     } catch (error) {
       this.say(message(error));
     }
-  }
-
-  /** Said while the list is known to be empty, and no longer. @param {string} none */
-  sayNone(none) {
-    if (this.known && !this.runs.length && !this.spoken.textContent)
-      this.say(none); // what was done stands
-    else if (this.spoken.textContent === none) this.say("");
   }
 
   /** @param {string} text */

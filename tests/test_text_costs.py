@@ -27,6 +27,7 @@ from wan_core.dataset import DatasetConfig
 from wan_core.dataset.captions import caption_with_trigger, estimated_tokens, tag_orders
 from wan_core.errors import WanTrainerError
 from wan_core.export.secrets import announces_a_secret, without_secrets
+from wan_core.files import safe_name, with_safe_letters
 from wan_core.lora import LoraConfig
 from wan_core.lora.describe import is_lora
 from wan_core.lora.names import parse_key
@@ -74,6 +75,7 @@ MAKERS = (
     *("20000000:AA", "-----BEGIN ", "PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----", "token-", "api_key-", "?sig"),
     *("password=\\", "secret:'", "secret_", "sig=", "https://a.webhook"),
 )
+MARKS = ("\u0301\u0316", "e\u0301", "界", "ß", "ﷺ")
 NAMES = (
     *("blocks.0.", ".lora_A.", ".lora_A", ".lora_magnitude_vector", "model.", "lora_unet_", "_orig_mod.", "net."),
     *(".lora_B.a", ".lora_magnitude_vector.a", "_", "0", "_0", ".x", "a", "é", "\n", ".weight"),
@@ -131,6 +133,8 @@ COSTS = (
     Cost(read_prompts, "", (*SIGNS, "--w ", " --n", "--a--", "[trigger] ", "# \n", "a\n", '{"', "[[")),
     Cost(lambda text: read_prompts(text, text), "", ("[trigger]", "[trigger] a\n", "a ")),
     Cost(file_name_of, "", SIGNS),
+    Cost(lambda text: safe_name(text, "run_name"), "a", (*SIGNS, *MARKS)),
+    Cost(with_safe_letters, "", (*SIGNS, *MARKS)),
     Cost(read_routes, "0", (*SIGNS, "0", "0;", "0.5: 2..-2;", "e", " : ", "..")),
     Cost(read_routes, "0.5:", (*SIGNS, "1"), "..-2"),
     Cost(read_routes, "", ("[", '[{"a":', "{", "1")),

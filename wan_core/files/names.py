@@ -11,6 +11,8 @@ from ..errors import ConfigError
 __all__ = ["fitting", "name_key", "safe_name", "with_safe_letters"]
 
 _CHARACTERS, _BYTES = 100, 170
+_COMPOSED = 1000
+"""characters at most of a name that is composed: of many marks in a row that takes the square of their number"""
 _PUNCTUATION = "._ -+()"
 _DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com[\d¹²³]|lpt[\d¹²³]) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
 _UNSEEN = re.compile(
@@ -25,7 +27,7 @@ def safe_name(name: str, what: str) -> str:
     `what` names the setting in the message. Letters, marks and digits of any script, and a few of ASCII's marks; 1-100
     characters; no leading mark, no trailing dot or space, no Windows device name (rule S1).
     """
-    composed = unicodedata.normalize("NFC", name)
+    composed = unicodedata.normalize("NFC", name) if len(name) <= _COMPOSED else name
     problem = _broken_rule(composed)
     if problem:
         raise ConfigError(f"{what} {name[:120]!r} cannot be a file name. {problem}")
@@ -80,7 +82,7 @@ def with_safe_letters(name: str) -> str:
     """Returns the letters, digits, dots and dashes of `name`, and _ for all else, as a file may be called; empty for
     none.
     """
-    composed = unicodedata.normalize("NFC", name).replace("..", "__")
+    composed = unicodedata.normalize("NFC", name[:_COMPOSED]).replace("..", "__")
     kept = "".join(letter if _is_safe(letter) and letter not in " +()" else "_" for letter in composed)
     kept = kept.lstrip("._-")
     kept = kept[: fitting(kept, 80, 120)].rstrip("._")

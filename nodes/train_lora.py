@@ -13,6 +13,7 @@ from ..wan_core.run import (
     DataConfig,
     check_adapters,
     choose_run,
+    new_run_name,
     with_clip_values,
 )
 from ..wan_core.sampler import SampleConfig
@@ -124,7 +125,7 @@ class TrainLoRA(io.ComfyNode):
 
         def check() -> None:
             if run_name is not None:
-                safe_name(run_name, "run_name")
+                new_run_name(run_name)
             if (trackers := folders.user_trackers_file()).is_file():
                 ServerSettings.read(trackers)
 

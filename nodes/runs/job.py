@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...wan_core.files import safe_name
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.run import DataConfig, RunConfig, trained_variant, with_model_values, with_partner_digest
+from ...wan_core.run import DataConfig, RunConfig, new_run_name, trained_variant, with_model_values, with_partner_digest
 from ...wan_core.train import EXPERTS, TrainConfig, earlier_meanings
 from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle
@@ -37,7 +36,7 @@ class AskedJob:
     def run_name(self) -> str:
         """As the widget and a sweep say it; TrainLoRA checks it before it is queued."""
         given = self.settings or SettingsHandle((), LoraConfig())
-        return safe_name(given.run_name(self.widgets["run_name"]), "run_name")
+        return new_run_name(given.run_name(self.widgets["run_name"]))
 
     def config(self, data: DataConfig) -> RunConfig:
         """Returns the job on these clips, without previews and with the steps of its widget; reads headers and digests.

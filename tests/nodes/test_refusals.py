@@ -136,7 +136,7 @@ def test_a_link_that_leads_outside(comfy: ComfyServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", "a\\b", "CON", "nul.txt", "x" * 101, " lead", "trail.", "a\nb", "ü:"]
+    "name", ["", ".", "..", "../x", "a/b", "a\\b", "CON", "nul.txt", "x" * 96, " lead", "trail.", "a\nb", "ü:"]
 )
 def test_a_run_name_that_cannot_be_a_folder(comfy: ComfyServer, name: str) -> None:
     assert "cannot be a file name" in refusal(comfy, training_graph(name))

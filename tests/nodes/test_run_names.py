@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from comfy_server import ComfyServer, PromptRefused
 from graphs import TRAIN, folder_of, run_of, training_graph
+from route_server import our_module, write_run
 
 pytestmark = [pytest.mark.comfy, pytest.mark.lasts(5)]
 
@@ -66,3 +69,15 @@ def test_a_run_in_letters_of_another_script(comfy: ComfyServer, name: str) -> No
 def test_a_refusal_says_the_rule_before_anything_is_encoded(comfy: ComfyServer, name: str, rule: str) -> None:
     with pytest.raises(PromptRefused, match=rule):
         comfy.queue(training_graph(name))
+
+
+def test_a_folder_that_a_mac_spelled_is_listed_and_found_by_its_own_name(
+    pack_nodes: dict[str, Any], tmp_path: Path
+) -> None:
+    folders = our_module(pack_nodes, "routes.run_folders")
+    name = unicodedata.normalize("NFD", "größe 動")
+    directory = write_run(tmp_path / "runs", name)
+    assert folders.list_runs(tmp_path / "runs") == [(name, directory)]
+    assert folders.find_run(tmp_path / "runs", name) == directory
+    with pytest.raises(Exception, match="no such run"):
+        folders.find_run(tmp_path / "runs", unicodedata.normalize("NFC", name).upper())

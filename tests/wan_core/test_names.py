@@ -168,6 +168,6 @@ def test_runs_of_before_that_differ_by_case_alone_stay_two(tmp_path: Path) -> No
 
 def test_a_name_that_leaves_no_room_for_what_is_put_behind_it_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    for name, most in (("x" * 96, 95), ("動" * 54, 53)):
-        with pytest.raises(ConfigError, match=f"run_name has {len(name)} characters. Use at most {most}"):
+    for name, most in (("x" * 96, 95), ("動" * 56, 55)):
+        with pytest.raises(ConfigError, match=f"It has {len(name)} characters. Use at most {most}"):
             choose_run(tmp_path / "none", replace(run.config, run_name=name))

@@ -14,7 +14,7 @@ from .inside import (
     remove_file,
     replace_patiently,
 )
-from .names import fitting, name_key, safe_name, with_safe_letters
+from .names import name_key, safe_name, with_safe_letters
 from .reading import (
     FileError,
     confine,
@@ -56,7 +56,6 @@ __all__ = [
     "digest_file",
     "file_identity",
     "file_mark",
-    "fitting",
     "freed_by",
     "fsync_folder",
     "is_locked",

@@ -8,7 +8,7 @@ import unicodedata
 
 from ..errors import ConfigError
 
-__all__ = ["fitting", "name_key", "safe_name", "with_safe_letters"]
+__all__ = ["name_key", "safe_name", "with_safe_letters"]
 
 _CHARACTERS, _BYTES = 100, 170
 _COMPOSED = 1000
@@ -21,20 +21,21 @@ _UNSEEN = re.compile(
 """letters and marks of Unicode that show nothing (Default_Ignorable_Code_Point): two names would look the same"""
 
 
-def safe_name(name: str, what: str) -> str:
+def safe_name(name: str, what: str, room: int = 0) -> str:
     """`name`, composed (NFC), if it can be a file name on every system; else ConfigError, which says the rule.
 
-    `what` names the setting in the message. Letters, marks and digits of any script, and a few of ASCII's marks; 1-100
-    characters; no leading mark, no trailing dot or space, no Windows device name (rule S1).
+    `what` names the setting in the message; `room` is kept free for what is put behind the name. Letters, marks and
+    digits of any script, and a few of ASCII's marks; 1-100 characters; no leading mark, no trailing dot or space, no
+    Windows device name (rule S1).
     """
     composed = unicodedata.normalize("NFC", name) if len(name) <= _COMPOSED else name
-    problem = _broken_rule(composed)
+    problem = _broken_rule(composed, room)
     if problem:
         raise ConfigError(f"{what} {name[:120]!r} cannot be a file name. {problem}")
     return composed
 
 
-def _broken_rule(name: str) -> str:
+def _broken_rule(name: str, room: int = 0) -> str:
     """Returns the rule that a name breaks; empty where it breaks none."""
     strange = next((letter for letter in name if not _is_safe(letter)), "")
     if not name:
@@ -53,7 +54,7 @@ def _broken_rule(name: str) -> str:
         return "It must not have two dots beside each other."
     if _DEVICE_NAMES.match(name):
         return "Windows keeps that name for a device. Put another word before it."
-    if len(name) > (most := fitting(name, _CHARACTERS, _BYTES)):
+    if len(name) > (most := _fitting(name, _CHARACTERS - room, _BYTES - room)):
         return f"It has {len(name)} characters. Use at most {most}."
     try:
         os.fsencode(name)
@@ -67,7 +68,7 @@ def _is_safe(letter: str) -> bool:
     return known and not _UNSEEN.match(letter)
 
 
-def fitting(name: str, characters: int, most_bytes: int) -> int:
+def _fitting(name: str, characters: int, most_bytes: int) -> int:
     """Returns how many of the characters of `name`, or of more like them, a name of these limits may have."""
     per_letter = max(1.0, len(name.encode("utf-8", "surrogatepass")) / max(1, len(name)))
     return min(characters, int(most_bytes / per_letter))
@@ -85,5 +86,5 @@ def with_safe_letters(name: str) -> str:
     composed = unicodedata.normalize("NFC", name[:_COMPOSED]).replace("..", "__")
     kept = "".join(letter if _is_safe(letter) and letter not in " +()" else "_" for letter in composed)
     kept = kept.lstrip("._-")
-    kept = kept[: fitting(kept, 80, 120)].rstrip("._")
+    kept = kept[: _fitting(kept, 80, 120)].rstrip("._")
     return "" if _broken_rule(kept) else kept

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .best_step import suggested_step
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
-from .choose import RunDecision, choose_run, directories_of, prepare_run, say_ended
+from .choose import RunDecision, choose_run, directories_of, new_run_name, prepare_run, say_ended
 from .closing import used_on
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
 from .foresee import Foreseen, foresee
@@ -58,6 +58,7 @@ __all__ = [
     "foresee",
     "is_free_of_clips",
     "job_on_clips",
+    "new_run_name",
     "open_experts",
     "own_runs_of",
     "plan_here",

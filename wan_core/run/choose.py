@@ -13,25 +13,35 @@ from ..errors import ConfigError
 from ..files import (
     OpenFolder,
     atomic_write_json,
-    fitting,
     is_partial,
     name_key,
     opened_folder,
     remove_empty,
     remove_file,
     replace_patiently,
+    safe_name,
 )
 from ..train import SavedStep, SaveStore, check_split
 from ..words import plain
 from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_status, write_status
 from .length import hours_are_over
 
-__all__ = ["Change", "RunDecision", "changes", "choose_run", "directories_of", "is_free", "prepare_run", "say_ended"]
+__all__ = [
+    "Change",
+    "RunDecision",
+    "changes",
+    "choose_run",
+    "directories_of",
+    "is_free",
+    "new_run_name",
+    "prepare_run",
+    "say_ended",
+]
 
 UNREAD = "run.unread.json"
 """what is kept of a run.json that could not be read, when the run is known by what it saved"""
-_LONGEST_NAME, _LONGEST_NAME_BYTES = 95, 160
-"""leaves room for a suffix such as _002, and in published names for one such as _high_noise_000250, in 255 bytes"""
+_ROOM = 5
+"""for a suffix such as _002; what published names and their staged copies have behind that is left free by any name"""
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,7 @@ def choose_run(
         raise ConfigError(f'resume "{resume}" is unknown. Use auto, new or require.')
     if runs.exists() and not runs.is_dir():
         raise ConfigError(f"The output folder {runs.name} is a file. Move it away, so that runs can be written there.")
-    if len(config.run_name) > (longest := fitting(config.run_name, _LONGEST_NAME, _LONGEST_NAME_BYTES)):
-        raise ConfigError(f"run_name has {len(config.run_name)} characters. Use at most {longest}.")
+    new_run_name(config.run_name)
     different: list[str] = []
     free: Path | None = None
     wanted = {job.job_id: job for job in (*earlier, config)}
@@ -118,6 +127,11 @@ def choose_run(
         raise ConfigError("learning_rate is 0, so the LoRA would stay as it begins. Set learning_rate to 1e-4.")
     note = f"New run {free.name}: {different[-1]}." if different else f"New run {free.name}."
     return RunDecision(free, "start", note + _spelled_otherwise(free, config.run_name), config)
+
+
+def new_run_name(name: str) -> str:
+    """`name`, composed, if a new run can have it and a number behind it; ConfigError which says why not."""
+    return safe_name(name, "run_name", _ROOM)
 
 
 def _spelled_otherwise(directory: Path, run_name: str) -> str:

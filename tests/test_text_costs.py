@@ -174,7 +174,7 @@ COSTS_OF_NODES = (
     (scrubbed, Cost(str, "", (*SIGNS, *WORDS, *MAKERS))),
     (scrubbed, Cost(str, HOME, (*SIGNS, *WORDS, ").,;:!?]}"), "x")),
     (scrubbed, Cost(str, "", ("a",), made=same_keys)),
-    (scrubbed, Cost(str, "", ("a ", "/home/a "), made=many_titles)),
+    (scrubbed, Cost(str, "", ("a ", f"{HOME}a "), made=many_titles)),
     (asked_by_a_page, Cost(str, "", ("a\n", "--w 48 ", "a --w 48\n", "[", '{"', "# "))),
     (given_to_a_node, Cost(str, "", ("a ", "\ud83d"), made=many_titles)),
 )

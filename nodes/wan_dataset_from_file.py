@@ -9,7 +9,15 @@ from comfy_api.latest import io
 
 from ..wan_core.dataset import Dataset, DatasetConfig, allowed_file, named_roots, read_roots, scan_parts
 from ..wan_core.errors import WanTrainerError
-from ..wan_core.importers import Columns, SourceFile, list_sources, open_source, source_fingerprint
+from ..wan_core.importers import (
+    Columns,
+    SourceFile,
+    list_sources,
+    open_source,
+    source_fingerprint,
+    stated_mark,
+    stated_settings,
+)
 from ..wan_core.video import require_pyav
 from .bridge import folders
 from .bridge.folders import allowed_places, input_folder
@@ -108,7 +116,12 @@ class WanDatasetFromFile(io.ComfyNode):
         caption_extension: str = DatasetConfig.caption_extension,
         **columns: object,
     ) -> str:
-        source = SourceFile(path=_file(file, other_file), columns=_columns(columns), allowed=allowed_places())
+        source = SourceFile(
+            path=_file(file, other_file),
+            columns=_columns(columns),
+            allowed=allowed_places(),
+            should_stop=mm.processing_interrupted,
+        )
         return source_fingerprint(source, caption_extension)
 
     @classmethod
@@ -124,9 +137,14 @@ class WanDatasetFromFile(io.ComfyNode):
         """Returns (width, height, frames) of each dataset that the settings of another trainer name, the widgets' where
         they do not say it. Opens no clip. Raises WanTrainerError where the file cannot be read.
         """
-        parts = open_source(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
+        stated = stated_settings(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
         asked = {"width": width, "height": height, "num_frames": num_frames}
-        return [tuple(int({**asked, **part.settings}[side]) for side in asked) for part in parts]  # type: ignore[misc]
+        return [tuple(int({**asked, **settings}[side]) for side in asked) for settings in stated]  # type: ignore[misc]
+
+    @classmethod
+    def stated_mark(cls, file: str | None = None, other_file: str = "", **_others: object) -> str:
+        """Returns what changes when `stated_sizes` may. Raises WanTrainerError where the file cannot be read."""
+        return stated_mark(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
 
     @classmethod
     def execute(

@@ -25,6 +25,8 @@ ROOMS = (
     "run_lines",
     "pipes",
     "control",
+    "children",
+    "parsers",
     "video",
     "flow",
     "model",

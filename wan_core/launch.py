@@ -20,6 +20,10 @@ def main() -> int:
         from wan_core.video.child import serve
 
         return serve()
+    if sys.argv[1:2] == ["parse"]:
+        from wan_core.parsers.child import serve
+
+        return serve()
     from wan_core.__main__ import main as command_line
 
     return command_line(sys.argv[1:])

@@ -127,7 +127,7 @@ class Ahead:
 
     def _settings_mark(self, widgets: Any) -> str:
         try:
-            return self.nodes[FROM_FILE].fingerprint_inputs(**self._values(FROM_FILE, widgets))
+            return self.nodes[FROM_FILE].stated_mark(**self._values(FROM_FILE, widgets))  # pyright: ignore[reportAttributeAccessIssue]
         except (WanTrainerError, OSError):
             return ""
 

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from ..files import FileError, lies_under, read_json
 
 __all__ = [
     "PlaceError",
+    "Places",
     "allowed_file",
     "allowed_folder",
     "existing_place",
@@ -182,6 +184,34 @@ def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
     if not os.path.exists(path):
         raise PlaceError("does not exist")
     return path
+
+
+class Places:
+    """`existing_place` for many files of the same few folders, each of which is looked at once."""
+
+    def __init__(self, folder: Path, allowed: Sequence[Path]) -> None:
+        self._folder, self._allowed = folder, tuple(allowed)
+        self._inside: dict[str, bool] = {}
+
+    def existing(self, text: str) -> tuple[Path, bool]:
+        """Returns the path, and whether it is a folder. Raises PlaceError as `existing_place` does."""
+        path = spelled_place(text, self._folder)
+        name = path.name
+        if name not in ("", "..") and self._is_inside(path.parent):
+            try:
+                mode = os.lstat(path).st_mode
+            except OSError as error:
+                raise PlaceError("does not exist") from error
+            if not stat.S_ISLNK(mode):
+                return path, stat.S_ISDIR(mode)
+        existing_place(text, self._folder, self._allowed)
+        return path, path.is_dir()
+
+    def _is_inside(self, folder: Path) -> bool:
+        key = str(folder)
+        if key not in self._inside:
+            self._inside[key] = lies_under(folder, self._allowed)
+        return self._inside[key]
 
 
 def leads_outside(path: Path, allowed: Sequence[Path]) -> bool:

@@ -54,8 +54,11 @@ class NotUtf8Error(ValueError):
     """The clause "is not saved as UTF-8 (byte 0xdf at offset 4)"."""
 
 
-def decoded(data: bytes) -> str:
-    """`data` as text, without a byte order mark; NotUtf8Error for anything that is not UTF-8, or holds a zero byte."""
+def decoded(data: bytes, start: int = 0) -> str:
+    """`data` as text, without a byte order mark; NotUtf8Error for anything that is not UTF-8, or holds a zero byte.
+
+    `start` is where it begins in its file.
+    """
     zero = data.find(b"\0")
     bad = [zero] if zero >= 0 else []
     text = ""
@@ -65,7 +68,8 @@ def decoded(data: bytes) -> str:
         bad.append(error.start)
     if bad:
         guess = "; it looks like UTF-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
-        raise NotUtf8Error(f"is not saved as UTF-8 (byte 0x{data[min(bad)]:02x} at offset {min(bad)}{guess})")
+        byte, place = data[min(bad)], start + min(bad)
+        raise NotUtf8Error(f"is not saved as UTF-8 (byte 0x{byte:02x} at offset {place}{guess})")
     return text
 
 

@@ -9,7 +9,7 @@ from .graph_images import Pixels, match_captions, scan_pixels
 from .graph_tensors import PromptKeys, TensorClip, checked_text, store_clips, store_text
 from .maxdiffusion.convert import export_records, import_records
 from .source import Columns, SourceFile
-from .source_file import is_source, list_sources, open_source, source_fingerprint
+from .source_file import is_source, list_sources, open_source, source_fingerprint, stated_mark, stated_settings
 from .trainers.ai_toolkit import processes_of
 from .trainers.detect import is_backend_list, parse_document, read_settings_text
 from .trainers.ledger import Ledger
@@ -34,6 +34,8 @@ __all__ = [
     "read_settings_text",
     "scan_pixels",
     "source_fingerprint",
+    "stated_mark",
+    "stated_settings",
     "store_clips",
     "store_text",
 ]

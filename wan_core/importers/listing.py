@@ -5,23 +5,24 @@ No row is dropped in silence: each is a file or is named by its line with the re
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ..dataset.allowed import PlaceError, existing_place
+from ..dataset.allowed import PlaceError, Places
 from ..dataset.captions import MAX_CAPTION_BYTES, one_line
 from ..dataset.files import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, SourcePart
 from ..errors import DatasetError
 from ..video import shown
+from .cells import bytes_of, cells_of
 from .extracted import ExtractedFiles, suffix_of_bytes
-from .rows import Row, column_names, rows_of
-from .source import ROLES, Columns, SourceFile, columns_of
+from .source import SourceFile
 
-__all__ = ["holds_media", "read_listing", "read_rows"]
+__all__ = ["read_listing", "read_rows"]
 
+_MOST_CAPTIONS = 1000
+"""of one file, which take turns"""
 _MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
 
 
@@ -35,41 +36,27 @@ def read_listing(source: SourceFile) -> SourcePart:
 
 def read_rows(tables: Sequence[Path], source: SourceFile, *, folder: Path) -> SourcePart:
     """`read_listing` of several tables with the same columns; relative paths are relative to `folder`."""
-    name, there = source.path.name, column_names(tables[0])
-    roles = columns_of(there, source.columns, name)
+    name, listed = source.path.name, cells_of(tables, source)
     store = ExtractedFiles(source.unpacked, tables) if source.unpacked is not None else None
-    reader = _RowReader(roles, folder, source.allowed, store)
+    reader = _RowReader(listed.roles, folder, source.allowed, store)
     files: list[MediaFile] = []
     rejected: list[Rejected] = []
-    for place, row in _all_rows(tables):
+    for place, cells in listed.rows:
         source.stop_if_asked()
         try:
-            files.append(reader.file(place, row))
+            files.append(reader.file(place, cells))
         except PlaceError as error:
-            rejected.append(Rejected(name=reader.label(place, row), reason=str(error)))
+            rejected.append(Rejected(name=reader.label(place, cells), reason=str(error)))
     if store is not None:
         store.save()
     if not files and not rejected:
         raise DatasetError(f"{name} holds no rows. Write one a file.")
-    used = set(roles.values())
-    unused = [column for column in there if column not in used]
+    used = set(listed.roles.values())
+    unused = [column for column in listed.columns if column not in used]
     notes = [f"{name}: columns not used: {', '.join(column[:40] for column in unused[:20])}"] if unused else []
     return SourcePart(
         name=name, files=tuple(files), rejected=tuple(rejected), notes=notes, watched=(*tables, *reader.companions)
     )
-
-
-def holds_media(table: Path, columns: Columns) -> bool:
-    """True when the first row of a table carries the bytes of its media file itself."""
-    path = columns_of(column_names(table), columns, table.name)["path"]
-    rows = (row for _place, row in rows_of(table) if isinstance(row, dict))
-    return any(_bytes_of(row.get(path)) is not None for row in itertools.islice(rows, 1))
-
-
-def _all_rows(tables: Sequence[Path]) -> Iterator[Row]:
-    for table in tables:
-        for place, row in rows_of(table):
-            yield (place if len(tables) == 1 else f"{shown(table)} {place}"), row
 
 
 class _RowReader:
@@ -78,19 +65,19 @@ class _RowReader:
     def __init__(
         self, roles: Mapping[str, str], folder: Path, allowed: Sequence[Path], store: ExtractedFiles | None
     ) -> None:
-        self._roles, self._folder, self._store = roles, folder, store
-        self._allowed = tuple(allowed)
+        self._roles, self._store = roles, store
+        self._places = Places(folder, allowed)
         self.companions: list[Path] = []
         """control videos and masks"""
 
-    def label(self, place: str, row: dict[str, Any] | str) -> str:
-        path = self._path_text(row.get(self._roles["path"])) if isinstance(row, dict) else None
+    def label(self, place: str, row: list[Any] | str) -> str:
+        path = None if isinstance(row, str) else self._path_text(self._cells(row)["path"])
         return f"{place} ({shown(path)})" if path else place
 
-    def file(self, place: str, row: dict[str, Any] | str) -> MediaFile:
+    def file(self, place: str, row: list[Any] | str) -> MediaFile:
         if isinstance(row, str):
             raise PlaceError(row)
-        cells = {role: row.get(self._roles[role]) for role in ROLES if role in self._roles}
+        cells = self._cells(row)
         if cells["path"] in (None, ""):
             raise PlaceError(f'has nothing in column "{self._roles["path"]}"')
         captions = _captions(cells.get("caption"))
@@ -106,6 +93,9 @@ class _RowReader:
             mask=self._companion(place, "mask", cells.get("mask")),
         )
 
+    def _cells(self, row: list[Any]) -> dict[str, Any]:
+        return dict(zip(self._roles, row, strict=True))
+
     def _companion(self, place: str, role: str, cell: Any) -> Path | None:
         if cell in (None, ""):
             return None
@@ -114,7 +104,7 @@ class _RowReader:
         return path
 
     def _media(self, place: str, role: str, cell: Any) -> Path:
-        data = _bytes_of(cell)
+        data = bytes_of(cell)
         if data is not None:
             return self._unpacked(place, role, data)
         text = self._path_text(cell)
@@ -122,10 +112,10 @@ class _RowReader:
         if text is None:
             raise PlaceError(f'{what}has no path in column "{self._roles[role]}"')
         try:
-            path = existing_place(text, self._folder, self._allowed)
+            path, is_folder = self._places.existing(text)
         except PlaceError as error:
             raise PlaceError(what + str(error)) from error
-        if path.is_dir():
+        if is_folder:
             raise PlaceError(what + "is a folder; name a clip or a still")
         if path.suffix.lower() not in _MEDIA:
             raise PlaceError(f"{what}is no clip and no still by its suffix {path.suffix[:12]!r}")
@@ -152,18 +142,13 @@ def _chunks(data: bytes) -> Iterable[bytes]:
     return (data[start : start + (1 << 20)] for start in range(0, len(data), 1 << 20))
 
 
-def _bytes_of(cell: Any) -> bytes | None:
-    """The bytes in a cell as `datasets` writes pictures and videos: {"bytes": ..., "path": ...}, or bare bytes."""
-    if isinstance(cell, dict):
-        cell = cast("dict[str, Any]", cell).get("bytes")
-    return cell if isinstance(cell, bytes) and cell else None
-
-
 def _captions(cell: Any) -> list[str]:
     """The captions in a cell, in one line each; a list of them takes turns. Empty: look beside the media file."""
     every = cast("list[Any]", cell) if isinstance(cell, list) else [cell]
     if cell is None or cell == [] or cell == "":
         return []
+    if len(every) > _MOST_CAPTIONS:
+        raise PlaceError(f"has {len(every)} captions; write at most {_MOST_CAPTIONS}")
     if not all(isinstance(text, str) for text in every):
         raise PlaceError("has a caption that is no text")
     captions = [one_line(text) for text in cast("list[str]", every)]

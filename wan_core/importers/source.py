@@ -14,7 +14,6 @@ from ..dataset.captions import CAPTION_KEYS
 from ..errors import DatasetError, Stopped
 
 __all__ = [
-    "ROLES",
     "Columns",
     "SourceFile",
     "Stop",
@@ -32,7 +31,6 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "control": ("control", "control_path", "control_video"),
     "mask": ("mask", "mask_path"),
 }
-ROLES = tuple(_USUAL)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,16 @@ import os
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ..dataset.control_files import COMPANION_KINDS, with_companions
 from ..dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, SourcePart, fingerprint_of_folder
 from ..errors import DatasetError, WanTrainerError
 from ..files import file_identity, read_json
+from .cells import holds_media
 from .hf_dataset import is_hf_dataset, read_hf_dataset, tables_of
-from .listing import holds_media, read_listing
-from .rows import TABLE_SUFFIXES, TEXT_SUFFIXES
+from .listing import read_listing
+from .rows import JSON_HERE_BYTES, TABLE_SUFFIXES, TEXT_SUFFIXES
 from .source import SourceFile
 from .trainers.detect import SETTINGS_SUFFIXES, is_backend_list, read_settings
 from .trainers.ledger import Context
@@ -25,6 +27,8 @@ __all__ = [
     "list_sources",
     "open_source",
     "source_fingerprint",
+    "stated_mark",
+    "stated_settings",
 ]
 
 SOURCE_SUFFIXES = TEXT_SUFFIXES | TABLE_SUFFIXES | SETTINGS_SUFFIXES | {".tar"}
@@ -63,6 +67,21 @@ def open_source(source: SourceFile) -> list[SourcePart]:
     raise DatasetError(f"{path.name} is no list of files by its suffix. Read are: {known}.")
 
 
+def stated_settings(source: SourceFile) -> list[dict[str, Any]]:
+    """Returns what the file itself says of each of its datasets; nothing where it is no settings of another trainer.
+
+    A list, a tar and a dataset on disk are not opened for that: they say nothing of size or frames.
+    """
+    if not _is_settings(source.path):
+        return [{}]
+    return [dict(part.settings) for part in open_source(source)]
+
+
+def stated_mark(source: SourceFile) -> str:
+    """Changes when `stated_settings` may; a list is not opened for that either."""
+    return source_fingerprint(source) if _is_settings(source.path) else ""
+
+
 def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> str:
     """Changes when the file is edited, or any file it names is edited, added or removed. Opens no media file."""
     digest = hashlib.sha256()
@@ -78,6 +97,7 @@ def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> s
         extension = str(part.settings.get("caption_extension", caption_extension))
         add(part.watched)
         for file in part.files:
+            source.stop_if_asked()
             add([file.path])
             if file.caption is None:
                 add([file.path.with_suffix(extension)])
@@ -146,7 +166,14 @@ def _is_whole(source: SourceFile) -> bool:
     return path.suffix.lower() == ".tar" or (bool(tables) and holds_media(tables[0], source.columns))
 
 
+def _is_settings(path: Path) -> bool:
+    suffix = path.suffix.lower()
+    return suffix in SETTINGS_SUFFIXES and not path.is_dir() and not (suffix == ".json" and _is_plain_list(path))
+
+
 def _is_plain_list(path: Path) -> bool:
+    if os.stat(path).st_size > JSON_HERE_BYTES:
+        return True  # settings are shorter
     try:
         data = read_json(path)
     except WanTrainerError as error:

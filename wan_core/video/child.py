@@ -1,28 +1,18 @@
-"""The child process that alone opens media files. Serves one request after the other until stdin
-closes.
-
-Messages travel over stdin and a private copy of fd 1; fd 1 itself then points to stderr, so that
-nothing a library prints can break the protocol. A thread watches stdin: when the parent dies, this
-process ends at once, even while a decoder is stuck.
-"""
+"""The child process that alone opens media files. Serves one request after the other until stdin closes."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
-import os
-import queue
-import signal
-import sys
-import threading
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from .. import children
+from ..children import Answer, Operation
 from ..errors import DependencyError, WanTrainerError
-from ..pipes import waiter
-from .messages import Framing, receive, send
+from .messages import Framing
 from .pyav import outdated
 from .sources import STILL_SUFFIXES, refuse
 
@@ -31,58 +21,10 @@ __all__ = ["serve"]
 _MEMORY_BYTES = 4 << 30
 """Address space of this process (POSIX); enough for 8K frames, too little for a bomb."""
 
-Reply = tuple[dict[str, Any], Any]
-
 
 def serve() -> int:
     """Entry of `launch.py video`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the parent's to handle
-    replies = _private_stdout()
-    _limit_memory()
-    try:
-        operations = _operations()
-    except (ImportError, DependencyError) as error:
-        send(replies, {"error": "dependency", "message": str(error), "complete": isinstance(error, DependencyError)})
-        return 1
-    send(replies, {})
-    requests: queue.Queue[tuple[dict[str, Any], bytearray]] = queue.Queue()
-    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
-    while True:
-        header, payload = requests.get()
-        send(replies, *_answer(operations, header, payload))
-
-
-def _listen(requests: queue.Queue[tuple[dict[str, Any], bytearray]]) -> None:
-    stdin = os.fdopen(os.dup(0), "rb", buffering=0)  # nothing read ahead: what stands in the pipe is all there is
-    wait = waiter(stdin.fileno())
-    wait()
-    while (message := receive(stdin)) is not None:
-        requests.put(message)
-        wait()
-    os._exit(0)
-
-
-def _private_stdout() -> BinaryIO:
-    descriptor = os.dup(1)
-    os.dup2(2, 1)
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.setmode(descriptor, os.O_BINARY)
-    return os.fdopen(descriptor, "wb")
-
-
-def _limit_memory() -> None:
-    """A file that wants more fails with MemoryError here instead of filling the machine."""
-    if sys.platform == "linux":
-        import resource
-
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        limit = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-
-
-Operation = Callable[[dict[str, Any], bytearray], Reply]
+    return children.serve(lambda: functools.partial(_answer, _operations()), _MEMORY_BYTES)
 
 
 def _operations() -> dict[str, Operation]:
@@ -99,12 +41,12 @@ def _operations() -> dict[str, Operation]:
     from . import clips, grid_writer, stills, writer
     from .grid_picture import Place
 
-    def probe(header: dict[str, Any], payload: bytearray) -> Reply:
+    def probe(header: dict[str, Any], payload: bytearray) -> Answer:
         path = Path(header["path"])
         still = path.suffix.lower() in STILL_SUFFIXES
         return dataclasses.asdict((stills.probe_still if still else clips.probe_clip)(path)), b""
 
-    def read(header: dict[str, Any], payload: bytearray) -> Reply:
+    def read(header: dict[str, Any], payload: bytearray) -> Answer:
         path, width, height = Path(header["path"]), header["width"], header["height"]
         framing = Framing(**header["framing"])
         if path.suffix.lower() in STILL_SUFFIXES:
@@ -121,12 +63,12 @@ def _operations() -> dict[str, Operation]:
         )
         return {"times": times}, frames
 
-    def scenes(header: dict[str, Any], payload: bytearray) -> Reply:
+    def scenes(header: dict[str, Any], payload: bytearray) -> Answer:
         from .scenes import find_cuts
 
         return {"cuts_s": find_cuts(Path(header["path"]), header["threshold"])}, b""
 
-    def write(header: dict[str, Any], payload: bytearray) -> Reply:
+    def write(header: dict[str, Any], payload: bytearray) -> Answer:
         path, frames = Path(header["path"]), np.frombuffer(payload, np.uint8).reshape(header["shape"])
         if header["lossless"]:
             writer.write_lossless(path, _below(header), frames, header["fps"])
@@ -134,7 +76,7 @@ def _operations() -> dict[str, Operation]:
             writer.write_clip(path, _below(header), frames, header["fps"], header["metadata"])
         return {}, b""
 
-    def grid(header: dict[str, Any], payload: bytearray) -> Reply:
+    def grid(header: dict[str, Any], payload: bytearray) -> Answer:
         canvas = np.frombuffer(payload, np.uint8).reshape(header["shape"])
         clips = [(Path(file), Place(*place)) for file, place in header["clips"]]
         path, fps, num_frames = Path(header["path"]), header["fps"], header["num_frames"]
@@ -149,7 +91,7 @@ def _below(header: dict[str, Any]) -> Path | None:
     return Path(header["below"]) if header["below"] else None
 
 
-def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: bytearray) -> Reply:
+def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: bytearray) -> Answer:
     """The reply to one request; whatever goes wrong with one file is told, and the next request is
     served.
     """

@@ -1,31 +1,18 @@
-"""The messages between parent and child: a length, a JSON header, and raw bytes after it.
-
-Also which rectangle of a source becomes the picture, because both sides work it out. Standard library only, because
-both sides import it.
+"""Facts of media files that parent and child exchange, and which rectangle of a source becomes the picture, because both sides
+work it out. Standard library only, because both sides import it.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
 
 __all__ = [
     "CENTRED",
     "ClipInfo",
     "Framing",
     "covered_size",
-    "receive",
-    "send",
 ]
-
-
-_LENGTHS = struct.Struct(">IQ")
-_MAX_HEADER_BYTES = 16 << 20
-_MAX_PAYLOAD_BYTES = 8 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,46 +52,6 @@ class ClipInfo:
         if self.kind == "still":
             return 1
         return max(1, math.ceil(self.duration_s * fps - 1e-3))
-
-
-def send(stream: BinaryIO, header: dict[str, Any], payload: Any = b"") -> None:
-    """One message; `payload` is anything with the buffer interface."""
-    text = json.dumps(header).encode()
-    body = memoryview(payload).cast("B")
-    stream.write(_LENGTHS.pack(len(text), len(body)) + text)
-    if len(body):
-        stream.write(body)
-    stream.flush()
-
-
-def receive(stream: BinaryIO, new: Callable[[int], Any] = bytearray) -> tuple[dict[str, Any], Any] | None:
-    """The next message, or None when the other side is gone (also in the middle of a message).
-
-    `new` makes the memory of the raw bytes, by their number: anything with the buffer interface.
-    """
-    lengths = _read(stream, _LENGTHS.size)
-    if lengths is None:
-        return None
-    header_bytes, payload_bytes = _LENGTHS.unpack(lengths)
-    if header_bytes > _MAX_HEADER_BYTES or payload_bytes > _MAX_PAYLOAD_BYTES:
-        return None
-    header = _read(stream, header_bytes)
-    payload = _read(stream, payload_bytes, new)
-    if header is None or payload is None:
-        return None
-    return cast("dict[str, Any]", json.loads(header)), payload
-
-
-def _read(stream: BinaryIO, size: int, new: Callable[[int], Any] = bytearray) -> Any:
-    data = new(size)
-    view = memoryview(data)
-    done = 0
-    while done < size:
-        count = cast("Any", stream).readinto(view[done:])
-        if not count:
-            return None
-        done += count
-    return data
 
 
 @dataclass(frozen=True, kw_only=True)

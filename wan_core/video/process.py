@@ -7,15 +7,10 @@ child. No child is left after `close`, and none survives this process, because i
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
 import functools
 import os
 import queue
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,11 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..children import Child
 from ..errors import DependencyError, Stopped
 from ..files import FileError
 from ..packages import pip_line
 from .grid_picture import GridPicture
-from .messages import CENTRED, ClipInfo, Framing, receive, send
+from .messages import CENTRED, ClipInfo, Framing
 from .sources import TooSlowError, UnreadableError, refuse
 
 __all__ = ["VideoProcess"]
@@ -40,9 +36,6 @@ WRITE_S = 300.0
 GRID_S = 1800.0
 _START_S = 120.0
 _POLL_S = 0.1
-_PIPE_BYTES = 1 << 20  # what Linux gives to anybody
-
-_LAUNCH = Path(__file__).resolve().parent.parent / "launch.py"
 
 _memory = functools.partial(np.empty, dtype=np.uint8)  # a bytearray's zeros cost 0.1 s for a clip of 200 MB
 Answer = tuple[dict[str, Any], NDArray[np.uint8]]
@@ -70,7 +63,7 @@ class VideoProcess:
             "grid": GRID_S,
             **(timeouts_s or {}),
         }
-        self._child: _Child | None = None
+        self._child: Child | None = None
 
     def __enter__(self) -> VideoProcess:
         return self
@@ -197,10 +190,10 @@ class VideoProcess:
             raise (FileError if do in ("write", "grid") else kind)(answer[0]["message"])
         return answer
 
-    def _running(self) -> _Child:
+    def _running(self) -> Child:
         if self._child is None:
-            self._child = _Child()
-            ready = self._wait(self._child, _LAUNCH, _START_S)
+            self._child = Child("video", _memory)
+            ready = self._wait(self._child, Path("launch.py"), _START_S)
             if ready is not None and ready[0].get("complete"):
                 self.close()
                 raise DependencyError(ready[0]["message"])
@@ -213,7 +206,7 @@ class VideoProcess:
                 )
         return self._child
 
-    def _wait(self, child: _Child, path: Path, seconds: float) -> Answer | None:
+    def _wait(self, child: Child, path: Path, seconds: float) -> Answer | None:
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -227,83 +220,5 @@ class VideoProcess:
                     raise TooSlowError(str(refuse(path, f"took more than {seconds:g} s to read"))) from None
 
 
-class _Child:
-    """One running child. A thread talks to it, so that waiting can end at any moment; another
-    drains its stderr.
-    """
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-X", "utf8", str(_LAUNCH), "video"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            creationflags=subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0,
-        )
-        self.pid = self._process.pid
-        _widen(self._process.stdout)
-        self.answers: queue.Queue[Answer | None] = queue.Queue()
-        self._requests: queue.Queue[tuple[dict[str, Any], Any] | None] = queue.Queue()
-        self._stderr: collections.deque[bytes] = collections.deque(maxlen=20)
-        self._threads = [
-            threading.Thread(target=self._talk, daemon=True),
-            threading.Thread(target=self._drain, daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def ask(self, header: dict[str, Any], payload: Any) -> None:
-        self._requests.put((header, payload))
-
-    def end(self) -> int:
-        """Kill, wait and tidy up; returns the exit code. Nothing the child writes is unsafe to
-        interrupt.
-        """
-        self._requests.put(None)
-        with contextlib.suppress(OSError):
-            if self._process.poll() is None:
-                self._process.kill()
-        code = self._process.wait()
-        for thread in self._threads:
-            thread.join()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
-        return code
-
-    def last_words(self) -> str:
-        """The last line of stderr, as a clause for a message."""
-        text = b"".join(self._stderr).decode("utf-8", "replace").strip()
-        return f": {text.splitlines()[-1][:200]}" if text else ""
-
-    def _talk(self) -> None:
-        stdin: Any = self._process.stdin
-        stdout: Any = self._process.stdout
-        try:
-            self.answers.put(receive(stdout, _memory))
-            while (request := self._requests.get()) is not None:
-                send(stdin, *request)
-                self.answers.put(receive(stdout, _memory))
-        except (OSError, ValueError):
-            self.answers.put(None)
-
-    def _drain(self) -> None:
-        stderr: Any = self._process.stderr
-        with contextlib.suppress(OSError, ValueError):
-            for line in stderr:
-                self._stderr.append(line)
-
-
 def _absolute(folder: Path | None) -> str:
     return "" if folder is None else os.path.abspath(folder)
-
-
-def _widen(pipe: Any) -> None:
-    """Lets a pipe hold more at once, where the system can: the frames of a clip take thousands of turns otherwise."""
-    if sys.platform == "linux":
-        import fcntl
-
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

@@ -198,8 +198,14 @@ def test_a_table_without_pyarrow_says_what_to_install(folder, monkeypatch):
     import sys
 
     from wan_core.errors import DependencyError
+    from wan_core.parsers.child import Parser
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (folder / "list.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DependencyError, match='-m pip install "pyarrow"'):
+    answer, _ = Parser().answer(
+        {"do": "open", "path": str(folder / "list.parquet"), "name": "list.parquet"}, bytearray()
+    )
+    assert answer["error"] == "dependency"
+    monkeypatch.setattr("wan_core.children.Child.ask", lambda self, *_: self.answers.put((answer, b"")))
+    with pytest.raises(DependencyError, match=r'list\.parquet needs .* -m pip install "pyarrow"'):
         read(folder / "list.parquet")

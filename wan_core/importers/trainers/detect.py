@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import sys
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from ...dataset.captions import read_utf8
 from ...dataset.files import SourcePart
-from ...errors import DatasetError, DependencyError
-from ...packages import pip_line
+from ...errors import DatasetError
+from ...parsers import parsed
 from .ai_toolkit import processes_of, read_ai_toolkit
 from .diffusion_pipe import read_diffusion_pipe
 from .ledger import Context
@@ -60,9 +57,12 @@ def read_settings_text(path: Path) -> str:
 
 
 def parse_document(name: str, text: str) -> Any:
-    """Returns what a TOML, JSON or YAML text holds, by the suffix of its name; DatasetError for one that is none."""
+    """Returns what a TOML, JSON or YAML text holds, by the suffix of its name.
+
+    DatasetError for one that is none, or that holds more than settings do.
+    """
     suffix = PurePosixPath(name).suffix.lower()
-    return _toml(name, text) if suffix == ".toml" else _json(name, text) if suffix == ".json" else _yaml(name, text)
+    return parsed(suffix[1:] if suffix in (".toml", ".json") else "yaml", name, text)
 
 
 def is_backend_list(data: Any) -> bool:
@@ -74,46 +74,3 @@ def is_backend_list(data: Any) -> bool:
 
 def _is_tables(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in cast("list[Any]", value))
-
-
-def _json(name: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{name} is not valid JSON ({error}). Mend it there, or save it again.") from error
-
-
-def _toml(name: str, text: str) -> Any:
-    try:
-        tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    except ImportError as error:
-        raise DependencyError(f"{name} needs tomli on Python 3.10. Run: {pip_line('tomli')}") from error
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
-        raise DatasetError(f"{name} is not valid TOML ({error}). Mend it there, or save it again.") from error
-
-
-def _yaml(name: str, text: str) -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise DependencyError(f"{name} needs the package PyYAML. Run: {pip_line('pyyaml')}") from error
-    # References let a few lines stand for gigabytes; settings have no use for them.
-    if any(isinstance(token, yaml.AliasToken) for token in _tokens(yaml, text, name)):
-        raise DatasetError(f"{name} holds YAML references (*name). Write the values out.")
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise DatasetError(
-            f"{name} is not valid YAML ({str(error)[:200]}). Mend it there, or save it again."
-        ) from error
-
-
-def _tokens(yaml: Any, text: str, name: str) -> list[Any]:
-    try:
-        return list(yaml.scan(text, Loader=yaml.SafeLoader))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise DatasetError(
-            f"{name} is not valid YAML ({str(error)[:200]}). Mend it there, or save it again."
-        ) from error

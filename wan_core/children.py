@@ -1,0 +1,208 @@
+"""Child processes that open what strangers made: the messages between parent and child, and both ends of the pipes.
+
+A message is a length, a JSON header, and raw bytes after it; every request has one answer. Standard library only, as
+both sides import it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import json
+import os
+import queue
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from .errors import DependencyError
+from .pipes import waiter
+
+__all__ = ["Answer", "Child", "Operation", "serve"]
+
+_LENGTHS = struct.Struct(">IQ")
+_MAX_HEADER_BYTES = 16 << 20
+_MAX_PAYLOAD_BYTES = 8 << 30
+_PIPE_BYTES = 1 << 20  # what Linux gives to anybody
+_LAUNCH = Path(__file__).resolve().parent / "launch.py"
+
+Answer = tuple[dict[str, Any], Any]
+"""header and raw bytes"""
+Operation = Callable[[dict[str, Any], bytearray], Answer]
+
+
+def send(stream: BinaryIO, header: dict[str, Any], payload: Any = b"") -> None:
+    """One message; `payload` is anything with the buffer interface."""
+    text = json.dumps(header).encode()
+    body = memoryview(payload).cast("B")
+    stream.write(_LENGTHS.pack(len(text), len(body)) + text)
+    if len(body):
+        stream.write(body)
+    stream.flush()
+
+
+def receive(stream: BinaryIO, new: Callable[[int], Any] = bytearray) -> tuple[dict[str, Any], Any] | None:
+    """The next message, or None when the other side is gone (also in the middle of a message).
+
+    `new` makes the memory of the raw bytes, by their number: anything with the buffer interface.
+    """
+    lengths = _read(stream, _LENGTHS.size)
+    if lengths is None:
+        return None
+    header_bytes, payload_bytes = _LENGTHS.unpack(lengths)
+    if header_bytes > _MAX_HEADER_BYTES or payload_bytes > _MAX_PAYLOAD_BYTES:
+        return None
+    header = _read(stream, header_bytes)
+    payload = _read(stream, payload_bytes, new)
+    if header is None or payload is None:
+        return None
+    return cast("dict[str, Any]", json.loads(header)), payload
+
+
+def _read(stream: BinaryIO, size: int, new: Callable[[int], Any] = bytearray) -> Any:
+    data = new(size)
+    view = memoryview(data)
+    done = 0
+    while done < size:
+        count = cast("Any", stream).readinto(view[done:])
+        if not count:
+            return None
+        done += count
+    return data
+
+
+class Child:
+    """One running child. A thread talks to it, so that waiting can end at any moment; another
+    drains its stderr.
+    """
+
+    def __init__(self, command: str, new: Callable[[int], Any] = bytearray) -> None:
+        """`command` is the word of launch.py that it is started with; `new` makes the memory of raw bytes."""
+        self._new = new
+        self._process = subprocess.Popen(
+            [sys.executable, "-X", "utf8", str(_LAUNCH), command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            creationflags=subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0,
+        )
+        self.pid = self._process.pid
+        _widen(self._process.stdout)
+        self.answers: queue.Queue[Answer | None] = queue.Queue()
+        self._requests: queue.Queue[tuple[dict[str, Any], Any] | None] = queue.Queue()
+        self._stderr: collections.deque[bytes] = collections.deque(maxlen=20)
+        self._threads = [
+            threading.Thread(target=self._talk, daemon=True),
+            threading.Thread(target=self._drain, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def ask(self, header: dict[str, Any], payload: Any) -> None:
+        self._requests.put((header, payload))
+
+    def end(self) -> int:
+        """Kill, wait and tidy up; returns the exit code. Nothing the child writes is unsafe to
+        interrupt.
+        """
+        self._requests.put(None)
+        with contextlib.suppress(OSError):
+            if self._process.poll() is None:
+                self._process.kill()
+        code = self._process.wait()
+        for thread in self._threads:
+            thread.join()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+        return code
+
+    def last_words(self) -> str:
+        """The last line of stderr, as a clause for a message."""
+        text = b"".join(self._stderr).decode("utf-8", "replace").strip()
+        return f": {text.splitlines()[-1][:200]}" if text else ""
+
+    def _talk(self) -> None:
+        stdin: Any = self._process.stdin
+        stdout: Any = self._process.stdout
+        try:
+            self.answers.put(receive(stdout, self._new))
+            while (request := self._requests.get()) is not None:
+                send(stdin, *request)
+                self.answers.put(receive(stdout, self._new))
+        except (OSError, ValueError):
+            self.answers.put(None)
+
+    def _drain(self) -> None:
+        stderr: Any = self._process.stderr
+        with contextlib.suppress(OSError, ValueError):
+            for line in stderr:
+                self._stderr.append(line)
+
+
+def _widen(pipe: Any) -> None:
+    """Lets a pipe hold more at once, where the system can: the frames of a clip take thousands of turns otherwise."""
+    if sys.platform == "linux":
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+
+def serve(prepare: Callable[[], Operation], memory_bytes: int) -> int:
+    """The child's side: answers one request after the other until stdin closes.
+
+    `prepare` imports what is needed. Messages travel over stdin and a private copy of fd 1; fd 1 itself then points to
+    stderr, so that nothing a library prints can break the protocol. A thread watches stdin: when the parent dies, this
+    process ends at once, even while a library is stuck.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the parent's to handle
+    replies = _private_stdout()
+    _limit_memory(memory_bytes)
+    try:
+        answer = prepare()
+    except (ImportError, DependencyError) as error:
+        send(replies, {"error": "dependency", "message": str(error), "complete": isinstance(error, DependencyError)})
+        return 1
+    send(replies, {})
+    requests: queue.Queue[tuple[dict[str, Any], bytearray]] = queue.Queue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    while True:
+        send(replies, *answer(*requests.get()))
+
+
+def _listen(requests: queue.Queue[tuple[dict[str, Any], bytearray]]) -> None:
+    stdin = os.fdopen(os.dup(0), "rb", buffering=0)  # nothing read ahead: what stands in the pipe is all there is
+    wait = waiter(stdin.fileno())
+    wait()
+    while (message := receive(stdin)) is not None:
+        requests.put(message)
+        wait()
+    os._exit(0)
+
+
+def _private_stdout() -> BinaryIO:
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.setmode(descriptor, os.O_BINARY)
+    return os.fdopen(descriptor, "wb")
+
+
+def _limit_memory(limit: int) -> None:
+    """A file that wants more fails with MemoryError here instead of filling the machine."""
+    if sys.platform == "linux":
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        limit = limit if hard == resource.RLIM_INFINITY else min(hard, limit)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))

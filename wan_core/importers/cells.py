@@ -1,0 +1,121 @@
+"""The cells of lists that mean something, read once as long as the files stay as they are.
+
+A plan, a fingerprint and a run ask for the same list one after the other. Whether a path in it can be used is judged
+anew each time: that hangs on the disk.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, cast
+
+from ..files import file_mark
+from ..video import shown
+from .rows import Row, opened_list
+from .source import Columns, SourceFile, columns_of
+
+__all__ = ["ListedCells", "bytes_of", "cells_of", "holds_media"]
+
+_KEPT_BYTES = 256 << 20
+"""of all lists together; the oldest go first"""
+_ROW_BYTES = 250
+"""of a row without its texts"""
+
+
+@dataclass(frozen=True)
+class ListedCells:
+    """Every row of some tables with the same columns, as the cells of its roles."""
+
+    columns: Sequence[str]
+    """of the first table, all of them"""
+    roles: Mapping[str, str]
+    """role -> column"""
+    rows: Iterable[Row]
+    """cells in the order of `roles`"""
+
+
+_Key = tuple[tuple[tuple[str, tuple[int, ...]], ...], Columns]
+_kept: OrderedDict[_Key, tuple[int, ListedCells]] = OrderedDict()
+"""(bytes, what was read) of what was read last"""
+_keeping = Lock()
+
+
+def cells_of(tables: Sequence[Path], source: SourceFile) -> ListedCells:
+    """The cells of `tables`. Raises DatasetError, also while the rows are walked; Stopped then."""
+    key = _key(tables, source.columns)
+    with _keeping:
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key][1]
+    walk = _walked(tables, source)
+    there, roles = next(walk)
+    return ListedCells(there, roles, _remembered(key, tables, ListedCells(there, roles, walk)))
+
+
+def holds_media(table: Path, columns: Columns) -> bool:
+    """True when the first row of a table carries the bytes of its media file itself."""
+    with _keeping:
+        if _key([table], columns) in _kept:
+            return False
+    with opened_list(table) as (there, rows):
+        path = columns_of(there, columns, table.name)["path"]
+        first = next((cells for _place, cells in rows([path]) if not isinstance(cells, str)), [None])
+    return bytes_of(first[0]) is not None
+
+
+def bytes_of(cell: Any) -> bytes | None:
+    """The bytes in a cell as `datasets` writes pictures and videos: {"bytes": ..., "path": ...}, or bare bytes."""
+    if isinstance(cell, dict):
+        cell = cast("dict[str, Any]", cell).get("bytes")
+    return cell if isinstance(cell, bytes) and cell else None
+
+
+def _key(tables: Sequence[Path], columns: Columns) -> _Key:
+    return tuple((str(table), tuple(file_mark(table))) for table in tables), columns
+
+
+def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
+    """Yields the columns of the first table and the roles, then each row."""
+    roles: dict[str, str] = {}
+    for table in tables:
+        with opened_list(table, source.should_stop) as (columns, rows):
+            if not roles:
+                roles = columns_of(columns, source.columns, source.path.name)
+                yield tuple(columns), roles
+            here = [column for column in roles.values() if column in columns]
+            for place, cells in rows(here):
+                source.stop_if_asked()
+                known = cells if isinstance(cells, str) else dict(zip(here, cells, strict=True))
+                row = known if isinstance(known, str) else [known.get(column) for column in roles.values()]
+                yield place if len(tables) == 1 else f"{shown(table)} {place}", row
+
+
+def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterator[Row]:
+    """Yields the rows, and keeps them at the end where they are few enough and no file changed meanwhile."""
+    seen: list[Row] = []
+    size = 0
+    for row in read.rows:
+        yield row
+        size += _bytes_kept(row[1])
+        if size <= _KEPT_BYTES:
+            seen.append(row)
+        else:
+            seen.clear()
+    if size <= _KEPT_BYTES and _key(tables, key[1]) == key:
+        with _keeping:
+            _kept[key] = size, replace(read, rows=tuple(seen))
+            while sum(one for one, _ in _kept.values()) > _KEPT_BYTES:
+                _kept.popitem(last=False)
+
+
+def _bytes_kept(cells: list[Any] | str) -> int:
+    """About what a row takes; more than is ever kept where it carries a media file."""
+    if isinstance(cells, str):
+        return _ROW_BYTES + len(cells)
+    if any(bytes_of(cell) is not None for cell in cells):
+        return _KEPT_BYTES + 1
+    return _ROW_BYTES + sum(len(str(cell)) for cell in cells if cell is not None)

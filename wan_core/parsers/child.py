@@ -1,0 +1,58 @@
+"""The child's side: answers about one text or one table. Whatever a library does with it stays in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .. import children
+from ..children import Answer
+from ..errors import DatasetError, DependencyError, WanTrainerError
+from ..words import first_line
+from .documents import parsed_here
+from .tables import OpenTable
+
+__all__ = ["Parser", "serve"]
+
+_MEMORY_BYTES = 4 << 30
+
+
+def serve() -> int:
+    """Entry of `launch.py parse`."""
+    return children.serve(lambda: Parser().answer, _MEMORY_BYTES)
+
+
+class Parser:
+    """Answers requests; holds the table that is open."""
+
+    def __init__(self) -> None:
+        self._table: OpenTable | None = None
+
+    def answer(self, header: dict[str, Any], payload: bytearray) -> Answer:
+        """Returns what was asked for, or {"error", "message"}; whatever goes wrong is one sentence."""
+        name = header["name"]
+        try:
+            return self._answer(header, payload)
+        except WanTrainerError as error:
+            return {"error": _kind(error), "message": str(error)}, b""
+        except MemoryError:
+            said: WanTrainerError = DatasetError(
+                f"{name} needs more than {_MEMORY_BYTES >> 30} GiB of memory to be read. Split it, or write less."
+            )
+        except Exception as error:  # the boundary of the process: a library fails in as many ways as files do
+            said = DatasetError(f"{name} cannot be read ({first_line(error)[:160]}). Write it again.")
+        return {"error": _kind(said), "message": str(said)}, b""
+
+    def _answer(self, header: dict[str, Any], payload: bytearray) -> Answer:
+        if header["do"] == "open":
+            self._table = OpenTable(Path(header["path"]))
+            return {"columns": self._table.columns}, b""
+        if header["do"] == "rows":
+            assert self._table is not None, "open it first"
+            return self._table.next_rows(header["columns"])
+        text = payload.decode("utf-8", "surrogatepass")
+        return {"data": parsed_here(header["do"], header["name"], text)}, b""
+
+
+def _kind(error: WanTrainerError) -> str:
+    return "dependency" if isinstance(error, DependencyError) else "refused"

@@ -1,0 +1,102 @@
+"""Settings as texts: TOML, YAML and JSON become what JSON can hold, within what settings ever need."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ..errors import DatasetError, DependencyError
+from ..packages import pip_line
+
+__all__ = ["parsed_here"]
+
+MOST_VALUES = 50_000
+MOST_DEPTH = 40
+LONGEST_KEY = 1000
+_LARGEST = 1 << 64
+"""of whole numbers; seeds have 64 bits"""
+
+
+def parsed_here(kind: str, name: str, text: str) -> Any:
+    """Returns what a text holds, as JSON can hold it: a date is its text, and so is every key.
+
+    `kind` is "toml", "yaml" or "json". Raises DatasetError for a text that is none, or one that has more values, goes
+    deeper, or has longer keys or larger numbers than settings have; DependencyError.
+    """
+    data = _toml(name, text) if kind == "toml" else _json(name, text) if kind == "json" else _yaml(name, text)
+    return _Plain(name).value(data, 0)
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{name} is not valid JSON ({error}). Mend it there, or save it again.") from error
+
+
+def _toml(name: str, text: str) -> Any:
+    try:
+        tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError as error:
+        raise DependencyError(f"{name} needs tomli on Python 3.10. Run: {pip_line('tomli')}") from error
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
+        raise DatasetError(f"{name} is not valid TOML ({error}). Mend it there, or save it again.") from error
+
+
+def _yaml(name: str, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise DependencyError(f"{name} needs the package PyYAML. Run: {pip_line('pyyaml')}") from error
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        # References let a few lines stand for gigabytes; settings have no use for them.
+        referring = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, Loader=loader))
+        data = None if referring else yaml.load(text, Loader=loader)
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise DatasetError(f"{name} is not valid YAML ({said}). Mend it there, or save it again.") from error
+    if referring:
+        raise DatasetError(f"{name} holds YAML references (*name). Write the values out.")
+    return data
+
+
+class _Plain:
+    """Goes through one document, counting its values."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._count = name, 0
+
+    def value(self, value: Any, depth: int) -> Any:
+        self._count += 1
+        if self._count > MOST_VALUES:
+            raise self._too_much(f"holds more than {MOST_VALUES:,} values")
+        if depth > MOST_DEPTH:
+            raise self._too_much(f"goes more than {MOST_DEPTH} levels deep")
+        if isinstance(value, Mapping):
+            entries = cast("Mapping[Any, Any]", value).items()
+            return {self._key(key): self.value(inner, depth + 1) for key, inner in entries}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self.value(inner, depth + 1) for inner in cast("list[Any]", value)]
+        return self._single(value)
+
+    def _key(self, key: Any) -> str:
+        text = key if isinstance(key, str) else str(self._single(key))
+        if len(text) > LONGEST_KEY:
+            raise self._too_much(f"has a key of {len(text):,} characters")
+        return text
+
+    def _single(self, value: Any) -> Any:
+        if isinstance(value, int) and not -_LARGEST < value < _LARGEST:
+            raise self._too_much("has a whole number of more than 64 bits")
+        if value is None or isinstance(value, str | int | float):
+            return value
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)  # a date, say
+
+    def _too_much(self, what: str) -> DatasetError:
+        return DatasetError(f"{self._name} {what}, and settings do not. Choose the settings file itself.")

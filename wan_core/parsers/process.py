@@ -1,0 +1,148 @@
+"""The parent's side of the child that parses: asks, waits, hears a stop, and words what went wrong."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from ..children import Answer, Child
+from ..errors import DatasetError, DependencyError, Stopped
+from .documents import parsed_here
+
+__all__ = ["Table", "parsed"]
+
+START_S = 120.0
+TEXT_S = 10.0
+TABLE_S = 60.0
+"""for one answer, of a few rows"""
+SHORT_BYTES = 8 << 10
+"""of a text that takes some hundredths of a second whatever it holds, and no child; most settings are shorter"""
+_POLL_S = 0.1
+_AGAIN = "Write it again."
+
+Stop = Callable[[], bool]
+Row = list[Any] | str
+"""the cells of the columns asked for, or the reason why it is none"""
+
+
+def parsed(kind: str, name: str, text: str) -> Any:
+    """Returns what settings hold, as JSON can hold it; `kind` is "toml", "yaml" or "json", `name` begins a refusal.
+
+    Raises DatasetError, DependencyError.
+    """
+    if kind == "json":
+        return parsed_here(kind, name, text)  # by a parser of C
+    return json.loads(_parsed(kind, name, text))
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(kind: str, name: str, text: str) -> str:
+    """Remembered: the parts of a job are read one after the other, of the same few texts."""
+    payload = text.encode("utf-8", "surrogatepass")
+    if len(payload) <= SHORT_BYTES:
+        return json.dumps(parsed_here(kind, name, text))
+    with _Asking(name, None, "Choose the settings file itself.") as child:
+        header, _ = child.ask({"do": kind}, payload, TEXT_S)
+    return json.dumps(header["data"])
+
+
+class Table:
+    """A parquet file, an arrow file as `datasets` writes it, or a long list of JSON.
+
+    Use as a context manager; not shared between threads.
+
+    Raises DatasetError for a damaged one, or one that takes more time or memory than lists do; DependencyError without
+    pyarrow; Stopped.
+    """
+
+    def __init__(self, path: Path, should_stop: Stop | None = None) -> None:
+        self._path = path
+        self._child = _Asking(path.name, should_stop, _AGAIN)
+        self.columns: tuple[str, ...] = ()
+
+    def __enter__(self) -> Table:
+        self._child.__enter__()
+        try:
+            header, _ = self._child.ask({"do": "open", "path": os.path.abspath(self._path)}, b"", TABLE_S)
+        except BaseException:
+            self._child.__exit__()
+            raise
+        self.columns = tuple(header["columns"])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.__exit__()
+
+    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """The cells of these columns, row by row; bytes come as they are, of a few rows at a time."""
+        while True:
+            header, payload = self._child.ask({"do": "rows", "columns": list(columns)}, b"", TABLE_S)
+            for row in cast("list[Row]", header["rows"]):
+                yield row if isinstance(row, str) else [_with_bytes(cell, payload) for cell in row]
+            if header["end"]:
+                return
+
+
+def _with_bytes(cell: Any, payload: bytearray) -> Any:
+    """The child says where in the payload the bytes of a cell stand."""
+    if isinstance(cell, dict) and "bytes" in cell:
+        place = cast("dict[str, Any]", cell)["bytes"]
+        if isinstance(place, list):
+            start, end = cast("list[int]", place)
+            return {**cell, "bytes": bytes(payload[start:end])}
+    return cast("Any", cell)
+
+
+class _Asking:
+    """One child, asked about one file or text."""
+
+    def __init__(self, name: str, should_stop: Stop | None, remedy: str) -> None:
+        self._name, self._should_stop, self._remedy = name, should_stop, remedy
+        self._child: Child | None = None
+
+    def __enter__(self) -> _Asking:
+        self._child = Child("parse")
+        try:
+            ready = self._wait(self._child, START_S)
+            if ready is None:
+                raise DependencyError(
+                    f"{self._name} cannot be read: Python does not start for it{self._child.last_words()}."
+                )
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> Answer:
+        assert self._child is not None, "use it as a context manager"
+        self._child.ask({**header, "name": self._name}, payload)
+        answer = self._wait(self._child, seconds)
+        if answer is None:
+            raise DatasetError(f"{self._name} is damaged: it ends the process that reads it. {self._remedy}")
+        if error := answer[0].get("error"):
+            raise (DependencyError if error == "dependency" else DatasetError)(answer[0]["message"])
+        return answer
+
+    def _wait(self, child: Child, seconds: float) -> Answer | None:
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return child.answers.get(timeout=_POLL_S)
+            except queue.Empty:
+                if self._should_stop is not None and self._should_stop():
+                    raise Stopped(f"Stopped while reading {self._name}.") from None
+                if time.monotonic() > end:
+                    raise DatasetError(
+                        f"{self._name} takes more than {seconds:.0f} s to be read. {self._remedy}"
+                    ) from None

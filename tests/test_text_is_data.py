@@ -24,13 +24,14 @@ from safetensors.torch import save_file
 
 from wan_core.cache.pictures import picture_path, read_picture, write_picture
 from wan_core.checkpoint.header import read_header
-from wan_core.errors import ConfigError, DependencyError, WanTrainerError
-from wan_core.importers import SourceFile, parse_document, source_fingerprint
+from wan_core.errors import ConfigError, WanTrainerError
+from wan_core.importers import parse_document
 from wan_core.lora import LoraConfig
 from wan_core.lora.source import read_lora
 from wan_core.lora.start import check_start
 from wan_core.migrate import read_job
 from wan_core.model.kernels import attention_kernel
+from wan_core.parsers.child import Parser
 from wan_core.placement import PlacementConfig
 from wan_core.sampler import SampleConfig
 from wan_core.trackers.figures import About
@@ -120,8 +121,10 @@ def test_a_model_file_is_never_unpickled(tmp_path: Path, marker: Path, suffix: s
 def test_an_old_pyarrow_that_unpickles_a_schema_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(__version__="14.0.0"))  # type: ignore[arg-type]
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DependencyError, match="needs pyarrow 15 or newer; here it is 14"):
-        source_fingerprint(SourceFile(path=tmp_path / "a.parquet", allowed=[tmp_path]))
+    asked = {"do": "open", "path": str(tmp_path / "a.parquet"), "name": "a.parquet"}
+    answer, _ = Parser().answer(asked, bytearray())  # what the child answers
+    assert answer["error"] == "dependency"
+    assert "a.parquet needs pyarrow 15 or newer; here it is 14" in answer["message"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the mark is made by a shell")
@@ -217,7 +220,7 @@ NEVER = {
     *("subprocess.getoutput", "subprocess.getstatusoutput", "torch.hub.load", "torch.jit.load", "torch.package"),
     *("os.path.expandvars", "numpy.load", "np.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "input"),
 }
-YAML = "wan_core/importers/trainers/detect.py"
+YAML = "wan_core/parsers/documents.py"
 SAFE_LOADERS = ("yaml.SafeLoader", "yaml.CSafeLoader")
 PATTERNS = {
     "wan_core/patterns.py": "presets of this pack; users' expressions are for its child",

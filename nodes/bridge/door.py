@@ -6,7 +6,6 @@ that works the queue, and with it the server, until somebody restarts it.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +18,7 @@ from ...wan_core.patterns import waits_end_with
 from ...wan_core.run import disk_sentence
 from ...wan_core.words import is_text, plain
 from .interrupts import InterruptProcessingException, processing_interrupted, stops_become_interrupts
+from .threads import in_thread
 
 __all__ = ["answer_of", "guarded"]
 
@@ -41,7 +41,7 @@ async def answer_of(check: Callable[[], object]) -> bool | str:
     It runs in a thread: it may import what takes seconds, in which the server must answer.
     """
     try:
-        await asyncio.to_thread(check)
+        await in_thread(check)
     except WanTrainerError as error:
         return str(error)
     return True

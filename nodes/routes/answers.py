@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -12,11 +11,16 @@ from aiohttp import web
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.run import disk_sentence
+from ...wan_core.words import logger
+from ..bridge.threads import in_thread
 from ..runs.scrub import scrubbed
 from .guard import BODY_LIMIT, check_change, check_host, read_body
 from .refusal import Refused
 
 __all__ = ["HEADERS", "Doors", "Handler", "answering", "as_json", "as_json_text", "to_text"]
+
+_log = logger(__name__)
+_BUG = "This cannot be answered, which is a bug"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -42,14 +46,14 @@ class Doors:
             try:
                 check_host(request.headers)
             except Refused:  # the usual names need no list
-                check_host(request.headers, await asyncio.to_thread(self.known_hosts))
+                check_host(request.headers, await in_thread(self.known_hosts))
             return await handler(request)
 
         return answering(read)
 
     async def change(self, request: web.Request, limit: int = BODY_LIMIT) -> dict[str, Any]:
         """The body of a request that may change something; Refused for any other."""
-        check_change(request.headers, await asyncio.to_thread(self.known_hosts))
+        check_change(request.headers, await in_thread(self.known_hosts))
         body = bytearray()
         async for block in request.content.iter_chunked(limit):
             body += block
@@ -70,8 +74,13 @@ def answering(handler: Handler) -> Handler:
             return as_json({"error": scrubbed(str(error))}, 409)
         except ConnectionError:
             raise  # the client went away
+        except web.HTTPException:
+            raise  # an answer of aiohttp
         except OSError as error:
-            return as_json({"error": scrubbed(await asyncio.to_thread(disk_sentence, error))}, 409)
+            return as_json({"error": scrubbed(await in_thread(disk_sentence, error))}, 409)
+        except Exception as error:  # a bug of ours: the page is told so too
+            _log.exception("%s %s was not answered", request.method, request.path)
+            return as_json({"error": f"{_BUG} ({type(error).__name__}). The server's log says more."}, 500)
 
     return answer
 

@@ -6,7 +6,6 @@ train on them. What goes is encoded again when a run wants it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from aiohttp import web
 
 from ...wan_core.cache import LatentCache, room_of, trim, young_sets
 from ...wan_core.run import cache_names_in_use
+from ..bridge.threads import in_thread
 from .answers import Doors, Handler, answering, as_json
 from .refusal import Refused
 
@@ -38,12 +38,12 @@ class CacheRoutes:
         ]
 
     async def room(self, _request: web.Request) -> web.StreamResponse:
-        return as_json(await asyncio.to_thread(self._room))
+        return as_json(await in_thread(self._room))
 
     async def trim(self, request: web.Request) -> web.StreamResponse:
         if (await self.doors.change(request)).get("confirm") is not True:
             raise Refused(400, 'Deleting cached clips needs {"confirm": true}.')
-        return as_json(await asyncio.to_thread(self._trim))
+        return as_json(await in_thread(self._trim))
 
     def _room(self) -> dict[str, Any]:
         room = room_of(self.cache(), keep=self._kept())

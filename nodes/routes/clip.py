@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import BinaryIO
@@ -10,6 +9,7 @@ from typing import BinaryIO
 from aiohttp import web
 
 from ...wan_core.files import FileError, open_inside
+from ..bridge.threads import in_thread
 from .refusal import Refused
 from .samples import NO_SAMPLE, Sample
 
@@ -37,7 +37,7 @@ async def send_clip(
 ) -> web.StreamResponse:
     """Stream a sample of the run in `directory`. A player that seeks asks for parts."""
     try:
-        source = await asyncio.to_thread(open_inside, directory.joinpath(*sample.parts), directory.parent)
+        source = await in_thread(open_inside, directory.joinpath(*sample.parts), directory.parent)
     except (OSError, FileError):
         raise Refused(404, NO_SAMPLE) from None
     return await send_file(request, source, sample.media_type, headers)
@@ -70,6 +70,6 @@ async def send_file(
 async def _copy(source: BinaryIO, part: range, response: web.StreamResponse) -> None:
     source.seek(part.start)
     left = len(part)
-    while left and (block := await asyncio.to_thread(source.read, min(left, _BLOCK_BYTES))):
+    while left and (block := await in_thread(source.read, min(left, _BLOCK_BYTES))):
         left -= len(block)
         await response.write(block)

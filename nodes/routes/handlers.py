@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -17,6 +16,7 @@ from ...wan_core.files import confine, read_json
 from ...wan_core.metrics import LINES_PER_PAGE, MetricsHistory, whole
 from ...wan_core.words import logger
 from ..bridge.second_ids import PREFIX
+from ..bridge.threads import in_thread
 from ..engine.live_runs import BUTTONS, LiveRuns
 from ..engine.log_file import log_tail, without_noise
 from ..runs.publish import use_step
@@ -115,7 +115,7 @@ class RunRoutes:
     async def all_runs(self, request: web.Request) -> web.StreamResponse:
         within_s = patience_of(request.query)
         told = lambda: all_summaries(self.runs(), self.live, self.loras(), within_s)  # noqa: E731
-        found, unread = await asyncio.to_thread(told)
+        found, unread = await in_thread(told)
         return as_json({"version": 1, "runs": found, **({} if within_s is None else {"unread": unread})})
 
     async def detail(self, request: web.Request) -> web.StreamResponse:
@@ -128,8 +128,8 @@ class RunRoutes:
         pages = self._pages_of(await self._find(request))
         within_s = patience_of(request.query)
         if line == 0 and "condensed" in request.query:
-            return as_json_text(await asyncio.to_thread(_condensed_text, pages, within_s))
-        return as_json_text(await asyncio.to_thread(_page_text, pages, line))
+            return as_json_text(await in_thread(_condensed_text, pages, within_s))
+        return as_json_text(await in_thread(_page_text, pages, line))
 
     async def log(self, request: web.Request) -> web.StreamResponse:
         """The end of log.txt, without paths."""
@@ -139,16 +139,16 @@ class RunRoutes:
             lines = without_noise(log_tail(directory / "log.txt", _LOG_BYTES))
             return "\n".join(scrubbed(line) for line in lines[-_LOG_LINES:])
 
-        return as_json({"version": 1, "text": await asyncio.to_thread(read)})
+        return as_json({"version": 1, "text": await in_thread(read)})
 
     async def bytes(self, request: web.Request) -> web.StreamResponse:
         """The bytes that deleting the run frees."""
         directory = await self._find(request)
-        return as_json({"version": 1, "bytes": await asyncio.to_thread(bytes_of_run, directory)})
+        return as_json({"version": 1, "bytes": await in_thread(bytes_of_run, directory)})
 
     async def sample(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)
-        sample = await asyncio.to_thread(find_sample, directory, request.match_info["sample"])
+        sample = await in_thread(find_sample, directory, request.match_info["sample"])
         return await send_clip(request, directory, sample, HEADERS)
 
     async def workflow(self, request: web.Request) -> web.StreamResponse:
@@ -169,7 +169,7 @@ class RunRoutes:
             raise Refused(409, _NOT_LIVE)
         if button == "sample" and not live.can_preview:
             raise Refused(409, _NO_PREVIEW)
-        await asyncio.to_thread(live.press, button)
+        await in_thread(live.press, button)
         return as_json({"sent": True}, status=202)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
@@ -179,7 +179,7 @@ class RunRoutes:
             raise Refused(400, 'Deleting needs {"confirm": <the run\'s id>}.')
         if self.live.is_used(directory.name):
             raise Refused(409, "This run is in use. Stop it first.")
-        return as_json(await asyncio.to_thread(delete_run, directory))
+        return as_json(await in_thread(delete_run, directory))
 
     async def use(self, request: web.Request) -> web.StreamResponse:
         """Publishes a saved step as the run's LoRA. A run that trains would publish its next save over it."""
@@ -189,7 +189,7 @@ class RunRoutes:
             raise Refused(400, 'Choosing a step needs {"step": <a saved step of the run>}.')
         if self.live.is_used(directory.name):
             raise Refused(409, "This run is in use. Stop it first.")
-        return as_json({"lora_name": await asyncio.to_thread(use_step, directory, step)})
+        return as_json({"lora_name": await in_thread(use_step, directory, step)})
 
     async def show_folder(self, request: web.Request) -> web.StreamResponse:
         await self._doors.change(request)
@@ -203,7 +203,7 @@ class RunRoutes:
         if self.planner is None:
             raise Refused(404, "This server makes no plans.")
         try:
-            return as_json(await asyncio.to_thread(self.planner.answer, asked))
+            return as_json(await in_thread(self.planner.answer, asked))
         except WanTrainerError as error:  # half of a graph is the usual case while somebody builds one
             return as_json({**NO_PLAN, "reason": scrubbed(str(error))})
         except OSError as error:  # a file that went meanwhile, or a name that can be none
@@ -212,10 +212,10 @@ class RunRoutes:
     async def settings_file(self, request: web.Request) -> web.StreamResponse:
         """The graph of other trainers' settings. It changes nothing, and is guarded because reading them costs time."""
         asked = await self._doors.change(request, SETTINGS_LIMIT)
-        return as_json(await asyncio.to_thread(graph_of, asked))
+        return as_json(await in_thread(graph_of, asked))
 
     async def _find(self, request: web.Request) -> Path:
-        return await asyncio.to_thread(find_run, self.runs(), request.match_info["run"])
+        return await in_thread(find_run, self.runs(), request.match_info["run"])
 
     def _pages_of(self, directory: Path) -> MetricsHistory:
         path = directory / "metrics.jsonl"
@@ -231,7 +231,7 @@ class RunRoutes:
 async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
     """Returns what `read` finds in the files of a run. Raises Refused(409) when they are damaged."""
     try:
-        return await asyncio.to_thread(read)
+        return await in_thread(read)
     except WanTrainerError:
         raise  # says itself what is wrong
     except DAMAGED as error:

@@ -5,7 +5,6 @@ A scan and a clip are an id and a number that this server gave out; no path come
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from aiohttp import web
 from ...wan_core.dataset import CaptionEdits, Found, Written
 from ...wan_core.metrics import whole
 from ..bridge.scans import Scans
+from ..bridge.threads import in_thread
 from ..runs.scrub import scrubbed
 from .answers import HEADERS, Doors, Handler, answering, as_json
 from .clip import send_file
@@ -75,10 +75,10 @@ class ScanRoutes:
         """The captions that hold ?text= and how many do, or that of one ?clip=."""
         edits, text, clip = self._find(request), request.query.get("text", ""), request.query.get("clip")
         if clip is not None:
-            one = await asyncio.to_thread(edits.caption, _number(clip))
+            one = await in_thread(edits.caption, _number(clip))
             return as_json({"version": 1, "caption": _shown(one)})
         _check(text)
-        found = await asyncio.to_thread(edits.find, text, _SHOWN)
+        found = await in_thread(edits.find, text, _SHOWN)
         return as_json(
             {
                 "version": 1,
@@ -92,14 +92,14 @@ class ScanRoutes:
 
     async def clip(self, request: web.Request) -> web.StreamResponse:
         number = _number(request.match_info["clip"])
-        ending, source = await asyncio.to_thread(self._find(request).open_media, number)
+        ending, source = await in_thread(self._find(request).open_media, number)
         kind = {**_PICTURES, **_VIDEOS}.get(ending, "application/octet-stream")
         return await send_file(request, source, kind, HEADERS)
 
     def _changing(self, change: Callable[[CaptionEdits, Mapping[str, Any]], dict[str, Any]]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             asked = await self.doors.change(request, _LIMIT)
-            return as_json(await asyncio.to_thread(change, self._find(request), asked))
+            return as_json(await in_thread(change, self._find(request), asked))
 
         return handle
 

@@ -22,6 +22,7 @@ __all__ = [
 
 _INDEX = ".safetensors.index.json"
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.safetensors$")
+_INDEX_BYTES, _MOST_TENSORS = 16 << 20, 100_000
 _INSIDE = ("transformer", "transformer_2")
 """folders of a diffusers pipeline that hold a denoiser"""
 
@@ -118,9 +119,11 @@ def _read_shards(folder: Path, places: dict[str, str], index: str) -> Checkpoint
 def _weight_map(index: Path) -> dict[str, str]:
     """Tensor -> file name, as the index says; names cannot lead out of the folder."""
     try:
-        data: Any = read_json(index)
+        data: Any = read_json(index, limit_bytes=_INDEX_BYTES)
         places = cast("dict[str, str]", data["weight_map"])
-        sound = bool(places) and all(Path(name).name == name and "\\" not in name for name in places.values())
+        sound = 0 < len(places) <= _MOST_TENSORS and all(
+            Path(name).name == name and "\\" not in name for name in places.values()
+        )
     except (FileError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise _damaged_index(index) from error
     if not sound:

@@ -36,7 +36,9 @@ DTYPE_BYTES = {
 }  # fmt: skip
 _LENGTH = struct.Struct("<Q")
 """what a file begins with: how long the JSON of its header is"""
-_HEADER_LIMIT = 100_000_000
+_HEADER_LIMIT = 32 << 20
+"""bytes of JSON; the largest known have one, of which most are metadata"""
+_MOST_TENSORS = 100_000
 _MAX_DIMENSIONS = 32
 _LONGEST_NAME = 500
 """the longest known has some hundred characters"""
@@ -146,6 +148,8 @@ def parse_header(raw: bytes) -> StatedHeader:
     try:
         entries = json.loads(raw)
         metadata = {str(k): str(v) for k, v in entries.pop("__metadata__", {}).items()}
+        if len(entries) > _MOST_TENSORS:
+            raise ValueError("more tensors than any model has")
         places = {name: _place(info) for name, info in entries.items()}
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("not a header") from error

@@ -40,6 +40,7 @@ __all__ = [
     "caption_key",
     "caption_with_prefix",
     "caption_with_trigger",
+    "checked_line",
     "decoded",
     "estimated_tokens",
     "lengths_of",
@@ -138,6 +139,13 @@ def caption_in(path: Path, data: bytes) -> str:
 def one_line(text: str) -> str:
     """`text` with every run of white space as one space."""
     return " ".join(text.split())
+
+
+def checked_line(text: str, where: str) -> str:
+    """Returns `one_line` of a caption that settings hold; DatasetError, with `where`, for one longer than any."""
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_CAPTION_BYTES:
+        raise DatasetError(f"{where} is longer than 64 KiB. A caption is one paragraph.")
+    return one_line(text)
 
 
 def caption_with_prefix(caption: str, prefix: str) -> str:

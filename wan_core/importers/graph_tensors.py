@@ -26,6 +26,7 @@ __all__ = [
 
 GIVEN = "tensors"
 """stands where a set names the encoders of its entries"""
+_LARGEST_SIDE, _MOST_LATENT_FRAMES = 8192, 1001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +125,12 @@ def checked_latent(latent: Tensor, space: LatentSpace, name: str) -> Tensor:
         raise DatasetError(
             f"{name} is {shape[3]}x{shape[2]} latents; both must be even. Make clips whose sides are multiples of "
             f"{stride} pixels."
+        )
+    width, height = shape[3] * space.spatial_stride, shape[2] * space.spatial_stride
+    if max(width, height) > _LARGEST_SIDE or shape[1] > _MOST_LATENT_FRAMES:
+        raise DatasetError(
+            f"{name} is a clip of {width}x{height} pixels and {shape[1]} latent frames. Make clips of at most "
+            f"{_LARGEST_SIDE} pixels a side and {_MOST_LATENT_FRAMES} latent frames."
         )
     if not bool(torch.isfinite(latent).all()):
         raise DatasetError(f"{name} holds NaN or infinity. Encode it again, the VAE in a wider dtype.")

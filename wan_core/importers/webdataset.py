@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -34,6 +34,7 @@ _BLOCK = 512
 _MAX_NAME_BYTES = 64 << 10
 _MAX_MEMBERS = 2_000_000
 _SIZE = re.compile(r"[0-9]{1,18}")
+_PAX_LENGTH = re.compile(rb"([0-9]{1,9}) ")
 _MAX_SIZE = 1 << 60
 """bytes; no file system holds more, and a larger number cannot be sought"""
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd", b"PK": "zip"}
@@ -52,11 +53,14 @@ class TarMember:
     """why it cannot be used, if so"""
 
 
-def tar_members(path: Path) -> list[TarMember]:
+def tar_members(path: Path, stop_if_asked: Callable[[], None] = lambda: None) -> list[TarMember]:
     """Every entry but folders; DatasetError when the file is no uncompressed tar, or is damaged."""
+    members: list[TarMember] = []
     with open_regular(path) as file:
         length = os.fstat(file.fileno()).st_size
-        members = list(_entries(file, length, path.name))
+        for member in _entries(file, length, path.name):
+            stop_if_asked()
+            members.append(member)
     return members
 
 
@@ -75,7 +79,7 @@ def read_member(file: BinaryIO, member: TarMember, chunk_bytes: int = 1 << 20) -
 def _entries(file: BinaryIO, length: int, name: str) -> Iterator[TarMember]:
     long_name, pax, count = "", dict[str, str](), 0
     position = 0
-    while len(header := _header(file, position, name)) == _BLOCK:
+    while position <= length and len(header := _header(file, position, name)) == _BLOCK:
         count += 1
         if count > _MAX_MEMBERS:
             raise DatasetError(f"{name} holds more than {_MAX_MEMBERS} entries. Split it into several.")
@@ -164,15 +168,16 @@ def _small(file: BinaryIO, start: int, size: int, name: str) -> str:
 def _pax(text: str, name: str) -> dict[str, str]:
     """The records "<length> <key>=<value>\\n" of a pax header."""
     found: dict[str, str] = {}
-    rest = text.encode("utf-8")
-    while rest.strip(b"\0"):
-        length, _, _ = rest.partition(b" ")
-        if not re.fullmatch(rb"[0-9]{1,9}", length) or not len(length) + 3 <= int(length) <= len(rest):
+    data = text.encode("utf-8").rstrip(b"\0")
+    place = 0
+    while place < len(data):
+        head = _PAX_LENGTH.match(data, place)
+        end = place + int(head[1]) if head else 0
+        if head is None or not head.end() + 2 <= end <= len(data):
             raise DatasetError(f"{name} is damaged: a pax header cannot be read. Write it again.")
-        record = rest[len(length) + 1 : int(length)].rstrip(b"\n").decode("utf-8", "replace")
-        key, _, value = record.partition("=")
+        key, _, value = data[head.end() : end].rstrip(b"\n").decode("utf-8", "replace").partition("=")
         found[key] = value
-        rest = rest[int(length) :]
+        place = end
     if not _SIZE.fullmatch(found.get("size", "0")):
         raise _no_number(name)
     return found
@@ -195,7 +200,7 @@ def read_webdataset(source: SourceFile) -> SourcePart:
         raise DatasetError(
             f"{path.name} has to be unpacked, and no folder is named for that. Unpack it, and name its folder instead."
         )
-    members = tar_members(path)
+    members = tar_members(path, source.stop_if_asked)
     rejected = [Rejected(name=member.name[-120:], reason=member.refused) for member in members if member.refused]
     groups = _groups(member for member in members if not member.refused)
     store = ExtractedFiles(source.unpacked, [path])

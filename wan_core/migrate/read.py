@@ -32,6 +32,10 @@ _READS = (
 _DOCUMENTS = (".toml", ".json", ".yaml", ".yml")
 
 
+_OF_ANOTHER_KIND = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""what a text where the trainer has a table ends in, say, or a number that no float can hold"""
+
+
 class DataHalfError(ConfigError):
     """Settings of a dataset alone."""
 
@@ -75,7 +79,7 @@ def _settled(name: str, text: str, beside: Beside, clips: int) -> Job:
         return settle(_job_of(data, name, suffix), beside, clips)
     except WanTrainerError:
         raise
-    except (TypeError, ValueError, IndexError, AttributeError) as error:  # a text where the trainer has a table, say
+    except _OF_ANOTHER_KIND as error:
         raise ConfigError(f"{name} has a value of another kind: {first_line(error)}. Correct it.") from error
 
 
@@ -103,19 +107,30 @@ def _job_of(data: Any, name: str, suffix: str) -> Job:
 def _command_line(name: str, text: str) -> dict[str, Any]:
     """The options of the first command of musubi-tuner's Wan trainer in a script."""
     text = re.sub(r"[\\^`][ \t]*\r?\n", " ", text)  # lines that go on, in a shell, in cmd and in PowerShell
-    line = next((line for line in text.splitlines() if "wan_train_network" in line), "")
-    if not line:
-        raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}")
-    try:
-        words = shlex.split(line.replace("\\", "/"), comments=True)
-    except ValueError as error:
-        raise ConfigError(f"{name}: the command cannot be read ({error}). Check its quotes.") from error
-    start = next(index for index, word in enumerate(words) if "wan_train_network" in word)
+    words, start = _words_of(text, name)
     launcher = {key: said for key, said in _options(words[:start]).items() if key in _OF_LAUNCHER}
     before = {key: said[0] if isinstance(said, list) else said for key, said in launcher.items()}  # and the program
     return before | _options(words[start + 1 :])
 
 
+def _words_of(text: str, name: str) -> tuple[list[str], int]:
+    """Returns the words of the first command, and which of them is the script; a comment may name it before."""
+    for line in text.splitlines():
+        if "wan_train_network" not in line:
+            continue
+        if len(line) > _LONGEST_COMMAND:
+            raise ConfigError(f"{name}: the command has {len(line):,} characters. Use at most {_LONGEST_COMMAND:,}.")
+        try:
+            words = shlex.split(line.replace("\\", "/"), comments=True)
+        except ValueError as error:
+            raise ConfigError(f"{name}: the command cannot be read ({error}). Check its quotes.") from error
+        start = next((index for index, word in enumerate(words) if "wan_train_network" in word), None)
+        if start is not None:
+            return words, start
+    raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}")
+
+
+_LONGEST_COMMAND = 64 << 10
 _OF_LAUNCHER = ("num_processes", "mixed_precision", "num_cpu_threads_per_process")
 """options of accelerate that stand before the script"""
 
@@ -130,5 +145,8 @@ def _options(words: list[str]) -> dict[str, Any]:
             found[name] = value if sign else True if name in FLAGS else None
         elif name and name not in FLAGS:
             held = found[name]
-            found[name] = word if held is None else [*held, word] if isinstance(held, list) else [held, word]
+            if isinstance(held, list):
+                cast("list[str]", held).append(word)
+            else:
+                found[name] = word if held is None else [held, word]
     return {key: value for key, value in found.items() if value is not None}

@@ -53,17 +53,18 @@ def _yaml(name: str, text: str) -> Any:
         import yaml
     except ImportError as error:
         raise DependencyError(f"{name} needs the package PyYAML. Run: {pip_line('pyyaml')}") from error
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    quick = hasattr(yaml, "CSafeLoader")
     try:
+        tokens: Any = yaml.scan(text, Loader=yaml.CSafeLoader) if quick else yaml.scan(text, Loader=yaml.SafeLoader)
         # References let a few lines stand for gigabytes; settings have no use for them.
-        referring = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, Loader=loader))
-        data = None if referring else yaml.load(text, Loader=loader)
+        if any(isinstance(token, yaml.AliasToken) for token in tokens):
+            raise DatasetError(f"{name} holds YAML references (*name). Write the values out.")
+        return yaml.load(text, Loader=yaml.CSafeLoader) if quick else yaml.load(text, Loader=yaml.SafeLoader)
+    except DatasetError:
+        raise
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError) as error:
         said = " ".join(str(error).split())[:200]
         raise DatasetError(f"{name} is not valid YAML ({said}). Mend it there, or save it again.") from error
-    if referring:
-        raise DatasetError(f"{name} holds YAML references (*name). Write the values out.")
-    return data
 
 
 class _Plain:

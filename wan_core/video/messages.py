@@ -1,5 +1,6 @@
-"""Facts of media files that parent and child exchange, and which rectangle of a source becomes the picture, because both sides
-work it out. Standard library only, because both sides import it.
+"""Facts of media files that parent and child exchange, and the rectangle of a source that becomes the picture.
+
+Standard library only, because both sides import it.
 """
 
 from __future__ import annotations

@@ -162,10 +162,10 @@ def import_records(
                 text=_tensor(features, TEXT, place),
                 name=_word(features, _NAME) or place,
                 caption=_word(features, _CAPTION),
-                repeats=max(1, int(_number(features, _REPEATS, 1))),
-                turn=int(_number(features, _TURN, 0)),
-                turns=int(_number(features, _TURNS, 1)),
-                weight=round(_number(features, _WEIGHT, 1.0), 6),  # written as float32
+                repeats=int(_number(features, _REPEATS, 1, place, 1, 10_000)),
+                turn=int(_number(features, _TURN, 0, place, 0, 10_000)),
+                turns=int(_number(features, _TURNS, 1, place, 1, 10_000)),
+                weight=_number(features, _WEIGHT, 1.0, place, 1e-4, 1e4),
             )
 
     cache_set, encoding = store_clips(
@@ -174,7 +174,7 @@ def import_records(
         prompts=prompts or _prompts(features, cache, place),
         space=space,
         kind=condition_named("none"),
-        fps=fps or _number(features, _FPS, 0) or _FPS_OF[space.name],
+        fps=fps or _number(features, _FPS, _FPS_OF[space.name], place, 1, 120),
         should_stop=should_stop,
     )
     return ImportReport(encoding.fingerprint, cache_set, encoding, len(files), timesteps)
@@ -254,7 +254,7 @@ def _examples(files: Sequence[Path]) -> Iterator[tuple[str, Example]]:
 def _tensor(features: Example, name: str, place: str) -> Tensor:
     values = features.get(name)
     if not values or not isinstance(values[0], bytes):
-        known = ", ".join(sorted(features)) or "nothing"
+        known = ", ".join(sorted(feature[:40] for feature in features)[:20]) or "nothing"
         raise DatasetError(
             f"{_capital(place)} has no {name}; it has {known}. MaxDiffusion's Wan sets hold {LATENTS} and {TEXT}."
         )
@@ -286,12 +286,15 @@ def _prompts(features: Example, cache: LatentCache, place: str) -> PromptKeys:
 
 def _word(features: Example, name: str) -> str:
     values = features.get(name, [])
-    return values[0].decode("utf-8", "replace")[:4096] if values and isinstance(values[0], bytes) else ""
+    return values[0][:4096].decode("utf-8", "replace") if values and isinstance(values[0], bytes) else ""
 
 
-def _number(features: Example, name: str, default: float) -> float:
+def _number(features: Example, name: str, default: float, place: str, least: float, most: float) -> float:
     values = features.get(name, [])
-    return values[0] if values and isinstance(values[0], int | float) else default
+    value = round(values[0], 6) if values and isinstance(values[0], int | float) else default  # written as float32
+    if not least <= value <= most:
+        raise DatasetError(f"{_capital(place)} has {name} {value:g}. Write a number from {least:g} to {most:g}.")
+    return value
 
 
 def _capital(text: str) -> str:

@@ -6,6 +6,7 @@ here as these two use.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
@@ -106,7 +107,9 @@ _BYTES, _FLOATS, _INTS = 1, 2, 3
 _DT_FLOAT = 1
 _DTYPES = {_DT_FLOAT: torch.float32, 2: torch.float64, 14: torch.bfloat16, 19: torch.float16}
 """DataType of tensorflow/core/framework/types.proto"""
-_MOST_FILLED = 1 << 28
+_MOST_VALUES, _MOST_FEATURES, _MOST_DIMENSIONS = 1000, 1000, 8
+"""of one feature, of an Example, of a tensor; what comes behind the first values of a feature has no use here"""
+_MOST_FILLED = 1 << 24
 """values that a tensor of one repeated value may claim"""
 
 
@@ -122,6 +125,8 @@ def decode_example(data: bytes) -> Example:
                 elif number == 2 and isinstance(value, memoryview):
                     feature = value
             found[name] = _values(feature)
+            if len(found) > _MOST_FEATURES:
+                raise ValueError(f"it has more than {_MOST_FEATURES} features")
     return found
 
 
@@ -138,7 +143,9 @@ def decode_tensor(data: bytes) -> Tensor:
         if number == 1 and isinstance(value, int):
             dtype = value
         elif number == 2 and isinstance(value, memoryview):
-            shape = tuple(_size(dim) for dim in _messages(value, 2))
+            shape = tuple(_size(dim) for dim in itertools.islice(_messages(value, 2), _MOST_DIMENSIONS + 1))
+            if len(shape) > _MOST_DIMENSIONS:
+                raise ValueError(f"it has more than {_MOST_DIMENSIONS} dimensions")
         elif number == 4 and isinstance(value, memoryview):
             content = value
         elif number == 5 and isinstance(value, memoryview):
@@ -171,9 +178,9 @@ def _filled(floats: memoryview, shape: tuple[int, ...]) -> Tensor:
     return torch.cat([values, values[-1:].expand(count - len(values))]).view(shape)
 
 
-def _messages(message: memoryview, wanted: int) -> list[memoryview]:
+def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
     found = (value for number, kind, value in fields(message) if number == wanted and kind == LENGTH)
-    return [value for value in found if isinstance(value, memoryview)]
+    return (value for value in found if isinstance(value, memoryview))
 
 
 def _size(dim: memoryview) -> int:
@@ -187,21 +194,23 @@ def _size(dim: memoryview) -> int:
 def _values(feature: memoryview) -> Feature:
     for number, _kind, value in fields(feature):
         if number == _BYTES and isinstance(value, memoryview):
-            return [bytes(item) for item in _messages(value, 1)]
+            return [bytes(item) for item in itertools.islice(_messages(value, 1), _MOST_VALUES)]
         if number == _FLOATS and isinstance(value, memoryview):
-            packed = b"".join(bytes(part) for no, _, part in fields(value) if no == 1 and isinstance(part, memoryview))
-            return [float(number) for number in np.frombuffer(packed, "<f4")]
+            parts = (bytes(part[: 4 * _MOST_VALUES]) for part in itertools.islice(_packed(value), _MOST_VALUES))
+            return [float(number) for number in np.frombuffer(b"".join(parts)[: 4 * _MOST_VALUES], "<f4")]
         if number == _INTS and isinstance(value, memoryview):
-            return _ints(value)
+            return list(itertools.islice(_ints(value), _MOST_VALUES))
     return []
 
 
-def _ints(message: memoryview) -> list[int]:
-    found: list[int] = []
+def _packed(message: memoryview) -> Iterator[memoryview]:
+    return (part for number, _, part in fields(message) if number == 1 and isinstance(part, memoryview))
+
+
+def _ints(message: memoryview) -> Iterator[int]:
     for number, _kind, value in fields(message):
         if number == 1:
-            found += [signed(value)] if isinstance(value, int) else varints(value)
-    return found
+            yield from [signed(value)] if isinstance(value, int) else varints(value)
 
 
 def _feature(values: Feature) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from ...dataset.captions import one_line
+from ...dataset.captions import checked_line
 from ...dataset.files import MediaFile, Rejected, SourcePart, files_of_folder
 from ...errors import DatasetError
 from .ledger import MOST_FRAMES, Context, Ledger, area_of, only_kind, rounded_frames, with_beside
@@ -194,7 +194,7 @@ def _captions(ledger: Ledger, general_trigger: str) -> dict[str, Any]:
 
 def _with_default(files: tuple[MediaFile, ...], extension: str, ledger: Ledger) -> tuple[MediaFile, ...]:
     """`default_caption` for the files that have no caption file."""
-    default = one_line(ledger.get("default_caption", str, ""))
+    default = checked_line(ledger.get("default_caption", str, ""), f"{ledger.where}: default_caption")
     if not default:
         return files
     bare = {file.path for file in files if not os.path.lexists(file.path.with_suffix(extension))}

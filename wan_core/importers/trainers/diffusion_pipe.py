@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from ...dataset.captions import one_line
+from ...dataset.captions import checked_line
 from ...dataset.files import STILL_SUFFIXES, MediaFile, Rejected, SourcePart, folder_files
 from ...errors import DatasetError
 from ...files import read_json
@@ -224,7 +224,8 @@ def _captioned(files: tuple[MediaFile, ...], folder: Path, ledger: Ledger) -> tu
     for file in files:
         entry: Any = known.get(file.path.name, "")
         every = cast("list[Any]", entry) if isinstance(entry, list) else [entry]
-        texts = [one_line(text) for text in every if isinstance(text, str)]
+        where = f"captions.json: the caption of {file.path.name[:80]}"
+        texts = [checked_line(text, where) for text in every[:1000] if isinstance(text, str)]
         captioned.append(replace(file, caption=texts[0] if texts else "", more_captions=tuple(texts[1:])))
     ledger.take(f"captions.json: captions of {sum(bool(file.caption) for file in captioned)} of {len(files)} files")
     return tuple(captioned)

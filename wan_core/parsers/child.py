@@ -45,6 +45,8 @@ class Parser:
 
     def _answer(self, header: dict[str, Any], payload: bytearray) -> Answer:
         if header["do"] == "open":
+            if self._table is not None:
+                self._table.close()
             self._table = OpenTable(Path(header["path"]))
             return {"columns": self._table.columns}, b""
         if header["do"] == "rows":

@@ -42,17 +42,20 @@ class OpenTable:
         self._name, self._file = path.name, open_regular(path)
         self._room_bytes = 2 * os.fstat(self._file.fileno()).st_size + (1 << 30)
         kinds = {".parquet": _Parquet, ".json": _Json}
+        self._rows: Iterator[list[Any] | str] | None = None
         try:
             self._list: _Parquet | _Arrow | _Json = kinds.get(path.suffix.lower(), _Arrow)(self._file, path.name)
+            self.columns = self._list.columns
+            if len(self.columns) > MOST_COLUMNS:
+                raise DatasetError(
+                    f"{path.name} has more than {MOST_COLUMNS:,} columns. Write the paths and captions alone."
+                )
         except BaseException:
-            self._file.close()
+            self.close()
             raise
-        self.columns = self._list.columns
-        if len(self.columns) > MOST_COLUMNS:
-            raise DatasetError(
-                f"{path.name} has more than {MOST_COLUMNS:,} columns. Write the paths and captions alone."
-            )
-        self._rows: Iterator[list[Any] | str] | None = None
+
+    def close(self) -> None:
+        self._file.close()
 
     def next_rows(self, columns: list[str]) -> Answer:
         """Some more rows of `columns`: {"rows", "end"}, and the bytes that cells say the places of."""

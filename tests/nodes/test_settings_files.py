@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from route_server import RouteServer, assert_safe, loose
+from route_server import RouteServer, assert_safe, loose, our_module
 
 pytestmark = pytest.mark.comfy
 JOBS = Path(__file__).parents[1] / "fixtures" / "jobs"
@@ -94,6 +95,17 @@ HOSTILE = {
     "infinite.json": '{"model_family": "wan", "learning_rate": Infinity, "max_train_steps": NaN}',
     "wide.sh": "python wan_train_network.py " + "--a " * 60_000,
     "lines.sh": "\\ " * 100_000 + "wan_train_network.py --task t2v-1.3B",
+    "prefixes.toml": ".".join("a" * 12_000) + " = 1",
+    "brackets.yaml": "[" * 500_000,
+    "long.yaml": "- 1\n" * 150_000,
+    "digits.toml": "dit = 'x'\nlr = 0x" + "f" * 100_000,
+    "digits.json": '{"model_family": "wan", "lr": ' + "1" * 5000 + "}",
+    "endless.json": '{"model_family": "wan", "max_train_steps": 1e999999}',
+    "huge.toml": "dit = 'wan'\nmax_train_steps = 1e308\nnetwork_dim = 1e308",
+    "comment.sh": "# as wan_train_network.py wants it\necho wan_train_network",
+    "only_a_comment.sh": "# wan_train_network.py --dit x",
+    "quotes.sh": "python wan_train_network.py '" + "a" * 70_000,
+    "words.sh": "python wan_train_network.py --optimizer_args " + "a " * 25_000,
     "arguments.toml": "dit = 'x'\noptimizer_type = 'lion'\noptimizer_args = ['a=" + "(" * 2000 + "']",
 }
 
@@ -107,3 +119,23 @@ def test_hostile_settings_are_refused_in_a_sentence_and_soon(routes: RouteServer
     assert_safe(answer)
     assert len(answer.data.get("error") or answer.data.get("reason") or "") < 1000
     assert routes.get("/runs").status == 200
+
+
+def test_a_command_below_a_comment_about_it_is_found(routes: RouteServer) -> None:
+    text = "# wan_train_network.py of musubi-tuner\n" + (JOBS / "musubi_command.sh").read_text(encoding="utf-8")
+    assert routes.post("/import", {"files": {"a.sh": text}}).data["trainer"] == "musubi-tuner"
+
+
+@pytest.mark.parametrize("raised", [StopIteration, SystemExit, KeyError, RecursionError, MemoryError, ArithmeticError])
+def test_whatever_goes_wrong_is_answered(
+    routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+) -> None:
+    """A StopIteration in a thread was never answered, and a SystemExit ended the server."""
+
+    def fail(_: object) -> None:
+        raise raised("as a file made it")
+
+    monkeypatch.setattr(our_module(pack_nodes, "routes.settings_files"), "read_texts", fail)
+    answer = routes.post("/import", texts("musubi_command.sh"))
+    assert (answer.status, answer.headers["x-content-type-options"]) == (500, "nosniff")
+    assert answer.data["error"].startswith("This cannot be answered, which is a bug (")

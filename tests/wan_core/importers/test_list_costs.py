@@ -1,0 +1,301 @@
+"""What lists, tars and records of strangers cost grows with their length, and damage is a sentence of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import struct
+import tarfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.damages import damages
+from wan_core.cache import LatentCache
+from wan_core.errors import DatasetError, Stopped, WanTrainerError
+from wan_core.importers import cells as cells_module
+from wan_core.importers import open_source, source_fingerprint, stated_mark, stated_settings
+from wan_core.importers import rows as rows_module
+from wan_core.importers.maxdiffusion.convert import import_records
+from wan_core.importers.maxdiffusion.example import decode_example, decode_tensor, encode_example, field
+from wan_core.importers.maxdiffusion.records import read_records, record_bytes
+from wan_core.importers.source import SourceFile
+from wan_core.importers.webdataset import tar_members
+from wan_core.parsers import tables as tables_module
+
+FLOOR_S, GROWTH, HELD_S = 0.03, 3.0, 5.0
+"""as in tests/test_text_costs.py"""
+
+
+def growth(what: Callable[[int], Callable[[], object]], size: int) -> list[float]:
+    """Processor seconds of a call at 1, 10 and 100 times `size`; fails where they grow faster than three times that."""
+    found: list[float] = []
+    for times in (1, 10, 100):
+        call = what(size * times)
+        began = time.thread_time()
+        with contextlib.suppress(WanTrainerError):
+            call()
+        found.append(time.thread_time() - began)
+        assert found[-1] < HELD_S
+    for before, now in itertools.pairwise(found):
+        assert now <= GROWTH * 10 * max(before, FLOOR_S / (GROWTH * 10)), found
+    return found
+
+
+ROWS: dict[str, Callable[[int], str]] = {
+    "honest.jsonl": lambda n: "".join(f'{{"file": "{i}.mp4", "caption": "a walk"}}\n' for i in range(n)),
+    "keys.jsonl": lambda n: '{"file": "a.mp4", ' + ", ".join(f'"k{i}": 1' for i in range(n)) + "}\n",
+    "deep.jsonl": lambda n: "[" * n + "\n",
+    "digits.jsonl": lambda n: '{"file": "a.mp4", "repeats": ' + "1" * n + "}\n",
+    "captions.jsonl": lambda n: '{"file": "a.mp4", "caption": [' + '"a",' * n + '"b"]}\n',
+    "lines.jsonl": lambda n: "x\n" * n,
+    "honest.csv": lambda n: "file,caption\n" + "".join(f"{i}.mp4,a walk\n" for i in range(n)),
+    "wide.csv": lambda n: ",".join(["file", *map(str, range(n))]) + "\na.mp4\n",
+    "short.csv": lambda n: ",".join(["file", *map(str, range(300))]) + "\n" + "a\n" * n,
+    "quote.csv": lambda n: 'file\n"' + "a\n" * n,
+    "honest.json": lambda n: json.dumps([{"file": f"{i}.mp4"} for i in range(n)]),
+    "deep.json": lambda n: "[" * n,
+    "numbers.json": lambda n: "[" + "1," * n + "1]",
+}
+
+
+@pytest.mark.parametrize("name", list(ROWS))
+def test_a_list_costs_as_much_as_it_is_long(tmp_path: Path, name: str) -> None:
+    def made(count: int) -> Callable[[], object]:
+        (tmp_path / name).write_text(ROWS[name](count))
+        return lambda: open_source(SourceFile(path=tmp_path / name, allowed=[tmp_path]))
+
+    growth(made, 100)
+
+
+def test_a_list_is_read_once_for_plan_fingerprint_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the file as it is: an edit is seen, and so is a clip that comes or goes without one."""
+    opened: list[Path] = []
+    read = rows_module.opened_list
+
+    def counted(path: Path, *given: Any) -> Any:
+        opened.append(path)
+        return read(path, *given)
+
+    monkeypatch.setattr(cells_module, "opened_list", counted)
+    source = SourceFile(path=tmp_path / "x.jsonl", allowed=[tmp_path])
+    source.path.write_text('{"file": "a.mp4"}\n{"file": "b.mp4"}\n')
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    assert (stated_settings(source), stated_mark(source), opened) == ([{}], "", [])
+    first = source_fingerprint(source)
+    (part,) = open_source(source)
+    assert ([file.path.name for file in part.files], len(part.rejected), len(opened)) == (["a.mp4"], 1, 1)
+    (tmp_path / "b.mp4").write_bytes(b"x")
+    assert source_fingerprint(source) != first
+    assert (len(open_source(source)[0].files), len(opened)) == (2, 1)
+    source.path.write_text('{"file": "a.mp4", "caption": "new"}\n')
+    assert [file.caption for file in open_source(source)[0].files] == ["new"]
+    assert len(opened) == 2
+
+
+def test_what_is_kept_of_lists_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells_module, "_kept", type(cells_module._kept)())
+    monkeypatch.setattr(cells_module, "_KEPT_BYTES", 3000)
+    for name, rows in (("a", 5), ("b", 5), ("c", 100)):
+        (tmp_path / f"{name}.jsonl").write_text('{"file": "a.mp4"}\n' * rows)
+        open_source(SourceFile(path=tmp_path / f"{name}.jsonl", allowed=[tmp_path]))
+    kept = [Path(tables[0][0]).stem for tables, _ in cells_module._kept]
+    assert kept == ["a", "b"]
+    (tmp_path / "d.jsonl").write_text('{"file": "a.mp4"}\n' * 7)
+    open_source(SourceFile(path=tmp_path / "d.jsonl", allowed=[tmp_path]))
+    assert [Path(tables[0][0]).stem for tables, _ in cells_module._kept] == ["d"]
+
+
+def test_a_list_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "MOST_ROWS", 3)
+    monkeypatch.setattr(tables_module, "MOST_ROWS", 3)
+    monkeypatch.setattr(rows_module, "MOST_COLUMNS", 4)
+    for name, text, sentence in (
+        ("a.jsonl", '{"file": "a.mp4"}\n' * 4, "has more than 3 rows"),
+        ("a.csv", "file\n" + "a.mp4\n" * 4, "has more than 3 rows"),
+        ("b.jsonl", '{"file": 1, "a": 1, "b": 1, "c": 1, "d": 1}\n', "has more than 4 columns"),
+        ("b.csv", "file,a,b,c,d\n", "has more than 4 columns"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(DatasetError, match=rf"^{name} {sentence}"):
+            open_source(SourceFile(path=tmp_path / name, allowed=[tmp_path]))
+
+
+def test_cancel_is_heard_while_a_list_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"file": "a.mp4"}\n' * 1000)
+    asked: list[None] = []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) > 10
+
+    with pytest.raises(Stopped):
+        source_fingerprint(SourceFile(path=tmp_path / "a.jsonl", allowed=[tmp_path], should_stop=stop))
+    assert len(asked) == 11
+
+
+# ---- tars ------------------------------------------------------------------------------------------------------------
+
+
+def tar_of(*members: tuple[str, bytes], **headers: str) -> bytes:
+    data = BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, body in members:
+            info = tarfile.TarInfo(name)
+            info.size, info.pax_headers = len(body), dict(headers)
+            tar.addfile(info, BytesIO(body))
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("size", [1 << 44, (1 << 59) + 7, 1 << 60])
+@pytest.mark.parametrize("kind", [b"0", b"5", b"g", b"K", b"x", b"L"])
+def test_a_member_beyond_any_disk_ends_the_tar(tmp_path: Path, size: int, kind: bytes) -> None:
+    """The system knows no such place: it was a raw Errno 22."""
+    info = tarfile.TarInfo("a.mp4")
+    info.size, info.type = size, kind
+    (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + tar_of(("b.png", b"x")))
+    if kind in (b"x", b"L"):
+        with pytest.raises(DatasetError, match="is damaged: the name of a member takes"):
+            tar_members(tmp_path / "a.tar")
+    else:
+        found = tar_members(tmp_path / "a.tar")
+        assert [member.refused[:10] for member in found] == (["is cut off"] if kind == b"0" else [])
+
+
+def test_a_tar_costs_as_much_as_it_is_long(tmp_path: Path) -> None:
+    def small(count: int) -> Callable[[], object]:
+        (tmp_path / "a.tar").write_bytes(tar_of(*[(f"{number}.txt", b"") for number in range(count)]))
+        return lambda: tar_members(tmp_path / "a.tar")
+
+    def pax(count: int) -> Callable[[], object]:
+        (tmp_path / "a.tar").write_bytes(tar_of(("a.mp4", b""), **{f"k{number}": "v" for number in range(count)}))
+        return lambda: tar_members(tmp_path / "a.tar")
+
+    growth(small, 20)
+    growth(pax, 50)
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+def filled(shape: list[int], values: int = 1) -> bytes:
+    """A float tensor of one repeated value: some bytes, whatever its shape."""
+    sides = b"".join(field(2, field(1, side)) for side in shape)
+    return field(1, 1) + field(2, sides) + field(5, struct.pack("<f", 1.0) * values)
+
+
+def test_a_tensor_of_one_value_is_bounded_before_it_is_made() -> None:
+    assert decode_tensor(filled([16, 1, 8, 8])).shape == (16, 1, 8, 8)
+    tracemalloc.start()
+    for shape in ([16, 1, 4096, 4096], [1 << 31, 1 << 31], [1] * 9, [1 << 20, 17]):
+        with pytest.raises(ValueError, match=r"do not make shape|more than 8 dimensions"):
+            decode_tensor(filled(shape))
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_a_feature_of_many_values_costs_little() -> None:
+    data = encode_example({"x": [1.0]})
+    for value in (
+        field(2, field(1, b"\0\0\0\0" * 100_000)),
+        field(3, field(1, b"\1" * 100_000)),
+        field(1, field(1, b"") * 100_000),
+    ):
+        (found,) = decode_example(field(1, field(1, field(1, b"x") + field(2, value)))).values()
+        assert len(found) == 1000
+    assert decode_example(data) == {"x": [1.0]}
+    many = b"".join(field(1, field(1, str(number).encode()) + field(2, b"")) for number in range(1001))
+    with pytest.raises(ValueError, match="more than 1000 features"):
+        decode_example(field(1, many))
+
+
+GOOD = {"latents": [filled([16, 1, 8, 8])], "encoder_hidden_states": [filled([512, 4096])]}
+PROMPTS = {f"wan_trainer/{name}": GOOD["encoder_hidden_states"] for name in ("empty_prompt", "negative_prompt")}
+
+
+@pytest.mark.parametrize(
+    ("features", "sentence"),
+    [
+        ({"wan_trainer/repeats": [1 << 62]}, "has wan_trainer/repeats 4.61169e.18. Write a number from 1 to 10000"),
+        ({"wan_trainer/repeats": [0]}, "has wan_trainer/repeats 0"),
+        ({"wan_trainer/weight": [float("inf")]}, "has wan_trainer/weight inf"),
+        ({"wan_trainer/turns": [float("nan")]}, "has wan_trainer/turns nan"),
+        ({"wan_trainer/turn": [-1]}, "has wan_trainer/turn -1"),
+        ({"wan_trainer/fps": [1e30]}, "has wan_trainer/fps 1e.30"),
+        ({"latents": [filled([16, 1, 4, 4096])]}, "is a clip of 32768x32 pixels and 1 latent frames"),
+        ({"latents": [filled([16, 1002, 2, 2])]}, "and 1002 latent frames. Make clips of at most 8192 pixels"),
+    ],
+)
+def test_a_record_beyond_what_is_trained_is_refused(tmp_path: Path, features: dict[str, Any], sentence: str) -> None:
+    folder = tmp_path / "records"
+    folder.mkdir()
+    (folder / "a.tfrec").write_bytes(record_bytes(encode_example({**GOOD, **PROMPTS, **features})))
+    cache = LatentCache(tmp_path / "cache")
+    with pytest.raises(DatasetError, match=sentence):
+        import_records(folder, cache)
+    (folder / "a.tfrec").write_bytes(record_bytes(encode_example({**GOOD, **PROMPTS})))
+    assert import_records(folder, cache).files == 1
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+SMALL: dict[str, Callable[[], bytes]] = {
+    "x.jsonl": lambda: b'{"file": "a.mp4", "caption": "a walk", "repeats": 2}\n{"file": "b.png", "mask": "a.mp4"}\n',
+    "x.json": lambda: b'[{"file": "a.mp4", "caption": ["a", "b"]}, {"file": "b.png", "weight": 0.5}]',
+    "x.csv": lambda: 'file,caption\na.mp4,ein Stück\nb.png,"two, of them"\n'.encode(),
+    "x.tsv": lambda: b"file\tcaption\na.mp4\ta walk\n",
+    "x.tar": lambda: tar_of(
+        ("0.png", b"\x89PNG\r\n\x1a\n" * 9), ("0.json", b'{"caption": "a"}'), ("1.mp4", b"ab" * 99)
+    ),
+    "x.toml": lambda: b"[general]\nresolution = [64, 64]\n[[datasets]]\nvideo_directory = '.'\nnum_repeats = 3\n",
+    "x.yaml": lambda: b"config:\n  process:\n    - datasets:\n        - folder_path: .\n          resolution: [512]\n",
+    "x.tfrec": lambda: record_bytes(encode_example({"a": [1, 2], "b": [b"x" * 50]})) * 3,
+}
+
+
+def outcomes(folder: Path, name: str, count: int) -> Iterator[str]:
+    data = SMALL[name]()
+    for media in ("a.mp4", "b.png"):
+        (folder / media).write_bytes(b"x")
+    path = folder / name
+    whole = [decode_example(one) for one in _records(path, data)] if name == "x.tfrec" else []
+    for damaged in damages(data, count):
+        path.write_bytes(damaged)
+        source = SourceFile(path=path, allowed=[folder], unpacked=folder / "unpacked")
+        try:
+            if name == "x.tfrec":
+                found = [decode_example(one) for one in _records(path, damaged)]
+                assert found == whole[: len(found)] or len(found) > 3, "checksums keep what they cover"
+            else:
+                source_fingerprint(source)
+                assert all(part.name for part in open_source(source))
+            yield "read"
+        except WanTrainerError as error:
+            yield str(error)
+
+
+def _records(path: Path, data: bytes) -> Iterator[bytes]:
+    path.write_bytes(data)
+    return read_records(path)
+
+
+@pytest.mark.parametrize("name", list(SMALL))
+def test_damage_is_a_sentence_or_a_list(tmp_path: Path, name: str) -> None:
+    assert len(list(outcomes(tmp_path, name, 60))) == 60
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", list(SMALL))
+def test_any_damage_is_a_sentence_or_a_list(tmp_path: Path, name: str) -> None:
+    assert len(list(outcomes(tmp_path, name, 2000))) == 2000
+
+
+def test_tensors_of_records_are_as_before() -> None:
+    assert torch.equal(decode_tensor(filled([2, 3], 6)), torch.ones(2, 3))

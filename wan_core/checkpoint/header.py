@@ -39,6 +39,8 @@ _LENGTH = struct.Struct("<Q")
 _HEADER_LIMIT = 32 << 20
 """bytes of JSON; the largest known have one, of which most are metadata"""
 _MOST_TENSORS = 100_000
+_MOST_SIGNS = 1_500_000
+"""brackets and commas of the JSON: each may be a value, and the parser holds the interpreter while it makes them"""
 _MAX_DIMENSIONS = 32
 _LONGEST_NAME = 500
 """the longest known has some hundred characters"""
@@ -145,6 +147,8 @@ def framed_header(text: bytes) -> bytes:
 
 def parse_header(raw: bytes) -> StatedHeader:
     """Reads the JSON of a safetensors header; ValueError when it cannot be one. Cache entries are read with it too."""
+    if sum(map(raw.count, (b"{", b"[", b","))) > _MOST_SIGNS:
+        raise ValueError("more of everything than any model has")
     try:
         entries = json.loads(raw)
         metadata = {str(k): str(v) for k, v in entries.pop("__metadata__", {}).items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..children import Answer, Child
-from ..errors import DatasetError, DependencyError, Stopped
+from ..errors import DatasetError, DependencyError, Stopped, WanTrainerError
 from .documents import parsed_here
 
 __all__ = ["Table", "parsed"]
@@ -38,18 +38,24 @@ def parsed(kind: str, name: str, text: str) -> Any:
     """
     if kind == "json":
         return parsed_here(kind, name, text)  # by a parser of C
-    return json.loads(_parsed(kind, name, text))
+    said = _parsed(kind, name, text)
+    if isinstance(said, WanTrainerError):
+        raise type(said)(str(said))
+    return json.loads(said)
 
 
 @functools.lru_cache(maxsize=8)
-def _parsed(kind: str, name: str, text: str) -> str:
-    """Remembered: the parts of a job are read one after the other, of the same few texts."""
+def _parsed(kind: str, name: str, text: str) -> str | WanTrainerError:
+    """Remembered, refusals too: plan, fingerprint and run read the same few texts one after the other."""
     payload = text.encode("utf-8", "surrogatepass")
-    if len(payload) <= SHORT_BYTES:
-        return json.dumps(parsed_here(kind, name, text))
-    with _Asking(name, None, "Choose the settings file itself.") as child:
-        header, _ = child.ask({"do": kind}, payload, TEXT_S)
-    return json.dumps(header["data"])
+    try:
+        if len(payload) <= SHORT_BYTES:
+            return json.dumps(parsed_here(kind, name, text))
+        with _Asking(name, None, "Choose the settings file itself.") as child:
+            header, _ = child.ask({"do": kind}, payload, TEXT_S)
+        return json.dumps(header["data"])
+    except DatasetError as error:
+        return error
 
 
 class Table:

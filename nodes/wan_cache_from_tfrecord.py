@@ -12,7 +12,7 @@ from comfy_api.latest import io
 from ..wan_core.dataset import allowed_folder, condition_kind, list_folders, read_roots
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.files import file_identity
-from ..wan_core.importers import PromptKeys, import_records
+from ..wan_core.importers import PromptKeys, import_records, record_files
 from .bridge import folders
 from .bridge.interrupts import stops_become_interrupts
 from .bridge.progress import current_prompt_id
@@ -76,7 +76,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> object:
         """Returns a mark that changes with the files, and when somebody deletes the cache or entries were evicted."""
-        files = sorted(path for path in _folder(folder).rglob("*") if path.is_file())
+        files = record_files(_folder(folder))
         return [[file_identity(path)[1:] for path in files], folders.cache_state()]
 
     @classmethod

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Any, cast
 
 from ..files import file_mark
+from ..parsers import Tables
 from ..video import shown
 from .rows import Row, opened_list
 from .source import Columns, SourceFile, columns_of
@@ -61,7 +62,7 @@ def holds_media(table: Path, columns: Columns) -> bool:
     with _keeping:
         if _key([table], columns) in _kept:
             return False
-    with opened_list(table) as (there, rows):
+    with Tables() as tables, opened_list(table, tables) as (there, rows):
         path = columns_of(there, columns, table.name)["path"]
         first = next((cells for _place, cells in rows([path]) if not isinstance(cells, str)), [None])
     return bytes_of(first[0]) is not None
@@ -81,17 +82,18 @@ def _key(tables: Sequence[Path], columns: Columns) -> _Key:
 def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
     """Yields the columns of the first table and the roles, then each row."""
     roles: dict[str, str] = {}
-    for table in tables:
-        with opened_list(table, source.should_stop) as (columns, rows):
-            if not roles:
-                roles = columns_of(columns, source.columns, source.path.name)
-                yield tuple(columns), roles
-            here = [column for column in roles.values() if column in columns]
-            for place, cells in rows(here):
-                source.stop_if_asked()
-                known = cells if isinstance(cells, str) else dict(zip(here, cells, strict=True))
-                row = known if isinstance(known, str) else [known.get(column) for column in roles.values()]
-                yield place if len(tables) == 1 else f"{shown(table)} {place}", row
+    with Tables(source.should_stop) as reader:
+        for table in tables:
+            with opened_list(table, reader) as (columns, rows):
+                if not roles:
+                    roles = columns_of(columns, source.columns, source.path.name)
+                    yield tuple(columns), roles
+                here = [column for column in roles.values() if column in columns]
+                for place, cells in rows(here):
+                    source.stop_if_asked()
+                    known = cells if isinstance(cells, str) else dict(zip(here, cells, strict=True))
+                    row = known if isinstance(known, str) else [known.get(column) for column in roles.values()]
+                    yield place if len(tables) == 1 else f"{shown(table)} {place}", row
 
 
 def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterator[Row]:

@@ -18,8 +18,7 @@ from typing import Any, cast
 from ..dataset.captions import NotUtf8Error, decoded, read_utf8
 from ..errors import DatasetError
 from ..files import open_regular
-from ..parsers import MOST_COLUMNS, MOST_ROWS, Table, too_many_rows
-from .source import Stop
+from ..parsers import MOST_COLUMNS, MOST_ROWS, Tables, too_many_rows
 
 __all__ = ["TABLE_SUFFIXES", "TEXT_SUFFIXES", "Row", "opened_list"]
 
@@ -36,17 +35,15 @@ JSON_HERE_BYTES = 4 << 20
 
 
 @contextmanager
-def opened_list(
-    path: Path, should_stop: Stop | None = None
-) -> Iterator[tuple[Sequence[str], Callable[[Sequence[str]], Iterator[Row]]]]:
+def opened_list(path: Path, tables: Tables) -> Iterator[tuple[Sequence[str], Callable[[Sequence[str]], Iterator[Row]]]]:
     """The names of all columns (of lines of JSON those of the first thousand rows), and the rows of some of them.
 
+    `tables` reads what is parsed in a process of its own; many files need one.
     Raises DatasetError when the file as a whole cannot be read.
     """
     suffix = path.suffix.lower()
     if suffix in TABLE_SUFFIXES or (suffix == ".json" and os.stat(path).st_size > JSON_HERE_BYTES):
-        with Table(path, should_stop) as table:
-            yield table.columns, lambda columns: _numbered(table.rows(columns), "row")
+        yield tables.open(path), lambda columns: _numbered(tables.rows(columns), "row")
     elif suffix in (".csv", ".tsv"):
         with open_regular(path) as file:
             reader = _csv_reader(path, _text_lines(file, path))

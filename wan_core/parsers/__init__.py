@@ -6,7 +6,7 @@ never torch.
 
 from __future__ import annotations
 
-from .process import Table, parsed
+from .process import Tables, parsed
 from .tables import MOST_COLUMNS, MOST_ROWS, too_many_rows
 
-__all__ = ["MOST_COLUMNS", "MOST_ROWS", "Table", "parsed", "too_many_rows"]
+__all__ = ["MOST_COLUMNS", "MOST_ROWS", "Tables", "parsed", "too_many_rows"]

@@ -15,7 +15,7 @@ from ..children import Answer, Child
 from ..errors import DatasetError, DependencyError, Stopped, WanTrainerError
 from .documents import parsed_here
 
-__all__ = ["Table", "parsed"]
+__all__ = ["Tables", "parsed"]
 
 START_S = 120.0
 TEXT_S = 10.0
@@ -58,35 +58,36 @@ def _parsed(kind: str, name: str, text: str) -> str | WanTrainerError:
         return error
 
 
-class Table:
-    """A parquet file, an arrow file as `datasets` writes it, or a long list of JSON.
+class Tables:
+    """Parquet files, arrow files as `datasets` writes them, and long lists of JSON, one after the other in one child.
 
-    Use as a context manager; not shared between threads.
-
-    Raises DatasetError for a damaged one, or one that takes more time or memory than lists do; DependencyError without
-    pyarrow; Stopped.
+    Use as a context manager; not shared between threads. Raises DatasetError for a damaged one, or one that takes more
+    time or memory than lists do; DependencyError without pyarrow; Stopped.
     """
 
-    def __init__(self, path: Path, should_stop: Stop | None = None) -> None:
-        self._path = path
-        self._child = _Asking(path.name, should_stop, _AGAIN)
-        self.columns: tuple[str, ...] = ()
+    def __init__(self, should_stop: Stop | None = None) -> None:
+        self._should_stop = should_stop
+        self._child: _Asking | None = None
 
-    def __enter__(self) -> Table:
-        self._child.__enter__()
-        try:
-            header, _ = self._child.ask({"do": "open", "path": os.path.abspath(self._path)}, b"", TABLE_S)
-        except BaseException:
-            self._child.__exit__()
-            raise
-        self.columns = tuple(header["columns"])
+    def __enter__(self) -> Tables:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._child.__exit__()
+        if self._child is not None:
+            self._child.__exit__()
+            self._child = None
+
+    def open(self, path: Path) -> tuple[str, ...]:
+        """Opens a file in place of the one before, and returns the names of its columns."""
+        if self._child is None:
+            self._child = _Asking(path.name, self._should_stop, _AGAIN).__enter__()
+        self._child.name = path.name
+        header, _ = self._child.ask({"do": "open", "path": os.path.abspath(path)}, b"", TABLE_S)
+        return tuple(header["columns"])
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """The cells of these columns, row by row; bytes come as they are, of a few rows at a time."""
+        """The cells of these columns of the open file, row by row; bytes come as they are, a few rows at a time."""
+        assert self._child is not None, "open one first"
         while True:
             header, payload = self._child.ask({"do": "rows", "columns": list(columns)}, b"", TABLE_S)
             for row in cast("list[Row]", header["rows"]):
@@ -106,10 +107,10 @@ def _with_bytes(cell: Any, payload: bytearray) -> Any:
 
 
 class _Asking:
-    """One child, asked about one file or text."""
+    """One child, asked about one file or text at a time: `name`."""
 
     def __init__(self, name: str, should_stop: Stop | None, remedy: str) -> None:
-        self._name, self._should_stop, self._remedy = name, should_stop, remedy
+        self.name, self._should_stop, self._remedy = name, should_stop, remedy
         self._child: Child | None = None
 
     def __enter__(self) -> _Asking:
@@ -118,7 +119,7 @@ class _Asking:
             ready = self._wait(self._child, START_S)
             if ready is None:
                 raise DependencyError(
-                    f"{self._name} cannot be read: Python does not start for it{self._child.last_words()}."
+                    f"{self.name} cannot be read: Python does not start for it{self._child.last_words()}."
                 )
         except BaseException:
             self.__exit__()
@@ -132,10 +133,10 @@ class _Asking:
 
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> Answer:
         assert self._child is not None, "use it as a context manager"
-        self._child.ask({**header, "name": self._name}, payload)
+        self._child.ask({**header, "name": self.name}, payload)
         answer = self._wait(self._child, seconds)
         if answer is None:
-            raise DatasetError(f"{self._name} is damaged: it ends the process that reads it. {self._remedy}")
+            raise DatasetError(f"{self.name} is damaged: it ends the process that reads it. {self._remedy}")
         if error := answer[0].get("error"):
             raise (DependencyError if error == "dependency" else DatasetError)(answer[0]["message"])
         return answer
@@ -147,8 +148,8 @@ class _Asking:
                 return child.answers.get(timeout=_POLL_S)
             except queue.Empty:
                 if self._should_stop is not None and self._should_stop():
-                    raise Stopped(f"Stopped while reading {self._name}.") from None
+                    raise Stopped(f"Stopped while reading {self.name}.") from None
                 if time.monotonic() > end:
                     raise DatasetError(
-                        f"{self._name} takes more than {seconds:.0f} s to be read. {self._remedy}"
+                        f"{self.name} takes more than {seconds:.0f} s to be read. {self._remedy}"
                     ) from None

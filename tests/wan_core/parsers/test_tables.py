@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.damages import damages
 from wan_core.errors import DatasetError, Stopped, WanTrainerError
-from wan_core.parsers import Table
+from wan_core.parsers import Tables
 from wan_core.parsers import process as process_module
 from wan_core.parsers import tables as tables_module
 from wan_core.parsers.tables import OpenTable
@@ -71,8 +71,8 @@ def test_a_text_in_a_thousand_rows_is_measured_and_never_copied(tmp_path: Path) 
     columns = {"file": [f"{n}.mp4" for n in range(1000)], "caption": shared_text(60_000_000, 1000)}
     path = parquet(tmp_path / "bomb.parquet", columns, compression="zstd", write_statistics=False)
     assert path.stat().st_size < 20_000
-    with Table(path) as table:
-        assert table.columns == ("file", "caption")
+    with Tables() as table:
+        assert table.open(path) == ("file", "caption")
         assert list(table.rows(["file", "caption"])) == ["holds a text of 58593 KiB; a caption is one paragraph"] * 1000
 
 
@@ -84,8 +84,10 @@ def test_what_takes_more_memory_than_the_child_has_is_one_sentence(tmp_path: Pat
     many = compute.binary_repeat(pyarrow.array(["a" * 1000], pyarrow.large_string()), 1_000_000)
     path = parquet(tmp_path / "many.parquet", {"caption": pyarrow.chunked_array([many] * 6)}, compression="zstd")
     assert path.stat().st_size < 2_000_000
-    with pytest.raises(DatasetError, match=r"^many\.parquet .*(memory|cannot be read)"), Table(path) as table:
-        list(table.rows(["caption"]))
+    with Tables() as table:
+        table.open(path)
+        with pytest.raises(DatasetError, match=r"^many\.parquet .*(memory|cannot be read)"):
+            list(table.rows(["caption"]))
 
 
 LISTS: tuple[tuple[Callable[..., Path], str], ...] = ((parquet, ".parquet"), (arrow, ".arrow"), (stream, ".arrow"))
@@ -95,7 +97,8 @@ LISTS: tuple[tuple[Callable[..., Path], str], ...] = ((parquet, ".parquet"), (ar
 def test_cells_are_those_of_the_table(tmp_path: Path, write: Callable[..., Path], suffix: str) -> None:
     several = [["one", "two"], [], None]
     path = write(tmp_path / f"x{suffix}", {**ROWS, "image": PICTURES, "several": several})
-    with Table(path) as table:
+    with Tables() as table:
+        table.open(path)
         found = list(table.rows(["image", "file", "caption", "repeats", "several"]))
     assert found == [
         [picture, *(ROWS[name][number] for name in ROWS), several[number]] for number, picture in enumerate(PICTURES)
@@ -163,8 +166,8 @@ def test_json_that_is_long_is_read_there(tmp_path: Path) -> None:
     ]
     for text, sentence in (("{}", "is not a list of rows"), ("[" * 100_000, "is not valid JSON"), ("[1", "is not")):
         path.write_text(text)
-        with pytest.raises(DatasetError, match=rf"^x\.json {sentence}"), Table(path):
-            pass
+        with pytest.raises(DatasetError, match=rf"^x\.json {sentence}"):
+            rows_here(path, ["file"])
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
@@ -174,7 +177,9 @@ def test_a_child_that_hangs_or_dies_costs_one_file(tmp_path: Path, monkeypatch: 
 
     asked: list[None] = []
     path = parquet(tmp_path / "x.parquet", ROWS)
-    with Table(path, lambda: how == "stop" and len(asked) > 0) as table:
+    with Tables(lambda: how == "stop" and len(asked) > 0) as table:
+        table.open(path)
+        assert table._child is not None
         child = table._child._child
         assert child is not None
         os.kill(child.pid, signal.SIGSEGV if how == "crash" else signal.SIGSTOP)
@@ -231,3 +236,16 @@ def test_damage_is_a_sentence_or_a_table(tmp_path: Path, write: Callable[..., Pa
 @pytest.mark.parametrize(("write", "suffix"), LISTS)
 def test_any_damage_is_a_sentence_or_a_table(tmp_path: Path, write: Callable[..., Path], suffix: str) -> None:
     assert sum(check_damages(tmp_path, write, suffix, 1000)) == 1000
+
+
+def test_many_files_are_read_by_one_process(tmp_path: Path) -> None:
+    paths = [parquet(tmp_path / f"{number}.parquet", {"file": [f"{number}.mp4"]}) for number in range(5)]
+    with Tables() as tables:
+        pids: set[int] = set()
+        for number, path in enumerate(paths):
+            assert tables.open(path) == ("file",)
+            assert list(tables.rows(["file"])) == [[f"{number}.mp4"]]
+            assert tables._child is not None
+            assert tables._child._child is not None
+            pids.add(tables._child._child.pid)
+    assert len(pids) == 1

@@ -30,6 +30,7 @@ from .records import RecordWriter, read_records
 __all__ = [
     "export_records",
     "import_records",
+    "record_files",
 ]
 
 LATENTS, TEXT, TIMESTEPS = "latents", "encoder_hidden_states", "timesteps"
@@ -143,7 +144,7 @@ def import_records(
     """
     if fps and not 1 <= fps <= 120:
         raise DatasetError(f"fps is {fps:g}. Set it between 1 and 120; Wan was trained at 16, TI2V-5B at 24.")
-    files = _record_files(folder)
+    files = record_files(folder)
     first = next(_examples(files[:1]), None)
     if first is None:
         raise DatasetError(f"{files[0].name} holds no records. Write it again.")
@@ -226,7 +227,8 @@ def _set_features(cache: LatentCache, cache_set: CacheSet) -> Example:
     }
 
 
-def _record_files(folder: Path) -> list[Path]:
+def record_files(folder: Path) -> list[Path]:
+    """Returns the TFRecords of a folder and of the folders in it, by number; DatasetError where it holds none."""
     if not folder.is_dir():
         raise DatasetError(f"{folder.name} is no folder. Choose the one the .tfrec files are in.")
     found = [path for path in (*folder.glob("*"), *folder.glob("*/*")) if path.is_file() and _FILES.search(path.name)]

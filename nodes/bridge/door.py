@@ -17,12 +17,14 @@ from ...wan_core.files import FileError
 from ...wan_core.patterns import waits_end_with
 from ...wan_core.run import disk_sentence
 from ...wan_core.words import is_text, plain
-from .interrupts import InterruptProcessingException, processing_interrupted, stops_become_interrupts
+from .interrupts import InterruptProcessingException, press_again, processing_interrupted, stops_become_interrupts
 from .threads import in_thread
 
 __all__ = ["answer_of", "guarded"]
 
-_CALLED = ("fingerprint_inputs", "check_lazy_status", "execute")
+_FINGERPRINT = "fingerprint_inputs"
+"""ComfyUI drops whatever this raises and goes on, so a press of Cancel has to be there still"""
+_CALLED = (_FINGERPRINT, "check_lazy_status", "execute")
 """what ComfyUI calls with values of the graph; validate_inputs answers with a sentence of ours instead of raising"""
 
 
@@ -56,6 +58,8 @@ def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Ca
             with stops_become_interrupts(), waits_end_with(processing_interrupted):
                 return method(cls, *given, **inputs)
         except InterruptProcessingException:
+            if method.__name__ == _FINGERPRINT:
+                press_again()
             raise
         except OSError as error:  # as Python says it, it has a path of this machine, and nothing to do
             raise FileError(disk_sentence(error)).with_traceback(error.__traceback__) from None

@@ -12,6 +12,7 @@ from ...wan_core.errors import Stopped
 __all__ = [
     "CancelButton",
     "InterruptProcessingException",
+    "press_again",
     "processing_interrupted",
     "raise_if_cancelled",
     "stops_become_interrupts",
@@ -43,6 +44,11 @@ class CancelButton:
             yield
         except InterruptProcessingException:
             self._caught = True
+
+
+def press_again() -> None:
+    """Puts a press back that nobody has acted on."""
+    mm.interrupt_current_processing(True)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from route_server import our_module
 
 pytestmark = pytest.mark.comfy
 
@@ -55,6 +56,36 @@ def test_an_error_of_the_disk_becomes_a_sentence_without_a_path(door: Any, tmp_p
         assert tmp_path.name not in str(refused.value)
         assert "Errno" not in "".join(traceback.format_exception_only(refused.value))
         assert refused.value.__suppress_context__
+
+
+def test_a_cancel_that_a_fingerprint_hears_is_there_for_the_run(door: Any, pack_nodes: dict[str, Any]) -> None:
+    """ComfyUI drops what a fingerprint raises, and runs the node: 300,000 rows were read to the end."""
+    from comfy import model_management
+
+    stopped = our_module(pack_nodes, "bridge.interrupts").Stopped
+
+    class Node:
+        @classmethod
+        def define_schema(cls) -> Any:
+            return SimpleNamespace(inputs=[])
+
+        @classmethod
+        def fingerprint_inputs(cls) -> None:
+            raise stopped
+
+        @classmethod
+        def execute(cls) -> None:
+            raise stopped
+
+    node: Any = door.guarded(Node)
+    try:
+        for name, still_pressed in (("fingerprint_inputs", True), ("execute", False)):
+            model_management.interrupt_current_processing(True)
+            with pytest.raises(model_management.InterruptProcessingException):
+                getattr(node, name)()
+            assert model_management.processing_interrupted() is still_pressed
+    finally:
+        model_management.interrupt_current_processing(False)
 
 
 def test_what_is_whole_passes_and_what_holds_itself_ends(door: Any) -> None:

@@ -176,7 +176,7 @@ def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:
     """A LoRA carries the graph it came from, unless ComfyUI was started with --disable-metadata."""
     limit = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
     spent = ["--cache-seconds", str(cache_seconds)] if cache_seconds else []
-    told = ["--trackers", str(file)] if (file := folders.user_trackers_file()).is_file() else []
+    told = ["--trackers", str(file), "--send-later"] if (file := folders.user_trackers_file()).is_file() else []
     return [*limit, *spent, *told, *([] if args.disable_metadata else ["--embed-workflow"])]
 
 

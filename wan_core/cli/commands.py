@@ -27,6 +27,7 @@ from .migrate import add_import_command
 from .output import Command, emitter, failed, private_stdout, quieten_libraries
 from .progress import terminal_emitter
 from .runs import add_run_commands
+from .send import add_send_command
 
 __all__ = ["main"]
 
@@ -86,6 +87,7 @@ _EXAMPLES = {
     "sample": ("sample output/wan_trainer/my_lora --job clips.json",),
     "audit": ("audit output/wan_trainer/my_lora --clips 2",),
     "ema": ("ema output/wan_trainer/my_lora --width 0.1", "ema output/wan_trainer/my_lora --judge"),
+    "send": ("send output/wan_trainer/my_lora",),
     "export": ("export output/wan_trainer/my_lora --step 1500 --to my_lora.safetensors",),
 }
 """command -> how it is used, the usual way first"""
@@ -122,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     add_file_commands(command)
     add_import_command(command)
     add_run_commands(command)
+    add_send_command(command)
     text = "look after a cache folder: count, check, pack, make room; sets to and from TFRecords"
     actions = commands.add_parser("cache", help=text, description=text)
     actions = actions.add_subparsers(dest="action", required=True, metavar="ACTION")

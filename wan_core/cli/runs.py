@@ -52,6 +52,9 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument(
             "--trackers", type=Path, metavar="FILE", help="JSON file: tracker, webhook and mirror of this machine"
         )
+        sub.add_argument(
+            "--send-later", action="store_true", help="end with the run: what trackers have not taken is sent meanwhile"
+        )
         sub.add_argument("--cache-seconds", type=float, default=0.0, metavar="SECONDS", help=text)
     sample.add_argument("--job", type=Path, required=True, help="JSON file: saved_steps, strengths, baseline, preview")
     audit.add_argument("--clips", type=int, default=1, help="cached clips to measure on")
@@ -98,7 +101,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     try:
         with (
             kept_log(directory, emit) if group.leads and not options.controlled else nullcontext(emit) as kept,
-            _told(directory, options.trackers, kept) if group.leads else nullcontext(_silent) as tell,
+            _told(directory, options, kept) if group.leads else nullcontext(_silent) as tell,
         ):
             finished = run_job(
                 directory,
@@ -206,12 +209,11 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
     return control
 
 
-def _told(directory: Path, settings: Path | None, emit: Emit) -> AbstractContextManager[Emit]:
+def _told(directory: Path, options: argparse.Namespace, emit: Emit) -> AbstractContextManager[Emit]:
     """Returns `emit` that tells the trackers of this machine too. Before commands are read, as libraries are."""
-    from ..trackers import ServerSettings, Telling, trackers_of
+    from ..trackers import told
 
-    known = ServerSettings.read(settings) if settings is not None else ServerSettings()
-    return Telling(emit, trackers_of(known, directory))
+    return told(emit, directory, options.trackers, waits=not options.send_later)
 
 
 def _silent(_event: Event) -> None:

@@ -52,6 +52,8 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
         command += ["--roots", str(options.roots.resolve())]
     if options.trackers:
         command += ["--trackers", str(options.trackers.resolve())]
+    if options.send_later:
+        command += ["--send-later"]
     if options.profile:
         command += ["--profile", str(options.profile)]
     if options.max_steps:

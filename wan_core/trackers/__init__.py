@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .settings import ServerSettings
-from .telling import Telling, trackers_of
+from .telling import told
 
-__all__ = ["ServerSettings", "Telling", "trackers_of"]
+__all__ = ["ServerSettings", "told"]

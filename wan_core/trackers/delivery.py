@@ -10,9 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from ..events import Event, StepDone
-from ..export.secrets import without_secrets
 from ..files import DISK_FULL
-from ..run import disk_sentence
 from ..words import logger, shortened
 
 __all__ = ["Delivery", "Destination"]
@@ -22,6 +20,8 @@ _WAITING = 4096
 """from so many events on that wait, steps are left out; a saved step and the end of a run never are"""
 _RETRY_S = 60.0
 """between two tries to begin"""
+_LONGEST_S = 6 * 3600.0
+"""that an end is waited for, however well it goes on"""
 
 
 class Destination(Protocol):
@@ -30,7 +30,7 @@ class Destination(Protocol):
     title: str
     """as a sentence names it: "The webhook" """
     patience_s: float
-    """how long the end of a run waits for it"""
+    """how long its end is waited for, from when it last moved"""
 
     def begin(self) -> None:
         """Called once, before the first event."""
@@ -48,13 +48,16 @@ class Destination(Protocol):
 class Delivery:
     """One destination, served by one thread."""
 
-    def __init__(self, destination: Destination) -> None:
-        self._destination = destination
+    def __init__(self, destination: Destination, *, begins: bool = False, late: str = "") -> None:
+        """`begins`: before the first event, and without one. `late`: what to say where patience ends."""
+        self._destination, self._begins, self._late = destination, begins, late
         self._events: deque[Event] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._complaints: deque[str] = deque(maxlen=8)
         self._failing = False
+        self.failure = ""
+        """why it last failed"""
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"wan-{destination.title}")
         self._thread.start()
 
@@ -78,19 +81,25 @@ class Delivery:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        until = time.monotonic() + self._destination.patience_s
-        while self._thread.is_alive() and time.monotonic() < until:
+        began = time.monotonic()
+        while self._thread.is_alive() and time.monotonic() < self._until(began):
             self._thread.join(0.1)  # in short pieces: a signal ends the wait on every system
         left = self.complaints()
         if self._thread.is_alive():
             left.append(
-                f"{self._destination.title} had not taken everything {self._destination.patience_s:.0f} s after the "
+                self._late
+                or f"{self._destination.title} had not taken everything {time.monotonic() - began:.0f} s after the "
                 "run ended. What is missing there is in the run's own folder."
             )
         return left
 
+    def _until(self, began: float) -> float:
+        """Returns when patience ends. One that takes message after message says when it took the last."""
+        moved = max(began, getattr(self._destination, "moved_at", began))
+        return min(moved + self._destination.patience_s, began + _LONGEST_S)
+
     def _serve(self) -> None:
-        begun, next_try = False, 0.0
+        begun, next_try = self._begins and self._guarded(self._destination.begin), 0.0
         while (event := self._next()) is not None:
             if not begun and time.monotonic() >= next_try:
                 begun = self._guarded(self._destination.begin)
@@ -114,14 +123,19 @@ class Delivery:
             act()
         except BaseException as error:  # a library may raise SystemExit where it has no key
             if not self._failing:
-                said = str(error)
-                if isinstance(error, OSError) and error.errno in DISK_FULL:
-                    said = disk_sentence(error)
-                reason = without_secrets(" ".join(said.split()) or type(error).__name__)
-                _log.warning("%s failed: %s: %s", self._destination.title, type(error).__name__, reason)
-                reason = shortened(reason, 300)
-                self._complaints.append(f"{self._destination.title} failed, and the run goes on: {reason}")
+                self.failure = shortened(_reason_of(error), 300)
+                _log.warning("%s failed: %s: %s", self._destination.title, type(error).__name__, self.failure)
+                self._complaints.append(f"{self._destination.title} failed, and the run goes on: {self.failure}")
             self._failing = True
         else:
             self._failing = False
         return not self._failing
+
+
+def _reason_of(error: BaseException) -> str:
+    """Returns what an error says, in one line, without secrets."""
+    from ..export.secrets import without_secrets  # these rooms import torch, and most senders never fail
+    from ..run import disk_sentence
+
+    said = disk_sentence(error) if isinstance(error, OSError) and error.errno in DISK_FULL else str(error)
+    return without_secrets(" ".join(said.split()) or type(error).__name__)

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..events import Evaluated, Event, Marked, StepDone, Suggested
-from ..run import RunConfig
+
+if TYPE_CHECKING:
+    from ..run import RunConfig  # which imports torch, and a sender does without
 
 __all__ = ["About", "figures_of", "text_of"]
 

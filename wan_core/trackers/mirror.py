@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +12,9 @@ from urllib.parse import urlsplit
 
 from ..errors import ConfigError, DependencyError, WanTrainerError
 from ..events import CheckpointSaved, Event, Finished
+from ..files import FileError, open_regular
 from ..packages import pip_line
-from ..train import SaveStore
-from .figures import About
+from .outbox import Outbox
 from .settings import MirrorSettings
 
 __all__ = ["Mirror"]
@@ -30,23 +33,27 @@ _PACKAGES = {
     "hf": "huggingface_hub",
 }
 _OF_THE_RUN = ("run.json", "metrics.jsonl")
+_STEP = re.compile(r"step-\d{6,}")
+_PIECE_BYTES = 8 << 20
+_LOOK_AGAIN_S = 0.5
 _STATE, _MANIFEST = "state.safetensors", "manifest.json"
 
 
 class Gone(WanTrainerError):  # noqa: N818  what happened, as a sentence
-    """A saved step was pruned before it was copied."""
+    """A saved step was pruned, or the run deleted, before it was copied."""
 
 
 class Mirror:
     """Copies each saved step once it is committed; the manifest goes last, so a folder that has one is whole.
 
-    What could not be copied is tried again with the next saved step and at the end, in a later session too.
+    What could not be copied is tried again with the next saved step and at the end, in a later session too, also of
+    another run beside it. Of what is read nothing stays open and no link is followed: a run can be deleted meanwhile.
     """
 
     title = "The mirror"
     patience_s = 900.0
 
-    def __init__(self, settings: MirrorSettings, directory: Path, about: About) -> None:
+    def __init__(self, settings: MirrorSettings, directory: Path) -> None:
         """Raises DependencyError where the library for such an address is missing, ConfigError for no address."""
         import fsspec
 
@@ -65,62 +72,122 @@ class Mirror:
                 f"mirror.url begins with {scheme}://, which fsspec does not know. Install its package, or use file://."
             ) from error
         self._url, self._with_state = settings.url, settings.state
-        self._directory, self._folder = directory, about.folder
+        self._directory = directory
         self._files: Any = None
         self._root = ""
-        self._whole: set[str] = set()
-        """saved steps that are known to be there"""
+        self._whole: set[tuple[str, str]] = set()
+        """saved steps that are known to be there, by run and folder"""
+        self.outbox = Outbox(directory.parent, "mirror")
+        self.moved_at = 0.0
+
+    def keep(self, event: Event) -> None:
+        """Notes in the outbox that there is something to copy. Raises OSError or FileError where that cannot be."""
+        if isinstance(event, CheckpointSaved | Finished):
+            saved = event.folder.rpartition("/")[2] if isinstance(event, CheckpointSaved) else ""
+            self.outbox.put({"run": self._directory.name, "saved": saved})
 
     def begin(self) -> None:
-        """Makes the run's folder there."""
+        """Finds the storage."""
         from fsspec.core import url_to_fs
 
         self._files, root = url_to_fs(self._url)
-        self._root = f"{root.rstrip('/')}/{self._folder}"
-        self._files.makedirs(self._root, exist_ok=True)
+        self._root = root.rstrip("/")
 
     def take(self, event: Event) -> None:
-        """Copies a saved step, then those that are not there yet; at the end of the run what it measured too.
+        """Copies the saved steps that are not there yet, and what the run measured so far.
 
         Raises Gone, and what the storage raises.
         """
-        if isinstance(event, CheckpointSaved):
-            self._copy_step(self._directory / event.folder)
         if isinstance(event, CheckpointSaved | Finished):
-            for folder in self._behind():
-                self._copy_step(folder)
-        if isinstance(event, CheckpointSaved | Finished):
-            for name in _OF_THE_RUN:
-                self._put(self._directory / name, f"{self._root}/{name}")
+            self._copy_waiting()
 
     def end(self) -> None:
-        """Nothing is held open."""
+        """Copies what waits; where another process does so, waits for it."""
+        while not self._copy_waiting() and self.outbox.waiting():
+            time.sleep(_LOOK_AGAIN_S)
 
-    def _behind(self) -> Iterator[Path]:
-        """The saved steps of the run that are not there whole, oldest first."""
-        for step in SaveStore(self._directory).steps():
-            folder = self._directory / "saves" / f"step-{step:06d}"
-            if folder.name in self._whole:
+    def _copy_waiting(self) -> bool:
+        """Returns False where another process copies."""
+        with self.outbox.alone() as alone:
+            if not alone:
+                return False
+            waiting: dict[Path | None, dict[Path, str]] = {self._directory: {}}
+            for file in self.outbox.waiting():
+                if (message := self.outbox.read(file)) is not None:
+                    waiting.setdefault(self.outbox.run_of(message), {})[file] = str(message.get("saved"))
+            for directory, files in waiting.items():
+                pruned = self._copy_run(directory, {*files.values()}) if directory is not None and files else []
+                for file in files:  # noted later than this is copied later
+                    self.outbox.remove(file)
+                for name in pruned:
+                    raise Gone(f"{name} was pruned before it was copied. Raise keep_last_saves.")
+        return True
+
+    def _copy_run(self, directory: Path, saved: set[str]) -> list[str]:
+        """Returns those of `saved` that can no longer be copied."""
+        there = f"{self._root}/{directory.name}"
+        self._files.makedirs(there, exist_ok=True)
+        for folder in self._behind(directory):
+            self._copy_step(folder, f"{there}/{folder.name}")
+        for name in _OF_THE_RUN:
+            self._put(directory / name, f"{there}/{name}")
+        missing = (
+            name for name in sorted(saved) if _STEP.fullmatch(name) and (directory.name, name) not in self._whole
+        )
+        return [name for name in missing if not self._files.exists(f"{there}/{name}/{_MANIFEST}")]
+
+    def _behind(self, directory: Path) -> Iterator[Path]:
+        """The saved steps of a run that are not there whole, oldest first."""
+        saves = directory / "saves"
+        names = sorted(os.listdir(saves), key=lambda name: (len(name), name)) if _is_folder(saves) else []
+        for name in names:
+            folder = saves / name
+            if (directory.name, name) in self._whole or not _STEP.fullmatch(name) or not _is_folder(folder):
                 continue
-            if self._files.exists(f"{self._root}/{folder.name}/{_MANIFEST}"):
-                self._whole.add(folder.name)
+            if self._files.exists(f"{self._root}/{directory.name}/{name}/{_MANIFEST}"):
+                self._whole.add((directory.name, name))
             elif (folder / _MANIFEST).is_file():
                 yield folder
 
-    def _copy_step(self, folder: Path) -> None:
+    def _copy_step(self, folder: Path, there: str) -> None:
         try:
             names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.is_symlink())
         except FileNotFoundError:
             names = []
-        there = f"{self._root}/{folder.name}"
         wanted = [name for name in names if name != _MANIFEST and (self._with_state or name != _STATE)]
         if _MANIFEST not in names:
-            raise Gone(f"{folder.name} was pruned before it was copied. Raise keep_last_saves.")
+            return  # pruned meanwhile
         self._files.makedirs(there, exist_ok=True)
-        for name in (*wanted, _MANIFEST):
-            self._put(folder / name, f"{there}/{name}")
-        self._whole.add(folder.name)
+        if all(self._put(folder / name, f"{there}/{name}") for name in (*wanted, _MANIFEST)):
+            self._whole.add((folder.parent.parent.name, folder.name))
 
-    def _put(self, here: Path, there: str) -> None:
-        if here.is_file():
-            self._files.put_file(str(here), there)
+    def _put(self, here: Path, there: str) -> bool:
+        """Returns False, and copies nothing or not all, where the file is gone or another one than it was."""
+        try:
+            piece, size = _piece(here, 0)
+        except FileError:
+            return False
+        place = 0
+        with self._files.open(there, "wb") as file:
+            while piece:
+                file.write(piece)
+                self.moved_at = time.monotonic()
+                place += len(piece)
+                try:
+                    piece = _piece(here, place)[0] if place < size else b""
+                except FileError:
+                    return False
+        return place >= size
+
+
+def _piece(file: Path, place: int) -> tuple[bytes, int]:
+    """Returns some bytes from `place` on, and the size of the file, which is closed again. Raises FileError for what
+    is no regular file of that name.
+    """
+    with open_regular(file, follow_links=False) as opened:
+        opened.seek(place)
+        return opened.read(_PIECE_BYTES), os.fstat(opened.fileno()).st_size
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

@@ -9,55 +9,65 @@ from types import TracebackType
 from ..errors import ExitCode, Stopped, WanTrainerError
 from ..events import Emit, Event, Failed, Note
 from ..packages import version_of
-from ..run import read_run
-from ..train import SaveStore
 from ..words import logger
+from .companion import Companion
 from .delivery import Delivery, Destination
 from .figures import About
+from .sender import elsewhere_of
 from .settings import ServerSettings
 
-__all__ = ["Telling", "trackers_of"]
+__all__ = ["Telling", "told"]
 
 _log = logger(__name__)
 
 
-def trackers_of(settings: ServerSettings, directory: Path) -> list[Destination]:
-    """Returns whom the settings name for the run in `directory`, each ready to begin; imports their libraries.
+def told(emit: Emit, directory: Path, file: Path | None, *, waits: bool) -> Telling:
+    """Returns `emit` that tells those too whom the settings in `file` name: TensorBoard from here, all who are
+    elsewhere through a process of their own. `waits`: the end of the run waits until they took everything.
+
+    Raises DependencyError and ConfigError for what cannot be, before anything is told.
+    """
+    settings = ServerSettings.read(file) if file is not None else ServerSettings()
+    here, elsewhere = trackers_of(settings, directory)
+    deliveries: list[Delivery | Companion] = [Delivery(destination) for destination in here]
+    if elsewhere and file is not None:
+        deliveries.append(Companion(directory, file.resolve(), _about(directory), waits=waits))
+    return Telling(emit, deliveries)
+
+
+def trackers_of(settings: ServerSettings, directory: Path) -> tuple[list[Destination], list[Destination]]:
+    """Returns whom the settings name for the run in `directory`, on this machine and elsewhere, each ready to begin;
+    imports their libraries.
 
     Raises DependencyError and ConfigError for what cannot be.
     """
-    about = About.of(directory, read_run(directory))
-    saved = SaveStore(directory).steps()
-    first_step = saved[-1] + 1 if saved else 0
-    found: list[Destination] = []
+    from ..train import SaveStore
+
+    about = _about(directory)
+    here: list[Destination] = []
     if settings.tensorboard.enabled and version_of("tensorboard"):
         from .tensorboard import TensorBoard
 
+        saved = SaveStore(directory).steps()
+        first_step = saved[-1] + 1 if saved else 0
         try:
-            found.append(TensorBoard(directory, about, first_step, settings.tensorboard.flush_seconds))
+            here.append(TensorBoard(directory, about, first_step, settings.tensorboard.flush_seconds))
         except ImportError as error:  # there, and broken: nobody asked for it by name
             _log.warning("TensorBoard cannot be imported: %s", error)
-    if settings.tracker.kind:
-        from .hosted import Hosted
+    return here, elsewhere_of(settings, directory, about)
 
-        found.append(Hosted(settings.tracker, directory, about))
-    if settings.webhook.url:
-        from .webhook import Webhook
 
-        found.append(Webhook(settings.webhook, about))
-    if settings.mirror.url:
-        from .mirror import Mirror
+def _about(directory: Path) -> About:
+    from ..run import read_run
 
-        found.append(Mirror(settings.mirror, directory, about))
-    return found
+    return About.of(directory, read_run(directory))
 
 
 class Telling:
-    """An `Emit` that tells trackers too. Used as a context: its end waits until they know how the run ended."""
+    """An `Emit` that tells trackers too. Used as a context: at its end they are told how the run ended."""
 
-    def __init__(self, emit: Emit, destinations: Sequence[Destination]) -> None:
-        self._emit = emit
-        self._deliveries = [Delivery(destination) for destination in destinations]
+    def __init__(self, emit: Emit, deliveries: Sequence[Delivery | Companion]) -> None:
+        self._emit, self._deliveries = emit, deliveries
 
     def __call__(self, event: Event) -> None:
         """Hands an event on; never waits, and never raises for a tracker."""

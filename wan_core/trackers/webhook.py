@@ -1,4 +1,4 @@
-"""A request for each event, to an address the owner of the server gave."""
+"""A request for each event, to an address the owner of the server gave. It waits in the outbox until it was taken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import ipaddress
 import json
 import socket
 import ssl
+import threading
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,13 +29,18 @@ from ..events import (
 )
 from ..run_lines import loss_text
 from .figures import About
+from .outbox import Outbox
 from .settings import WebhookSettings
 
 __all__ = ["Webhook"]
 
 _TIMEOUT_S = 10.0
+"""of one try, whatever of it takes long: finding the address, connecting, or an answer that comes in drops"""
+_MOST_FAILED = 3
+"""messages; the others wait for the next time then"""
 _PAUSES_S = (1.0, 5.0)
 """after a try that failed, before the next; the last one counts"""
+_LOOK_AGAIN_S = 0.5
 _LONGEST = 1900
 """characters; Discord takes 2,000"""
 _TRANSLATED, _TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48")
@@ -50,8 +57,8 @@ class Webhook:
     title = "The webhook"
     patience_s = 30.0
 
-    def __init__(self, settings: WebhookSettings, about: About) -> None:
-        """Raises ConfigError for an address that cannot be one."""
+    def __init__(self, settings: WebhookSettings, runs: Path, about: About) -> None:
+        """`runs`: the folder of the run. Raises ConfigError for an address that cannot be one."""
         parts = urlsplit(settings.url)
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -63,19 +70,54 @@ class Webhook:
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._last: StepDone | None = None
+        self.outbox = Outbox(runs, "webhook")
+        self.moved_at = 0.0
+
+    def keep(self, event: Event) -> None:
+        """Puts the event into the outbox where it is wanted. Raises OSError or FileError where that cannot be."""
+        self._last = event if isinstance(event, StepDone) else self._last
+        if event.name in self._settings.events:
+            self.outbox.put({"run": self._about.folder, "body": self._body(event)})
 
     def begin(self) -> None:
         """Nothing is sent before an event."""
 
     def end(self) -> None:
-        """Nothing is held open."""
+        """Posts what waits; where another process does so, waits for it."""
+        while not self._post_waiting() and self.outbox.waiting():
+            time.sleep(_LOOK_AGAIN_S)
 
     def take(self, event: Event) -> None:
-        """Posts the event where it is wanted. Raises Unreachable, or what the network raises, at the third try."""
-        self._last = event if isinstance(event, StepDone) else self._last
-        if event.name not in self._settings.events:
-            return
-        body = json.dumps(self._body(event), ensure_ascii=True).encode("ascii")
+        """Posts what waits, once there is an event that is wanted."""
+        if event.name in self._settings.events:
+            self._post_waiting()
+
+    def _post_waiting(self) -> bool:
+        """Returns False where another process posts. Raises Unreachable, or what the network raises, at the last try of
+        the first message that was not taken.
+        """
+        failures: list[Exception] = []
+        with self.outbox.alone() as alone:
+            for file in self.outbox.waiting() if alone else ():
+                if (message := self.outbox.read(file)) is None:
+                    continue
+                if self.outbox.run_of(message) is None:
+                    self.outbox.remove(file)
+                    continue
+                try:
+                    self._try(json.dumps(message.get("body"), ensure_ascii=True).encode("ascii"))
+                except (OSError, http.client.HTTPException, Unreachable) as error:
+                    failures.append(error)
+                    if len(failures) == _MOST_FAILED:
+                        break
+                else:
+                    self.outbox.remove(file)
+                    self.moved_at = time.monotonic()
+        if failures:
+            raise failures[0]
+        return alone
+
+    def _try(self, body: bytes) -> None:
         for pause in _PAUSES_S:
             try:
                 return self._post(body)
@@ -91,23 +133,36 @@ class Webhook:
         return {"version": 1, **about, **json.loads(to_line(event))}
 
     def _post(self, body: bytes) -> None:
-        connection = self._connection()
+        """One try, given up after its time: no timeout of a socket ends a slow resolver, or an answer in drops."""
+        tried = _Try(self, body)
+        tried.join(_TIMEOUT_S)
+        if tried.is_alive():
+            tried.give_up()
+            raise Unreachable(f"{self._host} did not answer within {_TIMEOUT_S:.0f} s. Look at the address, or wait.")
+        if tried.error is not None:
+            raise tried.error
+        if 300 <= tried.status < 400:
+            raise Unreachable(
+                f"{self._host} answered {tried.status}: it sends elsewhere. Give the address it sends to."
+            )
+        if tried.status >= 400:
+            raise Unreachable(f"{self._host} answered {tried.status}. Look at the address and its key.")
+
+    def status_of(self, body: bytes, connections: list[http.client.HTTPConnection]) -> int:
+        """Posts `body`; returns the status of the answer. The connection stands in `connections` once it is made."""
+        connections.append(connection := self._connection())
         try:
             headers = {"Content-Type": "application/json", "User-Agent": "ComfyUI-WanTrainer", "Connection": "close"}
             connection.request("POST", self._target, body, headers)
-            status = connection.getresponse().status
+            return connection.getresponse().status
         finally:
             connection.close()
-        if 300 <= status < 400:
-            raise Unreachable(f"{self._host} answered {status}: it sends elsewhere. Give the address it sends to.")
-        if status >= 400:
-            raise Unreachable(f"{self._host} answered {status}. Look at the address and its key.")
 
     def _connection(self) -> http.client.HTTPConnection:
         """Returns a connection to one address of the host, which was looked at: what a name means may change."""
         address = self._address()
         if not self._secure:
-            return http.client.HTTPConnection(address, self._port, timeout=_TIMEOUT_S)
+            return http.client.HTTPConnection(address, self._port, timeout=2 * _TIMEOUT_S)
         return _Pinned(self._host, self._port, address)
 
     def _address(self) -> str:
@@ -122,12 +177,37 @@ class Webhook:
         return addresses[0]
 
 
+class _Try(threading.Thread):
+    """One request, in a thread that nobody has to wait for."""
+
+    def __init__(self, webhook: Webhook, body: bytes) -> None:
+        super().__init__(daemon=True, name="wan-webhook-try")
+        self._webhook, self._body = webhook, body
+        self._connections: list[http.client.HTTPConnection] = []
+        self.status, self.error = 0, None
+        self.error: Exception | None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.status = self._webhook.status_of(self._body, self._connections)
+        except Exception as error:
+            self.error = error
+
+    def give_up(self) -> None:
+        """End a connection that is still read from."""
+        for connection in self._connections:
+            if (sock := connection.sock) is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+
 class _Pinned(http.client.HTTPSConnection):
     """HTTPS to `address`, whose certificate must be that of `host`."""
 
     def __init__(self, host: str, port: int, address: str) -> None:
         self._checked, self._tls = address, ssl.create_default_context()
-        super().__init__(host, port, timeout=_TIMEOUT_S, context=self._tls)
+        super().__init__(host, port, timeout=2 * _TIMEOUT_S, context=self._tls)
 
     def connect(self) -> None:
         plain = socket.create_connection((self._checked, self.port), self.timeout)

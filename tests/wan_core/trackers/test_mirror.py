@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tests.support.tiny_run import make_run
-from wan_core.events import CheckpointSaved, Finished
-from wan_core.trackers.figures import About
+from wan_core.events import CheckpointSaved, Event, Finished
 from wan_core.trackers.mirror import Mirror
 from wan_core.trackers.settings import MirrorSettings
 from wan_core.train import SaveStore
@@ -22,20 +21,18 @@ def test_a_step_whose_copy_failed_follows_with_the_next_one_and_in_a_later_sessi
     run = make_run(tmp_path)
     fsspec_local = pytest.importorskip("fsspec.implementations.local").LocalFileSystem
     there, down = tmp_path / "mirror" / run.directory.name, True
-    put_file = fsspec_local.put_file
+    opened = fsspec_local.open
 
-    def put(self: Any, here: str, path: str, **kwargs: Any) -> None:
+    def put(self: Any, path: str, *args: Any, **kwargs: Any) -> Any:
         if down:
             raise OSError("the line is down")
-        put_file(self, here, path, **kwargs)
+        return opened(self, path, *args, **kwargs)
 
-    monkeypatch.setattr(fsspec_local, "put_file", put)
+    monkeypatch.setattr(fsspec_local, "open", put)
     store = SaveStore(run.directory)
 
     def mirror() -> Mirror:
-        made = Mirror(
-            MirrorSettings(url=(tmp_path / "mirror").as_uri()), run.directory, About.of(run.directory, run.config)
-        )
+        made = Mirror(MirrorSettings(url=(tmp_path / "mirror").as_uri()), run.directory)
         made.begin()
         return made
 
@@ -43,21 +40,25 @@ def test_a_step_whose_copy_failed_follows_with_the_next_one_and_in_a_later_sessi
         folder = store.commit(step, run.config.job_id, b"lora", {"a": torch.zeros(1)}, {"step": step}).folder
         return CheckpointSaved(step=step, folder=f"saves/{folder.name}")
 
+    def tell(mirror: Mirror, event: Event) -> None:
+        mirror.keep(event)
+        mirror.take(event)
+
     first = mirror()
     with pytest.raises(OSError, match="the line is down"):
-        first.take(saved(2))
+        tell(first, saved(2))
     with pytest.raises(OSError, match="the line is down"):
-        first.take(saved(4))
+        tell(first, saved(4))
     down = False
-    first.take(saved(6))
+    tell(first, saved(6))
     whole = ["step-000002", "step-000004", "step-000006"]
     assert sorted(path.parent.name for path in there.glob("*/manifest.json")) == whole
 
     down = True
     with pytest.raises(OSError, match="the line is down"):
-        first.take(saved(8))
+        tell(first, saved(8))
     down = False
     copied = {path: path.stat().st_mtime_ns for path in there.glob("*/manifest.json")}
-    mirror().take(Finished(state="done", step=8))
+    tell(mirror(), Finished(state="done", step=8))
     assert sorted(path.parent.name for path in there.glob("*/manifest.json")) == [*whole, "step-000008"]
     assert copied == {path: path.stat().st_mtime_ns for path in copied}, "what is there is not copied again"

@@ -22,9 +22,11 @@ from wan_core.errors import ConfigError, DependencyError, ExitCode, TrainingErro
 from wan_core.events import CheckpointSaved, Evaluated, Event, Failed, Finished, Note, StepDone
 from wan_core.files import FileError
 from wan_core.packages import version_of
-from wan_core.trackers import ServerSettings, Telling, trackers_of
+from wan_core.trackers import ServerSettings
+from wan_core.trackers.delivery import Delivery
 from wan_core.trackers.figures import About, figures_of
 from wan_core.trackers.settings import MirrorSettings, WebhookSettings
+from wan_core.trackers.telling import Telling, trackers_of
 from wan_core.trackers.tensorboard import TensorBoard
 from wan_core.trackers.webhook import Webhook
 from wan_core.train import SaveStore, TrainConfig
@@ -186,7 +188,7 @@ class Failing:
 @pytest.mark.parametrize("fails", ["begin", "take", "end"])
 def test_a_failure_is_said_once_without_a_key_and_ends_nothing(fails: str) -> None:
     heard: list[Event] = []
-    with Telling(heard.append, [Failing({fails})]) as tell:
+    with Telling(heard.append, [Delivery(Failing({fails}))]) as tell:
         for _ in range(5):
             tell(STEP)
             time.sleep(0.02)
@@ -200,7 +202,7 @@ def test_a_failure_is_said_once_without_a_key_and_ends_nothing(fails: str) -> No
 def test_nobody_waits_for_a_slow_one_until_the_end_of_the_run() -> None:
     slow = Failing(set(), slow_s=0.05)
     began = time.monotonic()
-    with Telling(lambda _: None, [slow]) as tell:
+    with Telling(lambda _: None, [Delivery(slow)]) as tell:
         for _ in range(6):
             tell(STEP)
         assert time.monotonic() - began < 0.05 * 6
@@ -211,7 +213,7 @@ def test_a_slow_one_misses_steps_and_never_a_saved_one(monkeypatch: pytest.Monke
     monkeypatch.setattr("wan_core.trackers.delivery._WAITING", 3)
     saved = [CheckpointSaved(step=step, folder=f"saves/step-{step:06d}") for step in range(3)]
     slow = Failing(set(), slow_s=0.02)
-    with Telling(lambda _: None, [slow]) as tell:
+    with Telling(lambda _: None, [Delivery(slow)]) as tell:
         for one in saved:
             tell(one)
             for _ in range(20):
@@ -224,7 +226,7 @@ def test_a_destination_that_hangs_is_left_behind() -> None:
     hanging = Failing(set(), slow_s=60.0)
     hanging.patience_s = 0.2
     heard: list[Event] = []
-    with Telling(heard.append, [hanging]) as tell:
+    with Telling(heard.append, [Delivery(hanging)]) as tell:
         tell(STEP)
     (note,) = (event for event in heard if isinstance(event, Note))
     assert note.text.startswith("The test had not taken everything 0 s after the run ended.")
@@ -232,7 +234,7 @@ def test_a_destination_that_hangs_is_left_behind() -> None:
 
 def test_a_run_that_fails_is_told_and_its_error_is_the_same() -> None:
     destination = Failing(set())
-    with pytest.raises(TrainingError, match="5 steps"), Telling(lambda _: None, [destination]):
+    with pytest.raises(TrainingError, match="5 steps"), Telling(lambda _: None, [Delivery(destination)]):
         raise TrainingError("5 steps in a row had non-finite loss.")
     (failed,) = destination.taken
     assert isinstance(failed, Failed)
@@ -242,30 +244,44 @@ def test_a_run_that_fails_is_told_and_its_error_is_the_same() -> None:
 # ---- the webhook
 
 
-def posted_by(hook: SimpleNamespace, event: Event, **settings: Any) -> list[Any]:
-    Webhook(WebhookSettings(url=hook.url, allow_private=True, **settings), ABOUT).take(event)
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    (tmp_path / "runs" / ABOUT.folder).mkdir(parents=True)
+    (tmp_path / "runs" / ABOUT.folder / "run.json").touch()
+    return tmp_path / "runs"
+
+
+def tell(webhook: Webhook, event: Event) -> None:
+    webhook.keep(event)
+    webhook.take(event)
+
+
+def posted_by(hook: SimpleNamespace, runs: Path, event: Event, **settings: Any) -> list[Any]:
+    tell(Webhook(WebhookSettings(url=hook.url, allow_private=True, **settings), runs, ABOUT), event)
     return [body for _, body in hook.posted]
 
 
-def test_a_webhook_speaks_as_its_service_reads(hook: SimpleNamespace) -> None:
+def test_a_webhook_speaks_as_its_service_reads(hook: SimpleNamespace, runs: Path) -> None:
     event = Finished(state="stopped", step=40, result={"reason": "stopped by the user"})
     sentence = "cat: stopped at step 40 of 100: stopped by the user."
-    assert posted_by(hook, event, shape="discord") == [{"content": sentence}]
-    assert posted_by(hook, event, shape="slack")[1:] == [{"text": sentence}]
-    assert posted_by(hook, STEP)[2:] == [], "a step is not among its events"
+    assert posted_by(hook, runs, event, shape="discord") == [{"content": sentence}]
+    assert posted_by(hook, runs, event, shape="slack")[1:] == [{"text": sentence}]
+    assert posted_by(hook, runs, STEP)[2:] == [], "a step is not among its events"
     for loss in (math.nan, None):
-        told = posted_by(hook, Evaluated(step=40, eval_loss=loss), shape="slack", events=("evaluated",))
+        told = posted_by(hook, runs, Evaluated(step=40, eval_loss=loss), shape="slack", events=("evaluated",))
         assert told[-1] == {"text": "cat: evaluation loss not finite at step 40."}
 
 
-def test_a_webhook_tries_three_times_and_follows_nobody(hook: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_webhook_tries_three_times_and_follows_nobody(
+    hook: SimpleNamespace, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("wan_core.trackers.webhook._PAUSES_S", (0.0, 0.0))
     saved = CheckpointSaved(step=2, folder="saves/step-000002")
     hook.answers += [503, 503, 204]
-    assert len(posted_by(hook, saved)) == 3
+    assert len(posted_by(hook, runs, saved)) == 3
     hook.answers += [302, 302, 302]
     with pytest.raises(Exception, match=r"127\.0\.0\.1 answered 302: it sends elsewhere") as caught:
-        posted_by(hook, saved)
+        posted_by(hook, runs, saved)
     assert "key" not in str(caught.value)
     assert len(hook.posted) == 6
 
@@ -278,14 +294,16 @@ PRIVATE = (
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_a_webhook_connects_to_no_address_of_ones_own_network(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_webhook_connects_to_no_address_of_ones_own_network(
+    address: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kind = socket.AF_INET6 if ":" in address else socket.AF_INET
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(kind, socket.SOCK_STREAM, 6, "", (address, 443))])
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("it connected"))
     monkeypatch.setattr("wan_core.trackers.webhook._PAUSES_S", ())
-    webhook = Webhook(WebhookSettings(url="https://hooks.example.com/key"), ABOUT)
+    webhook = Webhook(WebhookSettings(url="https://hooks.example.com/key"), runs, ABOUT)
     with pytest.raises(Exception, match=r"hooks\.example\.com is an address of your own network"):
-        webhook.take(CheckpointSaved(step=2, folder="saves/step-000002"))
+        tell(webhook, CheckpointSaved(step=2, folder="saves/step-000002"))
 
 
 # ---- the settings

@@ -1,0 +1,54 @@
+"""`wan_core send`: sends what the webhook and the mirror of a run have not taken yet."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import ConfigError, ExitCode
+from ..events import Emit
+from .output import print_json, run_directory
+
+__all__ = ["add_send_command"]
+
+
+def add_send_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add it to the commands."""
+    sub = command("send", _send, "send to the webhook and the mirror what they have not taken yet")
+    sub.add_argument("run_path", type=Path, metavar="RUN", help="folder of a run, or its run.json")
+    sub.add_argument(
+        "--trackers", type=Path, metavar="FILE", help="their settings; default: those of the ComfyUI the run lies in"
+    )
+    sub.add_argument("--follow", action="store_true", help="send what the events on stdin say, as a run has it done")
+
+
+def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..trackers.sender import send_what_waits, serve
+    from ..trackers.settings import ServerSettings
+
+    directory = run_directory(options.run_path)
+    settings = ServerSettings.read(_settings_file(directory, options.trackers))
+    if options.follow:
+        serve(directory, settings, os.fdopen(os.dup(0), "rb"), out)
+        sys.stderr.flush()
+        os._exit(ExitCode.DONE)  # threads of libraries, and a destination that hangs, do not hold it
+    from ..run import read_run
+    from ..trackers.figures import About
+
+    found = send_what_waits(directory, settings, About.of(directory, read_run(directory)))
+    print_json(out, {"version": 1, **found})
+    out.flush()
+    whole = not any(kind["waiting"] for kind in found.values())
+    os._exit(ExitCode.DONE if whole else ExitCode.BAD_INPUT)
+
+
+def _settings_file(directory: Path, named: Path | None) -> Path:
+    runs = directory.parent
+    usual = runs.parent.parent / "user" / "wan_trainer" / "trackers.json"
+    if named is None and not (runs.parent.name == "output" and usual.is_file()):
+        raise ConfigError("No trackers.json says whom to send to. Name the file: send RUN --trackers trackers.json.")
+    return named or usual

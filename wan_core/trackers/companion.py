@@ -1,0 +1,110 @@
+"""A run's own end of the process that sends what it tells others: starts it, and hands it the run's events."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+
+from ..events import Event, to_line
+from .delivery import Delivery
+from .figures import About
+
+__all__ = ["Companion"]
+
+_LAUNCH = Path(__file__).resolve().parents[1] / "launch.py"
+_FLAGS = ("CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW")
+_OWN_GROUP = sum(getattr(subprocess, name, 0) for name in _FLAGS)
+"""of Windows; elsewhere a new session: whoever ends the run by force does not end what sends its last words"""
+_MOMENT_S = 0.5
+_LATE = (
+    "What this run tells others is not all sent. A process of its own goes on with it; what that cannot send is kept, "
+    "and sent with the next run in this folder, or by: python -m wan_core send RUN"
+)
+
+
+class Companion:
+    """Takes events as a `Delivery` does. What the process says comes back as complaints."""
+
+    def __init__(self, directory: Path, settings: Path, about: About, *, waits: bool) -> None:
+        """`settings`: the file of the server. `waits`: the end of the run waits until all was taken, not a moment."""
+        command = [sys.executable, "-X", "utf8", str(_LAUNCH), "send", str(directory)]
+        self._line = _Line([*command, "--trackers", str(settings), "--follow"], directory.parent, about, waits=waits)
+        self._events = Delivery(self._line, late=_LATE)
+
+    def put(self, event: Event) -> None:
+        """Returns at once."""
+        self._events.put(event)
+
+    def complaints(self) -> list[str]:
+        """Returns what went wrong since the last call, as sentences."""
+        return self._events.complaints() + self._line.heard()
+
+    def close(self) -> list[str]:
+        """Says that the run has ended; the process goes on alone where it is not done in a moment."""
+        left = self._events.close()
+        return self._line.heard() + left
+
+
+class _Line:
+    """The process as a destination: each event is a line of its stdin."""
+
+    title = "What sends this run's news"
+
+    def __init__(self, command: list[str], folder: Path, about: About, *, waits: bool) -> None:
+        self._command, self._folder, self._about = command, folder, about
+        self._process: subprocess.Popen[bytes] | None = None
+        self._heard: deque[str] = deque()
+        self._reader: threading.Thread | None = None
+        self.patience_s = float("inf") if waits else _MOMENT_S
+
+    def begin(self) -> None:
+        """Starts it, and says which run it is of. Raises OSError where that cannot be."""
+        self._process = subprocess.Popen(
+            self._command,
+            cwd=self._folder,  # of the runs: nothing keeps the run itself from being deleted
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=os.name != "nt",
+            creationflags=_OWN_GROUP,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True, name="wan-companion")
+        self._reader.start()
+        self._write(json.dumps(dataclasses.asdict(self._about)) + "\n")
+
+    def take(self, event: Event) -> None:
+        """Hands an event on."""
+        self._write(to_line(event))
+
+    def end(self) -> None:
+        """Says that the run has ended, and waits for the process, which ends by itself."""
+        if self._process is not None and self._process.stdin is not None and self._reader is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._process.stdin.close()
+            self._reader.join()
+            self._process.wait()
+
+    def heard(self) -> list[str]:
+        """Returns what the process said since the last call."""
+        return [self._heard.popleft() for _ in range(len(self._heard))]
+
+    def _write(self, line: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode("ascii"))
+        self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, ValueError), self._process.stdout as said:
+            for line in said:
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    self._heard.append(str(json.loads(line)["said"]))

@@ -1,0 +1,93 @@
+"""Keeps what is still to be sent of the runs of a folder: small files in `_outbox` beside them, each written whole.
+
+It stands beside the runs and not in them: whatever lies in the folder of a run, which may be a stranger's, sends
+nothing, and a run can be deleted while something of it waits. A file goes once its message was taken: where the process
+is killed between the two, that one message is sent twice, and none is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from ..errors import ConfigError
+from ..files import FileError, atomic_write_json, locked, open_regular, own_folder, safe_name
+
+__all__ = ["Outbox"]
+
+_FOLDER = "_outbox"
+_NAME = re.compile(r"(\d{20})\.(webhook|mirror)\.json")
+_MOST = 500
+"""files of a kind; the oldest go"""
+_LONGEST_BYTES = 1 << 20
+
+
+class Outbox:
+    """The files of one kind, webhook or mirror. Made with the first of them."""
+
+    def __init__(self, runs: Path, kind: str) -> None:
+        self._runs, self._kind = runs, kind
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Keep a message until it is sent. Raises OSError or FileError where it cannot be written."""
+        folder = own_folder(self._runs, _FOLDER)
+        known = self.waiting()
+        newest = int(known[-1].name.partition(".")[0]) if known else 0
+        atomic_write_json(folder / f"{max(newest + 1, time.time_ns()):020d}.{self._kind}.json", message)
+        for old in known[: max(0, len(known) + 1 - _MOST)]:
+            self.remove(old)
+
+    def waiting(self) -> list[Path]:
+        """Returns the files, oldest first; a link is none."""
+        folder = self._runs / _FOLDER
+        try:
+            with os.scandir(folder) as entries:
+                names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+        except OSError:
+            return []
+        return [folder / name for name in sorted(names) if (m := _NAME.fullmatch(name)) and m[2] == self._kind]
+
+    def read(self, file: Path) -> dict[str, Any] | None:
+        """Returns the message of a file, or None where it cannot be read; one that is no message is removed."""
+        try:
+            with open_regular(file, follow_links=False) as opened:
+                data = opened.read(_LONGEST_BYTES)
+        except (FileError, OSError):
+            return None
+        with contextlib.suppress(ValueError, RecursionError):
+            message: Any = json.loads(data)
+            if isinstance(message, dict):
+                return cast("dict[str, Any]", message)
+        self.remove(file)
+        return None
+
+    def run_of(self, message: dict[str, Any]) -> Path | None:
+        """Returns the folder of the run that a message is of; None where that was deleted, or is none beside it."""
+        try:
+            directory = self._runs / safe_name(str(message.get("run")), "run")
+        except ConfigError:
+            return None
+        return directory if (directory / "run.json").is_file() and not directory.is_symlink() else None
+
+    def remove(self, file: Path) -> None:
+        """Take a file out; one that is gone already is no error."""
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Gives whether nobody else sends messages of this kind; nobody does until the end."""
+        with contextlib.ExitStack() as held:
+            try:
+                folder = own_folder(self._runs, _FOLDER)
+                held.enter_context(locked(folder / f".{self._kind}.lock", "it is sent by another process"))
+            except (FileError, OSError):
+                yield False
+            else:
+                yield True

@@ -12,11 +12,12 @@ from ..wan_core.dataset import Dataset
 from ..wan_core.run import cache_names_in_use
 from ..wan_core.video import VideoProcess
 from .bridge import folders
+from .bridge.handed import cache_state, hand_cache
 from .bridge.interrupts import stops_become_interrupts
-from .bridge.progress import NodeProgress, current_prompt_id, graph_of
+from .bridge.progress import NodeProgress, graph_of
 from .bridge.scanning import space_of
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, ComfyVae, encoder_identity, is_linked
-from .bridge.types import CATEGORY, CacheHandle, WanCache, WanDataset
+from .bridge.types import CATEGORY, WanCache, WanDataset
 from .bridge.widgets import combo, one_of, searched_as
 from .engine.asked import refuse_what_does_not_fit
 
@@ -60,7 +61,7 @@ class CacheLatents(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
         """Returns a mark that changes when the cache is deleted or entries are evicted, so the node looks again."""
-        return folders.cache_state()
+        return cache_state()
 
     @classmethod
     def check_lazy_status(
@@ -114,7 +115,7 @@ class CacheLatents(io.ComfyNode):
         text += f", {lost} skipped" if lost else ""
         progress.say(text, now=True, about={"kind": "encoded", **counts}, stage=None)
         cache_set = cache.read_set(report.fingerprint) if report.left_out else plan.cache_set
-        handle = CacheHandle(report.fingerprint, cache_set, report, current_prompt_id())
+        handle = hand_cache(report, cache_set)
         return io.NodeOutput(handle, report.sentences(), ui={"text": [report.sentences()]})
 
     @classmethod

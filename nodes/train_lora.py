@@ -7,7 +7,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..wan_core.files import file_identity, name_key, safe_name
+from ..wan_core.files import file_mark, name_key, safe_name
 from ..wan_core.lora import LoraConfig
 from ..wan_core.run import (
     DataConfig,
@@ -21,6 +21,7 @@ from ..wan_core.trackers import ServerSettings
 from ..wan_core.train import TrainConfig
 from .bridge import folders
 from .bridge.door import answer_of
+from .bridge.handed import RUNS
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
 from .bridge.types import (
@@ -133,11 +134,13 @@ class TrainLoRA(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, run_name: str | None = "my_lora", **_: object) -> object:
-        """Returns a mark that changes with the runs of that name, so that a deleted or unfinished one is read again."""
+        """Returns a mark that changes with the runs of that name, and where something of a run is taken away: a deleted
+        or unfinished one is read again.
+        """
         runs, name = folders.runs_folder(), name_key(safe_name(run_name or "my_lora", "run_name"))
         own = sorted(one for one in runs.iterdir() if name_key(one.name).startswith(name)) if runs.is_dir() else []
         told = (directory / file for directory in own for file in ("run.json", "status.json"))
-        return [file_identity(path)[1:] for path in told if path.is_file()]
+        return [[file_mark(path) for path in told if path.is_file()], RUNS.losses()]
 
     @classmethod
     def check_lazy_status(

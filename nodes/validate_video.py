@@ -14,6 +14,7 @@ from ..wan_core.lora import FrozenLora
 from ..wan_core.run import SampleJob, preview_without_run, read_run, trained_variant
 from ..wan_core.sampler import SampleConfig
 from .bridge import folders
+from .bridge.handed import RUNS
 from .bridge.interrupts import CancelButton, stops_become_interrupts
 from .bridge.progress import NodeProgress, graph_of
 from .bridge.sockets import ComfyVae, encoder_identity
@@ -113,6 +114,11 @@ class ValidateVideo(io.ComfyNode):
         return True
 
     @classmethod
+    def fingerprint_inputs(cls, **_: object) -> object:
+        """Returns a mark that changes when rendered clips are taken away, so that they are rendered again."""
+        return RUNS.losses()
+
+    @classmethod
     def execute(
         cls,
         run: RunHandle | ModelHandle,
@@ -159,6 +165,7 @@ class ValidateVideo(io.ComfyNode):
             rendering.render(codec, progress, button)
         with stops_become_interrupts():
             movie = rendering.movie(grid_format, button.pressed)
+        RUNS.note(f"clips of {cls.hidden.unique_id}", [*rendering.files(), movie])
         videos = [InputImpl.VideoFromFile(str(file)) for file in rendering.files()]
         shown = [output_file(file) for file in rendering.shown()]
         metrics = rendering.metrics()

@@ -13,10 +13,10 @@ from ..wan_core.dataset import condition_kind
 from ..wan_core.importers import PromptKeys, store_clips, store_text
 from .bridge import folders
 from .bridge.core_tensors import read_clips, text_features
+from .bridge.handed import cache_state, hand_cache
 from .bridge.interrupts import stops_become_interrupts
-from .bridge.progress import current_prompt_id
 from .bridge.sockets import is_linked, prompt_key, wants_clip
-from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .bridge.types import CATEGORY, ModelHandle, WanCache, WanTrainModel
 from .bridge.widgets import searched_as
 
 
@@ -69,7 +69,7 @@ class WanCacheFromLatents(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
         """Returns a mark that changes when the cache is deleted or entries are evicted, so that it is made again."""
-        return folders.cache_state()
+        return cache_state()
 
     @classmethod
     def check_lazy_status(
@@ -112,7 +112,7 @@ class WanCacheFromLatents(io.ComfyNode):
             f"latents: {report.latents_encoded} normalised and stored, {report.latents_reused} there already\n"
             f"texts: {report.texts_encoded} stored, {report.texts_reused} there already"
         )
-        handle = CacheHandle(report.fingerprint, cache_set, report, current_prompt_id())
+        handle = hand_cache(report, cache_set)
         return io.NodeOutput(handle, text, ui={"text": [text]})
 
     @classmethod

@@ -14,10 +14,10 @@ from ..wan_core.errors import WanTrainerError
 from ..wan_core.files import file_identity
 from ..wan_core.importers import PromptKeys, import_records, record_files
 from .bridge import folders
+from .bridge.handed import cache_state, hand_cache
 from .bridge.interrupts import stops_become_interrupts
-from .bridge.progress import current_prompt_id
 from .bridge.sockets import prompt_key, wants_clip
-from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .bridge.types import CATEGORY, ModelHandle, WanCache, WanTrainModel
 from .bridge.widgets import combo, flag, searched_as
 
 
@@ -77,7 +77,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> object:
         """Returns a mark that changes with the files, and when somebody deletes the cache or entries were evicted."""
         files = record_files(_folder(folder))
-        return [[file_identity(path)[1:] for path in files], folders.cache_state()]
+        return [[file_identity(path)[1:] for path in files], cache_state()]
 
     @classmethod
     def check_lazy_status(cls, clip: Any = None, **_: object) -> list[str]:
@@ -110,7 +110,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
         )
         if read.timesteps:
             text += f"\n{read.timesteps} records carry evaluation timesteps, which are not used"
-        handle = CacheHandle(read.fingerprint, read.cache_set, found, current_prompt_id())
+        handle = hand_cache(found, read.cache_set)
         return io.NodeOutput(handle, text, ui={"text": [text]})
 
 

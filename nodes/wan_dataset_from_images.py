@@ -14,6 +14,7 @@ from ..wan_core.errors import WanTrainerError
 from ..wan_core.importers import Pixels, match_captions, scan_pixels
 from ..wan_core.video import VideoProcess, require_pyav
 from .bridge import folders
+from .bridge.handed import CACHE
 from .bridge.interrupts import stops_become_interrupts
 from .bridge.scanning import dataset_input, scan_context
 from .bridge.types import CATEGORY, ModelHandle, WanDataset
@@ -72,9 +73,8 @@ class WanDatasetFromImages(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when somebody deletes what was kept, so that it is written again."""
-        parts = (folders.cache().root / name for name in ("clips", "pictures"))
-        return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
+        """Returns a mark that changes when what was kept is deleted or damaged, so that it is written again."""
+        return CACHE.losses()
 
     @classmethod
     def validate_inputs(cls) -> bool | str:
@@ -118,6 +118,7 @@ class WanDatasetFromImages(io.ComfyNode):
             clips = match_captions([_pixels(one) for one in images], captions, rates, stills=stills)
             cache_root = folders.cache().root
             scanned = scan_pixels(config, clips, scan_context(cls, video), stills=stills, cache_root=cache_root)
+        CACHE.note(f"images of {cls.hidden.unique_id}", {sample.path for sample in scanned.samples})
         before = append_to[0]
         dataset = Dataset((*(before.parts if before is not None else ()), scanned))
         report = dataset_report(dataset)

@@ -7,12 +7,13 @@ from typing import Any
 from comfy_api.latest import io
 from torch import Tensor
 
-from ..wan_core.cache import LatentCache, text_key
+from ..wan_core.cache import LatentCache, picture_path, text_key
 from ..wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
 from ..wan_core.errors import ConfigError
 from ..wan_core.lora import FrozenLora
 from ..wan_core.sampler import FEW_STEPS, PreviewPrompt, SampleConfig, read_prompts
 from .bridge import folders
+from .bridge.handed import CACHE, cache_folders, cache_state
 from .bridge.interrupts import raise_if_cancelled, stops_become_interrupts
 from .bridge.progress import NodeProgress
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, encoder_identity, is_linked
@@ -80,9 +81,8 @@ class WanPreviewSettings(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when somebody deletes the cache that prompts and pictures were encoded into."""
-        parts = (folders.cache().root / name for name in ("texts", "pictures", "conditions"))
-        return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
+        """Returns a mark that changes when somebody takes away what prompts and pictures were encoded into."""
+        return cache_state()
 
     @classmethod
     def check_lazy_status(
@@ -151,6 +151,8 @@ class WanPreviewSettings(io.ComfyNode):
         data["default_negative_key"] = keys.get(DEFAULT_NEGATIVE_PROMPT, "")
         for own in data["prompt_settings"]:
             own["negative_key"] = keys.get(own["negative_prompt"], "")
+        pictures = [picture_path(cache.root, name) for name in (config.start_image, config.end_image) if name]
+        CACHE.note(f"previews of {cls.hidden.unique_id}", [*pictures, *cache_folders()])
         return io.NodeOutput(SampleConfig.from_dict(data))
 
     @classmethod

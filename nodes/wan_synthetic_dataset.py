@@ -7,8 +7,8 @@ from comfy_api.latest import io
 from ..wan_core.cache import EncodingReport, SyntheticConfig, synthetic_note, synthetic_set
 from ..wan_core.dataset import condition_kind
 from .bridge import folders
-from .bridge.progress import current_prompt_id
-from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .bridge.handed import cache_state, hand_cache
+from .bridge.types import CATEGORY, ModelHandle, WanCache, WanTrainModel
 from .bridge.widgets import searched_as, widget
 
 
@@ -41,9 +41,8 @@ class WanSyntheticDataset(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when somebody deletes the cache, so that the list is written again."""
-        sets = folders.cache().root / "sets"
-        return sets.stat().st_ino if sets.is_dir() else 0
+        """Returns a mark that changes when the list is deleted or damaged, so that it is written again."""
+        return cache_state()
 
     @classmethod
     def execute(
@@ -85,5 +84,5 @@ class WanSyntheticDataset(io.ComfyNode):
             seconds=0.0,
             conditioning=made.conditioning,
         )
-        handle = CacheHandle(report.fingerprint, made, report, current_prompt_id())
+        handle = hand_cache(report, made)
         return io.NodeOutput(handle, text, ui={"text": [text]})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import folder_paths
 
-from ...wan_core.cache import LatentCache, removals_seen
+from ...wan_core.cache import LatentCache
 from ...wan_core.dataset import ScanMemo, read_roots
 from ...wan_core.errors import ConfigError
 from ...wan_core.files import Roots
@@ -15,7 +15,6 @@ from ...wan_core.files import Roots
 __all__ = [
     "allowed_places",
     "cache",
-    "cache_state",
     "diffusion_models",
     "file_names",
     "input_folder",
@@ -46,15 +45,6 @@ def cache() -> LatentCache:
 def scan_memo() -> ScanMemo:
     """Returns the memo of what scans learned of the files of datasets."""
     return ScanMemo(cache().root / "scanned.json")
-
-
-def cache_state() -> list[int]:
-    """Returns a mark that changes when the cache or a folder of it is deleted, and when entries are evicted: a node
-    that made some then has to look again.
-    """
-    kept = cache()
-    parts = (kept.root / name for name in ("latents", "texts", "conditions", "masks", "evaluations", "sets", "packs"))
-    return [*(part.stat().st_ino if part.is_dir() else 0 for part in parts), removals_seen(kept)]
 
 
 def roots() -> Roots:

@@ -20,6 +20,7 @@ from ...wan_core.run_lines import closing_line
 from ...wan_core.train import SavedStep, SaveStore
 from ...wan_core.words import logger
 from ..bridge import folders
+from ..bridge.handed import RUNS
 from ..bridge.interrupts import CancelButton, InterruptProcessingException
 from ..bridge.progress import NodeProgress, current_prompt_id, graph_of
 from ..bridge.sockets import ComfyVae
@@ -115,6 +116,7 @@ class QueuedTraining:
         saved = self._publish_latest()
         facts = RunFacts(self.directory)
         step = saved.step if saved is not None else 0
+        RUNS.note(self.directory.name, self._handed(saved))
         run = RunHandle(self.directory, step, self._model.variant.fps)
         loras = saved.loras if saved is not None else {}
         first, low = next(iter(loras), None), "low" if "low" in loras else None
@@ -125,6 +127,14 @@ class QueuedTraining:
         ]
         ui, losses = self._ui(facts, step), {"loss": facts.losses}
         return io.NodeOutput(run, read[0], losses, step, names[0], read[1], names[1], ui=ui)
+
+    def _handed(self, saved: SavedStep | None) -> list[Path]:
+        """Lists what the outputs name: the run, the saved step, and its LoRAs where loaders list them."""
+        if saved is None:
+            return [self.directory]
+        loras = (listed_name(self.directory.name, expert) for expert in saved.loras)
+        published = [folders.publish_folder().parent / name for name in loras]
+        return [self.directory, saved.folder, *saved.loras.values(), *published]
 
     def _ui(self, facts: RunFacts, step: int) -> dict[str, Any]:
         loras, note = folders.publish_folder(), self._decision.note

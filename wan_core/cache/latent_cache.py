@@ -32,7 +32,7 @@ from .entry import pack_entry, read_whole, unpack_entry
 from .keys import KINDS, STORED_DTYPES, TEXT_WIDTH, Stored, require_key
 from .memos import DigestMemo
 from .packs import Packs
-from .set_files import AGAIN, read_set, write_set
+from .set_files import AGAIN, read_set, set_file, write_set
 from .synthetic import draw_entry, is_synthetic
 from .verified import FileMark, Verified, mark_of
 
@@ -146,6 +146,8 @@ class LatentCache:
         """True when the entry (kind "latent", "text" or "condition") can be read, after all checks of
         reading it; `shape` is the latent's.
         """
+        if not self.has(kind, key):
+            return False
         try:
             if kind == "text":
                 self.read_text(key)
@@ -228,6 +230,10 @@ class LatentCache:
         """The set with that fingerprint, verified against it."""
         return read_set(self.root / "sets", fingerprint)
 
+    def set_file(self, fingerprint: str) -> Path:
+        """Returns the file a stored set lies in; there may be none."""
+        return set_file(self.root / "sets", fingerprint)
+
     def loose_path(self, kind: str, key: str) -> Path:
         """Returns the path an entry has as a file of its own, until it is packed."""
         return Path(self._loose_name(kind, key))
@@ -259,6 +265,7 @@ class LatentCache:
                 return data
         if unreadable is not None and path.is_file():
             raise unreadable
+        self._verified.doubt(f"{kind}-{key}")  # whoever handed it on looks again
         raise CacheError(f"The cache holds no {kind} {key[:12]}. {AGAIN}")
 
     def write_tensors(

@@ -20,13 +20,13 @@ _NAME = re.compile(r"^[0-9a-f]{64}$")
 
 
 def write_picture(cache_root: Path, pixels: Tensor) -> str:
-    """Store (H, W, 3) in [0, 1], rounded to 8 bits; returns its name. Writes nothing when it is there."""
+    """Store (H, W, 3) in [0, 1], rounded to 8 bits; returns its name. Writes nothing when it is there and whole."""
     from PIL import Image
 
     bytes_ = (pixels.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy()
     name = hashlib.sha256(repr(bytes_.shape).encode() + bytes_.tobytes()).hexdigest()
     path = picture_path(cache_root, name)
-    if not path.is_file():
+    if not _is_whole(path):
         buffer = BytesIO()
         Image.fromarray(bytes_).save(buffer, "PNG")
         try:
@@ -38,6 +38,18 @@ def write_picture(cache_root: Path, pixels: Tensor) -> str:
     return name
 
 
+def _is_whole(path: Path) -> bool:
+    """False where nothing is there, or a checksum of the file does not fit; decodes nothing."""
+    from PIL import Image
+
+    try:
+        with open_regular(path) as file, Image.open(file) as picture:
+            picture.verify()
+    except (FileError, OSError, ValueError, SyntaxError):
+        return False
+    return True
+
+
 def read_picture(cache_root: Path, name: str) -> Tensor:
     """(H, W, 3) float32 in [0, 1]; CacheError unless it is there and whole."""
     from PIL import Image
@@ -47,7 +59,7 @@ def read_picture(cache_root: Path, name: str) -> Tensor:
             data = BytesIO(file.read())
         with Image.open(data, formats=("PNG",)) as picture:
             bytes_ = np.array(picture.convert("RGB"), np.uint8)
-    except (FileError, OSError, ValueError) as error:
+    except (FileError, OSError, ValueError, SyntaxError) as error:  # the last from PIL, of a broken chunk
         raise CacheError("A start picture of the previews is gone. Queue Wan Preview Settings again.") from error
     if hashlib.sha256(repr(bytes_.shape).encode() + bytes_.tobytes()).hexdigest() != name:
         raise CacheError("A start picture of the previews was changed. Queue Wan Preview Settings again.")

@@ -9,7 +9,7 @@ from ..files import FileError, atomic_write_json, read_json
 from .cache_set import COLUMNS_FROM, CacheSet, read_columns, write_columns
 from .keys import KEY
 
-__all__ = ["AGAIN", "read_set", "write_set"]
+__all__ = ["AGAIN", "read_set", "set_file", "write_set"]
 
 AGAIN = "Queue Cache Latents + Captions again; it re-encodes only what is missing."
 
@@ -24,17 +24,22 @@ def write_set(folder: Path, cache_set: CacheSet) -> str:
     return fingerprint
 
 
+def set_file(folder: Path, fingerprint: str) -> Path:
+    """Returns the file of `folder` that the set lies in, or would lie in as JSON."""
+    columns = folder / f"{fingerprint}.columns"
+    return columns if columns.is_file() else folder / f"{fingerprint}.json"
+
+
 def read_set(folder: Path, fingerprint: str) -> CacheSet:
     """The set of `folder` with that fingerprint, verified against it; CacheError says what to do."""
     if not KEY.match(fingerprint):
         raise CacheError(f"{fingerprint[:100]!r} is not a cache fingerprint. {AGAIN}")
-    path = folder / f"{fingerprint}.json"
-    columns = path.with_suffix(".columns")
-    if not path.is_file() and not columns.is_file():
+    path = set_file(folder, fingerprint)
+    if not path.is_file():
         raise CacheError(f"The cache holds no set {fingerprint[:12]}. {AGAIN}")
     try:
-        if columns.is_file():
-            return read_columns(columns, fingerprint)
+        if path.suffix == ".columns":
+            return read_columns(path, fingerprint)
         cache_set = CacheSet.from_dict(read_json(path), path.name)
     except (FileError, ConfigError, CacheError) as error:
         raise CacheError(f"Cache set {fingerprint[:12]} is damaged: {error} {AGAIN}") from error

@@ -150,7 +150,11 @@ def test_a_doubt_about_a_sound_entry_goes_when_it_is_read(root, monkeypatch):
     assert held_unread(root, monkeypatch) == [True] * 3
     with pytest.raises(CacheError):
         LatentCache(root).read_latent(key(88))
-    assert os.listdir(root / "doubts") == [], "an entry that is not there is in no doubt"
+    assert os.listdir(root / "doubts") == [f"latent-{key(88)}"], "whoever handed on one that is not there looks again"
+    assert not LatentCache(root).is_sound("latent", key(89))
+    assert os.listdir(root / "doubts") == [f"latent-{key(88)}"], "who only asks whether it is there leaves none"
+    LatentCache(root).write_latent(key(88), torch.zeros(16, 2, 4, 4))
+    assert os.listdir(root / "doubts") == []
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -10,7 +10,7 @@ from comfy_api.latest import io
 
 from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
 from ..wan_core.errors import ConfigError, WanTrainerError
-from ..wan_core.files import Roots, file_identity
+from ..wan_core.files import Roots, file_mark
 from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.load import ModelPlan, WanFile, inspect_model, inspect_pair, settled, unpacked_kinds
 from ..wan_core.placement import PlacementConfig
@@ -108,7 +108,7 @@ class LoadWanModel(io.ComfyNode):
         names = [_chosen(diffusion_model), *([] if low_noise_model == NONE else [low_noise_model])]
         paths = [folders.roots().resolve(folders.model_reference("diffusion_models", name)) for name in names]
         # ComfyUI writes this into the metadata of images: no path.
-        return [file_identity(file)[1:] for path in paths for file in checkpoint_files(path)]
+        return [file_mark(file) for path in paths for file in checkpoint_files(path)]
 
     @classmethod
     def execute(

@@ -11,7 +11,7 @@ from comfy_api.latest import io
 
 from ..wan_core.dataset import allowed_folder, condition_kind, list_folders, read_roots
 from ..wan_core.errors import WanTrainerError
-from ..wan_core.files import file_identity
+from ..wan_core.files import file_mark
 from ..wan_core.importers import PromptKeys, import_records, record_files
 from .bridge import folders
 from .bridge.handed import cache_state, hand_cache
@@ -77,7 +77,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> object:
         """Returns a mark that changes with the files, and when somebody deletes the cache or entries were evicted."""
         files = record_files(_folder(folder))
-        return [[file_identity(path)[1:] for path in files], cache_state()]
+        return [[file_mark(path) for path in files], cache_state()]
 
     @classmethod
     def check_lazy_status(cls, clip: Any = None, **_: object) -> list[str]:

@@ -283,6 +283,7 @@ _MAY_CHANGE = {
     "wan_core/cli/new.py": "a folder that the command line names",
     "wan_core/importers/maxdiffusion/convert.py": "a folder that the command line names",
     "nodes/runs/publish.py": "ComfyUI's folder of LoRAs",
+    "wan_core/trackers/mirror.py": "storage elsewhere, which the owner of the server named",
 }
 
 

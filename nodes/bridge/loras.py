@@ -7,7 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ...wan_core.errors import ConfigError
-from ...wan_core.files import file_identity, sampled_digest
+from ...wan_core.files import file_mark, sampled_digest
 from ...wan_core.lora import FrozenLora
 from . import folders
 from .widgets import combo, file_of, number
@@ -50,7 +50,7 @@ def lora_marks(lora: Any, low_noise_lora: Any) -> list[object]:
     """Returns marks that change with the files: no path, since ComfyUI writes them into the metadata of images."""
     known = folders.file_names("loras")
     named = [name for name in (lora, low_noise_lora) if name in known]
-    return [file_identity(folders.roots().resolve(folders.model_reference("loras", name)))[1:] for name in named]
+    return [file_mark(folders.roots().resolve(folders.model_reference("loras", name))) for name in named]
 
 
 def _reference(widget: str, name: str) -> str:

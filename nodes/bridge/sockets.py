@@ -153,15 +153,23 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 _hashed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_loaded_as: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""the identity of the file an encoder object came from, when it was first seen"""
 
 
 def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cache: LatentCache) -> str | None:
     """The identity of the encoder linked to `socket`, or None when only the loaded object could tell and is not there.
 
     Core loaders name a file: its content is hashed once and remembered. Anything else is hashed weight by weight.
+    ConfigError for a file that was replaced since its loader read it: ComfyUI keeps what it loaded.
     """
     found = _from_graph(dynprompt, node_id, socket, cache)
     if found is not None:
+        if loaded is not None and _loaded_as.setdefault(loaded, found) != found:
+            raise ConfigError(
+                f"The file of {socket} was replaced after ComfyUI had loaded it, so the one before would "
+                "encode. Free ComfyUI's node cache or start it again, then press Run."
+            )
         return found
     return socket_identity(loaded) if loaded is not None else None
 

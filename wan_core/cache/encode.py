@@ -53,7 +53,7 @@ def encode_missing(
     start = time.monotonic()
     _check_encoders(plan, codec, text_encoder, image_encoder)
     work: list[TextTask | LatentTask | ConditionTask | MaskTask] = [*plan.missing_texts, *_by_clip(plan)]
-    clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan)), WriteBehind()
+    clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan), cache.has_same_bytes), WriteBehind()
     doing = _Doing(plan, cache, codec, text_encoder, image_encoder, clips, writes)
     counter = TextCounter(plan, text_encoder)
     try:

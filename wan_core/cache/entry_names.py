@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..dataset import Companion, DatasetConfig, Sample
 from ..dataset.conditioning import ConditionKind
 from ..errors import DatasetError, Stopped
-from ..files import FileError, file_identity
+from ..files import FileError, file_mark, is_touched
 from ..model.latents import LatentSpace
 from ..video import shown
 from .cache_set import CacheItem
@@ -76,7 +77,7 @@ class EntryNames:
     def digest_of(self, file: Sample | Companion) -> str:
         """Returns the SHA-256 of a file; DatasetError when it is not the one that was scanned."""
         try:
-            require_unchanged(file)
+            require_unchanged(file, self.cache.has_same_bytes)
             return self.cache.digest_of(file.path, self.should_stop)
         except FileError as error:
             stop_if(self.should_stop)
@@ -125,11 +126,14 @@ def stored_of(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
     return {item.latent_key: latent, item.condition_key: latent, item.text_key: text}
 
 
-def require_unchanged(file: Sample | Companion) -> None:
-    """Raises DatasetError when a file is gone, or is not the one that was scanned."""
+def require_unchanged(file: Sample | Companion, same_bytes: Callable[[Path, Sequence[int]], bool]) -> None:
+    """Raises DatasetError when a file is gone, or is not the one that was scanned. `same_bytes` is asked of one whose
+    rights or names changed: whether it holds what it did when it had that mark.
+    """
     name = shown(file.path)
     try:
-        same = file_identity(file.path) == file.identity
+        now = file_mark(file.path)
+        same = now == list(file.mark) or (is_touched(file.mark, now) and same_bytes(file.path, file.mark))
     except OSError as error:
         raise DatasetError(f"{name} is gone since it was scanned. Press Run again.") from error
     if not same:

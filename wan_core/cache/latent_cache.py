@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -215,6 +215,10 @@ class LatentCache:
     def digest_of(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
         """SHA-256 of a media file, remembered by path, size, times and inode; call `save_digests` afterwards."""
         return self._digests.digest_of(path, should_stop)
+
+    def has_same_bytes(self, path: Path, mark: Sequence[int]) -> bool:
+        """True when a media file holds what it held under `mark`, by the digest that is remembered of it; reads it."""
+        return self._digests.is_same(path, mark)
 
     def save_digests(self) -> None:
         """Keep what `digest_of` computed and `holds` found, so that the next time nothing is hashed or read."""

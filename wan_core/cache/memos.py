@@ -11,11 +11,11 @@ import contextlib
 import hashlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ..files import FileError, atomic_write_json, digest_file, file_mark, read_json
+from ..files import FileError, atomic_write_json, digest_file, file_mark, is_touched, read_json
 
 __all__ = [
     "DigestMemo",
@@ -49,6 +49,15 @@ class DigestMemo:
         known[name] = (identity, digest)
         self._changed = True
         return digest
+
+    def is_same(self, path: Path, mark: Sequence[int]) -> bool:
+        """True when a file that is as large and as old as `mark` says has the digest it had then. False where none is
+        known; reads the file.
+        """
+        known = self._load().get(_identity(path)[0])
+        if known is None or (list(mark) != known[0] and not is_touched(mark, known[0])):
+            return False
+        return self.digest_of(path) == known[1]
 
     def save(self) -> None:
         """Write the memo if it learned something; where it cannot be written, the next scan hashes again."""

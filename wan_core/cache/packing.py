@@ -14,7 +14,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from ..errors import CacheError, Stopped
-from ..files import FileError, clean_partials, fsync_folder, locked, remove_file, shown_folder
+from ..files import (
+    FileError,
+    clean_partials,
+    file_mark,
+    fsync_folder,
+    locked,
+    mark_of_facts,
+    remove_file,
+    shown_folder,
+)
 from .entry import unpack_entry
 from .keys import KINDS
 from .latent_cache import LatentCache
@@ -161,9 +170,7 @@ def _move(
     for key, facts in written:
         path = cache.loose_path(kind, key)
         with contextlib.suppress(FileNotFoundError, PermissionError):
-            now = os.stat(path)
-            same = (now.st_size, now.st_mtime_ns, now.st_ino) == (facts.st_size, facts.st_mtime_ns, facts.st_ino)
-            if same:  # else it was encoded again meanwhile, and the newer one counts
+            if file_mark(path) == mark_of_facts(facts):  # else it was encoded again meanwhile, and the newer one counts
                 remove_file(path, cache.root)
     return len(written)
 

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -41,8 +42,15 @@ class ReadAhead:
     One child process reads; where the encoder waits for it and the machine has cores, a second one does too.
     """
 
-    def __init__(self, video: VideoProcess, fps: float, reads: Sequence[Read]) -> None:
-        self._fps, self._reads = fps, reads
+    def __init__(
+        self,
+        video: VideoProcess,
+        fps: float,
+        reads: Sequence[Read],
+        same_bytes: Callable[[Path, Sequence[int]], bool] = lambda _path, _mark: False,
+    ) -> None:
+        """`same_bytes`: as `require_unchanged` asks it."""
+        self._fps, self._reads, self._same_bytes = fps, reads, same_bytes
         self._asked = self._begun = 0
         """how many of the reads were asked for (or passed over), and how many were begun"""
         self._waiting: deque[tuple[int, Future[Tensor]]] = deque()
@@ -123,7 +131,7 @@ class ReadAhead:
             frames = read_sample(video, sample, self._fps, file.path)
         finally:
             self._videos.put(video)
-            require_unchanged(file)
+            require_unchanged(file, self._same_bytes)
         return floats(frames)
 
     def _help(self) -> None:

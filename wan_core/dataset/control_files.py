@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..errors import DatasetError
-from ..files import file_identity, lies_under
+from ..files import file_mark, lies_under
 from ..video import ClipInfo, shown
 from .captions import LINK_OUTSIDE
 from .config import DatasetConfig, kind_of, wanted_companions
@@ -111,7 +111,7 @@ def accompanied(
 def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig, context: ScanContext) -> Companion:
     said = f"its {_SAID[name]} {shown(path)}"
     try:
-        info, identity = context.probe(path), file_identity(path)
+        info, mark = context.probe(path), tuple(file_mark(path))
     except (DatasetError, OSError) as error:
         raise _UnfitError(f"{said} cannot be used: {str(error).removeprefix(f'{shown(path)} ').rstrip('.')}") from error
     _check_shape(said, info, samples[0].info, config)
@@ -119,7 +119,7 @@ def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig
         raise _UnfitError(f"{said} is a {info.kind}, the file itself a {samples[0].kind}")
     if info.kind == "clip":
         _check_length(said, info, samples, config)
-    return Companion(path=path, identity=identity)
+    return Companion(path=path, mark=mark)
 
 
 def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DatasetError
-from ..files import file_identity, lies_under
+from ..files import file_mark, lies_under
 from ..video import shown
 from .captions import LINK_OUTSIDE
 
@@ -95,7 +95,7 @@ def folder_fingerprint(folder: Path) -> str:
     for place in (folder, *(place for place in beside if place.is_dir())):
         for entry in sorted(os.scandir(place), key=lambda e: e.name):
             if entry.is_file():
-                digest.update(repr(file_identity(Path(entry.path))).encode("utf-8", "surrogatepass"))
+                digest.update(repr((entry.path, file_mark(entry.path))).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 

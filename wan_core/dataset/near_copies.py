@@ -60,7 +60,7 @@ def byte_twins(samples: Sequence[Sample], digest_of: DigestOf) -> list[tuple[Sam
     """Groups of files with the same bytes, in order."""
     by_size: dict[int, list[Sample]] = {}
     for sample in one_per_file(samples):
-        by_size.setdefault(sample.identity[1], []).append(sample)
+        by_size.setdefault(sample.mark[0], []).append(sample)
     by_digest: dict[str, list[Sample]] = {}
     for sample in (sample for group in by_size.values() if len(group) > 1 for sample in group):
         try:

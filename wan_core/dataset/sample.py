@@ -52,8 +52,8 @@ class Companion:
     """A control or mask video that is cut exactly like the sample it goes with."""
 
     path: Path
-    identity: tuple[str, int, int, int]
-    """path, size, mtime_ns and inode when it was scanned"""
+    mark: tuple[int, ...]
+    """its `file_mark` when it was scanned"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +68,8 @@ class Sample:
     """"file", "file+trigger", "list", "list+trigger", "trigger" or "none" """
     info: ClipInfo
     bucket: Bucket
-    identity: tuple[str, int, int, int]
-    """path, size, mtime_ns and inode when it was scanned"""
+    mark: tuple[int, ...]
+    """its `file_mark` when it was scanned"""
     cut: Cut = Cut()
     repeats: int = 1
     """how often it is seen in one epoch"""

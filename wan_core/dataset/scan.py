@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import ConfigError, DatasetError
-from ..files import FileError, file_identity
+from ..files import FileError, file_mark
 from ..video import ClipInfo, shown
 from .allowed import leads_outside
 from .bucket import nearest_frames
@@ -159,7 +159,7 @@ def _look_at(file: MediaFile, config: DatasetConfig, context: ScanContext) -> li
         return Rejected(name=name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")
     try:
         info = context.probe(path)
-        identity = file_identity(path)
+        mark = tuple(file_mark(path))
     except (DatasetError, OSError) as error:
         return Rejected(name=name, reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     pieces = _cut(path, info, config, context)
@@ -179,7 +179,7 @@ def _look_at(file: MediaFile, config: DatasetConfig, context: ScanContext) -> li
             caption_from=source_of_caption(caption, config, "file" if file.caption is None else "list"),
             info=info,
             bucket=piece.bucket,
-            identity=identity,
+            mark=mark,
             cut=piece.cut,
             repeats=config.num_repeats * file.repeats,
             turn=piece.turn,

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,9 +16,10 @@ __all__ = [
     "FileError",
     "confine",
     "digest_file",
-    "file_identity",
     "file_mark",
+    "is_touched",
     "lies_under",
+    "mark_of_facts",
     "open_regular",
     "read_json",
     "sampled_digest",
@@ -127,16 +128,21 @@ def size_text(size: int) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:.1f} MiB"
 
 
-def file_identity(path: Path) -> tuple[str, int, int, int]:
-    """Returns (path, size, mtime_ns, inode), which changes whenever the file is edited or replaced."""
-    info = os.stat(path)
-    return (str(path), info.st_size, info.st_mtime_ns, info.st_ino)
-
-
 def file_mark(path: Path | str) -> list[int]:
     """Returns (size, mtime_ns, inode), and where the system keeps one the time of the last change of the inode: an edit
     is then seen also when the modification time was put back. Changes when a file is renamed or linked, too.
     """
-    info = os.stat(path)
+    return mark_of_facts(os.stat(path))
+
+
+def mark_of_facts(info: os.stat_result) -> list[int]:
+    """Returns the `file_mark` of a file that was looked at."""
     # On Windows st_ctime is the time of creation.
     return [info.st_size, info.st_mtime_ns, info.st_ino, *([info.st_ctime_ns] if os.name == "posix" else [])]
+
+
+def is_touched(before: Sequence[int], now: Sequence[int]) -> bool:
+    """Returns whether two marks differ in the time of the last change alone: of a file that got another right or one
+    more name, and of one that was edited and dated back. Only its bytes tell.
+    """
+    return list(before) != list(now) and list(before[:3]) == list(now[:3])

@@ -17,7 +17,7 @@ from ..files import (
     atomic_write,
     atomic_write_json,
     clean_partials,
-    file_identity,
+    file_mark,
     fsync_folder,
     new_partial,
     own_folder,
@@ -40,7 +40,7 @@ class ExtractedFiles:
         all of them anew.
         """
         self._root, self._cache = root, root.parent
-        parts = [file_identity(path) for path in containers]
+        parts = [(str(path), file_mark(path)) for path in containers]
         name = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
         self._memo = root / "members" / f"{name}.json"
         self._known = self._read_memo()

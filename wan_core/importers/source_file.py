@@ -12,7 +12,7 @@ from typing import Any
 from ..dataset.control_files import COMPANION_KINDS, with_companions
 from ..dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, SourcePart, fingerprint_of_folder
 from ..errors import DatasetError, WanTrainerError
-from ..files import file_identity, read_json
+from ..files import file_mark, read_json
 from .cells import holds_media
 from .hf_dataset import is_hf_dataset, read_hf_dataset, tables_of
 from .listing import read_listing
@@ -183,6 +183,6 @@ def _is_plain_list(path: Path) -> bool:
 
 def _identity(place: Path) -> str:
     try:
-        return fingerprint_of_folder(place, recursive=True) if place.is_dir() else repr(file_identity(place))
+        return fingerprint_of_folder(place, recursive=True) if place.is_dir() else repr((str(place), file_mark(place)))
     except OSError:
         return f"{place} is not there"

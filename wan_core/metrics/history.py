@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import WanTrainerError
-from ..files import FileError, atomic_write_bytes, open_regular, read_json
+from ..files import FileError, atomic_write_bytes, mark_of_facts, open_regular, read_json
 from .condensed import Condensed
 from .curves import whole_lines
 from .pages import MetricsPages
@@ -112,5 +112,5 @@ class MetricsHistory(MetricsPages):
 
 
 def _times(info: os.stat_result) -> list[int]:
-    # On Windows st_ctime is the time of creation.
-    return [info.st_mtime_ns, *([info.st_ctime_ns] if os.name == "posix" else [])]
+    _size, modified, _inode, *changed = mark_of_facts(info)
+    return [modified, *changed]

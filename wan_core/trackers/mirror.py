@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from ..errors import ConfigError, DependencyError, WanTrainerError
 from ..events import CheckpointSaved, Event, Finished
-from ..files import FileError, open_regular
+from ..files import FileError, open_inside
 from ..packages import pip_line
 from .outbox import Outbox
 from .settings import MirrorSettings
@@ -130,7 +130,7 @@ class Mirror:
         for folder in self._behind(directory):
             self._copy_step(folder, f"{there}/{folder.name}")
         for name in _OF_THE_RUN:
-            self._put(directory / name, f"{there}/{name}")
+            self._put(directory / name, directory, f"{there}/{name}")
         missing = (
             name for name in sorted(saved) if _STEP.fullmatch(name) and (directory.name, name) not in self._whole
         )
@@ -158,14 +158,14 @@ class Mirror:
         if _MANIFEST not in names:
             return  # pruned meanwhile
         self._files.makedirs(there, exist_ok=True)
-        if all(self._put(folder / name, f"{there}/{name}") for name in (*wanted, _MANIFEST)):
+        if all(self._put(folder / name, folder.parent.parent, f"{there}/{name}") for name in (*wanted, _MANIFEST)):
             self._whole.add((folder.parent.parent.name, folder.name))
 
-    def _put(self, here: Path, there: str) -> bool:
+    def _put(self, here: Path, run: Path, there: str) -> bool:
         """Returns False, and copies nothing or not all, where the file is gone or another one than it was."""
         try:
-            piece, size = _piece(here, 0)
-        except FileError:
+            piece, size = _piece(here, run, 0)
+        except (FileError, OSError):
             return False
         place = 0
         with self._files.open(there, "wb") as file:
@@ -174,17 +174,17 @@ class Mirror:
                 self.moved_at = time.monotonic()
                 place += len(piece)
                 try:
-                    piece = _piece(here, place)[0] if place < size else b""
-                except FileError:
+                    piece = _piece(here, run, place)[0] if place < size else b""
+                except (FileError, OSError):
                     return False
         return place >= size
 
 
-def _piece(file: Path, place: int) -> tuple[bytes, int]:
-    """Returns some bytes from `place` on, and the size of the file, which is closed again. Raises FileError for what
-    is no regular file of that name.
+def _piece(file: Path, run: Path, place: int) -> tuple[bytes, int]:
+    """Returns some bytes from `place` on, and the size of the file, which is closed again. Raises FileError or OSError
+    for what is no regular file of that name, and where a link is on the way to it.
     """
-    with open_regular(file, follow_links=False) as opened:
+    with open_inside(file, run) as opened:
         opened.seek(place)
         return opened.read(_PIECE_BYTES), os.fstat(opened.fileno()).st_size
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import ConfigError
-from ..files import FileError, atomic_write_json, locked, open_regular, own_folder, safe_name
+from ..files import FileError, atomic_write_json, locked, open_inside, remove_file, safe_name
 
 __all__ = ["Outbox"]
 
@@ -36,10 +36,10 @@ class Outbox:
 
     def put(self, message: dict[str, Any]) -> None:
         """Keep a message until it is sent. Raises OSError or FileError where it cannot be written."""
-        folder = own_folder(self._runs, _FOLDER)
         known = self.waiting()
         newest = int(known[-1].name.partition(".")[0]) if known else 0
-        atomic_write_json(folder / f"{max(newest + 1, time.time_ns()):020d}.{self._kind}.json", message)
+        name = f"{max(newest + 1, time.time_ns()):020d}.{self._kind}.json"
+        atomic_write_json(self._runs / _FOLDER / name, message, self._runs)
         for old in known[: max(0, len(known) + 1 - _MOST)]:
             self.remove(old)
 
@@ -56,7 +56,7 @@ class Outbox:
     def read(self, file: Path) -> dict[str, Any] | None:
         """Returns the message of a file, or None where it cannot be read; one that is no message is removed."""
         try:
-            with open_regular(file, follow_links=False) as opened:
+            with open_inside(file, self._runs) as opened:
                 data = opened.read(_LONGEST_BYTES)
         except (FileError, OSError):
             return None
@@ -77,16 +77,15 @@ class Outbox:
 
     def remove(self, file: Path) -> None:
         """Take a file out; one that is gone already is no error."""
-        with contextlib.suppress(OSError):
-            file.unlink()
+        remove_file(file, self._runs)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
         """Gives whether nobody else sends messages of this kind; nobody does until the end."""
         with contextlib.ExitStack() as held:
             try:
-                folder = own_folder(self._runs, _FOLDER)
-                held.enter_context(locked(folder / f".{self._kind}.lock", "it is sent by another process"))
+                lock = self._runs / _FOLDER / f".{self._kind}.lock"
+                held.enter_context(locked(lock, "it is sent by another process", self._runs))
             except (FileError, OSError):
                 yield False
             else:

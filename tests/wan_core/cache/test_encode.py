@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from wan_core.dataset import (
     scan_folder,
     scanned_files,
 )
+from wan_core.dataset.files import folder_fingerprint
 from wan_core.dataset.report import dataset_report
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
 from wan_core.flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
@@ -278,6 +280,50 @@ def test_a_file_that_changes_between_scan_and_encoding_is_named(bench):
         bench.plan(dataset, cache)
     with pytest.raises(DatasetError, match=r"c\.mp4"):
         encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
+
+
+def edit_in_place(file):
+    """Turn one bit of the last byte around; size and modification time stay."""
+    before, data = file.stat(), file.read_bytes()
+    with open(file, "r+b") as opened:
+        opened.write(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps no time of the last change")
+def test_a_file_that_is_touched_while_it_is_encoded_is_compared_and_one_edited_and_dated_back_is_named(bench):
+    cache = LatentCache(bench.cache_root)
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video)),))
+    plan = bench.plan(dataset, cache)
+    os.link(bench.folder / "b.mp4", bench.folder.parent / "backup.mp4")
+    (bench.folder / "a.mp4").chmod(0o600)
+    assert len(bench.plan(dataset, cache).missing_latents) == 3
+    edit_in_place(bench.folder / "c.mp4")
+    with pytest.raises(DatasetError, match=r"c\.mp4 changed since it was scanned"):
+        encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
+    assert [cache.has("latent", task.key) for task in plan.missing_latents] == [True, True, False]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps no time of the last change")
+def test_nothing_is_encoded_again_of_files_that_were_touched_renamed_or_copied_back(bench):
+    first, *_ = bench.run()
+    mark = folder_fingerprint(bench.folder)
+    for file in bench.folder.iterdir():
+        file.chmod(0o600)
+    assert folder_fingerprint(bench.folder) != mark
+    touched, *_ = bench.run()
+    away = bench.folder.with_name("away")
+    bench.folder.rename(away)
+    shutil.copytree(away, bench.folder)
+    (bench.folder / "c.mp4").rename(bench.folder / "d.mp4")
+    (bench.folder / "c.txt").rename(bench.folder / "d.txt")
+    copied, *_ = bench.run()
+    assert [counts(touched), counts(copied)] == [(0, 3, 0, 5)] * 2
+    assert touched.fingerprint == copied.fingerprint == first.fingerprint
+    edit_in_place(bench.folder / "a.txt")
+    edited, *_ = bench.run()
+    assert counts(edited) == (0, 3, 1, 4)
 
 
 def test_a_complete_cache_needs_no_encoder_and_an_incomplete_one_says_which(bench):

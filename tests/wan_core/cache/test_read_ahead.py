@@ -55,7 +55,7 @@ def read(monkeypatch):
         return np.full((5, sample.bucket.height, sample.bucket.width, 3), 51, np.uint8)
 
     monkeypatch.setattr(read_ahead, "read_sample", reading)
-    monkeypatch.setattr(read_ahead, "require_unchanged", lambda _file: None)
+    monkeypatch.setattr(read_ahead, "require_unchanged", lambda _file, _check: None)
     return names
 
 
@@ -128,7 +128,7 @@ def test_an_encoder_that_waits_gets_a_second_reader_where_there_are_cores(read, 
 @pytest.mark.parametrize("name", ["first", "first_last", "first_vision", "control", "control_mask", "vace", "inpaint"])
 def test_what_a_condition_reads_is_foreseen(name):
     for kind in (condition_named(name), masked_kind(condition_named(name))):
-        control, mask = (Companion(path=Path(said), identity=("", 0, 0, 0)) for said in ("control", "mask"))
+        control, mask = (Companion(path=Path(said), mark=(0, 0, 0)) for said in ("control", "mask"))
         sample: Any = SimpleNamespace(bucket=Bucket(5, 32, 48), control=control, mask=mask)
         asked: list[Any] = []
 

@@ -14,7 +14,7 @@ from wan_core.dataset.caption_files import with_caption
 from wan_core.dataset.captions import read_caption
 from wan_core.dataset.files import fingerprint_of_folder
 from wan_core.errors import DatasetError, WanTrainerError
-from wan_core.files import file_identity
+from wan_core.files import file_mark
 
 posix = pytest.mark.skipif(os.name == "nt", reason="links and modes of POSIX")
 BOM = b"\xef\xbb\xbf"
@@ -82,11 +82,11 @@ def test_a_caption_is_written_beside_its_clip_and_put_back_to_the_byte(root: Pat
 
 def test_an_edit_of_the_same_size_is_seen_by_the_next_scan(root: Path) -> None:
     path = root / "clips" / "a.txt"
-    before = file_identity(path)
+    before = file_mark(path)
     edits(root).write(0, "a red fox", "a red cat")
-    os.utime(path, ns=(before[2], before[2]))
-    assert file_identity(path) != before
-    assert (path.stat().st_size, path.stat().st_mtime_ns) == before[1:3]
+    os.utime(path, ns=(before[1], before[1]))
+    assert file_mark(path) != before
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == tuple(before[:2])
 
 
 def test_what_somebody_else_wrote_meanwhile_stays(root: Path) -> None:

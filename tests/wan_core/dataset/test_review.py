@@ -43,7 +43,7 @@ def sample(name: str, bucket: Bucket = WIDE, fps: float = 16.0, **changes) -> Sa
     info = ClipInfo(kind="clip", width=832, height=480, fps=fps, duration_s=4.0, look=changes.pop("look", ""))
     if bucket.num_frames == 1:
         info = replace(info, kind="still", fps=0.0, duration_s=0.0)
-    known = {"path": Path(name), "name": name, "caption": name, "caption_from": "file", "identity": (name, 5, 0, 0)}
+    known = {"path": Path(name), "name": name, "caption": name, "caption_from": "file", "mark": (5, 0, 0)}
     return Sample(info=info, bucket=bucket, **known | changes)
 
 
@@ -118,9 +118,7 @@ def test_a_fast_clip_keeps_its_speed_and_loses_the_frames_the_report_says(video,
 def test_files_with_the_same_bytes_are_named_and_only_files_of_one_size_are_hashed(tmp_path):
     for name, data in (("a", b"12345"), ("b", b"12345"), ("c", b"54321"), ("d", b"123456"), ("e", b"12345")):
         (tmp_path / name).write_bytes(data)
-    samples = [
-        sample(name, path=tmp_path / name, identity=(name, (tmp_path / name).stat().st_size, 0, 0)) for name in "abcde"
-    ]
+    samples = [sample(name, path=tmp_path / name, mark=((tmp_path / name).stat().st_size, 0, 0)) for name in "abcde"]
     hashed: list[str] = []
 
     def digest(path: Path) -> str:
@@ -256,7 +254,7 @@ def test_when_the_time_is_over_the_report_says_what_was_not_compared():
 def test_ten_thousand_files_are_reviewed_in_seconds():
     rng = np.random.default_rng(1)
     samples = [
-        sample(f"{n}.mp4", look=f"{int(bits):016x}", identity=("", 100 + n, 0, 0))
+        sample(f"{n}.mp4", look=f"{int(bits):016x}", mark=(100 + n, 0, 0))
         for n, bits in enumerate(rng.integers(0, 1 << 63, 10_000, dtype=np.uint64))
     ]
     shown = Shown({})

@@ -68,7 +68,7 @@ def test_a_second_queue_writes_nothing(tmp_path, video):
     assert len(before) == 2
     second = scan(tmp_path, video, [clip.clone() for clip in clips], ["a", "other words"])
     assert {file: file.stat() for file in tmp_path.rglob("*") if file.is_file()} == before
-    assert [s.identity for s in second.samples] == [s.identity for s in first.samples]
+    assert [s.mark for s in second.samples] == [s.mark for s in first.samples]
     scan(tmp_path, video, clips, ["a", "b"], fps=8.0)
     scan(tmp_path, video, [clips[1].flip(0)], ["a"])
     assert len([file for file in tmp_path.rglob("*") if file.is_file()]) == 5, "another rate or other pixels: others"

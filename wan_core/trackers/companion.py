@@ -25,7 +25,7 @@ _OWN_GROUP = sum(getattr(subprocess, name, 0) for name in _FLAGS)
 _MOMENT_S = 0.5
 _LATE = (
     "What this run tells others is not all sent. A process of its own goes on with it; what that cannot send is kept, "
-    "and sent with the next run in this folder, or by: python -m wan_core send RUN"
+    "and sent with the next run in this folder, or by: python wan_core/launch.py send RUN"
 )
 
 

@@ -90,7 +90,7 @@ def unsent(title: str, left: int) -> str:
     """Returns what to say of messages that were not taken."""
     return (
         f"{title} has not taken {counted(left, 'message')}. What is kept is sent with the next run in this folder, "
-        "or by: python -m wan_core send RUN"
+        "or by: python wan_core/launch.py send RUN"
     )
 
 

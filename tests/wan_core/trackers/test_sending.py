@@ -219,7 +219,7 @@ def test_the_run_hears_what_goes_wrong_and_its_log_once_it_has_ended(tmp_path: P
     assert sentences == [
         "The webhook failed, and the run goes on: 127.0.0.1 answered 503. Look at the address and its key.",
         "The webhook has not taken 1 message. What is kept is sent with the next run in this folder, or by: "
-        "python -m wan_core send RUN",
+        "python wan_core/launch.py send RUN",
     ]
     nobody = BytesIO()
     nobody.close()

@@ -118,7 +118,7 @@ def test_a_graph_with_a_cut_emoji_is_kept_and_carried_as_it_is(tmp_path: Path) -
 def test_of_an_error_its_first_line_is_said_or_its_type() -> None:
     assert first_line(RuntimeError("CUDA out of memory.\nmore lines")) == "CUDA out of memory."
     assert first_line(RuntimeError("x" * 999)) == "x" * 200
-    full = OSError(28, "No space left on device", "/home/bob/output/wan_trainer/cat/samples/x.latent")
+    full = OSError(28, "No space left on device", "/srv/output/wan_trainer/cat/samples/x.latent")
     assert first_line(full) == "No space left on device (x.latent)"
     assert first_line(OSError(28, "No space left on device")) == "No space left on device"
     assert first_line(OSError("short write")) == "short write"

@@ -43,7 +43,7 @@ def _is_whole(path: Path) -> bool:
     from PIL import Image
 
     try:
-        with open_regular(path) as file, Image.open(file) as picture:
+        with open_regular(path) as file, Image.open(file, formats=("PNG",)) as picture:
             picture.verify()
     except (FileError, OSError, ValueError, SyntaxError):
         return False

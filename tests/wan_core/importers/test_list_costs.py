@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import struct
 import tarfile
@@ -38,15 +37,21 @@ def growth(what: Callable[[int], Callable[[], object]], size: int) -> list[float
     """Processor seconds of a call at 1, 10 and 100 times `size`; fails where they grow faster than three times that."""
     found: list[float] = []
     for times in (1, 10, 100):
-        call = what(size * times)
+        most = GROWTH * 10 * max(found[-1], FLOOR_S / (GROWTH * 10)) if found else HELD_S
+        found.append(least(what(size * times), most))
+        assert found[-1] <= min(most, HELD_S), found
+    return found
+
+
+def least(call: Callable[[], object], most: float) -> float:
+    """Returns the processor seconds of a call; of three where one takes more than `most`: a busy machine adds to some."""
+    took: list[float] = []
+    while len(took) < 3 and not (took and min(took) <= most):
         began = time.thread_time()
         with contextlib.suppress(WanTrainerError):
             call()
-        found.append(time.thread_time() - began)
-        assert found[-1] < HELD_S
-    for before, now in itertools.pairwise(found):
-        assert now <= GROWTH * 10 * max(before, FLOOR_S / (GROWTH * 10)), found
-    return found
+        took.append(time.thread_time() - began)
+    return min(took)
 
 
 ROWS: dict[str, Callable[[int], str]] = {

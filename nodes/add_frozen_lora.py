@@ -10,7 +10,7 @@ from ..wan_core.load import inspect_model, inspect_pair
 from .bridge import folders
 from .bridge.loras import NONE, frozen_lora, lora_marks, lora_widgets
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import searched_as
+from .bridge.widgets import judged_when_it_runs, searched_as
 
 
 class AddFrozenLora(io.ComfyNode):
@@ -37,6 +37,8 @@ class AddFrozenLora(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, lora: str = NONE, low_noise_lora: str = NONE, **_: object) -> list[object]:
         return lora_marks(lora, low_noise_lora)
+
+    validate_inputs = judged_when_it_runs
 
     @classmethod
     def execute(

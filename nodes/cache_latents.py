@@ -18,7 +18,7 @@ from .bridge.progress import NodeProgress, graph_of
 from .bridge.scanning import space_of
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, ComfyVae, encoder_identity, is_linked
 from .bridge.types import CATEGORY, WanCache, WanDataset
-from .bridge.widgets import combo, one_of, searched_as
+from .bridge.widgets import combo, judged_when_it_runs, one_of, searched_as
 from .engine.asked import refuse_what_does_not_fit
 
 MODES = ["auto", "rebuild"]
@@ -58,6 +58,8 @@ class CacheLatents(io.ComfyNode):
             ],
         )
 
+    validate_inputs = judged_when_it_runs
+
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
         """Returns a mark that changes when the cache is deleted or entries are evicted, so the node looks again."""
@@ -67,6 +69,7 @@ class CacheLatents(io.ComfyNode):
     def check_lazy_status(
         cls, dataset: Dataset, vae: Any = None, clip: Any = None, clip_vision: Any = None, mode: str = "auto"
     ) -> list[str]:
+        one_of("mode", mode, MODES)
         dataset.require_captions()  # before an encoder is loaded, which some loaders need to be known
         sockets = {"vae": vae, "clip": clip, "clip_vision": clip_vision}
         with stops_become_interrupts():
@@ -136,6 +139,6 @@ class CacheLatents(io.ComfyNode):
             text_identity=str(identities["clip"]),
             vision_identity=identities.get("clip_vision") or "",
             space=space_of(dataset),
-            rebuild=one_of("mode", mode, MODES) == "rebuild",
+            rebuild=mode == "rebuild",
             should_stop=mm.processing_interrupted,
         )

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..wan_core.errors import WanTrainerError
 from ..wan_core.precision import QuantizeConfig
 from ..wan_core.run import check_quantize
 from ..wan_core.words import logger
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import check_menus, searched_as, widget
+from .bridge.widgets import check_menus, judged_when_it_runs, searched_as, widget
 
 _log = logger(__name__)
 
@@ -36,15 +35,7 @@ class Fp8Quantize(io.ComfyNode):
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with quantization added.")],
         )
 
-    @classmethod
-    def validate_inputs(cls, scheme: str | None = QuantizeConfig.scheme) -> bool | str:
-        """Refuses when the graph is queued, beside what else is wrong, what this node would refuse when it runs."""
-        try:
-            if scheme is not None:  # linked: known only when it runs
-                check_menus(QuantizeConfig, {"scheme": scheme})
-            return True
-        except WanTrainerError as error:
-            return str(error)
+    validate_inputs = judged_when_it_runs
 
     @classmethod
     def execute(

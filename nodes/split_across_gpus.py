@@ -14,7 +14,7 @@ from ..wan_core.footprint import placements_of, planned_weights
 from ..wan_core.placement import MODES, PlacementConfig, resolve_placement, total_bytes
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import asked_of, one_of, searched_as, widget
+from .bridge.widgets import asked_of, judged_when_it_runs, one_of, searched_as, widget
 
 AUTO = "auto"
 
@@ -50,6 +50,8 @@ class SplitAcrossGPUs(io.ComfyNode):
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with the split added.")],
         )
+
+    validate_inputs = judged_when_it_runs
 
     @classmethod
     def execute(

@@ -7,6 +7,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import file_mark, name_key, safe_name
 from ..wan_core.lora import LoraConfig
 from ..wan_core.run import (
@@ -20,7 +21,6 @@ from ..wan_core.sampler import SampleConfig
 from ..wan_core.trackers import ServerSettings
 from ..wan_core.train import TrainConfig
 from .bridge import folders
-from .bridge.door import answer_of
 from .bridge.handed import RUNS
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
@@ -35,9 +35,9 @@ from .bridge.types import (
     WanTrainModel,
     WanValidation,
 )
-from .bridge.widgets import combo, one_of, searched_as, text, whole, widget
+from .bridge.widgets import check_menus, combo, judged_when_it_runs, one_of, searched_as, text, whole, widget
 from .engine.asked import AskedTraining, note_training
-from .runs.job import NONE, RESUME, AskedJob, expert_of, train_config
+from .runs.job import NONE, RESUME, TRAIN_WIDGETS, AskedJob, expert_of, start_reference, train_config
 from .runs.training import QueuedTraining
 
 
@@ -120,24 +120,18 @@ class TrainLoRA(io.ComfyNode):
             ],
         )
 
-    @classmethod
-    async def validate_inputs(cls, run_name: str | None = None) -> bool | str:
-        """Refuses, before clips are encoded for an hour, what could not be trained after it."""
-
-        def check() -> None:
-            if run_name is not None:
-                new_run_name(run_name)
-            if (trackers := folders.user_trackers_file()).is_file():
-                ServerSettings.read(trackers)
-
-        return await answer_of(check)
+    validate_inputs = judged_when_it_runs
 
     @classmethod
     def fingerprint_inputs(cls, run_name: str | None = "my_lora", **_: object) -> object:
         """Returns a mark that changes with the runs of that name, and where something of a run is taken away: a deleted
         or unfinished one is read again.
         """
-        runs, name = folders.runs_folder(), name_key(safe_name(run_name or "my_lora", "run_name"))
+        try:
+            name = name_key(safe_name(run_name or "my_lora", "run_name"))
+        except WanTrainerError:
+            return []  # check_lazy_status refuses it
+        runs = folders.runs_folder()
         own = sorted(one for one in runs.iterdir() if name_key(one.name).startswith(name)) if runs.is_dir() else []
         told = (directory / file for directory in own for file in ("run.json", "status.json"))
         return [[file_mark(path) for path in told if path.is_file()], RUNS.losses()]
@@ -152,16 +146,20 @@ class TrainLoRA(io.ComfyNode):
         validation: SampleConfig | None = None,
         **widgets: Any,
     ) -> list[str]:
-        """Asks for the clips once all else is known, so that whoever encodes them can refuse what does not fit."""
+        """Asks for the clips once all else is known, so that whoever encodes them can refuse what does not fit.
+
+        What this node itself refuses, it refuses here: the prompt fails before a clip is encoded for an hour.
+        """
         if cache is not None:
             return []
-        names = ("steps", "learning_rate", "expert", "preview_every_n_steps", "blocks_to_swap")
-        train = train_config(settings, vae is not None, {k: widgets[k] for k in names if k in widgets})
+        _check_widgets(widgets)
+        train = train_config(settings, vae is not None, {k: widgets[k] for k in TRAIN_WIDGETS if k in widgets})
         plan = model.plan.of_expert(train.expert, folders.roots())
         train = replace(train, expert=expert_of(plan, train.expert))
         base = settings.lora if settings is not None else LoraConfig()
         swept = dict(settings.swept) if settings is not None else {}
-        lora = replace(base, rank=swept.get("rank", widgets.get("rank", LoraConfig.rank)))
+        own = {name: swept.get(name, widgets.get(name, getattr(LoraConfig, name))) for name in ("rank", "alpha")}
+        lora = replace(base, **own)
         note_training(cls.hidden.unique_id, AskedTraining(plan, lora, train, validation))
         return ["cache"]
 
@@ -213,7 +211,7 @@ class TrainLoRA(io.ComfyNode):
         decision = choose_run(
             folders.runs_folder(),
             config,
-            resume=one_of("resume", resume, RESUME),
+            resume=resume,
             earlier=asked.earlier(config),
         )
         config = decision.job
@@ -235,3 +233,15 @@ class TrainLoRA(io.ComfyNode):
     def _codec(cls, vae: Any, model: ModelHandle) -> ComfyVae:
         identity = encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "vae", vae, folders.cache())
         return ComfyVae(vae, str(identity), model.variant.latents)
+
+
+def _check_widgets(widgets: dict[str, Any]) -> None:
+    """Raises ConfigError for what no config of the job holds; train_config and LoraConfig judge the others."""
+    new_run_name(widgets.get("run_name", "my_lora"))
+    check_menus(TrainConfig, {"expert": widgets.get("expert", TrainConfig.expert)})
+    one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
+    start_reference(widgets.get("start_from_lora", NONE))
+    if (asked := widgets.get("steps_this_queue", 0)) < 0:
+        raise ConfigError(f"steps_this_queue {asked} is out of range. Use 0 for all steps, or 1 or more.")
+    if (trackers := folders.user_trackers_file()).is_file():
+        ServerSettings.read(trackers)

@@ -7,7 +7,7 @@ from comfy_api.latest import io
 from ..wan_core.lora import FrozenLora
 from .bridge.loras import NONE, frozen_lora, lora_marks, lora_widgets
 from .bridge.types import CATEGORY, WanLoras
-from .bridge.widgets import searched_as
+from .bridge.widgets import judged_when_it_runs, searched_as
 
 
 class WanLoraFile(io.ComfyNode):
@@ -37,6 +37,8 @@ class WanLoraFile(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, lora: str = NONE, low_noise_lora: str = NONE, **_: object) -> list[object]:
         return lora_marks(lora, low_noise_lora)
+
+    validate_inputs = judged_when_it_runs
 
     @classmethod
     def execute(

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..wan_core.config import settings_of
 from ..wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import check_menus, one_of, searched_as, widget
+from .bridge.widgets import check_menus, judged_when_it_runs, one_of, searched_as, widget
 
 AS_LOADED, AS_PRESET = "as loaded", "as preset"
 
@@ -53,6 +53,8 @@ class WanPrecisionPolicy(io.ComfyNode):
                 io.String.Output(display_name="info", tooltip="The dtype of every part."),
             ],
         )
+
+    validate_inputs = judged_when_it_runs
 
     @classmethod
     def execute(

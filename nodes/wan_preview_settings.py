@@ -19,7 +19,7 @@ from .bridge.progress import NodeProgress
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, encoder_identity, is_linked
 from .bridge.start_images import keep_picture, vision_tokens_key, write_vision_tokens
 from .bridge.types import CATEGORY, WanLoras, WanValidation
-from .bridge.widgets import check_menus, searched_as, widget
+from .bridge.widgets import check_menus, judged_when_it_runs, searched_as, widget
 
 
 class WanPreviewSettings(io.ComfyNode):
@@ -111,6 +111,8 @@ class WanPreviewSettings(io.ComfyNode):
             if identity is None or not cache.is_sound("condition", vision_tokens_key(pictures, identity)):
                 needed.append("clip_vision")
         return needed
+
+    validate_inputs = judged_when_it_runs
 
     @classmethod
     def execute(

@@ -11,7 +11,7 @@ from ..wan_core.errors import ConfigError
 from ..wan_core.lora import LoraConfig
 from ..wan_core.train import TrainConfig
 from .bridge.types import CATEGORY, SettingsHandle, WanSettings
-from .bridge.widgets import combo, one_of, searched_as, text
+from .bridge.widgets import combo, judged_when_it_runs, one_of, searched_as, text
 
 SWEPT = [
     *("learning_rate", "rank", "alpha", "steps", "seed", "batch_size", "gradient_accumulation_steps", "optimizer"),
@@ -71,6 +71,8 @@ class WanSweepSettings(io.ComfyNode):
                 )
             ],
         )
+
+    validate_inputs = judged_when_it_runs
 
     @classmethod
     def execute(

@@ -8,12 +8,12 @@ import torch
 from comfy_api.latest import io
 
 from ..wan_core.config import settings_of
-from ..wan_core.errors import ConfigError, WanTrainerError
-from ..wan_core.lora import KINDS, TARGET_PRESETS, LoraConfig
+from ..wan_core.errors import ConfigError
+from ..wan_core.lora import TARGET_PRESETS, LoraConfig
 from ..wan_core.model import check_compile
 from ..wan_core.train import TrainConfig, check_optimizer
 from .bridge.types import CATEGORY, SettingsHandle, WanSettings
-from .bridge.widgets import check_menus, combo, listed, one_of, searched_as, widget
+from .bridge.widgets import check_menus, combo, judged_when_it_runs, listed, one_of, searched_as, widget
 
 _EVAL = listed(TrainConfig.eval_timesteps)
 _MENUS = {
@@ -116,40 +116,7 @@ class WanTrainSettings(io.ComfyNode):
             outputs=[WanSettings.Output(display_name="settings", tooltip="For Train Wan LoRA.")],
         )
 
-    @classmethod
-    def validate_inputs(
-        cls,
-        optimizer: str | None = None,
-        lr_scheduler: str | None = None,
-        timestep_sampling: str | None = None,
-        timestep_range: str | None = None,
-        save_dtype: str | None = None,
-        bucket_sampling: str | None = None,
-        checkpointing_policy: str | None = None,
-        memory: str | None = None,
-        offload_activations: str | None = None,
-        lr_scaling: str | None = None,
-        loss_type: str | None = None,
-        loss_weighting: str | None = None,
-        loss_scaling: str | None = None,
-        expert_order: str | None = None,
-        adapter: str | None = None,
-        adapter_init: str | None = None,
-        also_train: str | None = None,
-        target_preset: str | None = None,
-    ) -> bool | str:
-        """Refuses a word that no menu has when the graph is queued: this node runs only after clips are encoded.
-
-        ComfyUI hands over what is named here, and None for what is linked.
-        """
-        given = {name: value for name, value in locals().items() if name != "cls" and value is not None}
-        try:
-            check_menus(TrainConfig, given)
-            for name in given.keys() & _MENUS.keys():
-                one_of(name, given[name], _MENUS[name])
-            return True
-        except WanTrainerError as error:
-            return str(error)
+    validate_inputs = judged_when_it_runs
 
     @classmethod
     def execute(
@@ -168,6 +135,9 @@ class WanTrainSettings(io.ComfyNode):
         **values: Any,
     ) -> io.NodeOutput:
         check_menus(TrainConfig, values)
+        own = {"adapter": adapter, "adapter_init": adapter_init, "also_train": also_train}
+        for name, value in {**own, "target_preset": target_preset}.items():
+            one_of(name, value, _MENUS[name])
         for name in ("eval_timesteps", "timestep_list"):
             if name in values:
                 values[name] = tuple(_numbers(name, values[name]))
@@ -182,9 +152,9 @@ class WanTrainSettings(io.ComfyNode):
         train = TrainConfig.from_dict({**values, "steps": 10_000_000})
         train.check_grammar()
         check_optimizer(train)
-        preset = TARGET_PRESETS[one_of("target_preset", target_preset, _MENUS["target_preset"])]
+        preset = TARGET_PRESETS[target_preset]
         lora = LoraConfig(
-            kind=one_of("adapter", adapter, list(KINDS)),
+            kind=adapter,
             init=adapter_init,
             dropout=lora_dropout,
             targets=_lines(lora_targets) or preset,

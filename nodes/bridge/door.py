@@ -20,7 +20,7 @@ from ...wan_core.words import is_text, plain
 from .interrupts import InterruptProcessingException, press_again, processing_interrupted, stops_become_interrupts
 from .threads import in_thread
 
-__all__ = ["answer_of", "guarded"]
+__all__ = ["guarded"]
 
 _FINGERPRINT = "fingerprint_inputs"
 """ComfyUI drops whatever this raises and goes on, so a press of Cancel has to be there still"""
@@ -35,18 +35,6 @@ def guarded(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
         if isinstance(method, classmethod) and not hasattr(method.__func__, "__wrapped__"):
             setattr(node, name, classmethod(_behind_the_door(node, method.__func__)))
     return node
-
-
-async def answer_of(check: Callable[[], object]) -> bool | str:
-    """Returns what validate_inputs answers: True, or the sentence with which `check` refuses.
-
-    It runs in a thread: it may import what takes seconds, in which the server must answer.
-    """
-    try:
-        await in_thread(check)
-    except WanTrainerError as error:
-        return str(error)
-    return True
 
 
 def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ __all__ = [
     "combo",
     "file_of",
     "flag",
+    "judged_when_it_runs",
     "listed",
     "number",
     "one_of",
@@ -112,6 +113,18 @@ def one_of(name: str, value: str, options: list[str] | tuple[str, ...]) -> str:
     if value not in options:
         raise ConfigError(f'{name} "{str(value)[:200]}" is not a choice.{nearest(str(value), list(options)[:200])}')
     return value
+
+
+def _says_nothing(cls: type[io.ComfyNode], **_: object) -> bool:
+    return True
+
+
+judged_when_it_runs: Any = classmethod(_says_nothing)
+"""The validate_inputs of a node that only a training reads: ComfyUI leaves the check of its widgets to the node.
+
+Where ComfyUI refuses a node, it still runs the outputs that do not need it, and a graph with a dataset in it, which is
+one, ends as a success in which nothing was trained. What raises while the graph runs fails the whole prompt.
+"""
 
 
 def file_of(name: str, value: str, known: list[str], kind: str) -> str:

@@ -14,13 +14,15 @@ from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle
 from ..bridge.widgets import check_menus, file_of
 
-__all__ = ["NONE", "RESUME", "AskedJob", "expert_of", "train_config"]
+__all__ = ["NONE", "RESUME", "TRAIN_WIDGETS", "AskedJob", "expert_of", "start_reference", "train_config"]
 
 RESUME = ["auto", "new", "require"]
 NONE = "none"
 """of start_from_lora"""
-_TRAIN = ("steps", "learning_rate", "save_every_n_steps", "preview_every_n_steps", "seed", "blocks_to_swap")
-"""the widgets of Train Wan LoRA that are settings of a training, beside expert"""
+TRAIN_WIDGETS = (
+    "steps", "learning_rate", "expert", "save_every_n_steps", "preview_every_n_steps", "seed", "blocks_to_swap",
+)  # fmt: skip
+"""the widgets of Train Wan LoRA that are settings of a training"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class AskedJob:
                 base,
                 rank=base.rank if "rank" in swept else widgets.get("rank", LoraConfig.rank),
                 alpha=base.alpha if "alpha" in swept else widgets.get("alpha", LoraConfig.alpha),
-                start_from=_start_from(start),
+                start_from=start_reference(start),
                 low_noise_start_from=_low_noise_start(start) if expert == "both" else "",
             ),
             train=train,
@@ -76,7 +78,7 @@ class AskedJob:
         return [replace(config, model=plan, train=train) for train in trains for plan in plans][1:]
 
     def _train(self, expert: str) -> TrainConfig:
-        given = {name: self.widgets[name] for name in _TRAIN if name in self.widgets}
+        given = {name: self.widgets[name] for name in TRAIN_WIDGETS if name in self.widgets}
         return train_config(self.settings, self.can_preview, {**given, "expert": expert})
 
 
@@ -100,10 +102,11 @@ def _partner(plan: ModelPlan, train: TrainConfig) -> ModelPlan | None:
 def _low_noise_start(name: str) -> str:
     """Returns the LoRA the low noise expert starts from, where the one chosen has a sister for it; else ""."""
     sister = name.replace("high_noise", "low_noise")
-    return _start_from(sister) if sister != name and sister in folders.file_names("loras") else ""
+    return start_reference(sister) if sister != name and sister in folders.file_names("loras") else ""
 
 
-def _start_from(name: str) -> str:
+def start_reference(name: str) -> str:
+    """Returns the LoRA file of a menu as a reference; "" for none. Raises ConfigError where there is no such file."""
     if name == NONE:
         return ""
     file_of("start_from_lora", name, folders.file_names("loras"), "loras")

@@ -177,5 +177,8 @@ def test_the_attention_kernel_is_the_one_named_or_refused_with_the_reason(
         load(pack_nodes, diffusion_model="single.safetensors", attention="sdpa_maths")
 
 
-def test_a_misspelt_scheme_is_answered_with_the_nearest_before_the_graph_is_queued(pack_nodes: dict[str, Any]) -> None:
-    assert "int8" in pack_nodes["Fp8Quantize"].validate_inputs(scheme="int88")
+def test_a_misspelt_scheme_is_answered_with_the_nearest(pack_nodes: dict[str, Any], models: Path) -> None:
+    save_file(cast(weights(), torch.bfloat16), models / "single.safetensors")
+    handle, _ = load(pack_nodes, diffusion_model="single.safetensors")
+    with pytest.raises(ValueError, match="int8"):
+        pack_nodes["Fp8Quantize"].execute(handle, scheme="int88")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from clips import place_clips
 from comfy_server import ComfyServer, PromptRefused
-from graphs import TRAIN, Graph, is_no_choice, run_of, training_graph
+from graphs import CACHE, TRAIN, Graph, is_no_choice, run_of, training_graph
 from route_server import our_module, write_run
 from world import MODEL, VAE
 
@@ -81,12 +81,45 @@ def test_both_files_of_a_pair_that_are_missing_are_named_when_it_is_queued(comfy
     assert is_no_choice(said, "low_noise_model", "wan_low_elsewhere.safetensors")
 
 
-def test_a_mistyped_optimizer_is_refused_before_anything_runs(comfy: ComfyServer) -> None:
+@pytest.mark.parametrize(
+    ("node", "widget", "value", "said"),
+    [
+        (TRAIN, "learning_rate", -1.0, "learning_rate -1.0"),
+        (TRAIN, "learning_rate", float("nan"), "learning_rate"),
+        (TRAIN, "steps", 0, "steps 0"),
+        (TRAIN, "rank", 5000, "rank 5000 is out of range. Use 1 to 1024"),
+        (TRAIN, "alpha", -1.0, "alpha -1.0 is negative"),
+        (TRAIN, "save_every_n_steps", -1, "save_every_n_steps -1"),
+        (TRAIN, "preview_every_n_steps", -1, "preview_every_n_steps -1"),
+        (TRAIN, "blocks_to_swap", -2, "blocks_to_swap -2 is out of range"),
+        (TRAIN, "steps_this_queue", -3, "steps_this_queue -3 is out of range. Use 0 for all steps"),
+        (TRAIN, "run_name", "a/b", "cannot be a file name"),
+        (TRAIN, "expert", "highest", 'expert "highest" is not a choice. Did you mean "high"'),
+        (TRAIN, "resume", "never", 'resume "never" is not a choice'),
+        (TRAIN, "start_from_lora", "gone.safetensors", 'start_from_lora "gone.safetensors" is not a choice'),
+        ("settings", "optimizer", "adamww", 'optimizer "adamww" is not a choice. Did you mean "adamw"'),
+        ("settings", "gradient_accumulation_steps", 0, "gradient_accumulation_steps 0"),
+        ("settings", "rank_dropout", 1.5, "rank_dropout 1.5 is out of range"),
+        ("quantize", "scheme", "fp88", 'scheme "fp88" is not a choice'),
+        (CACHE, "mode", "rebuilt", 'mode "rebuilt" is not a choice'),
+    ],
+)
+def test_a_refused_value_fails_the_prompt_before_a_clip_is_encoded(
+    comfy: ComfyServer, node: str, widget: str, value: object, said: str
+) -> None:
+    """The dataset is an output too: where ComfyUI itself refuses the training, the rest runs and is a success."""
     graph = training_graph("refused")
-    graph["settings"] = {"class_type": "WanTrainSettings", "inputs": {"optimizer": "adamww"}}
-    graph[TRAIN]["inputs"]["settings"] = ["settings", 0]
-    with pytest.raises(PromptRefused, match=r"optimizer .*adamww.* is not a choice\. Did you mean .*adamw"):
-        comfy.run(graph, timeout=60, check=False)
+    graph["settings"] = {"class_type": "WanTrainSettings", "inputs": {}}
+    graph["quantize"] = {"class_type": "Fp8Quantize", "inputs": {"model": ["model", 0]}}
+    graph[TRAIN]["inputs"] |= {"settings": ["settings", 0], "model": ["quantize", 0]}
+    graph[node]["inputs"][widget] = value
+    with comfy.events() as seen:
+        entry = comfy.run(graph, timeout=60, check=False)
+    assert said in comfy.error(entry)
+    assert entry["status"]["status_str"] == "error"
+    assert [name for name, _ in entry["status"]["messages"]][-1] == "execution_error"
+    assert not {data["node"] for data in seen.of("executing") if data.get("node")} & {"vae", "clip"}
+    assert not (comfy.output / "wan_trainer" / "refused").exists()
 
 
 def test_an_empty_folder(comfy: ComfyServer) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-import comfy.lora
-import comfy.sd
 from comfy_api.latest import io
 
 from ..wan_core.errors import ConfigError, ExportError, WanTrainerError
+from ..wan_core.lora import Acting, acting_parts
+from .bridge.acting import with_acting
 from .bridge.types import CATEGORY, RunHandle, WanRun
 from .bridge.widgets import number, searched_as, text
 from .runs.facts import asked_steps, chosen_steps, saved_step
@@ -94,12 +93,8 @@ class ApplyWanLoRA(io.ComfyNode):
         return io.NodeOutput(with_lora(model, run, steps[0], strength_high_noise), low)
 
 
-_PART = re.compile(r"\.(?:lora_[AB]\.weight|alpha|dora_scale|lokr_\w+|hada_\w+|oft_blocks)$")
-"""what stands behind the name of a module in our files"""
-
-
 def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert: str = "") -> Any:
-    """A clone of `model` with the LoRA of a saved step; ExportError names keys that found no weight.
+    """A clone of `model` with the LoRA of a saved step; ExportError names what found no place.
 
     `expert`: low for the second LoRA of a run of both experts; its model stays as it is while that has not begun.
     """
@@ -114,19 +109,20 @@ def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert:
     file = saved.loras.get(expert) if expert else saved.lora_file
     if file is None:
         return model
-    tensors = load_file(file)
-    known = comfy.lora.model_lora_keys_unet(model.model, {})
-    names = {_PART.split(key)[0] for key in tensors}
-    lost = sorted(name for name in names if name not in known)
-    if lost or not names:
+    parts = acting_parts(load_file(file), strength)
+    modules = dict(model.model.diffusion_model.named_modules())
+    lost = sorted(name for name, part in parts.items() if name not in modules or not _fits(part, modules[name]))
+    if lost or not parts:
         raise ExportError(
-            f"{len(lost)} of {len(names)} LoRA modules of {run.directory.name} have no place in this model, for "
+            f"{len(lost)} of {len(parts)} LoRA modules of {run.directory.name} have no place in this model, for "
             f"example {lost[0] if lost else 'none found'}. Connect the model the LoRA was trained on, from Load "
             "Diffusion Model."
         )
-    patched, _ = comfy.sd.load_lora_for_models(model, None, tensors, strength, 0)
-    if strength and (patched is None or not patched.patches):
-        raise ExportError(
-            f"The LoRA of {run.directory.name} changed nothing in this model. Connect the model it was trained on."
-        )
-    return patched
+    return with_acting(model, parts, run.directory.name) if strength else model.clone()
+
+
+def _fits(part: Acting, module: Any) -> bool:
+    """Returns whether a module has the sizes of the one a part was trained for, as far as it says them."""
+    if hasattr(module, "out_features"):
+        return part.shape() == (module.out_features, module.in_features)[: len(part.shape())]
+    return part.shape() == tuple(getattr(module, "normalized_shape", part.shape()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .acting import Acting, acting_parts
 from .config import KINDS, PAIRS, STARTS_IN_THE_WEIGHT, TARGET_PRESETS, LoraConfig
 from .describe import describe_lora, is_lora
 from .frozen import act_on, check_frozen
@@ -28,11 +29,13 @@ __all__ = [
     "PAIRS",
     "STARTS_IN_THE_WEIGHT",
     "TARGET_PRESETS",
+    "Acting",
     "FrozenLora",
     "LoraConfig",
     "LoraSource",
     "LoraWeights",
     "act_on",
+    "acting_parts",
     "adapted_modules",
     "adapter_parameters",
     "adapters_of",

@@ -1,0 +1,167 @@
+"""How far a LoRA in a core sampler is from what was trained: loaders of a ComfyUI, kinds of LoRA, packed bases.
+
+    python benchmarks/applied_lora.py --comfyui PATH [--gguf PATH] [--only "fp8 scaled"] [--dtype bf16]
+
+PATH: a ComfyUI tree, and the custom node ComfyUI-GGUF. A tiny Wan (width 256, two blocks) in every container, and LoRAs
+that change its answer by one percent. What was trained is the engine's own answer in float32, over the base that the
+MODEL holds. Figures are |what the loader changed - what was trained| / |what was trained|, of one sampling step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]
+
+import torch
+from torch import Tensor
+
+from tests.support.applied_loras import (
+    KEPT,
+    KINDS,
+    apart,
+    bases,
+    engine,
+    given_inputs,
+    held_by,
+    held_by_comfyui,
+    trained,
+)
+from tests.support.containers import weights
+from wan_core.lora import acting_parts
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--comfyui", type=Path, required=True)
+    parser.add_argument("--gguf", type=Path)
+    parser.add_argument("--only", default="", help="a base")
+    parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="what ComfyUI computes in")
+    asked = parser.parse_args(arguments)
+    comfy = Comfy(asked.comfyui, asked.gguf, torch.bfloat16 if asked.dtype == "bf16" else None)
+    print(f"| base | kind | {' | '.join(comfy.loaders)} |\n| --- | --- |{' --- |' * len(comfy.loaders)}")
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():  # as ComfyUI runs every node
+        for name in bases():
+            if asked.only in name and (not name.startswith("GGUF") or asked.gguf):
+                worst = max(worst, *rows(comfy, name, Path(folder)))
+    print(f"Apply Wan LoRA: at most {worst:.2g}")
+    return 0 if worst <= 0.01 or asked.dtype != "fp32" else 1
+
+
+def rows(comfy: Comfy, name: str, folder: Path) -> Iterator[float]:
+    """Print a base's rows; yields what Apply Wan LoRA is off by."""
+    file = folder / f"{name.replace(' ', '_')}.{'gguf' if name.startswith('GGUF') else 'safetensors'}"
+    held = held_by(file, weights(), name)
+    try:
+        model = comfy.load(file, KEPT.get(name))
+    except Exception as problem:
+        print(f"| {name} | all | {type(problem).__name__}: {str(problem)[:80]} |")
+        return
+    plain = comfy.sampled(model)
+    off = apart(plain, engine(held)(*comfy.given))
+    if off > 0.1:
+        print(f"| {name} | all | not read: the model itself answers otherwise ({off:.2g}) |")
+        return
+    held = held_by_comfyui(model, held)
+    off_itself = apart(plain, engine(held)(*comfy.given))
+    print(f"| {name} | none | the model: {off:.2g} off its file, {off_itself:.2g} off what it holds |")
+    for kind, config in KINDS.items():
+        wanted, tensors = trained(held, config, comfy.given)
+        errors = []
+        for load in comfy.loaders.values():
+            try:
+                errors.append(apart(comfy.sampled(load(model, dict(tensors))) - plain, wanted))
+            except Exception as problem:
+                errors.append(f"{type(problem).__name__}: {str(problem)[:60]}")
+        print(f"| {name} | {kind} | {' | '.join(f'{e:.2g}' if isinstance(e, float) else e for e in errors)} |")
+        yield errors[0] if isinstance(errors[0], float) else float("inf")
+
+
+class Comfy:
+    """The loaders of a ComfyUI tree, in this process."""
+
+    def __init__(self, tree: Path, gguf: Path | None, dtype: torch.dtype | None) -> None:
+        sys.argv = [sys.argv[0], "--cpu"]
+        sys.path.insert(0, str(tree))
+        importlib.import_module("comfy.options").enable_args_parsing(False)
+        importlib.import_module("comfy.cli_args").args.cpu = True
+        self._sample, self._dtype = importlib.import_module("comfy.sample"), dtype
+        self._sd = sd = importlib.import_module("comfy.sd")
+        self._gguf = _gguf_loader(gguf) if gguf else None
+        self.given = given_inputs()
+        self._noise, _, self._text = self.given
+        self.loaders: dict[str, Callable[[Any, dict[str, Tensor]], Any]] = {
+            "Apply Wan LoRA": _ours(),
+            "Load LoRA": lambda model, tensors: sd.load_lora_for_models(model, None, tensors, 1.0, 0)[0],
+        }
+        if bypass := getattr(sd, "load_bypass_lora_for_models", None):
+            self.loaders["Load LoRA (Bypass)"] = lambda model, tensors: bypass(model, None, tensors, 1.0, 0)[0]
+
+    def load(self, file: Path, kept: torch.dtype | None) -> Any:
+        """Returns a MODEL; `kept` is what weights that are packed in no way stay in, as on a GPU."""
+        if file.suffix == ".gguf" and self._gguf:
+            model = self._gguf(file)
+        else:
+            model = self._sd.load_diffusion_model(str(file), {} if kept is None else {"dtype": kept})
+        if self._dtype is not None:
+            model = model.clone()
+            model.set_model_compute_dtype(self._dtype)
+        return model
+
+    def sampled(self, model: Any) -> Tensor:
+        """Returns the velocity at the first level of noise, from one step of a sampler."""
+        text = [[self._text, {}]]
+        blank = torch.zeros_like(self._noise)
+        out = self._sample.sample(
+            model, self._noise, 1, 1.0, "euler", "simple", text, text, blank, seed=0, disable_pbar=True
+        )
+        return self._noise - model.model.process_latent_in(out)
+
+
+def _ours() -> Callable[[Any, dict[str, Tensor]], Any]:
+    """What Apply Wan LoRA does with the tensors of a file, without the rest of the pack."""
+    package = "wan_trainer_bench"
+    for name, folder in ((package, ROOT), (f"{package}.nodes", ROOT / "nodes"), (f"{package}.nodes.bridge", ROOT)):
+        found = type(sys)(name)
+        found.__path__ = [str(folder)]
+        sys.modules[name] = found
+    sys.modules[f"{package}.wan_core"] = sys.modules["wan_core"]
+    for name in ("errors", "lora"):
+        sys.modules[f"{package}.wan_core.{name}"] = sys.modules[f"wan_core.{name}"]
+    spec = importlib.util.spec_from_file_location(f"{package}.nodes.bridge.acting", ROOT / "nodes/bridge/acting.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return lambda model, tensors: module.with_acting(model, acting_parts(tensors, 1.0), "bench")
+
+
+def _gguf_loader(pack: Path) -> Callable[[Path], Any]:
+    spec = importlib.util.spec_from_file_location(
+        "gguf_pack", pack / "__init__.py", submodule_search_locations=[str(pack)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["gguf_pack"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    folder_paths = importlib.import_module("folder_paths")
+
+    def load(file: Path) -> Any:
+        folder_paths.add_model_folder_path("unet_gguf", str(file.parent))
+        folder_paths.filename_list_cache.clear()
+        return module.NODE_CLASS_MAPPINGS["UnetLoaderGGUF"]().load_unet(file.name)[0]
+
+    return load
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

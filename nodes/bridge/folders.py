@@ -20,6 +20,7 @@ __all__ = [
     "input_folder",
     "model_reference",
     "publish_folder",
+    "publish_folders",
     "roots",
     "roots_file",
     "runs_folder",
@@ -143,5 +144,21 @@ def model_reference(kind: str, name: str) -> str:
 
 
 def publish_folder() -> Path:
-    """Returns the folder finished LoRAs go to: wan_trainer/ below the first loras folder."""
-    return Path(folder_paths.get_folder_paths("loras")[0]) / "wan_trainer"
+    """Returns the folder finished LoRAs go to: wan_trainer/ below the first loras folder that can be written.
+
+    ComfyUI lists output/loras among them. The first one where none can.
+    """
+    places = publish_folders()
+    return next((place for place in places if _can_be_written(place)), places[0])
+
+
+def publish_folders() -> list[Path]:
+    """Returns every folder that LoRAs of ours may lie in, as loaders look them up."""
+    return [Path(folder) / "wan_trainer" for folder in folder_paths.get_folder_paths("loras")]
+
+
+def _can_be_written(place: Path) -> bool:
+    """Returns whether a folder can be, or be made; a dead link in its way makes it none."""
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)

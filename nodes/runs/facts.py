@@ -16,7 +16,7 @@ from ...wan_core.metrics import Curves, read_curves, read_measured, read_tail, w
 from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step, used_on
 from ...wan_core.sampler import template_called
 from ...wan_core.train import SavedStep, SaveStore
-from .publish import listed_name, listed_names, lora_experts, published
+from .publish import listed_names, lora_experts, name_now, published
 from .scrub import scrubbed
 
 __all__ = [
@@ -185,7 +185,7 @@ def run_report(
         "eval_losses": thinned(evaluated),
         "eval_held_out": facts.eval_held_out,
         "seconds_per_step": facts.seconds_per_step,
-        "lora_name": names[0] if names and step else "",
+        "lora_name": name_now(directory.name, experts[0], names) if step else "",
         "lora_names": names,
         "use": used(directory.name, config, names),
         "template": template_called(variant),
@@ -195,8 +195,8 @@ def run_report(
 
 def used(run: str, config: RunConfig, names: Sequence[str]) -> list[dict[str, Any]]:
     """Returns which LoRA goes on which model, both as loader lists spell them; what is not in `names` is left out."""
-    listed = {expert: listed_name(run, expert) for expert in lora_experts(config.train)}
-    return used_on(config, {expert: name for expert, name in listed.items() if name in names})
+    listed = {expert: name_now(run, expert, names) for expert in lora_experts(config.train)}
+    return used_on(config, {expert: name for expert, name in listed.items() if name})
 
 
 def thinned(points: Sequence[tuple[int, float]], limit: int = LOSSES_KEPT) -> list[tuple[int, float]]:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Container, Iterable
+import re
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...wan_core.errors import CheckpointError, ExportError
 from ...wan_core.export import publish_file, withdraw_file
-from ...wan_core.files import FileError, atomic_write_json, clean_partials, read_json
+from ...wan_core.files import (
+    DISK_FULL,
+    FileError,
+    atomic_write_bytes,
+    atomic_write_json,
+    clean_partials,
+    digest_file,
+    read_json,
+    remove_file,
+)
 from ...wan_core.metrics import whole
 from ...wan_core.run import disk_sentence
 from ...wan_core.train import EXPERTS, SavedStep, SaveStore, TrainConfig
@@ -16,11 +28,12 @@ from ..bridge import folders
 
 __all__ = [
     "CHOICE",
+    "Published",
     "chosen",
     "chosen_step",
-    "listed_name",
     "listed_names",
     "lora_experts",
+    "name_now",
     "publish",
     "published",
     "step_in_use",
@@ -29,31 +42,78 @@ __all__ = [
 
 CHOICE = "chosen.json"
 """in the folder of a run: the saved step that somebody chose, and which was the newest then"""
+_BEHIND = ".behind"
+"""ending of the mark beside a LoRA of a run's name that is an older one than it should be"""
 
 
-def publish(directory: Path, saved: SavedStep) -> str:
-    """Copy the LoRAs of a saved step as the run's newest and under its step.
+@dataclass(frozen=True)
+class Published:
+    """The LoRAs of a saved step as loader lists spell them now."""
 
-    Of a pair whose second expert has not begun there, the newest of that one is taken away: it is of another step.
-    Returns the name of the first in loader lists.
+    names: dict[str, str]
+    """by expert; of a run's own name that could not be replaced, the name of the step"""
+    note: str = ""
+    """what is not as it should be, and when it will be"""
+
+
+def publish(directory: Path, saved: SavedStep) -> Published:
+    """Copy the LoRAs of a saved step under its step, and as the run's newest.
+
+    Of a pair whose second expert has not begun there, the newest of that one is taken away: it is of another step. A
+    file of the run's name that cannot be replaced, as on Windows one that a loader or a program holds, stays an older
+    one; a mark beside it says so until this is called at a better time. ExportError where not even the step's own
+    name could be written.
     """
     target = folders.publish_folder()
+    names, behind = {}, []
     try:
         target.mkdir(parents=True, exist_ok=True)
         clean_partials(target)
         for expert, file in saved.loras.items():
             stem = _stem(directory.name, expert)
-            for name in (f"{stem}_{saved.step:06d}", stem):
-                publish_file(file, target / f"{name}.safetensors", saved.job_id)
+            step = f"{stem}_{saved.step:06d}"
+            publish_file(file, target / f"{step}.safetensors", saved.job_id)
+            is_new = _renewed(target, stem, lambda path, file=file: publish_file(file, path, saved.job_id))
+            names[expert] = os.path.join(target.name, f"{stem if is_new else step}.safetensors")
+            behind += [] if is_new else [stem]
         for expert in () if "" in saved.loras else (one for one in EXPERTS if one not in saved.loras):
-            withdraw_file(target / f"{_stem(directory.name, expert)}.safetensors", saved.job_id)
+            stem = _stem(directory.name, expert)
+            behind += [] if _renewed(target, stem, lambda path: withdraw_file(path, saved.job_id)) else [stem]
     except (OSError, FileError) as error:
         why = (disk_sentence(error) if isinstance(error, OSError) else str(error)).rstrip(".")
         raise ExportError(
             f"The LoRA could not be put into {os.path.join(target.parent.name, target.name)} ({why}). "
             f"It is safe in {directory.name}/saves/{saved.folder.name}; make the folder writable and press Run again."
         ) from error
-    return listed_name(directory.name, next(iter(saved.loras)))
+    note = (
+        f"{', '.join(behind)} in {target.name} could not be replaced and is still an older LoRA. That of step "
+        f"{saved.step} is {', '.join(names.values())}; press Run again when nothing uses the old file."
+    )
+    return Published(names, note if behind else "")
+
+
+def _renewed(target: Path, stem: str, renew: Callable[[Path], None]) -> bool:
+    """Replaces or takes away a LoRA of a run's name; returns whether loaders find what it should be there now."""
+    file, mark = target / f"{stem}.safetensors", target / f"{stem}{_BEHIND}"
+    try:
+        renew(file)
+        is_new = not _is_shadowed(file)
+    except OSError as error:  # the step's own name could be written, so it is this file that somebody holds
+        if error.errno in DISK_FULL:
+            raise
+        is_new = False
+    if not is_new:
+        atomic_write_bytes(mark, b"The LoRA of this name is an older one of its run.\n")
+    elif mark.exists():
+        remove_file(mark, target)
+    return is_new
+
+
+def _is_shadowed(file: Path) -> bool:
+    """Returns whether loaders find another file of that name first, in a folder that cannot be written."""
+    before = itertools.takewhile(lambda place: place != file.parent, folders.publish_folders())
+    others = [place / file.name for place in before if (place / file.name).is_file()]
+    return any(not file.is_file() or digest_file(other) != digest_file(file) for other in others)
 
 
 def use_step(directory: Path, step: int) -> str:
@@ -65,7 +125,7 @@ def use_step(directory: Path, step: int) -> str:
     saved = store.read(step)
     if saved is None:
         raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. Choose another one.")
-    name = publish(directory, saved)
+    name = next(iter(publish(directory, saved).names.values()))
     newest = max(store.steps(), default=step)
     choice = {"version": 1, "step": step, "newest": newest}
     atomic_write_json(directory / CHOICE, choice, directory.parent, make=False)
@@ -99,7 +159,8 @@ def step_in_use(directory: Path, there: Container[str], experts: Iterable[str]) 
     step = chosen_step(directory) or (steps[-1] if steps else None)
     stems = [_stem(directory.name, expert) for expert in experts]
     is_there = step is not None and any(
-        f"{stem}.safetensors" in there and f"{stem}_{step:06d}.safetensors" in there for stem in stems
+        f"{stem}.safetensors" in there and f"{stem}{_BEHIND}" not in there and f"{stem}_{step:06d}.safetensors" in there
+        for stem in stems
     )
     return step if is_there else None
 
@@ -109,6 +170,14 @@ def listed_name(run: str, expert: str = "") -> str:
     of both experts that of `expert`.
     """
     return os.path.join("wan_trainer", f"{_stem(run, expert)}.safetensors")
+
+
+def name_now(run: str, expert: str, names: Sequence[str]) -> str:
+    """Returns which of `listed_names` is the LoRA of an expert now: of the run's name, or the newest of a step."""
+    stem = _stem(run, expert)
+    of_step = re.compile(rf"{re.escape(stem)}_\d{{6,}}\.safetensors")
+    whole_name = listed_name(run, expert)
+    return next((name for name in names if name == whole_name or of_step.fullmatch(os.path.basename(name))), "")
 
 
 def _stem(run: str, expert: str) -> str:
@@ -132,7 +201,8 @@ def listed_names(
     are trained.
     """
     stems = [_stem(run, expert) for expert in experts]
-    wanted = [*stems, *(f"{stem}_{step:06d}" for step in sorted(steps, reverse=True) for stem in stems)]
+    current = [stem for stem in stems if f"{stem}{_BEHIND}" not in there]
+    wanted = [*current, *(f"{stem}_{step:06d}" for step in sorted(steps, reverse=True) for stem in stems)]
     return [os.path.join(folder.name, f"{name}.safetensors") for name in wanted if f"{name}.safetensors" in there]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +29,7 @@ from ..bridge.types import CacheHandle, ModelHandle, RunHandle
 from ..engine.live_runs import LIVE, LiveRun
 from ..engine.session import PreviewDecoder, run_engine
 from .facts import RunFacts, run_report
-from .publish import chosen, listed_name, publish
+from .publish import Published, chosen, publish
 from .scrub import scrubbed
 from .seen_folder import curves_file
 
@@ -48,6 +49,7 @@ class QueuedTraining:
         self._decision, self.directory = decision, decision.directory
         self._store = SaveStore(self.directory)
         self._stop_pressed = False
+        self._published = Published({})
         self._button = CancelButton()
         self._lines = lines = MetricsHistory(self.directory / "metrics.jsonl", curves_file(self.directory))
         self._progress = NodeProgress(
@@ -58,6 +60,9 @@ class QueuedTraining:
         )
         self._progress.say(decision.note, now=True, run=self.directory.name, state=decision.action)
         _log.info("%s", decision.note)
+        self._elsewhere = _other_folder()
+        if self._elsewhere:
+            _log.warning("%s", self._elsewhere)
 
     def train(self, config: RunConfig, codec: ComfyVae | None, steps_this_queue: int) -> None:
         """Run the engine. A cancelled run is saved and published, then the node reports itself interrupted."""
@@ -120,7 +125,7 @@ class QueuedTraining:
         run = RunHandle(self.directory, step, self._model.variant.fps)
         loras = saved.loras if saved is not None else {}
         first, low = next(iter(loras), None), "low" if "low" in loras else None
-        names = ["" if expert is None else listed_name(self.directory.name, expert) for expert in (first, low)]
+        names = ["" if expert is None else self._published.names.get(expert, "") for expert in (first, low)]
         read = [
             _read_lora(loras[expert]) if expert is not None and self._is_linked(output) else None
             for expert, output in ((first, LORA_OUTPUT), (low, LOW_NOISE_OUTPUT))
@@ -137,7 +142,10 @@ class QueuedTraining:
         return [self.directory, saved.folder, *saved.loras.values(), *published]
 
     def _ui(self, facts: RunFacts, step: int) -> dict[str, Any]:
-        loras, note = folders.publish_folder(), self._decision.note
+        loras, note = (
+            folders.publish_folder(),
+            " ".join(filter(None, (self._decision.note, self._elsewhere, self._published.note))),
+        )
         variant, pressed = self._model.variant.name, self._stop_pressed
         report = run_report(self.directory, facts, step, loras, variant=variant, note=note, stop_pressed=pressed)
         status, samples = report["status"], report["samples"]
@@ -158,18 +166,25 @@ class QueuedTraining:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, CheckpointSaved) and (saved := self._store.read(event.step)) is not None:
-            try:
-                publish(self.directory, saved)
-            except WanTrainerError as error:  # the save itself stands; training is worth more than the copy
-                _log.warning("%s", error)
+            self._put_where_loaders_look(saved)
 
     def _publish_latest(self) -> SavedStep | None:
         """Publish the step that somebody chose, else the newest; a run that was trained on since has no choice."""
         job = read_run(self.directory).job_id
         saved = chosen(self.directory, job) or self._store.latest(job)
         if saved is not None:
-            publish(self.directory, saved)
+            self._published = self._put_where_loaders_look(saved)
         return saved
+
+    def _put_where_loaders_look(self, saved: SavedStep) -> Published:
+        """A run never fails for it: the saved step stands, and nodes behind it do not need the copy."""
+        try:
+            found = publish(self.directory, saved)
+        except WanTrainerError as error:
+            found = Published({}, str(error))
+        if found.note:
+            _log.warning("%s", found.note)
+        return found
 
     def _write_workflow(self) -> None:
         graph = (self._hidden.extra_pnginfo or {}).get("workflow") or self._hidden.prompt
@@ -180,6 +195,15 @@ class QueuedTraining:
         prompt, link = self._hidden.dynprompt, [self._hidden.unique_id, output]
         nodes = (prompt.get_node(node_id) for node_id in prompt.all_node_ids())
         return any(value == link for node in nodes for value in node["inputs"].values())
+
+
+def _other_folder() -> str:
+    """Returns where LoRAs go when it is not the first folder that loaders look into; "" where it is."""
+    place, first = folders.publish_folder(), folders.publish_folders()[0]
+    if place == first:
+        return ""
+    chosen, other = (os.path.join(*path.parts[-3:-1]) for path in (place, first))
+    return f"LoRAs go to {chosen}, because {other} cannot be written."
 
 
 def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:

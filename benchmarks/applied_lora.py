@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--comfyui", type=Path, required=True)
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--only", default="", help="a base")
+    parser.add_argument("--weights-only", action="store_true", help="inputs of packed linears are not packed as well")
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"), help="what ComfyUI computes in")
     asked = parser.parse_args(arguments)
     comfy = Comfy(asked.comfyui, asked.gguf, torch.bfloat16 if asked.dtype == "bf16" else None)
@@ -52,17 +53,20 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():  # as ComfyUI runs every node
         for name in bases():
             if asked.only in name and (not name.startswith("GGUF") or asked.gguf):
-                worst = max(worst, *rows(comfy, name, Path(folder)))
+                worst = max([worst, *rows(comfy, name, Path(folder), asked.weights_only)])
     print(f"Apply Wan LoRA: at most {worst:.2g}")
     return 0 if worst <= 0.01 or asked.dtype != "fp32" else 1
 
 
-def rows(comfy: Comfy, name: str, folder: Path) -> Iterator[float]:
+def rows(comfy: Comfy, name: str, folder: Path, weights_only: bool) -> Iterator[float]:
     """Print a base's rows; yields what Apply Wan LoRA is off by."""
     file = folder / f"{name.replace(' ', '_')}.{'gguf' if name.startswith('GGUF') else 'safetensors'}"
     held = held_by(file, weights(), name)
     try:
         model = comfy.load(file, KEPT.get(name))
+        for module in model.model.modules() if weights_only else ():
+            if hasattr(module, "_full_precision_mm"):
+                module._full_precision_mm = True
     except Exception as problem:
         print(f"| {name} | all | {type(problem).__name__}: {str(problem)[:80]} |")
         return

@@ -171,9 +171,13 @@ function onError(detail) {
   trainers.rest();
   if (!trainers.isHere(detail)) return;
   const reason = String(detail.exception_message).trim();
+  const node = findNode(root(), detail.node_id);
+  if (!node || !isOurs(node)) return;
   const panel = trainers.panelOf(detail.node_id);
   if (panel) panel.onBroken(reason);
-  else show(detail.node_id, t("failed: {reason}", { reason: told(reason) }));
+  else if (!cards.onBroken(detail.node_id, told(reason)))
+    lines.fail(node, t("failed: {reason}", { reason: told(reason) }));
+  fits.broken(node, reason);
 }
 
 /** Graphs in API format are loaded by no road that asks extensions. */
@@ -227,6 +231,7 @@ const extension = {
     );
     api.addEventListener("execution_start", (/** @type {{ detail: any }} */ { detail }) => {
       trainers.prompts.started(detail?.prompt_id);
+      for (const one of [lines, cards, fits]) one.begun();
     });
     api.addEventListener("execution_error", (/** @type {{ detail: any }} */ event) =>
       onError(event.detail),

@@ -22,11 +22,14 @@ export class Card {
     /** Height that shows everything, in CSS pixels. */
     this.least = 40;
     this.changed = element("p", { class: "wan-changed", role: "status" });
+    /** Why the node failed when it last ran. */
+    this.failed = element("p", { class: "wan-failed", role: "alert" });
     this.body = element("div", { class: "wan-card-body" });
     this.element = element(
       "section",
       { class: "wan-card", "data-card": kind, "aria-label": label },
       this.changed,
+      this.failed,
       this.body,
     );
     for (const kind of ["pointerdown", "pointermove"]) {
@@ -41,6 +44,13 @@ export class Card {
    * @param {import("./card_facts.mjs").Facts | null} _facts
    */
   show(_facts) {}
+
+  /** The node failed: what it showed is no longer so. @param {string} reason empty when it runs again */
+  fail(reason) {
+    if (reason) this.show(null);
+    write(this.failed, reason);
+    this.ask();
+  }
 
   /** @param {string[]} names widgets that were changed since the node ran */
   tellChanged(names) {

@@ -150,6 +150,22 @@ export class CardNodes {
     if (this.tell(node, facts)) this.kept.put(nameOfPlace(this.place(id, node)), facts);
   }
 
+  /** @param {string} id @param {string} reason @returns {boolean} whether its card says why it failed */
+  onBroken(id, reason) {
+    const node = findNode(this.root(), id);
+    if (!node?.wanTrainerCard || node.wanTrainerStatus) return false;
+    node.wanTrainerCard.fail(reason);
+    node.wanTrainerFacts = undefined;
+    this.kept.drop(nameOfPlace(this.place(id, node)));
+    this.frames.ask(this.redraw);
+    return true;
+  }
+
+  /** Something runs: what failed before is over. */
+  begun() {
+    for (const node of nodes(this.root())) node.wanTrainerCard?.fail("");
+  }
+
   /** A clip of a rendering has come. @param {import("../run/status.mjs").Status} status */
   onStatus({ node: id, about }) {
     const node = about?.kind === "clips" ? findNode(this.root(), id) : null;

@@ -20,9 +20,23 @@ export class Kept {
 
   /** @param {string} place @param {import("./card_facts.mjs").Facts} facts */
   put(place, facts) {
-    const others = this.all().filter(([name]) => name !== place);
+    this.write([...this.others(place), [place, facts]]);
+  }
+
+  /** @param {string} place */
+  drop(place) {
+    this.write(this.others(place));
+  }
+
+  /** @param {string} place */
+  others(place) {
+    return this.all().filter(([name]) => name !== place);
+  }
+
+  /** @param {[string, import("./card_facts.mjs").Facts][]} all */
+  write(all) {
     try {
-      this.storage.setItem(KEY, JSON.stringify([...others, [place, facts]].slice(-MOST)));
+      this.storage.setItem(KEY, JSON.stringify(all.slice(-MOST)));
     } catch {
       // Full, or forbidden: history still has them.
     }

@@ -20,7 +20,7 @@ import { RunLine } from "./run_line.mjs";
  * @typedef {import("./asked.mjs").Training} Training
  * @typedef {import("./sentences.mjs").Plan} Plan
  * @typedef {{ training: Training | null, key: string, plan: Plan | null, asking: boolean, looking: boolean,
- *   failed: string }} Watched `asking`: the plan is that of other widgets; `looking`: what would fit is still looked for
+ *   failed: string, broken: string }} Watched `broken`: why a node of the training failed when it ran; `asking`: the plan is that of other widgets; `looking`: what would fit is still looked for
  */
 
 const TRAINER = "TrainLoRA";
@@ -126,6 +126,7 @@ export class FitNodes {
         asking: true,
         looking: false,
         failed: "",
+        broken: "",
       };
       this.watched.set(node, now);
       if (training) this.ask(node, now, training);
@@ -177,13 +178,31 @@ export class FitNodes {
     return done;
   }
 
+  /** A node failed: no training that needs it fits. @param {GraphNode} node @param {string} reason */
+  broken(node, reason) {
+    for (const { node: trainer } of this.trainers()) {
+      const mine = this.watched.get(trainer);
+      if (trainer !== node && mine?.training?.nodes.includes(node)) mine.broken = reason;
+    }
+    this.draw();
+  }
+
+  /** Something runs: what failed before is over. */
+  begun() {
+    for (const { node } of this.trainers()) {
+      const mine = this.watched.get(node);
+      if (mine) mine.broken = "";
+    }
+    this.draw();
+  }
+
   draw() {
     const shown = new Set();
     for (const { node } of this.trainers()) {
       const mine = this.watched.get(node);
       const title = (/** @type {string} */ name) => titleIn(mine?.training, name);
       this.runLines.get(node)?.show((mine?.training && mine.plan?.run) || null, title);
-      const reason = mine?.failed || mine?.plan?.reason;
+      const reason = mine?.broken || mine?.failed || mine?.plan?.reason;
       if (!mine?.training || (mine.plan?.fits === null && !reason)) continue;
       for (const bar of this.barsOf(mine)) {
         // A dataset may feed several trainers: the one that does not fit matters more.

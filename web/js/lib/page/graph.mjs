@@ -10,7 +10,7 @@
  *   widgets?: { name: string, label?: string, tooltip?: string, value: unknown, serialize?: boolean, callback?: Function,
  *   options?: { values?: unknown, tooltip?: string } }[], properties?: Record<string, unknown>, computeSize?: Function, setSize?: Function,
  *   inputs?: { name: string, link?: number | null, widget?: { name: string } }[],
- *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,
+ *   wanTrainerStatus?: HTMLElement, wanTrainerFailure?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,
  *   wanTrainerCard?: import("../cards/card.mjs").Card, wanTrainerFacts?: Record<string, any>, addDOMWidget: Function,
  *   onDragOver?: Function, onDragDrop?: Function, getInputNode?: Function, onConnectionsChange?: Function, onRemoved?: Function, setDirtyCanvas?: Function }} GraphNode
  */

@@ -52,6 +52,6 @@ export class StatusLine {
       this.element.toggleAttribute("data-step", this.isStep);
     }
     this.element.toggleAttribute("data-bad", this.origin === "error");
-    this.element.toggleAttribute("data-end", this.origin === "end" && !live);
+    this.element.toggleAttribute("data-end", !live && Boolean(this.text));
   }
 }

@@ -71,7 +71,10 @@ function closingLines({ use = [], template }) {
     "In ComfyUI's template {template}, with a LoraLoaderModelOnly behind each Load Diffusion Model:",
     { template },
   );
-  return [where, ...lines];
+  const exact = t(
+    "In its place Apply Wan LoRA gives exactly what was trained, on packed models too.",
+  );
+  return [where, ...lines, exact];
 }
 
 /**

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import comfy.model_patcher
+import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor, nn
 
@@ -41,7 +42,8 @@ def _run(parts: Mapping[str, Acting], name: str, executor: Any, *args: Any, **kw
     base = executor.class_obj
     for part in parts.values():
         part.ran = False
-    with _hooked(base.diffusion_model, parts, getattr(base, "current_weight_patches_uuid", None)):
+    mark = getattr(base, "current_weight_patches_uuid", None)
+    with _as_written(), _hooked(base.diffusion_model, parts, mark):
         result = executor(*args, **kwargs)
     if not any(part.ran for part in parts.values()):
         raise ExportError(
@@ -49,6 +51,12 @@ def _run(parts: Mapping[str, Acting], name: str, executor: Any, *args: Any, **kw
             "LoRA behind that node, or use core Load LoRA."
         )
     return result
+
+
+def _as_written() -> AbstractContextManager[Any]:
+    """Runs compiled code as it is written: what torch.compile made of a model does not see hooks that come and go."""
+    stance = getattr(torch.compiler, "set_stance", None)  # since torch 2.6
+    return stance("force_eager") if stance else nullcontext()
 
 
 @contextmanager

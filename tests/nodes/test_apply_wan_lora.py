@@ -166,3 +166,16 @@ def test_a_model_whose_layers_are_never_called_is_refused(core: Core, packed: An
     applied.add_wrapper("diffusion_model", lambda _executor, x, *_, **__: torch.zeros_like(x))
     with pytest.raises(Exception, match=r"The LoRA of .* did not act: another node runs this model"):
         core.sampled(applied)
+
+
+def test_a_compiled_model_runs_as_written_while_it_acts(core: Core, packed: Any, tmp_path: Path) -> None:
+    """Compiled code sees no hooks that come and go; ComfyUI compiles before Apply Wan LoRA, or behind it."""
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    model, held, plain = packed
+    wanted, tensors = trained(held, KINDS["LoRA"], GIVEN)
+    before, behind = model.clone(), core.with_lora(model, tensors, tmp_path)
+    for compiled in (before, behind):
+        set_torch_compile_wrapper(compiled, backend="eager")
+    for applied in (core.with_lora(before, tensors, tmp_path), behind):
+        assert apart(core.sampled(applied) - plain, wanted) < 0.01

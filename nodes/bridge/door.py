@@ -18,7 +18,6 @@ from ...wan_core.patterns import waits_end_with
 from ...wan_core.run import disk_sentence
 from ...wan_core.words import is_text, plain
 from .interrupts import InterruptProcessingException, press_again, processing_interrupted, stops_become_interrupts
-from .threads import in_thread
 
 __all__ = ["guarded"]
 

@@ -44,7 +44,7 @@ def growth(what: Callable[[int], Callable[[], object]], size: int) -> list[float
 
 
 def least(call: Callable[[], object], most: float) -> float:
-    """Returns the processor seconds of a call; of three where one takes more than `most`: a busy machine adds to some."""
+    """Returns the processor seconds of a call; the least of three where one takes more than `most`."""
     took: list[float] = []
     while len(took) < 3 and not (took and min(took) <= most):
         began = time.thread_time()

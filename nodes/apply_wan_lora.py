@@ -6,6 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..wan_core.checkpoint import read_tensors
 from ..wan_core.errors import ConfigError, ExportError, WanTrainerError
 from ..wan_core.lora import Acting, acting_parts
 from .bridge.acting import with_acting
@@ -98,8 +99,6 @@ def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert:
 
     `expert`: low for the second LoRA of a run of both experts; its model stays as it is while that has not begun.
     """
-    from safetensors.torch import load_file
-
     saved = saved_step(run.directory, step)
     if expert and "" in saved.loras:
         raise ConfigError(
@@ -109,7 +108,7 @@ def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert:
     file = saved.loras.get(expert) if expert else saved.lora_file
     if file is None:
         return model
-    parts = acting_parts(load_file(file), strength)
+    parts = acting_parts(read_tensors(file), strength)
     modules = dict(model.model.diffusion_model.named_modules())
     lost = sorted(name for name, part in parts.items() if name not in modules or not _fits(part, modules[name]))
     if lost or not parts:

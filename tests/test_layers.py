@@ -314,6 +314,24 @@ def test_files_are_written_and_removed_by_one_room() -> None:
         assert list(offences(ROOT / file, nodes, parents)), f"{file} needs no leave any more"
 
 
+def test_nobody_maps_a_file() -> None:
+    """Some file systems map none, a writable mapping counts against the memory that Linux promises, and a disk that
+    fails under one ends the process."""
+    shared = ROOT / "wan_core" / "placement" / "shared.py"  # memory of no file system
+
+    maps = {"mmap", "memmap", "safe_open", "load_file", "from_file", "GGUFReader"}
+
+    def offences(file: Path, nodes: Nodes, _: Parents) -> Iterator[str]:
+        for _level, module, names, line in imports(nodes):
+            if maps & {module, *names}:
+                yield f"{name_of(file)}:{line} imports what maps files"
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and node.attr in maps:
+                yield f"{name_of(file)}:{node.lineno}: {dotted(node)} maps a file"
+
+    no_line_of([file for file in sources("wan_core", "nodes") if file != shared], offences)
+
+
 def test_the_guard_detector_itself() -> None:
     """The detector reads what stands around a call, not merely before it."""
     for code, expected in (

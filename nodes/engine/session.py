@@ -14,6 +14,7 @@ from comfy import model_management as mm
 from numpy.typing import NDArray
 from PIL import Image
 
+from ...wan_core.checkpoint import read_tensors
 from ...wan_core.errors import ExitCode, OutOfMemory, TrainingError, WanTrainerError
 from ...wan_core.events import DecodeWanted, Event, Stage
 from ...wan_core.files import confine
@@ -124,9 +125,7 @@ class PreviewDecoder:
         return measure_clip(frames, self._bases.get(prompt))
 
     def _read(self, event: DecodeWanted) -> torch.Tensor:
-        from safetensors.torch import load_file
-
-        return load_file(confine(self._directory, event.latent_file, "preview latent"))["latent"]
+        return read_tensors(confine(self._directory, event.latent_file, "preview latent"))["latent"]
 
 
 def _answer(

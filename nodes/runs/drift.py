@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...wan_core.checkpoint import read_tensors
 from ...wan_core.files import atomic_write_json, read_json
 from ...wan_core.run import Cell, SampleJob
 from ..bridge.sockets import ComfyVae
@@ -60,9 +61,7 @@ class Drift:
 
 def _pixels(codec: ComfyVae, latent: Path) -> Frames:
     """Returns the clip (F, H, W, 3) of a latent file."""
-    from safetensors.torch import load_file
-
-    return (codec.decode(load_file(latent)["latent"]) * 255).round().to(torch.uint8).numpy()
+    return (codec.decode(read_tensors(latent)["latent"]) * 255).round().to(torch.uint8).numpy()
 
 
 def _distance(frames: Frames, base: Frames) -> tuple[float, float | None]:

@@ -6,12 +6,12 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from comfy.cli_args import args
 from comfy_api.latest import io
 
+from ...wan_core.checkpoint import read_tensors
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.events import CheckpointSaved, Event
 from ...wan_core.files import atomic_write_json
@@ -127,7 +127,7 @@ class QueuedTraining:
         first, low = next(iter(loras), None), "low" if "low" in loras else None
         names = ["" if expert is None else self._published.names.get(expert, "") for expert in (first, low)]
         read = [
-            _read_lora(loras[expert]) if expert is not None and self._is_linked(output) else None
+            read_tensors(loras[expert]) if expert is not None and self._is_linked(output) else None
             for expert, output in ((first, LORA_OUTPUT), (low, LOW_NOISE_OUTPUT))
         ]
         ui, losses = self._ui(facts, step), {"loss": facts.losses}
@@ -212,9 +212,3 @@ def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:
     spent = ["--cache-seconds", str(cache_seconds)] if cache_seconds else []
     told = ["--trackers", str(file), "--send-later"] if (file := folders.user_trackers_file()).is_file() else []
     return [*limit, *spent, *told, *([] if args.disable_metadata else ["--embed-workflow"])]
-
-
-def _read_lora(file: Path) -> dict[str, Any]:
-    from safetensors.torch import load_file
-
-    return load_file(file)

@@ -11,6 +11,7 @@ from .header import CheckpointHeader, read_header
 from .integers import code_scales, rotated, value_to_a_byte
 from .keys import to_original
 from .locate import locate_weights
+from .tensor_file import TensorFile, read_tensors
 from .variant import WanVariant, detect_variant, pair_names
 from .weights import StoredWeight, WeightReader
 
@@ -20,6 +21,7 @@ __all__ = [
     "CheckpointHeader",
     "FiniteCheck",
     "StoredWeight",
+    "TensorFile",
     "WanVariant",
     "WeightReader",
     "block_scales",
@@ -33,6 +35,7 @@ __all__ = [
     "pair_names",
     "read_checkpoint",
     "read_header",
+    "read_tensors",
     "rotated",
     "row_values",
     "scale_values",

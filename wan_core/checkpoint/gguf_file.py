@@ -1,7 +1,8 @@
-"""GGUF files through the `gguf` package, an optional extra: what they hold, and their tensors dequantised.
+"""GGUF files: what they hold by their own header, and their tensors, dequantised by the `gguf` package, an extra.
 
-Layout of Wan files as city96's converter writes them: original names, shapes of tensors GGUF cannot hold in
-`comfy.gguf.orig_shape.<name>`, small and one-dimensional tensors in float32.
+Layout: the GGUF specification, versions 2 and 3; Wan files as city96's converter writes them: original names, shapes of
+tensors GGUF cannot hold in `comfy.gguf.orig_shape.<name>`, small and one-dimensional tensors in float32. The package's
+own reader maps the file, and makes an array of every number of the metadata.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -21,133 +22,184 @@ from ..errors import CheckpointError, DependencyError
 from ..files import FileError, open_regular
 from ..packages import pip_line
 from .header import CheckpointHeader, TensorInfo
+from .tensor_file import FileBytes
 
-__all__ = ["GgufTensor", "gguf_blocks", "gguf_values", "open_gguf", "read_gguf_header"]
+__all__ = ["GgufFile", "GgufTensor", "read_gguf_header"]
 
-_ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
+_ORIGINAL_SHAPE, _ALIGNMENT = "comfy.gguf.orig_shape.", "general.alignment"
+_USUAL_ALIGNMENT = 32
+_VERSIONS = (2, 3)
 _MOST_ENTRIES = 100_000
 _MOST_METADATA_BYTES = 64 << 20
-# Types of metadata values (GGUF specification, gguf_metadata_value_type) and their bytes.
+_MOST_TEXTS = 1 << 20
+"""in lists of metadata: four times the tokens of a text encoder"""
+_MOST_SIDES = 8
+"""of a tensor; the format itself has 4"""
+# Types of metadata values (GGUF specification, gguf_metadata_value_type), their bytes, and those of whole numbers.
 _STRING, _ARRAY = 8, 9
 _VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_WHOLE_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 10: "Q", 11: "q"}
 
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One tensor of a GGUF file; `data` is mapped from the file, not read."""
+    """One tensor of a GGUF file, by where it lies."""
 
     kind: Any
     """the package's GGMLQuantizationType"""
     shape: tuple[int, ...]
     """as the model has it: torch's order, and what it was before GGUF"""
     size_bytes: int
-    data: Any
-    """numpy array; the last dimension holds whole rows, packed"""
+    row_bytes: int
+    """of whole rows the tensor consists, packed each on its own"""
+    begin: int
+    """where it begins in the file"""
 
 
 def read_gguf_header(path: Path) -> CheckpointHeader:
     """Names, types and shapes of a GGUF file. DependencyError without the package, CheckpointError for a bad file."""
-    _check_start(path)
-    tensors = {n: TensorInfo(t.kind.name, t.shape, t.size_bytes) for n, t in open_gguf(path).items()}
+    tensors = {n: TensorInfo(t.kind.name, t.shape, t.size_bytes, t.begin) for n, t in _tensors_of(path).items()}
     return CheckpointHeader(path, tensors, {}, os.stat(path).st_size, container="gguf")
 
 
-def open_gguf(path: Path) -> dict[str, GgufTensor]:
-    """The tensors of a file by name, mapped; the file stays open as long as they live."""
+class GgufFile:
+    """The tensors of a GGUF file that is open. For one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.tensors = _tensors_of(path)
+        self.data = FileBytes(path)
+
+    def blocks(self, name: str) -> Tensor:
+        """Returns the bytes of a tensor, uint8, in the order of its rows."""
+        tensor = self.tensors[name]
+        found = torch.empty(tensor.size_bytes, dtype=torch.uint8)
+        self.data.fill(found, tensor.begin)
+        return found
+
+    def values(self, name: str, values_at_once: int) -> Iterator[Tensor]:
+        """The tensor as float32, flat, in pieces of about `values_at_once` values, in order; use each before the
+        next."""
+        from gguf.quants import dequantize
+
+        tensor = self.tensors[name]
+        rows = max(1, values_at_once * tensor.size_bytes // tensor.row_bytes // max(1, prod(tensor.shape)))
+        for piece in self.data.pieces(tensor.begin, tensor.size_bytes, rows * tensor.row_bytes):
+            try:
+                values = dequantize(piece.view(-1, tensor.row_bytes).numpy(), tensor.kind)
+            except NotImplementedError as error:
+                raise CheckpointError(
+                    f"{self.data.path.name} stores {name} as {tensor.kind.name}, which the gguf package cannot unpack. "
+                    "Use a Q8_0, Q6_K, Q5_K or Q4_K file."
+                ) from error
+            yield torch.from_numpy(values).flatten()
+
+
+def _tensors_of(path: Path) -> dict[str, GgufTensor]:
+    """The tensors of a file by name. Refuses what is no GGUF file, and counts no model has, before it reads on."""
     try:
-        from gguf import GGUFReader
+        with open_regular(path) as file:
+            start = file.read(24)
+            if start[:4] != b"GGUF" or len(start) < 24:
+                raise CheckpointError(f"{path.name} is not a GGUF file. Download it again.")
+            version, tensors, entries = struct.unpack("<IQQ", start[4:])
+            if max(tensors, entries) > _MOST_ENTRIES:
+                raise _damaged(path)
+            kinds = _kinds(path)
+            if version not in _VERSIONS:
+                raise _damaged(path)
+            return _Header(file).tensors(tensors, entries, kinds)
+    except FileError as error:
+        raise CheckpointError(str(error)) from error
+    except (ValueError, KeyError, struct.error) as error:
+        raise _damaged(path) from error
+
+
+def _kinds(path: Path) -> dict[int, tuple[Any, int, int]]:
+    """Returns each way to store values by its number: the package's name, values of a block, bytes of a block."""
+    try:
+        from gguf import GGML_QUANT_SIZES
     except Exception as error:  # numpy or the package itself may be broken in many ways, all mean the same to a user
         raise DependencyError(
             f"{path.name}: GGUF files need the gguf package ({type(error).__name__}: {error}). "
             f"Run: {pip_line('gguf>=0.19', upgrade=True)}"
         ) from error
-    try:
-        reader = GGUFReader(path)
-        return {str(tensor.name): _tensor(reader, tensor) for tensor in reader.tensors}
-    except Exception as error:  # a damaged file makes the package and numpy fail in as many ways
-        raise _damaged(path) from error
+    return {int(kind): (kind, *sizes) for kind, sizes in GGML_QUANT_SIZES.items()}
 
 
-def gguf_values(path: Path, name: str, tensor: GgufTensor, values_at_once: int) -> Iterator[Tensor]:
-    """The tensor as float32, flat, in pieces of about `values_at_once` values, in order."""
-    import numpy
-    from gguf.quants import dequantize
+class _Header:
+    """The header of a file, read from its counts on. ValueError, KeyError or struct.error where it cannot be one."""
 
-    data = tensor.data.reshape(-1, tensor.data.shape[-1])
-    rows = max(1, values_at_once * data.shape[0] // max(1, prod(tensor.shape)))
-    for start in range(0, data.shape[0], rows):
-        try:
-            values = dequantize(data[start : start + rows], tensor.kind)
-        except NotImplementedError as error:
-            raise CheckpointError(
-                f"{path.name} stores {name} as {tensor.kind.name}, which the gguf package cannot unpack. "
-                "Use a Q8_0, Q6_K, Q5_K or Q4_K file."
-            ) from error
-        yield torch.from_numpy(numpy.require(values, requirements="W")).flatten()
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+        self._limit = min(self._size, _MOST_METADATA_BYTES)
+        self._texts = 0
 
+    def tensors(self, tensors: int, entries: int, kinds: dict[int, tuple[Any, int, int]]) -> dict[str, GgufTensor]:
+        numbers = dict(self._entry() for _ in range(entries))
+        placed = [self._placed(kinds) for _ in range(tensors)]
+        alignment = numbers.get(_ALIGNMENT, (_USUAL_ALIGNMENT,))[0]
+        if alignment < 1 or alignment & (alignment - 1):
+            raise ValueError("an alignment that is no power of two")
+        data = -(-self._file.tell() // alignment) * alignment
+        found: dict[str, GgufTensor] = {}
+        for name, (kind, values, size), sides, offset in placed:
+            shape = numbers.get(_ORIGINAL_SHAPE + name, tuple(reversed(sides)))
+            row, whole = sides[0] if sides else 1, prod(sides)
+            if name in found or min(shape, default=1) < 0 or prod(shape) != whole or row % values:
+                raise ValueError("a tensor that cannot be")
+            begin, row_bytes = data + offset, row // values * size
+            size_bytes = whole // values * size
+            if begin + size_bytes > self._size:
+                raise ValueError("a tensor beyond the end of the file")
+            found[name] = GgufTensor(kind, shape, size_bytes, max(1, row_bytes), begin)
+        return found
 
-def gguf_blocks(tensor: GgufTensor) -> Tensor:
-    """Returns a copy of the tensor's bytes, uint8, in the order of its rows."""
-    import numpy
+    def _placed(self, kinds: dict[int, tuple[Any, int, int]]) -> tuple[str, tuple[Any, int, int], tuple[int, ...], int]:
+        """Returns one tensor: name, how it is stored, sides with that of a row first, offset within the data."""
+        name = self._text()
+        (count,) = self._read("<I")
+        if count > _MOST_SIDES:
+            raise ValueError("too many sides")
+        sides = self._read(f"<{count}Q")
+        number, offset = self._read("<IQ")
+        return name, kinds[number], sides, offset
 
-    return torch.from_numpy(numpy.array(tensor.data, copy=True)).view(torch.uint8).flatten()
+    def _entry(self) -> tuple[str, tuple[int, ...]]:
+        """Returns the key of an entry and, where it is one that counts here, its whole numbers; skips every other."""
+        key = self._text()
+        (kind,), count = self._read("<I"), 1
+        if kind == _ARRAY:
+            kind, count = self._read("<IQ")
+        if key == _ALIGNMENT or key.startswith(_ORIGINAL_SHAPE):
+            if count > _MOST_SIDES:
+                raise ValueError("too many numbers")
+            return key, self._read(f"<{count}{_WHOLE_NUMBERS[kind]}")
+        if kind == _STRING:
+            self._texts += count
+            if self._texts > _MOST_TEXTS:
+                raise ValueError("too many texts")
+            for _ in range(count):
+                self._skip(self._read("<Q")[0])
+        else:
+            self._skip(count * _VALUE_BYTES[kind])
+        return key, ()
 
+    def _text(self) -> str:
+        (size,) = self._read("<Q")
+        self._check(size)
+        return self._file.read(size).decode()
 
-def _tensor(reader: Any, tensor: Any) -> GgufTensor:
-    field = reader.get_field(_ORIGINAL_SHAPE + str(tensor.name))
-    shape = tuple(int(size) for size in reversed(tensor.shape))
-    if field is not None:
-        shape = tuple(int(field.parts[index][0]) for index in field.data)
-    if prod(shape) != int(tensor.n_elements):
-        raise ValueError("a shape that does not fit")
-    return GgufTensor(tensor.tensor_type, shape, int(tensor.n_bytes), tensor.data)
+    def _read(self, form: str) -> tuple[Any, ...]:
+        return struct.unpack(form, self._file.read(struct.calcsize(form)))
 
+    def _skip(self, size: int) -> None:
+        self._check(size)
+        self._file.seek(size, os.SEEK_CUR)
 
-def _check_start(path: Path) -> None:
-    """Refuse what is no GGUF file before the package maps it, and counts no model has."""
-    try:
-        with open_regular(path) as file:
-            start = file.read(24)
-    except FileError as error:
-        raise CheckpointError(str(error)) from error
-    if start[:4] != b"GGUF" or len(start) < 24:
-        raise CheckpointError(f"{path.name} is not a GGUF file. Download it again.")
-    if max(struct.unpack("<QQ", start[8:24])) > _MOST_ENTRIES:
-        raise _damaged(path)
-    _check_metadata(path, struct.unpack("<Q", start[16:24])[0])
-
-
-def _check_metadata(path: Path, entries: int) -> None:
-    """Walk the metadata by its own lengths: the package would loop over an array that claims more than the file has."""
-    limit = min(os.stat(path).st_size, _MOST_METADATA_BYTES)
-    with open_regular(path) as file:
-
-        def read(form: str) -> int:
-            data = file.read(struct.calcsize(form))
-            if len(data) < struct.calcsize(form):
-                raise _damaged(path)
-            return struct.unpack(form, data)[0]
-
-        def skip(count: int) -> None:
-            if file.tell() + count > limit:
-                raise _damaged(path)
-            file.seek(count, os.SEEK_CUR)
-
-        file.seek(24)
-        for _ in range(entries):
-            skip(read("<Q"))  # its key
-            kind, count = read("<I"), 1
-            if kind == _ARRAY:
-                kind, count = read("<I"), read("<Q")
-            if kind == _STRING:
-                if count * 8 > limit:
-                    raise _damaged(path)
-                for _ in range(count):
-                    skip(read("<Q"))
-            elif kind in _VALUE_BYTES:
-                skip(count * _VALUE_BYTES[kind])
-            else:
-                raise _damaged(path)
+    def _check(self, size: int) -> None:
+        if self._file.tell() + size > self._limit:
+            raise ValueError("longer than the file, or than any header")
 
 
 def _damaged(path: Path) -> CheckpointError:

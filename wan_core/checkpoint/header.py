@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from ..errors import CheckpointError
 from ..files import FileError, open_regular
@@ -26,8 +26,10 @@ __all__ = [
     "damaged",
     "framed_header",
     "header_end",
+    "header_of",
     "parse_header",
     "read_header",
+    "truncated",
 ]
 
 DTYPE_BYTES = {
@@ -60,6 +62,8 @@ class TensorInfo:
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
+    begin: int = 0
+    """where they begin in the file"""
 
 
 @dataclass(frozen=True)
@@ -92,26 +96,31 @@ def read_header(path: Path) -> CheckpointHeader:
     """Read and check a safetensors header. CheckpointError names the file, what it is instead, and what to do."""
     try:
         with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            start = file.read(32)
-            raw = b""
-            end = header_end(start)
-            if start[_LENGTH.size : _LENGTH.size + 1] == b"{" and end <= _LENGTH.size + _HEADER_LIMIT:
-                file.seek(_LENGTH.size)
-                raw = file.read(end - _LENGTH.size)
+            return header_of(file, path)
     except FileError as error:
         raise CheckpointError(str(error)) from error
+
+
+def header_of(file: BinaryIO, path: Path) -> CheckpointHeader:
+    """Returns the same of a file that is open at its beginning and called `path`."""
+    size = os.fstat(file.fileno()).st_size
+    start = file.read(32)
+    raw = b""
+    end = header_end(start)
+    if start[_LENGTH.size : _LENGTH.size + 1] == b"{" and end <= _LENGTH.size + _HEADER_LIMIT:
+        file.seek(_LENGTH.size)
+        raw = file.read(end - _LENGTH.size)
     if not raw:
         raise CheckpointError(f"{path.name} is {_what_it_is(start, size)}. Choose a .safetensors Wan diffusion model.")
     if _LENGTH.size + len(raw) < end:
-        raise _truncated(path, size, end)
+        raise truncated(path, size, end)
     try:
         stated = parse_header(raw)
     except ValueError as error:
         raise damaged(path.name) from error
     if size != end + stated.data_bytes:
-        raise _truncated(path, size, end + stated.data_bytes)
-    tensors = {name: _tensor(name, place, path) for name, place in stated.tensors.items()}
+        raise truncated(path, size, end + stated.data_bytes)
+    tensors = {name: _tensor(name, place, path, end) for name, place in stated.tensors.items()}
     return CheckpointHeader(path, tensors, stated.metadata, size)
 
 
@@ -196,13 +205,13 @@ def _end_of_data(places: Iterable[tuple[int, int]]) -> int:
     return end
 
 
-def _tensor(name: str, place: TensorPlace, path: Path) -> TensorInfo:
+def _tensor(name: str, place: TensorPlace, path: Path, data_begins: int) -> TensorInfo:
     dtype, sizes, span = place.dtype, place.shape, place.end - place.begin
     if dtype in DTYPE_BYTES and span != prod(sizes) * DTYPE_BYTES[dtype]:
         raise CheckpointError(
             f"{path.name}: tensor {name[:80]} has {span} bytes for shape {sizes}. Download the file again."
         )
-    return TensorInfo(dtype, sizes, span)
+    return TensorInfo(dtype, sizes, span, data_begins + place.begin)
 
 
 def _what_it_is(start: bytes, size: int) -> str:
@@ -214,7 +223,8 @@ def _what_it_is(start: bytes, size: int) -> str:
     return "not a safetensors file"
 
 
-def _truncated(path: Path, size: int, wanted: int) -> CheckpointError:
+def truncated(path: Path, size: int, wanted: int) -> CheckpointError:
+    """Returns the one sentence for every file that ends too early, or late."""
     return CheckpointError(
         f"{path.name} has {size:,} bytes where its header promises {wanted:,}: truncated or damaged. Download it again."
     )

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from .dequantise import MXFP8, MXFP8_BLOCK, NVFP4, NVFP4_BLOCK, block_scales_in_rows, dequantise
 from .ggml import BLOCKS
-from .gguf_file import GgufTensor, gguf_blocks, gguf_values, open_gguf
-from .header import damaged
+from .gguf_file import GgufFile
 from .integers import INTEGERS, value_to_a_byte
+from .tensor_file import TensorFile
 
 __all__ = ["EIGHT_BIT", "INT8", "PLAIN", "StoredWeight", "WeightReader"]
 
@@ -95,84 +94,77 @@ class StoredWeight:
 
 
 class WeightReader:
-    """Reads weights one at a time; files are opened once and mapped, so only what is asked for takes memory."""
+    """Reads weights one at a time. A file is opened once and stays open until the end; for one thread."""
 
     def __init__(self) -> None:
-        self._safe: dict[Path, Any] = {}
-        self._gguf: dict[Path, dict[str, GgufTensor]] = {}
+        self._safe: dict[Path, TensorFile] = {}
+        self._gguf: dict[Path, GgufFile] = {}
 
     def __enter__(self) -> WeightReader:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for file in (*self._safe.values(), *self._gguf.values()):
+            file.data.close()
         self._safe.clear()
         self._gguf.clear()
 
     def raw(self, source: StoredWeight) -> Tensor:
-        """Returns what is stored, as it is stored (out, in).
-
-        It is a copy: a CPU run would keep its weights in the page cache otherwise.
-        """
+        """Returns what is stored, as it is stored (out, in)."""
         if source.gguf:
-            return gguf_blocks(self._gguf_tensor(source)).view(source.shape[0], -1)
+            return self._gguf_file(source.file).blocks(source.key).view(source.shape[0], -1)
         if source.code_scale_key:
-            parts = [self._mapped(source, key) for key in (source.key, source.code_scale_key)]
+            parts = [self._stored(source, key) for key in (source.key, source.code_scale_key)]
             return torch.cat([part.view(torch.uint8) for part in parts], dim=1)
-        return self._mapped(source, source.key).clone()
+        return self._stored(source, source.key)
 
     def scale(self, source: StoredWeight) -> Tensor | None:
         """Returns what `raw` is multiplied by: float32; of nvfp4 float8, of mxfp8 uint8 exponents, (out, blocks)."""
         if not source.scale_key:
             return None
-        stored = self._mapped(source, source.scale_key)
+        stored = self._stored(source, source.scale_key)
         if source.dtype in _OF_BLOCKS:
             tiles = stored.view(torch.uint8) if source.dtype == MXFP8 else stored
             return block_scales_in_rows(tiles, source.shape[0], source.shape[1] // _OF_BLOCKS[source.dtype])
-        return stored.to(torch.float32, copy=True)
+        return stored.to(torch.float32)
 
     def whole_scale(self, source: StoredWeight) -> Tensor | None:
         """Returns the float32 value (), of nvfp4, that every scale is multiplied by; of codes their levels (16,)."""
         if not source.whole_scale_key:
             return None
-        found = self._mapped(source, source.whole_scale_key).to(torch.float32, copy=True)
+        found = self._stored(source, source.whole_scale_key).to(torch.float32)
         return found.reshape(()) if source.dtype == NVFP4 else found
 
     def read(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
         """Returns the weight (out, in) in `dtype`, dequantised if it must be.
 
-        Takes never more than one copy and 64 MiB at a time.
+        Takes never more than one copy, what is stored of a packed one, and 64 MiB at a time.
         """
         if source.gguf:
             return self._unpacked(source, dtype)
-        stored = self.raw(source) if source.code_scale_key else self._mapped(source, source.key)
         if not source.scale_key:
-            return stored.clone() if stored.dtype == dtype else stored.to(dtype)
+            return self._file(source.file_of(source.key)).read_as(source.key, dtype)
         scale, whole_scale = self.scale(source), self.whole_scale(source)
         assert scale is not None
-        return dequantise(stored, scale, dtype, whole_scale, layout=source.layout)
+        return dequantise(self.raw(source), scale, dtype, whole_scale, layout=source.layout)
 
     def _unpacked(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
         whole = torch.empty(source.shape, dtype=dtype)
         flat, start = whole.view(-1), 0
-        for values in gguf_values(source.file, source.key, self._gguf_tensor(source), _VALUES_AT_ONCE):
+        for values in self._gguf_file(source.file).values(source.key, _VALUES_AT_ONCE):
             flat[start : start + len(values)] = values
             start += len(values)
         return whole
 
-    def _gguf_tensor(self, source: StoredWeight) -> GgufTensor:
-        tensors = self._gguf.get(source.file)
-        if tensors is None:
-            tensors = self._gguf[source.file] = open_gguf(source.file)
-        return tensors[source.key]
+    def _gguf_file(self, file: Path) -> GgufFile:
+        if file not in self._gguf:
+            self._gguf[file] = GgufFile(file)
+        return self._gguf[file]
 
-    def _mapped(self, source: StoredWeight, key: str) -> Tensor:
-        from safetensors import SafetensorError, safe_open
+    def _file(self, file: Path) -> TensorFile:
+        if file not in self._safe:
+            self._safe[file] = TensorFile(file)
+        return self._safe[file]
 
-        file = source.file_of(key)
-        opened = self._safe.get(file)
-        if opened is None:
-            try:
-                opened = self._safe[file] = safe_open(file, "pt")
-            except SafetensorError as error:
-                raise damaged(file.name) from error
-        return opened.get_tensor(key)
+    def _stored(self, source: StoredWeight, key: str) -> Tensor:
+        return self._file(source.file_of(key)).read(key)

@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from ..checkpoint import TensorFile
 from ..lora.adapters import Hadamard, Kronecker, LowRank
 from ..model import block_of
 
@@ -51,14 +53,12 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
 
     ComfyUI knows a linear as `diffusion_model.<name>` where the model has `<name>.weight`.
     """
-    from safetensors import safe_open
-
     squares: dict[str, float] = {}
     placed = 0
-    with safe_open(file, framework="pt") as tensors:  # type: ignore[no-untyped-call]
+    with TensorFile(file) as tensors:
         modules: dict[str, dict[str, str]] = {}
         unplaced: list[str] = []
-        for key in sorted(tensors.keys()):
+        for key in sorted(tensors.header.tensors):
             part = next((part for part in _PARTS if key.endswith(f".{part}")), None)
             if part is None:
                 unplaced.append(key)
@@ -70,7 +70,7 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
                 unplaced.append(module)
                 continue
             placed += 1
-            found = {part: tensors.get_tensor(key).float() for part, key in parts.items()}
+            found = {part: tensors.read_as(key, torch.float32) for part, key in parts.items()}
             norms = [float(found.pop(part).norm()) for part in _OFFSETS if part in found]
             norm = math.hypot(*norms, _norm(found) if found else 0.0)
             place = block_of(name)

@@ -6,16 +6,15 @@ Owns what a file can be (names.py knows the keys, adapters.py the maths). What a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import cast
 
+import torch
 from torch import Tensor
 
-from ..checkpoint import CheckpointHeader, read_header
-from ..checkpoint.header import damaged
+from ..checkpoint import CheckpointHeader, TensorFile, read_header
 from ..errors import CheckpointError
 from ..model import block_of
 from .adapters import Adapter, Hadamard, Kronecker, LowRank
@@ -81,7 +80,7 @@ class LoraSource:
 
     def values(self, module: str, part: str) -> Tensor:
         """Returns one tensor of a module as the file has it, float32."""
-        return self._read(self.modules[module][part])
+        return self._read({part: self.modules[module][part]})[part]
 
     def shape(self, module: str) -> tuple[int, int]:
         """Returns (out, in) of the linear, from the header; CheckpointError when the parts do not fit together."""
@@ -119,7 +118,7 @@ class LoraSource:
         key = self.modules[module].get("alpha")
         if key is None:
             return None
-        value = self._read(key)
+        value = self._read({"alpha": key})["alpha"]
         if value.numel() != 1:
             raise CheckpointError(f"{self.name}: {key[:80]} is not one number. Use an undamaged LoRA file.")
         return float(value)
@@ -137,7 +136,7 @@ class LoraSource:
     def adapter(self, module: str) -> Adapter:
         """Returns the adapter of one linear, float32, copied out of the file."""
         self.shape(module)
-        parts = {part: self._read(key) for part, key in self.modules[module].items() if part != "alpha"}
+        parts = self._read({part: key for part, key in self.modules[module].items() if part != "alpha"})
         kind, scale = self.kind(module), self.scale(module)
         if kind == "LoRA":
             return LowRank(parts["down"], parts["up"], scale)
@@ -160,20 +159,15 @@ class LoraSource:
             )
         return () if part == "alpha" else info.shape
 
-    @cached_property
-    def _get(self) -> Callable[[str], Tensor]:
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            return cast("Callable[[str], Tensor]", safe_open(self.header.path, "pt").get_tensor)
-        except SafetensorError as error:  # it knows dtypes and layouts that our header check lets pass
-            raise damaged(self.name) from error
-
-    def _read(self, key: str) -> Tensor:
-        value = self._get(key).float().clone()
-        if not value.isfinite().all():
-            raise CheckpointError(f"{self.name}: {key[:80]} is not finite. Use an earlier file of that LoRA.")
-        return value
+    def _read(self, keys: Mapping[str, str]) -> dict[str, Tensor]:
+        """Returns tensors by part, float32. The file is open no longer than that takes: others may replace it."""
+        with TensorFile(self.header.path, self.header) as file:
+            values = {part: file.read_as(key, torch.float32) for part, key in keys.items()}
+        for part, value in values.items():
+            if not value.isfinite().all():
+                key = keys[part]
+                raise CheckpointError(f"{self.name}: {key[:80]} is not finite. Use an earlier file of that LoRA.")
+        return values
 
 
 def is_wan_linear(module: str) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..checkpoint import TensorFile
 from ..errors import CheckpointError, ConfigError
 from ..events import Evaluated
 from ..files import atomic_write_bytes
@@ -177,7 +178,6 @@ def _power_of(width: float) -> float:
 
 def _mean_file(files: Mapping[int, tuple[float, Path]], width: float) -> bytes:
     """Returns a LoRA file whose tensors are the mean of those of the files, in their dtype; the newest one's texts."""
-    from safetensors import safe_open
     from safetensors.torch import save
 
     whole = sum(share for share, _ in files.values())
@@ -185,10 +185,10 @@ def _mean_file(files: Mapping[int, tuple[float, Path]], width: float) -> bytes:
     dtypes: dict[str, torch.dtype] = {}
     metadata: dict[str, str] = {}
     for share, path in files.values():
-        with safe_open(path, framework="pt") as opened:
-            metadata = dict(opened.metadata() or {})
-            for name in opened.keys():  # noqa: SIM118  (it is no mapping)
-                value = opened.get_tensor(name)
+        with TensorFile(path) as opened:
+            metadata = dict(opened.header.metadata)
+            for name in opened.header.tensors:
+                value = opened.read(name)
                 dtypes[name] = value.dtype
                 part = value.double() * (share / whole)
                 sums[name] = part if name not in sums else sums[name].add_(part)

@@ -138,8 +138,6 @@ class Saver:
 
         Warns of names that ComfyUI would pass over.
         """
-        from safetensors import SafetensorError
-
         updates: dict[str, float] = {}
         modules: int | None = None
         passed_over = 0
@@ -148,7 +146,7 @@ class Saver:
                 continue
             try:
                 found = look_at_lora(file, expert.run.file.weights)
-            except (OSError, SafetensorError) as error:  # the save itself verified; the run is worth more than a look
+            except (OSError, CheckpointError) as error:  # the save itself verified; the run is worth more than a look
                 _log.warning("saved step %d could not be looked at: %s", saved.step, error)
                 continue
             before = f"{expert.name} " if experts.both else ""

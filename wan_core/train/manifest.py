@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from ..checkpoint import TensorFile
 from ..config import Config
 
 __all__ = ["Manifest", "can_belong", "counters_of"]
@@ -58,10 +59,8 @@ def can_belong(progress: dict[str, Any], state: Path) -> bool:
     Asked only of a manifest without a checksum, whose digits prove nothing; only AdamW trained then. A step that was
     not finite counts in the manifest and made no update, so the optimizer may have counted fewer.
     """
-    from safetensors import safe_open
-
-    with safe_open(state, framework="pt") as file:  # type: ignore[no-untyped-call]
-        counts = (name for name in file.keys() if name.startswith("optimizer.") and name.endswith(".step"))  # noqa: SIM118
-        name = next(counts, None)
-        updates = int(file.get_tensor(name)) if name is not None else 0
+    with TensorFile(state) as file:
+        names = file.header.tensors
+        name = next((name for name in names if name.startswith("optimizer.") and name.endswith(".step")), None)
+        updates = int(file.read(name)) if name is not None else 0
     return updates <= progress["step"] - progress.get("bad_in_a_row", 0)

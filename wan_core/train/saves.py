@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ..checkpoint import read_tensors
 from ..errors import CheckpointError
 from ..files import (
     FileError,
@@ -85,9 +86,7 @@ class SavedStep:
 
     def read_state(self) -> dict[str, Tensor]:
         """Returns the resume state: adapters and optimizer, float32."""
-        from safetensors.torch import load_file
-
-        return load_file(self.folder / STATE)
+        return read_tensors(self.folder / STATE)
 
 
 class SaveStore:
@@ -119,7 +118,7 @@ class SaveStore:
                 and digest_file(folder / STATE) == manifest.state_sha256
                 and (bool(manifest.manifest_sha256) or can_belong(progress, folder / STATE))
             )
-        except (FileError, OSError, ValueError, RecursionError):
+        except (FileError, CheckpointError, OSError, ValueError, RecursionError):
             return None
         return SavedStep(step, folder, manifest.job_id, progress, bool(low_noise)) if whole else None
 

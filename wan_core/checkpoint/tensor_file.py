@@ -1,0 +1,132 @@
+"""Reads tensors from their places in a file, straight into new memory: one is held at a time, nothing is mapped.
+
+A mapping that could be written to counts whole against the memory that Linux promises, a disk that fails under one
+ends the process, and some file systems have none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..files import FileError, open_regular
+from .header import CheckpointHeader, damaged, header_of, truncated
+
+__all__ = ["FileBytes", "TensorFile", "read_tensors"]
+
+_AT_ONCE = 8 << 20
+"""bytes that are read before they are converted: few enough to stay in a processor's cache"""
+_MOST_A_READ = 64 << 20
+_DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+
+
+class FileBytes:
+    """A file of weights that is open to be read at any place. For one thread at a time; others open it anew."""
+
+    def __init__(self, path: Path) -> None:
+        """CheckpointError where it cannot be opened, or is no regular file."""
+        self.path = path
+        try:
+            self.file = open_regular(path)
+        except FileError as error:
+            raise CheckpointError(str(error)) from error
+        self.size = os.fstat(self.file.fileno()).st_size
+        """when it was opened"""
+
+    def close(self) -> None:
+        self.file.close()
+
+    def fill(self, memory: Tensor, begin: int) -> None:
+        """Read the bytes of `memory` from `begin` on. It is contiguous, on the CPU; page-locked or not.
+
+        CheckpointError where the file ends before, or the disk or network fails.
+        """
+        if not memory.nbytes:
+            return
+        data = memory.view(-1).view(torch.uint8).numpy().data
+        done = 0
+        try:
+            self.file.seek(begin)
+            while done < len(data):
+                count = self.file.readinto(data[done : done + _MOST_A_READ])  # type: ignore[attr-defined]
+                if not count:
+                    raise truncated(self.path, begin + done, self.size)
+                done += count
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path.name} cannot be read: {error.strerror}. Check the disk or the network it lies on, then "
+                "try again."
+            ) from error
+
+    def pieces(self, begin: int, size: int, piece: int) -> Iterator[Tensor]:
+        """Yields `size` bytes from `begin` on as (n,) uint8, n at most `piece`; each is overwritten by the next."""
+        memory = torch.empty(min(size, piece), dtype=torch.uint8)
+        for start in range(0, size, piece):
+            part = memory[: min(piece, size - start)]
+            self.fill(part, begin + start)
+            yield part
+
+
+class TensorFile:
+    """The tensors of a safetensors file that is open. For one thread at a time."""
+
+    def __init__(self, path: Path, header: CheckpointHeader | None = None) -> None:
+        """`header`: what the file was found to be before; CheckpointError where it has another size since."""
+        self.data = FileBytes(path)
+        try:
+            self.header = header_of(self.data.file, path) if header is None else header
+            if self.header.size_bytes != self.data.size:
+                raise truncated(path, self.data.size, self.header.size_bytes)
+        except BaseException:
+            self.data.close()
+            raise
+
+    def __enter__(self) -> TensorFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.data.close()
+
+    def read(self, name: str) -> Tensor:
+        """Returns one tensor as the file has it, in memory of its own."""
+        info = self.header.tensors[name]
+        value = torch.empty(info.shape, dtype=self._dtype(name))
+        self.data.fill(value, info.begin)
+        return value
+
+    def read_as(self, name: str, dtype: torch.dtype) -> Tensor:
+        """Returns one tensor in `dtype`; what the file has is held in small pieces."""
+        stored, info = self._dtype(name), self.header.tensors[name]
+        if stored == dtype:
+            return self.read(name)
+        value = torch.empty(info.shape, dtype=dtype)
+        flat, start = value.view(-1), 0
+        for part in self.data.pieces(
+            info.begin, info.size_bytes, max(1, _AT_ONCE // stored.itemsize) * stored.itemsize
+        ):
+            values = part.view(stored)
+            flat[start : start + len(values)] = values
+            start += len(values)
+        return value
+
+    def _dtype(self, name: str) -> torch.dtype:
+        found = getattr(torch, _DTYPES.get(self.header.tensors[name].dtype, ""), None)
+        if found is None:  # a header may hold dtypes that nobody here knows, of tensors that nobody asks for
+            raise damaged(self.data.path.name)
+        return found
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Returns all tensors of a safetensors file by name, in the order of the file, each in memory of its own."""
+    with TensorFile(path) as file:
+        places = sorted(file.header.tensors.items(), key=lambda item: item[1].begin)
+        return {name: file.read(name) for name, _ in places}

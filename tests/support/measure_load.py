@@ -1,6 +1,7 @@
-"""Loads models and compares the peak of anonymous host memory with what stays; a line of JSON each. Linux only.
+"""Loads models and compares the peak of host memory, anonymous and mapped, with what stays; a line of JSON each.
 
-Arguments: folder of the models, then a name there and a base precision for each. Every load has a process of its own,
+Linux only. Arguments: folder of the models, then a name there and a base precision for each, or
+"quantized": to fp8 as it is loaded. Every load has a process of its own,
 forked before anything was loaded.
 """
 
@@ -11,26 +12,35 @@ import gc
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.measure_memory import Peak, resident
 from wan_core.files import Roots
-from wan_core.load import ModelPlan, materialize
+from wan_core.footprint import weights_once_loaded
+from wan_core.load import ModelPlan, inspect_model, materialize
+from wan_core.precision import QuantizeConfig
 
 
 def main(folder: Path, name: str, base_precision: str) -> None:
-    plan = ModelPlan(base_file=f"diffusion_models:{name}", base_precision=base_precision)
+    plan = ModelPlan(base_file=f"diffusion_models:{name}")
+    if base_precision == "quantized":
+        plan = plan.with_quantize(QuantizeConfig())
+    else:
+        plan = replace(plan, base_precision=base_precision)
+    roots = Roots({"diffusion_models": (str(folder),)})
+    predicted = weights_once_loaded(plan, inspect_model(plan, roots))
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    before = resident()
-    peak = Peak()
+    before = resident(mapped=True)
+    peak = Peak(mapped=True)
     peak.start()
-    model = materialize(plan, Roots({"diffusion_models": (str(folder),)}), None)
+    model = materialize(plan, roots, None)
     peak.over = True
     peak.join()
-    highest = max(peak.value, resident())  # the sampling thread may not have run since the last tensor
+    highest = max(peak.value, resident(mapped=True))  # the sampling thread may not have run since the last tensor
     tensors = [*model.parameters(), *model.buffers()]
     print(  # noqa: T201
         json.dumps(
@@ -40,6 +50,7 @@ def main(folder: Path, name: str, base_precision: str) -> None:
                 "destination": sum(tensor.nbytes for tensor in tensors),
                 "largest": max(tensor.nbytes for tensor in tensors),
                 "above": highest - before,
+                "predicted": predicted,
             }
         ),
         flush=True,

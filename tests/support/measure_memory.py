@@ -26,20 +26,21 @@ from wan_core.train import TrainConfig
 SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=3)
 
 
-def resident() -> int:
-    """Anonymous resident bytes of this process: file mappings are not its memory."""
+def resident(*, mapped: bool = False) -> int:
+    """Anonymous resident bytes of this process; of files that it has mapped too where they are asked for."""
     text = Path("/proc/self/status").read_text()
-    return int(re.search(r"RssAnon:\s+(\d+)", text)[1]) * 1024  # type: ignore[index]
+    kinds = ("RssAnon", "RssFile") if mapped else ("RssAnon",)
+    return sum(int(re.search(rf"{kind}:\s+(\d+)", text)[1]) for kind in kinds) * 1024  # type: ignore[index]
 
 
 class Peak(threading.Thread):
-    def __init__(self) -> None:
+    def __init__(self, *, mapped: bool = False) -> None:
         super().__init__(daemon=True)
-        self.value, self.over = 0, False
+        self.value, self.over, self._mapped = 0, False, mapped
 
     def run(self) -> None:
         while not self.over:
-            self.value = max(self.value, resident())
+            self.value = max(self.value, resident(mapped=self._mapped))
             time.sleep(0.002)
 
 

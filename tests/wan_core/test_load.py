@@ -324,6 +324,7 @@ LOADS = [
     ("fp32.safetensors", "as in file"),
     ("fp32.safetensors", "bf16"),
     ("shards", "as in file"),
+    ("shards", "quantized"),
     ("fp8.safetensors", "as in file"),
     ("fp8.safetensors", "bf16"),
     ("q8.gguf", "as in file"),
@@ -350,12 +351,15 @@ def test_a_load_takes_one_tensor_above_its_destination_and_no_second_copy(
     measured: dict[tuple[str, str], dict[str, int]], name: str, precision: str
 ) -> None:
     """The promise is the largest tensor and 1 GiB; held here to the largest tensor and 104 MiB, so that a second copy
-    of the smallest of these models would show."""
+    of the smallest of these models would show. What a file has mapped counts: it is memory, and may have to be
+    there."""
     found = measured[name, precision]
     over = found["above"] - found["destination"]
     print({key: f"{value / MIB:.0f} MiB" for key, value in found.items()}, f"over {over / MIB:.0f} MiB")  # noqa: T201
     assert found["above"] > 0.9 * found["destination"]  # the measurement sees the model
-    assert over <= found["largest"] + 104 * MIB
+    whole_block = 89 * MIB if precision == "quantized" else 0  # in bf16, before it is quantized
+    assert over <= found["largest"] + 104 * MIB + whole_block
+    assert found["destination"] == found["predicted"]
 
 
 # ---- weights that are no numbers ----------------------------------------------------------------

@@ -19,7 +19,7 @@ from .header import CheckpointHeader, damaged, header_of, truncated
 
 __all__ = ["FileBytes", "TensorFile", "read_tensors"]
 
-_AT_ONCE = 8 << 20
+_AT_ONCE = 4 << 20
 """bytes that are read before they are converted: few enough to stay in a processor's cache"""
 _MOST_A_READ = 64 << 20
 _DTYPES = {
@@ -41,6 +41,7 @@ class FileBytes:
             raise CheckpointError(str(error)) from error
         self.size = os.fstat(self.file.fileno()).st_size
         """when it was opened"""
+        self._piece = torch.empty(0, dtype=torch.uint8)
 
     def close(self) -> None:
         self.file.close()
@@ -69,7 +70,9 @@ class FileBytes:
 
     def pieces(self, begin: int, size: int, piece: int) -> Iterator[Tensor]:
         """Yields `size` bytes from `begin` on as (n,) uint8, n at most `piece`; each is overwritten by the next."""
-        memory = torch.empty(min(size, piece), dtype=torch.uint8)
+        if self._piece.numel() < min(size, piece):
+            self._piece = torch.empty(min(size, piece), dtype=torch.uint8)
+        memory = self._piece
         for start in range(0, size, piece):
             part = memory[: min(piece, size - start)]
             self.fill(part, begin + start)

@@ -14,6 +14,7 @@ import pytest
 from comfy_server import ComfyServer, make_base
 
 from tests.support.preforked import PreforkedEngine
+from tests.support.server_log import refuse_warnings
 from wan_core.packages import first_import
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,6 +152,7 @@ def comfy(
     env = preforked.environment if preforked else None
     with ComfyServer(comfy_base("shared"), comfyui=comfyui_tree, main=QUICK_MAIN, env=env) as server:
         yield server
+    refuse_warnings(server.log_file)
 
 
 @pytest.fixture
@@ -181,3 +183,5 @@ def own_comfy(comfy_base: Callable[..., Path], comfyui_tree: Path) -> Iterator[C
     yield start
     for server in started:
         server.stop()
+    for server in started:
+        refuse_warnings(server.log_file)

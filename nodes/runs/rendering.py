@@ -184,7 +184,7 @@ class Rendering:
         if not file.is_file():
             stills = [[np.asarray(self._still(cell), np.uint8) for cell in row] for row in self._rows()]
             _save_picture(file, self._picture(_LONGEST_SHEET).filled(stills), self)
-        return torch.from_numpy(np.asarray(_opened(file), np.uint8)).float()[None] / 255
+        return torch.from_numpy(np.array(_opened(file), np.uint8)).float()[None] / 255  # asarray lets torch warn
 
     def movie(self, kind: str, should_stop: Callable[[], bool]) -> Path:
         """Returns all clips side by side in one file, with labels; `kind` is mp4 or webm."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -520,3 +521,83 @@ def test_an_array_that_claims_more_than_the_file_has_is_refused_at_once(tmp_path
     )
     with pytest.raises(CheckpointError, match="damaged GGUF"):
         read_gguf_header(file)
+
+
+def gguf_with(tmp_path: Path, entry: bytes, tensor: bytes = b"", data: int = 64) -> Path:
+    """A GGUF of one entry of metadata, and of one tensor where its words are given."""
+    file = tmp_path / "wan.gguf"
+    text = b"GGUF" + struct.pack("<IQQ", 3, bool(tensor), bool(entry)) + entry + tensor
+    file.write_bytes(text + bytes(-len(text) % 32 + data))
+    return file
+
+
+def gguf_text(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf_tensor(*sides: int, kind: int = 0, offset: int = 0, name: str = "a") -> bytes:
+    return gguf_text(name) + struct.pack(f"<I{len(sides)}QIQ", len(sides), *sides, kind, offset)
+
+
+def test_a_list_of_numbers_in_a_gguf_is_passed_over_and_takes_no_memory(tmp_path: Path) -> None:
+    """The package makes an array of each: 693 MB and 19 s for a list of 1 MB."""
+    pytest.importorskip("gguf", reason="gguf is an extra")
+    count = 32 << 20
+    file = gguf_with(tmp_path, gguf_text("a.list") + struct.pack("<IIQ", 9, 0, count) + bytes(count), gguf_tensor(4, 3))
+    read_gguf_header(file)
+    tracemalloc.start()
+    found = read_gguf_header(file)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert {name: (info.shape, info.size_bytes) for name, info in found.tensors.items()} == {"a": ((3, 4), 48)}
+    assert peak < 1 << 20
+
+
+Q8_0 = 8
+WRONG_GGUF = {
+    "two million texts": (gguf_text("a") + struct.pack("<IIQ", 9, 8, 2 << 20) + bytes(16 << 20), gguf_tensor(4)),
+    "a list of lists": (gguf_text("a") + struct.pack("<IIQ", 9, 9, 1) + bytes(64), gguf_tensor(4)),
+    "an unknown kind of value": (gguf_text("a") + struct.pack("<I", 77), gguf_tensor(4)),
+    "an alignment of 3": (gguf_text("general.alignment") + struct.pack("<II", 4, 3), gguf_tensor(4)),
+    "an alignment in words": (gguf_text("general.alignment") + struct.pack("<I", 8) + gguf_text("x"), gguf_tensor(4)),
+    "another shape than the values have": (
+        gguf_text("comfy.gguf.orig_shape.a") + struct.pack("<IIQ2i", 9, 5, 2, 5, 5),
+        gguf_tensor(4),
+    ),
+    "a shape of negative sides": (
+        gguf_text("comfy.gguf.orig_shape.a") + struct.pack("<IIQ2i", 9, 5, 2, -2, -2),
+        gguf_tensor(4),
+    ),
+    "a tensor beyond the end": (b"", gguf_tensor(4, offset=1 << 40)),
+    "a tensor larger than the file": (b"", gguf_tensor(1 << 40)),
+    "rows of half blocks": (b"", gguf_tensor(16, 4, kind=Q8_0)),
+    "an unknown way to store values": (b"", gguf_tensor(4, kind=4)),
+    "a hundred sides": (b"", gguf_tensor(*[1] * 100)),
+    "a name that is no text": (b"", struct.pack("<Q", 2) + b"\xff\xfe" + struct.pack("<IQIQ", 1, 4, 0, 0)),
+    "a name longer than the file": (b"", struct.pack("<Q", 1 << 62)),
+}
+
+
+@pytest.mark.parametrize(("entry", "tensor"), WRONG_GGUF.values(), ids=WRONG_GGUF)
+def test_a_gguf_header_that_cannot_be_is_one_sentence(tmp_path: Path, entry: bytes, tensor: bytes) -> None:
+    pytest.importorskip("gguf", reason="gguf is an extra")
+    file = gguf_with(tmp_path, entry, tensor)
+    with pytest.raises(CheckpointError, match=r"^wan\.gguf is a damaged GGUF file\. Download it again\.$"):
+        read_gguf_header(file)
+
+
+def test_the_header_of_a_gguf_is_the_one_its_package_reads(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf", reason="gguf is an extra")
+    for kind in ("F16", "Q4_K"):
+        file = tmp_path / f"{kind}.gguf"
+        write_gguf(file, WHOLE, kind)
+        found = read_gguf_header(file).tensors
+        theirs = {str(tensor.name): tensor for tensor in gguf.GGUFReader(file).tensors}
+        assert found.keys() == theirs.keys()
+        for name, info in found.items():
+            tensor = theirs[name]
+            assert (info.dtype, info.size_bytes, info.begin) == (
+                tensor.tensor_type.name,
+                tensor.n_bytes,
+                tensor.data_offset,
+            )

@@ -19,7 +19,7 @@ from .header import CheckpointHeader, damaged, header_of, truncated
 
 __all__ = ["FileBytes", "TensorFile", "read_tensors"]
 
-_AT_ONCE = 4 << 20
+_AT_ONCE = 2 << 20
 """bytes that are read before they are converted: few enough to stay in a processor's cache"""
 _MOST_A_READ = 64 << 20
 _DTYPES = {

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from comfy.cli_args import args
@@ -137,8 +138,7 @@ class QueuedTraining:
         """Lists what the outputs name: the run, the saved step, and its LoRAs where loaders list them."""
         if saved is None:
             return [self.directory]
-        loras = (listed_name(self.directory.name, expert) for expert in saved.loras)
-        published = [folders.publish_folder().parent / name for name in loras]
+        published = (folders.publish_folder().parent / name for name in self._published.names.values())
         return [self.directory, saved.folder, *saved.loras.values(), *published]
 
     def _ui(self, facts: RunFacts, step: int) -> dict[str, Any]:

@@ -178,13 +178,22 @@ def test_a_value_is_shown_and_not_filled_in() -> None:
     assert hostile in str(refused.value)
 
 
-def test_a_run_folder_does_not_say_where_wandb_sends_the_key(tmp_path: Path) -> None:
-    """It was so: wandb 0.31 reads that file in the folder it works in."""
-    folder = tmp_path / "given"
-    (folder / "wandb").mkdir(parents=True)
-    (folder / "wandb" / "settings").write_text("[default]\nbase_url = http://127.0.0.1:9/\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="given holds a file wandb/settings"):
-        Hosted(TrackerSettings(kind="wandb"), folder, About(name="a", folder="given", steps=1))
+@pytest.mark.parametrize("name", ["wandb/settings", ".wandb/settings", ".wandb"])
+def test_a_run_folder_does_not_say_where_wandb_sends_the_key(tmp_path: Path, name: str) -> None:
+    """It was so: wandb 0.31 reads that file in the folder it works in, and prefers `.wandb` where there is one."""
+    file = tmp_path / "given" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("[default]\nbase_url = http://127.0.0.1:9/\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"given holds {re.escape('.wandb' if name[0] == '.' else name)}, by which"):
+        Hosted(TrackerSettings(kind="wandb"), tmp_path / "given", About(name="a", folder="given", steps=1))
+
+
+def test_wandb_asks_no_git_about_a_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository may name commands that git runs for `status`, and a run folder may be one."""
+    monkeypatch.delenv("WANDB_DISABLE_GIT", raising=False)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace())  # type: ignore[arg-type]
+    Hosted(TrackerSettings(kind="wandb"), tmp_path, About(name="a", folder="given", steps=1))
+    assert os.environ.pop("WANDB_DISABLE_GIT") == "true"
 
 
 @pytest.mark.parametrize(

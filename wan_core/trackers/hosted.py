@@ -19,6 +19,21 @@ _MOST_TEXT = 250
 """characters MLflow takes for a setting"""
 
 
+_STEERS = ("wandb/settings", ".wandb")
+"""read by wandb where it works, the second one in place of the first: it sends the key to whatever host they name"""
+
+
+def _check_unsteered(directory: Path) -> None:
+    """Raises ConfigError for a run folder that would steer wandb, and keeps git away from it."""
+    for name in _STEERS:
+        if os.path.lexists(directory / name):
+            raise ConfigError(
+                f"{directory.name} holds {name}, by which a run folder would say where your key and figures go. "
+                "Remove it."
+            )
+    os.environ["WANDB_DISABLE_GIT"] = "true"  # git runs the commands that a folder's own repository names
+
+
 class Hosted:
     """A run in somebody's tracker. Their libraries find keys and servers in environment variables of their own."""
 
@@ -29,12 +44,8 @@ class Hosted:
 
         Nothing is sent before `begin`.
         """
-        if settings.kind == "wandb" and os.path.lexists(directory / "wandb" / "settings"):
-            # wandb reads it where it works, and sends the key to whatever host it names.
-            raise ConfigError(
-                f"{directory.name} holds a file wandb/settings, by which a run folder would say where your key and "
-                "figures go. Remove it."
-            )
+        if settings.kind == "wandb":
+            _check_unsteered(directory)
         self.title = {"wandb": "Weights & Biases", "trackio": "trackio", "mlflow": "MLflow"}[settings.kind]
         try:
             self._library: Any = imported(settings.kind)

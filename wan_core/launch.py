@@ -3,7 +3,8 @@
 The only file of the pack that edits sys.path: its own folder goes out (so that `config`, `cache` or `events` of ours
 never shadow a library) and the pack root comes in (so that `import wan_core` works under isolated Pythons, where
 PYTHONPATH is ignored). Out go also the working directory and ComfyUI's folder, however they came there: clips, models
-and runs of strangers lie in them, and no file of those is ever a library (S20). Runs nothing at import.
+and runs of strangers lie in them, and no file of those is ever a library (S20). That holds for a Python which a library
+starts (torch.compile does), from Python 3.11 on. Runs nothing at import.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ def main() -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or os.curdir) != here and not _holds_data(p)]
     sys.path.insert(0, os.path.dirname(here))
+    os.environ["PYTHONSAFEPATH"] = "1"
     if sys.argv[1:2] == ["video"]:
         from wan_core.video.child import serve
 

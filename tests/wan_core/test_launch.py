@@ -19,7 +19,8 @@ SHADOWS = ("peft", "torchao", "av", "bitsandbytes", "triton", "pytorch_optimizer
 
 
 @pytest.fixture
-def door() -> Any:
+def door(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # the door sets it; as it was again behind the test
     spec = importlib.util.spec_from_file_location("wan_core_door", LAUNCH)
     assert spec is not None
     assert spec.loader is not None
@@ -69,4 +70,19 @@ def test_what_lies_in_the_working_directory_shadows_no_library(tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 5, done.stderr[-2000:]
+    assert not marker.exists()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 always looks there first")
+def test_a_python_that_a_library_starts_takes_nothing_from_there_either(
+    door: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.compile does, for a look at the processor: `python -c`, in the folder of the run."""
+    marker = tmp_path / "ran"
+    plant(tmp_path, "ctypes", marking(marker))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["launch.py", "video"])
+    look = [sys.executable, "-c", "from ctypes import cdll"]
+    monkeypatch.setattr("wan_core.video.child.serve", lambda: subprocess.run(look, check=False).returncode)
+    assert door.main() == 0
     assert not marker.exists()

@@ -154,6 +154,7 @@ def test_a_disk_that_fails_at_any_call_is_one_sentence_and_changes_no_later_queu
             if number in CAN_BE_REMOVED:
                 assert said.count("too full to write") == bool(said), said
                 assert not any(is_partial(Path(left).name) for left in place.left()), f"{number} at {at}"
+                assert not said or not os.path.lexists(place.runs / "tiny"), f"{number} at {at}: a folder is left"
             holds(place)
     print(f"{name}: {tried} failures")  # noqa: T201
     assert tried >= 20

@@ -16,7 +16,9 @@ def test_evicted_entries_and_deleted_folders_are_noticed(pack_nodes: dict[str, A
     """Else ComfyUI would hand on the set of last time, and every queue would end with entries that are missing."""
     node = pack_nodes[name]
     folders = sys.modules[node.__module__].folders
-    (sys.modules[pack_nodes["WanCacheFromTFRecord"].__module__]._input() / "records").mkdir(exist_ok=True)
+    records = sys.modules[pack_nodes["WanCacheFromTFRecord"].__module__]._input() / "records"
+    records.mkdir(exist_ok=True)
+    (records / "a.tfrec").write_bytes(b"")
     given = {"folder": "records"} if name == "WanCacheFromTFRecord" else {}
     packs = folders.cache().packs.folder
     packs.mkdir(parents=True, exist_ok=True)

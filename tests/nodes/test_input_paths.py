@@ -27,8 +27,9 @@ TYPED = {"STRING", "COMBO"}
 LIBRARIES = tuple(
     {str(Path(place).resolve()) for place in (sys.prefix, sys.base_prefix, *filter(None, sys.path), "/usr", "/lib")}
 )
-# How much memory there is, and how much of it a container has: the block map of SplitAcrossGPUs says so.
-MACHINE = ("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup")
+# How much memory there is, and how much of it a container has: the block map of SplitAcrossGPUs says so. And where a
+# child that matches an expression says what nobody reads.
+MACHINE = ("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup", os.devnull)
 TOUCHES = {
     *("open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rmdir", "os.rename", "os.link", "os.symlink"),
     *("os.truncate", "os.chmod", "os.utime", "shutil.rmtree", "shutil.copyfile", "shutil.move", "subprocess.Popen"),

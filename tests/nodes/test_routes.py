@@ -386,13 +386,19 @@ def test_deleting_removes_the_run_and_leaves_others(routes: RouteServer) -> None
     assert (routes.loras / "cat.safetensors").is_file(), "the published LoRA is the product, and stays"
 
 
+def publish_into(loras: Path, folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LoRAs go there, and loaders look nowhere else."""
+    monkeypatch.setattr(folders, "publish_folder", lambda: loras)
+    monkeypatch.setattr(folders, "publish_folders", lambda: [loras])
+
+
 def test_a_chosen_step_is_published_as_the_runs_lora_until_the_run_is_trained_on(
     routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays the chosen one after a look from the queue; a newer saved step ends the choice."""
     run, store = routes.runs / "cat", SaveStore(routes.runs / "cat")
     publishing, job = our_module(pack_nodes, "runs.publish"), read_run(run).job_id
-    monkeypatch.setattr(publishing.folders, "publish_folder", lambda: routes.loras)
+    publish_into(routes.loras, publishing.folders, monkeypatch)
     (routes.loras / "cat.safetensors").unlink()
     (routes.loras / "cat_000004.safetensors").unlink()
     store.commit(6, job, save({"a": 6 * torch.ones(2)}), {"lora.a": torch.ones(2)}, {"step": 6})
@@ -417,7 +423,7 @@ def test_a_step_without_the_second_lora_of_a_pair_leaves_none_of_another_step_be
 ) -> None:
     """A pair is published together: who loads both names never gets halves of two steps."""
     run, store = routes.runs / "cat", SaveStore(routes.runs / "cat")
-    monkeypatch.setattr(our_module(pack_nodes, "runs.publish").folders, "publish_folder", lambda: routes.loras)
+    publish_into(routes.loras, our_module(pack_nodes, "runs.publish").folders, monkeypatch)
     config = read_run(run)
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, expert="both"))
     atomic_write_json(run / "run.json", config.to_dict())
@@ -448,7 +454,7 @@ def test_publishing_takes_away_what_one_that_was_killed_left_among_the_loras(
     routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is as large as a LoRA, and nobody lists it."""
-    monkeypatch.setattr(our_module(pack_nodes, "runs.publish").folders, "publish_folder", lambda: routes.loras)
+    publish_into(routes.loras, our_module(pack_nodes, "runs.publish").folders, monkeypatch)
     old, young = (routes.loras / f".cat.safetensors.{digit * 16}.partial" for digit in "0a")
     for file in (old, young):
         file.write_bytes(b"half")

@@ -16,7 +16,7 @@ from route_server import our_module, write_run
 pytestmark = [pytest.mark.comfy, pytest.mark.lasts(5)]
 
 
-@pytest.mark.parametrize("name", ["动漫风格", "Алиса_v1 (é+)"])
+@pytest.mark.parametrize("name", ["动漫风格", pytest.param("Алиса_v1 (é+)", marks=pytest.mark.soak)])
 def test_a_run_in_letters_of_another_script(comfy: ComfyServer, name: str) -> None:
     graph = training_graph(name, steps=2)
     graph[TRAIN]["inputs"] |= {"vae": ["vae", 0], "preview_every_n_steps": 2, "save_every_n_steps": 1}

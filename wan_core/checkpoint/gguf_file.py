@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import CheckpointError, DependencyError
 from ..files import FileError, open_regular
 from ..packages import pip_line
-from .header import CheckpointHeader, TensorInfo
+from .header import CheckpointHeader, TensorInfo, fits_memory
 from .tensor_file import FileBytes
 
 __all__ = ["GgufFile", "GgufTensor", "read_gguf_header"]
@@ -138,7 +138,7 @@ class _Header:
     def tensors(self, tensors: int, entries: int, kinds: dict[int, tuple[Any, int, int]]) -> dict[str, GgufTensor]:
         numbers = dict(self._entry() for _ in range(entries))
         placed = [self._placed(kinds) for _ in range(tensors)]
-        alignment = numbers.get(_ALIGNMENT, (_USUAL_ALIGNMENT,))[0]
+        (alignment,) = numbers.get(_ALIGNMENT, (_USUAL_ALIGNMENT,))
         if alignment < 1 or alignment & (alignment - 1):
             raise ValueError("an alignment that is no power of two")
         data = -(-self._file.tell() // alignment) * alignment
@@ -146,7 +146,8 @@ class _Header:
         for name, (kind, values, size), sides, offset in placed:
             shape = numbers.get(_ORIGINAL_SHAPE + name, tuple(reversed(sides)))
             row, whole = sides[0] if sides else 1, prod(sides)
-            if name in found or min(shape, default=1) < 0 or prod(shape) != whole or row % values:
+            wrong = min(shape, default=1) < 0 or prod(shape) != whole or not fits_memory(shape)
+            if name in found or wrong or row % values:
                 raise ValueError("a tensor that cannot be")
             begin, row_bytes = data + offset, row // values * size
             size_bytes = whole // values * size

@@ -24,6 +24,7 @@ __all__ = [
     "TensorInfo",
     "TensorPlace",
     "damaged",
+    "fits_memory",
     "framed_header",
     "header_end",
     "header_of",
@@ -169,6 +170,11 @@ def parse_header(raw: bytes) -> StatedHeader:
     return StatedHeader(places, metadata, _end_of_data((place.begin, place.end) for place in places.values()))
 
 
+def fits_memory(shape: Iterable[int]) -> bool:
+    """Returns whether the sides of a tensor can be multiplied in 63 bits, of bytes; one side may be nothing."""
+    return prod(max(1, side) for side in shape) < 1 << 60
+
+
 def damaged(file_name: str) -> CheckpointError:
     """Returns the one sentence for every header that cannot be right."""
     return CheckpointError(f"{file_name} has a damaged safetensors header. Download it again.")
@@ -177,7 +183,8 @@ def damaged(file_name: str) -> CheckpointError:
 def _place(info: dict[str, Any]) -> TensorPlace:
     """Returns a tensor's place; ValueError or TypeError when the entry cannot be one."""
     shape, offsets = _whole_numbers(info["shape"]), _whole_numbers(info["data_offsets"])
-    if not isinstance(info["dtype"], str) or len(shape) > _MAX_DIMENSIONS or len(offsets) != 2:
+    sound = len(shape) <= _MAX_DIMENSIONS and fits_memory(shape)
+    if not isinstance(info["dtype"], str) or not sound or len(offsets) != 2:
         raise ValueError("not a tensor")
     return TensorPlace(info["dtype"], tuple(shape), offsets[0], offsets[1])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.damages import damages
-from wan_core.checkpoint import read_checkpoint
+from wan_core.checkpoint import read_checkpoint, read_tensors
 from wan_core.checkpoint.header import parse_header, read_header
 from wan_core.errors import CheckpointError
 
@@ -83,3 +83,25 @@ def test_damage_is_a_sentence_or_a_header() -> None:
         except ValueError:
             continue
     assert 0 < read < 500
+
+
+def test_no_side_beside_a_side_of_nothing_is_larger_than_memory_has_numbers(tmp_path: Path) -> None:
+    """Nothing times anything is nothing, so the bytes of such a tensor say nothing of its sides."""
+    place = {"dtype": "F32", "shape": [0, 1 << 62, 1 << 62], "data_offsets": [0, 0]}
+    path = write(tmp_path / "a.safetensors", json.dumps({"a": place}))
+    with pytest.raises(CheckpointError, match=r"^a\.safetensors has a damaged safetensors header\."):
+        read_tensors(path)
+    sides = struct.pack("<Q1sI2QIQ", 1, b"a", 2, 0, 1 << 62, 0, 0)
+    gguf = tmp_path / "a.gguf"
+    gguf.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + sides + bytes(64))
+    with pytest.raises(CheckpointError, match=r"^a\.gguf is a damaged GGUF file\."):
+        read_checkpoint(gguf)
+
+
+def test_an_alignment_that_is_a_list_of_nothing_is_damage(tmp_path: Path) -> None:
+    key = b"general.alignment"
+    gguf = tmp_path / "a.gguf"
+    entry = struct.pack("<Q", len(key)) + key + struct.pack("<IIQ", 9, 4, 0)
+    gguf.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + entry + bytes(64))
+    with pytest.raises(CheckpointError, match=r"^a\.gguf is a damaged GGUF file\."):
+        read_checkpoint(gguf)

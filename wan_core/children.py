@@ -61,7 +61,8 @@ def receive(stream: BinaryIO, new: Callable[[int], Any] = bytearray) -> tuple[di
     payload = _read(stream, payload_bytes, new)
     if header is None or payload is None:
         return None
-    return cast("dict[str, Any]", json.loads(header)), payload
+    said: Any = json.loads(header)
+    return (cast("dict[str, Any]", said), payload) if isinstance(said, dict) else None
 
 
 def _read(stream: BinaryIO, size: int, new: Callable[[int], Any] = bytearray) -> Any:
@@ -82,16 +83,25 @@ class Child:
     """
 
     def __init__(self, command: str, new: Callable[[int], Any] = bytearray) -> None:
-        """`command` is the word of launch.py that it is started with; `new` makes the memory of raw bytes."""
+        """`command` is the word of launch.py that it is started with; `new` makes the memory of raw bytes.
+
+        Raises DependencyError where no process can be started.
+        """
         self._new = new
-        self._process = subprocess.Popen(
-            [sys.executable, "-X", "utf8", str(_LAUNCH), command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            creationflags=subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-X", "utf8", str(_LAUNCH), command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                creationflags=subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0,
+            )
+        except OSError as error:
+            raise DependencyError(
+                f"The process that opens files cannot be started ({error.strerror}). Make room in memory, or mend the "
+                "Python that ComfyUI runs with."
+            ) from error
         self.pid = self._process.pid
         _widen(self._process.stdout)
         self.answers: queue.Queue[Answer | None] = queue.Queue()
@@ -137,7 +147,7 @@ class Child:
             while (request := self._requests.get()) is not None:
                 send(stdin, *request)
                 self.answers.put(receive(stdout, self._new))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError, MemoryError):
             self.answers.put(None)
 
     def _drain(self) -> None:

@@ -46,14 +46,18 @@ def parsed(kind: str, name: str, text: str) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _parsed(kind: str, name: str, text: str) -> str | WanTrainerError:
-    """Remembered, refusals too: plan, fingerprint and run read the same few texts one after the other."""
+    """Remembered, refusals too: plan, fingerprint and run read the same few texts one after the other. Not that the
+    process ended, which may be somebody else's doing.
+    """
     payload = text.encode("utf-8", "surrogatepass")
     try:
         if len(payload) <= SHORT_BYTES:
             return json.dumps(parsed_here(kind, name, text))
         with _Asking(name, None, "Choose the settings file itself.") as child:
-            header, _ = child.ask({"do": kind}, payload, TEXT_S)
+            header, _ = child.ask({"do": kind}, payload, TEXT_S, "data")
         return json.dumps(header["data"])
+    except _Ended:
+        raise
     except DatasetError as error:
         return error
 
@@ -82,14 +86,14 @@ class Tables:
         if self._child is None:
             self._child = _Asking(path.name, self._should_stop, _AGAIN).__enter__()
         self._child.name = path.name
-        header, _ = self._child.ask({"do": "open", "path": os.path.abspath(path)}, b"", TABLE_S)
+        header, _ = self._child.ask({"do": "open", "path": os.path.abspath(path)}, b"", TABLE_S, "columns")
         return tuple(header["columns"])
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """The cells of these columns of the open file, row by row; bytes come as they are, a few rows at a time."""
         assert self._child is not None, "open one first"
         while True:
-            header, payload = self._child.ask({"do": "rows", "columns": list(columns)}, b"", TABLE_S)
+            header, payload = self._child.ask({"do": "rows", "columns": list(columns)}, b"", TABLE_S, "rows")
             for row in cast("list[Row]", header["rows"]):
                 yield row if isinstance(row, str) else [_with_bytes(cell, payload) for cell in row]
             if header["end"]:
@@ -104,6 +108,10 @@ def _with_bytes(cell: Any, payload: bytearray) -> Any:
             start, end = cast("list[int]", place)
             return {**cell, "bytes": bytes(payload[start:end])}
     return cast("Any", cell)
+
+
+class _Ended(DatasetError):
+    """The child is gone, or answers what it never does."""
 
 
 class _Asking:
@@ -131,14 +139,15 @@ class _Asking:
             self._child.end()
             self._child = None
 
-    def ask(self, header: dict[str, Any], payload: bytes, seconds: float) -> Answer:
+    def ask(self, header: dict[str, Any], payload: bytes, seconds: float, wanted: str) -> Answer:
+        """Returns an answer that has `wanted`."""
         assert self._child is not None, "use it as a context manager"
         self._child.ask({**header, "name": self.name}, payload)
         answer = self._wait(self._child, seconds)
-        if answer is None:
-            raise DatasetError(f"{self.name} is damaged: it ends the process that reads it. {self._remedy}")
-        if error := answer[0].get("error"):
-            raise (DependencyError if error == "dependency" else DatasetError)(answer[0]["message"])
+        if answer is not None and (error := answer[0].get("error")):
+            raise (DependencyError if error == "dependency" else DatasetError)(str(answer[0].get("message")))
+        if answer is None or wanted not in answer[0]:
+            raise _Ended(f"{self.name} is damaged: it ends the process that reads it. {self._remedy}")
         return answer
 
     def _wait(self, child: Child, seconds: float) -> Answer | None:

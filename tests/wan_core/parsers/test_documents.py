@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import struct
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.damages import damages
-from wan_core.errors import DatasetError, WanTrainerError
+from wan_core import children
+from wan_core.errors import DatasetError, DependencyError, WanTrainerError
 from wan_core.parsers import parsed
 from wan_core.parsers import process as process_module
 from wan_core.parsers.documents import parsed_here
@@ -113,3 +118,42 @@ def test_damage_is_a_sentence_or_a_document(kind: str) -> None:
         except WanTrainerError as error:
             said = str(error)
             assert said.startswith("x "), said
+
+
+LONG = "a: 1\n#" + "a remark " * 2000
+
+
+@pytest.mark.parametrize("program", ["", "/nonexistent/python"])
+def test_a_process_that_cannot_be_started_is_a_sentence(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+    with pytest.raises(DependencyError, match="cannot be started"):
+        parsed("yaml", "started.yaml", LONG)
+
+
+def test_a_process_that_somebody_ended_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same text a second time: what ended the first process may not have been the text."""
+
+    class Ended(children.Child):
+        def ask(self, header: dict[str, Any], payload: Any) -> None:
+            self._process.kill()
+            super().ask(header, payload)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(process_module, "Child", Ended)
+        with pytest.raises(DatasetError, match="it ends the process that reads it"):
+            parsed("yaml", "ended.yaml", LONG)
+    assert parsed("yaml", "ended.yaml", LONG) == {"a": 1}
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"{}", b"1", b"{", b"", None])
+def test_an_answer_that_is_none_is_a_sentence(
+    answer: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None: one that promises more bytes than there is memory."""
+    said = struct.pack(">IQ", 2, 1 << 62) + b"{}" if answer is None else struct.pack(">IQ", len(answer), 0) + answer
+    ready = struct.pack(">IQ", 2, 0) + json.dumps({}).encode()
+    launch = tmp_path / "launch.py"
+    launch.write_text(f"import sys; sys.stdout.buffer.write({ready + said!r}); sys.stdout.flush(); sys.stdin.read(1)")
+    monkeypatch.setattr(children, "_LAUNCH", launch)
+    with pytest.raises(DatasetError, match="it ends the process that reads it"):
+        parsed("yaml", "answer.yaml", LONG)

@@ -10,9 +10,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from sys import getsizeof
 from threading import Lock
 from typing import Any, cast
 
+from ..errors import DatasetError
 from ..files import file_mark
 from ..parsers import Tables
 from ..video import shown
@@ -23,7 +25,7 @@ __all__ = ["ListedCells", "bytes_of", "cells_of", "holds_media"]
 
 _KEPT_BYTES = 256 << 20
 """of all lists together; the oldest go first"""
-_ROW_BYTES = 250
+_ROW_BYTES = 190
 """of a row without its texts"""
 
 
@@ -76,7 +78,17 @@ def bytes_of(cell: Any) -> bytes | None:
 
 
 def _key(tables: Sequence[Path], columns: Columns) -> _Key:
-    return tuple((str(table), tuple(file_mark(table))) for table in tables), columns
+    """Raises DatasetError for a table that is not there."""
+    return tuple((str(table), _mark(table)) for table in tables), columns
+
+
+def _mark(table: Path) -> tuple[int, ...]:
+    try:
+        return tuple(file_mark(table))
+    except OSError as error:
+        raise DatasetError(
+            f"{table.name} cannot be opened: {error.strerror}. Put the file itself there, or choose another."
+        ) from error
 
 
 def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
@@ -89,6 +101,7 @@ def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
                     roles = columns_of(columns, source.columns, source.path.name)
                     yield tuple(columns), roles
                 here = [column for column in roles.values() if column in columns]
+                here = here or list(columns[:1])  # its rows are named, not lost
                 for place, cells in rows(here):
                     source.stop_if_asked()
                     known = cells if isinstance(cells, str) else dict(zip(here, cells, strict=True))
@@ -99,7 +112,7 @@ def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
 def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterator[Row]:
     """Yields the rows, and keeps them at the end where they are few enough and no file changed meanwhile."""
     seen: list[Row] = []
-    size = 0
+    size = _bytes_of_all(read.columns)
     for row in read.rows:
         yield row
         size += _bytes_kept(row[1])
@@ -107,7 +120,11 @@ def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterato
             seen.append(row)
         else:
             seen.clear()
-    if size <= _KEPT_BYTES and _key(tables, key[1]) == key:
+    try:
+        same = _key(tables, key[1]) == key
+    except DatasetError:  # taken away meanwhile: what was read stands
+        return
+    if size <= _KEPT_BYTES and same:
         with _keeping:
             _kept[key] = size, replace(read, rows=tuple(seen))
             while sum(one for one, _ in _kept.values()) > _KEPT_BYTES:
@@ -120,4 +137,10 @@ def _bytes_kept(cells: list[Any] | str) -> int:
         return _ROW_BYTES + len(cells)
     if any(bytes_of(cell) is not None for cell in cells):
         return _KEPT_BYTES + 1
-    return _ROW_BYTES + sum(len(str(cell)) for cell in cells if cell is not None)
+    return _ROW_BYTES + _bytes_of_all(cells)
+
+
+def _bytes_of_all(cells: Iterable[Any]) -> int:
+    return sum(
+        getsizeof(cell) + (_bytes_of_all(cast("list[Any]", cell)) if isinstance(cell, list) else 0) for cell in cells
+    )

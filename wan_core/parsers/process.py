@@ -56,7 +56,7 @@ def _parsed(kind: str, name: str, text: str) -> str | WanTrainerError:
         with _Asking(name, None, "Choose the settings file itself.") as child:
             header, _ = child.ask({"do": kind}, payload, TEXT_S, "data")
         return json.dumps(header["data"])
-    except _Ended:
+    except _EndedError:
         raise
     except DatasetError as error:
         return error
@@ -106,11 +106,11 @@ def _with_bytes(cell: Any, payload: bytearray) -> Any:
         place = cast("dict[str, Any]", cell)["bytes"]
         if isinstance(place, list):
             start, end = cast("list[int]", place)
-            return {**cell, "bytes": bytes(payload[start:end])}
+            return {**cell, "bytes": bytes(memoryview(payload)[start:end])}
     return cast("Any", cell)
 
 
-class _Ended(DatasetError):
+class _EndedError(DatasetError):
     """The child is gone, or answers what it never does."""
 
 
@@ -147,7 +147,7 @@ class _Asking:
         if answer is not None and (error := answer[0].get("error")):
             raise (DependencyError if error == "dependency" else DatasetError)(str(answer[0].get("message")))
         if answer is None or wanted not in answer[0]:
-            raise _Ended(f"{self.name} is damaged: it ends the process that reads it. {self._remedy}")
+            raise _EndedError(f"{self.name} is damaged: it ends the process that reads it. {self._remedy}")
         return answer
 
     def _wait(self, child: Child, seconds: float) -> Answer | None:

@@ -27,6 +27,8 @@ MOST_TEXT_BYTES = 512 << 20
 """of all cells together"""
 LARGEST_TEXT_BYTES = 1 << 20
 LARGEST_MEDIA_BYTES = 2 << 30
+SPARE_MEDIA_BYTES = 64 << 20
+"""that a media file may take beyond twice the list it lies in: stills without compression shrink there"""
 LARGEST_JSON_BYTES = 64 << 20
 LONGEST_LIST = 1000
 _PYARROW = 15
@@ -133,6 +135,7 @@ class _Arrow:
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file, self._name, self._types = file, name, _pyarrow(name).types
+        self._most_media_bytes = 2 * os.fstat(file.fileno()).st_size + SPARE_MEDIA_BYTES
         self.columns = [str(name) for name in self._opened().names]
 
     def rows(self, columns: list[str]) -> Iterator[Sequence[Any]]:
@@ -179,10 +182,12 @@ class _Arrow:
             if size > LARGEST_TEXT_BYTES:
                 return _Large(f"holds a text of {size >> 10} KiB; a caption is one paragraph")
             return cell.as_py()
-        if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        if self._is_bytes(kind):
             media = cell.as_buffer()
             if media.size > LARGEST_MEDIA_BYTES:
                 return _Large("holds a media file larger than 2 GiB; name a file instead")
+            if media.size > self._most_media_bytes:
+                return _Large("holds a media file that a list of this size cannot hold; name a file instead")
             return {"bytes": media}
         if types.is_struct(kind):
             return self._struct(cell)
@@ -212,7 +217,17 @@ class _Arrow:
 
     def _is_text(self, kind: Any) -> bool:
         types = self._types
-        return types.is_string(kind) or types.is_large_string(kind)
+        return types.is_string(kind) or types.is_large_string(kind) or self._is_view(kind, "string")
+
+    def _is_bytes(self, kind: Any) -> bool:
+        types = self._types
+        known = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+        return known or self._is_view(kind, "binary")
+
+    def _is_view(self, kind: Any, of: str) -> bool:
+        """Older pyarrows have none."""
+        judge = getattr(self._types, f"is_{of}_view", None)
+        return judge is not None and judge(kind)
 
     def _is_small(self, kind: Any) -> bool:
         types = self._types

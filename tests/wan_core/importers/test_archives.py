@@ -344,6 +344,28 @@ def test_a_dataset_as_its_repository_holds_it_is_read_from_its_parquet_files(tmp
     assert part.notes[0] == "repo: not used: test-00000-of-00001.parquet"
 
 
+def test_the_rows_of_a_table_without_the_columns_of_the_first_are_named(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"file": ["a.mp4"]}), tmp_path / "train-0.parquet")
+    parquet.write_table(pyarrow.table({"other": [1, 2]}), tmp_path / "train-1.parquet")
+    part = read(tmp_path, tmp_path)
+    assert [(one.name, one.reason) for one in part.rejected[1:]] == [
+        (f"train-1.parquet row {row}", 'has nothing in column "file"') for row in (1, 2)
+    ]
+
+
+def test_a_table_of_a_dataset_that_leads_nowhere_is_a_sentence(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"file": ["a.mp4"]}), tmp_path / "train-0.parquet")
+    (tmp_path / "train-1.parquet").symlink_to("/nonexistent/x")
+    with pytest.raises(DatasetError, match=r"^train-1\.parquet cannot be opened: No such file"):
+        read(tmp_path, tmp_path)
+
+
 def test_a_saved_dataset_cannot_name_files_outside_its_folder(tmp_path):
     pytest.importorskip("pyarrow")
     folder = tmp_path / "saved"

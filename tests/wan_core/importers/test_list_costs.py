@@ -118,6 +118,43 @@ def test_what_is_kept_of_lists_has_a_limit(tmp_path: Path, monkeypatch: pytest.M
     assert [Path(tables[0][0]).stem for tables, _ in cells_module._kept] == ["d"]
 
 
+@pytest.mark.parametrize("words", [[f"{n:03d}" for n in range(900)], ["日" * 200] * 5], ids=["many", "wide"])
+def test_what_is_kept_is_counted_as_what_it_takes(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text of three characters takes 52 bytes, one of 200 Chinese ones 474."""
+    monkeypatch.setattr(cells_module, "_kept", type(cells_module._kept)())
+    source = SourceFile(path=tmp_path / "x.jsonl", allowed=[tmp_path])
+    source.path.write_text((json.dumps({"file": "a.mp4", "caption": words}) + "\n") * 50)
+    tracemalloc.start()
+    for _row in cells_module.cells_of([source.path], source).rows:
+        pass
+    took = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    ((counted, _),) = cells_module._kept.values()
+    assert 0.7 < counted / took < 2
+
+
+def test_the_columns_of_a_list_that_is_kept_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells_module, "_kept", type(cells_module._kept)())
+    source = SourceFile(path=tmp_path / "x.jsonl", allowed=[tmp_path])
+    source.path.write_text(json.dumps({"file": "a.mp4", **{"k" * 80 + str(n): 1 for n in range(5000)}}) + "\n")
+    assert len(list(cells_module.cells_of([source.path], source).rows)) == 1
+    assert next(iter(cells_module._kept.values()))[0] > 5000 * 100
+
+
+def test_a_list_that_is_taken_away_is_a_sentence(tmp_path: Path) -> None:
+    """Before it is opened, and while it is read: the rows stand then, and nothing is kept of them."""
+    source = SourceFile(path=tmp_path / "x.jsonl", allowed=[tmp_path])
+    source.path.write_text('{"file": "a.mp4"}\n' * 3)
+    rows = iter(cells_module.cells_of([source.path], source).rows)
+    first = next(rows)
+    source.path.unlink()
+    assert len([first, *rows]) == 3
+    with pytest.raises(DatasetError, match=r"^x\.jsonl cannot be opened"):
+        cells_module.cells_of([source.path], source)
+
+
 def test_a_list_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "MOST_ROWS", 3)
     monkeypatch.setattr(tables_module, "MOST_ROWS", 3)

@@ -156,6 +156,28 @@ def test_media_that_would_fill_a_disk_from_a_small_file_are_refused(
             table.next_rows(["image"])
 
 
+def test_a_media_file_costs_no_more_than_its_list_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros take a file next to nothing; clips and stills do not shrink."""
+    monkeypatch.setattr(tables_module, "SPARE_MEDIA_BYTES", 1 << 20)
+    path = parquet(tmp_path / "x.parquet", {"image": [bytes(3 << 20), PICTURES[0]["bytes"]]}, compression="zstd")
+    assert (
+        rows_here(path, ["image"])[0] == "holds a media file that a list of this size cannot hold; name a file instead"
+    )
+    path = parquet(tmp_path / "x.parquet", {"image": [os.urandom(3 << 20)]}, compression="zstd")
+    assert len(rows_here(path, ["image"])[0]) == 1
+
+
+def test_texts_as_views_are_texts(tmp_path: Path) -> None:
+    types: Any = pytest.importorskip("pyarrow").types
+    if not hasattr(types, "is_string_view"):
+        pytest.skip("this pyarrow has none")
+    columns = {"caption": pyarrow.array(["a walk", None], pyarrow.string_view())}
+    columns["image"] = pyarrow.array([b"x", None], pyarrow.binary_view())
+    for write, suffix in ((parquet, ".parquet"), (arrow, ".arrow")):
+        found = rows_here(write(tmp_path / f"x{suffix}", columns), ["caption", "image"])
+        assert found == [["a walk", {"bytes": [0, 1]}], [None, None]], suffix
+
+
 def test_json_that_is_long_is_read_there(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps([{"file": "a.mp4", "caption": ["a", "b"]}, {"file": {"path": "b.mp4"}}, 7]))
@@ -210,9 +232,9 @@ def check_damages(tmp_path: Path, write: Callable[..., Path], suffix: str, count
         for damaged in damages(data, count):
             path.write_bytes(damaged)
             try:
-                header, _ = asking.ask({"do": "open", "path": str(path)}, b"", 60)
+                header, _ = asking.ask({"do": "open", "path": str(path)}, b"", 60, "columns")
                 there = [name for name in columns if name in header["columns"]]
-                header, _ = asking.ask({"do": "rows", "columns": there}, b"", 60)
+                header, _ = asking.ask({"do": "rows", "columns": there}, b"", 60, "rows")
                 assert all(isinstance(row, list | str) for row in header["rows"])
                 read += 1
             except WanTrainerError as error:

@@ -15,13 +15,16 @@ from .output import print_json, run_directory
 
 __all__ = ["add_send_command"]
 
+_OWN_COMFYUI = Path(__file__).resolve().parents[4]
+"""whose custom_nodes this pack lies in"""
+
 
 def add_send_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add it to the commands."""
     sub = command("send", _send, "send to the webhook and the mirror what they have not taken yet")
     sub.add_argument("run_path", type=Path, metavar="RUN", help="folder of a run, or its run.json")
     sub.add_argument(
-        "--trackers", type=Path, metavar="FILE", help="their settings; default: those of the ComfyUI the run lies in"
+        "--trackers", type=Path, metavar="FILE", help="their settings; default: those of this ComfyUI, for its own runs"
     )
     sub.add_argument("--follow", action="store_true", help="send what the events on stdin say, as a run has it done")
 
@@ -31,7 +34,7 @@ def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..trackers.settings import ServerSettings
 
     directory = run_directory(options.run_path)
-    settings = ServerSettings.read(_settings_file(directory, options.trackers))
+    settings = ServerSettings.read(settings_file(directory, options.trackers))
     if options.follow:
         serve(directory, settings, os.fdopen(os.dup(0), "rb"), out)
         sys.stderr.flush()
@@ -46,9 +49,16 @@ def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     os._exit(ExitCode.DONE if whole else ExitCode.BAD_INPUT)
 
 
-def _settings_file(directory: Path, named: Path | None) -> Path:
-    runs = directory.parent
-    usual = runs.parent.parent / "user" / "wan_trainer" / "trackers.json"
-    if named is None and not (runs.parent.name == "output" and usual.is_file()):
+def settings_file(directory: Path, named: Path | None) -> Path:
+    """Returns the file that says whom to send to: the one named, or that of the ComfyUI this pack lies in.
+
+    Raises ConfigError where the run is none of that one's: a folder of a stranger may hold such a file, too, and what
+    waits beside a run in the folder of another.
+    """
+    if (directory.parent / "run.json").exists():
+        raise ConfigError(f"{directory.parent.name} is a run itself, so nothing in it is sent. Move the run out of it.")
+    usual = _OWN_COMFYUI / "user" / "wan_trainer" / "trackers.json"
+    own = directory.parent == (_OWN_COMFYUI / "output" / "wan_trainer").resolve()
+    if named is None and not (own and usual.is_file()):
         raise ConfigError("No trackers.json says whom to send to. Name the file: send RUN --trackers trackers.json.")
     return named or usual

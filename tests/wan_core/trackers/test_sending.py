@@ -18,7 +18,8 @@ import pytest
 
 from tests.support.forked import ForkServer
 from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
-from wan_core.errors import ExitCode
+from wan_core.cli.send import settings_file
+from wan_core.errors import ConfigError, ExitCode
 from wan_core.events import CheckpointSaved, Event, Finished, Note, StepDone, to_line
 from wan_core.files import is_locked
 from wan_core.trackers import told
@@ -331,3 +332,31 @@ def test_the_command_sends_what_waits_and_says_what_it_could_not(
     lacking = server.command("send", str(run.directory))
     assert lacking.returncode == ExitCode.BAD_INPUT
     assert "No trackers.json says whom to send to." in lacking.stderr
+
+
+def test_the_command_takes_settings_and_messages_from_no_stranger(tmp_path: Path) -> None:
+    """A folder that looks like a ComfyUI says nothing of whom to send to; what waits in the folder of a run is not
+    sent.
+    """
+    runs = tmp_path / "output" / "wan_trainer"
+    a_run(runs, "cat")
+    a_run(runs / "cat", "inner")
+    theirs = tmp_path / "user" / "wan_trainer" / "trackers.json"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("{}")
+    with pytest.raises(ConfigError, match=r"No trackers\.json says whom to send to"):
+        settings_file(runs / "cat", None)
+    assert settings_file(runs / "cat", theirs) == theirs
+    with pytest.raises(ConfigError, match=r"^cat is a run itself"):
+        settings_file(runs / "cat" / "inner", theirs)
+
+
+def test_the_command_knows_the_settings_of_its_own_comfyui(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wan_core.cli.send._OWN_COMFYUI", tmp_path)
+    a_run(tmp_path / "disk", "cat")
+    (tmp_path / "output").mkdir()
+    (tmp_path / "output" / "wan_trainer").symlink_to(tmp_path / "disk")
+    ours = tmp_path / "user" / "wan_trainer" / "trackers.json"
+    ours.parent.mkdir(parents=True)
+    ours.write_text("{}")
+    assert settings_file(tmp_path / "disk" / "cat", None) == ours

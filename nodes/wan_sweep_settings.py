@@ -116,7 +116,8 @@ def _value(setting: str, word: str) -> object:
             f'values: "{word[:40]}" is no number for {setting}. Write such as 5e-5, 1e-4, 2e-4.'
         ) from error
     whole = isinstance(known.default, int) and number.is_integer()
-    value = number if not whole else int(word) if word.isdecimal() else int(number)  # a float has 53 bits of a seed
+    exact = word.isdecimal() and len(word) < 30  # a float has 53 bits of a seed
+    value = number if not whole else int(word) if exact else int(number)
     config.from_dict({name: value, **({"steps": 10_000_000} if setting == "lr_warmup_steps" else {})})
     return value
 

@@ -127,7 +127,7 @@ def _value(text: str, before: Any) -> Any:
         return {"true": True, "false": False}.get(lower)
     try:
         value: Any = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text  # the config says what it must be
     whole = isinstance(before, int) and not isinstance(before, bool)
     return int(value) if whole and isinstance(value, float) and value.is_integer() else value
@@ -137,7 +137,7 @@ def _list(text: str) -> list[Any]:
     """The parts of a list in JSON; else numbers or words by commas, or lines: an expression may hold a comma."""
     try:
         value: Any = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         value = None
     if isinstance(value, list):
         return cast("list[Any]", value)

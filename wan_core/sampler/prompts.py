@@ -101,6 +101,12 @@ def _written(written: str) -> Iterator[tuple[str, str, str]]:
             f'prompts, line {error.lineno}: this is no JSON ({error.msg}). Write {{"nickname": "prompt"}}, or a prompt '
             "a line."
         ) from error
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(
+            'prompts are JSON with a number of too many digits. Write {"nickname": "prompt"}, or a prompt a line.'
+        ) from error
     except RecursionError as error:
         raise ConfigError('prompts are JSON nested too deep. Write {"nickname": "prompt"}.') from error
     if isinstance(read, list):

@@ -59,13 +59,13 @@ def cells_of(tables: Sequence[Path], source: SourceFile) -> ListedCells:
     return ListedCells(there, roles, _remembered(key, tables, ListedCells(there, roles, walk)))
 
 
-def holds_media(table: Path, columns: Columns) -> bool:
-    """True when the first row of a table carries the bytes of its media file itself."""
+def holds_media(table: Path, source: SourceFile) -> bool:
+    """True when the first row of a table carries the bytes of its media file itself. Raises Stopped, DatasetError."""
     with _keeping:
-        if _key([table], columns) in _kept:
+        if _key([table], source.columns) in _kept:
             return False
-    with Tables() as tables, opened_list(table, tables) as (there, rows):
-        path = columns_of(there, columns, table.name)["path"]
+    with Tables(source.should_stop) as tables, opened_list(table, tables) as (there, rows):
+        path = columns_of(there, source.columns, table.name)["path"]
         first = next((cells for _place, cells in rows([path]) if not isinstance(cells, str)), [None])
     return bytes_of(first[0]) is not None
 

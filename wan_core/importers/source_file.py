@@ -163,7 +163,7 @@ def _is_whole(source: SourceFile) -> bool:
     """True when everything the dataset consists of lies in the file (or folder) itself."""
     path = source.path
     tables = tables_of(path) if path.is_dir() else [path] if path.suffix.lower() in TABLE_SUFFIXES else []
-    return path.suffix.lower() == ".tar" or (bool(tables) and holds_media(tables[0], source.columns))
+    return path.suffix.lower() == ".tar" or (bool(tables) and holds_media(tables[0], source))
 
 
 def _is_settings(path: Path) -> bool:

@@ -12,9 +12,10 @@ from PIL import Image
 
 from wan_core.dataset import DatasetConfig, ScanContext, scan_parts
 from wan_core.dataset.report import scan_report
-from wan_core.errors import DatasetError
+from wan_core.errors import DatasetError, Stopped
 from wan_core.importers import Columns, open_source
 from wan_core.importers import extracted as extracted_module
+from wan_core.importers.cells import holds_media
 from wan_core.importers.extracted import suffix_of_bytes
 from wan_core.importers.source import SourceFile
 from wan_core.importers.webdataset import read_member, tar_members
@@ -354,6 +355,19 @@ def test_the_rows_of_a_table_without_the_columns_of_the_first_are_named(tmp_path
     assert [(one.name, one.reason) for one in part.rejected[1:]] == [
         (f"train-1.parquet row {row}", 'has nothing in column "file"') for row in (1, 2)
     ]
+
+
+def test_cancel_is_heard_while_a_fingerprint_looks_into_a_table(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"file": ["a.mp4"]}), tmp_path / "x.parquet")
+    monkeypatch.setattr("wan_core.parsers.process._POLL_S", 0)
+    asked: list[bool] = []
+    source = SourceFile(path=tmp_path / "x.parquet", allowed=[tmp_path], should_stop=lambda: asked.append(True) or True)
+    with pytest.raises(Stopped):
+        holds_media(source.path, source)
+    assert asked == [True]
 
 
 def test_a_table_of_a_dataset_that_leads_nowhere_is_a_sentence(tmp_path):

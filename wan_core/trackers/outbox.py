@@ -26,6 +26,7 @@ _NAME = re.compile(r"(\d{20})\.(webhook|mirror)\.json")
 _MOST = 500
 """files of a kind; the oldest go"""
 _LONGEST_BYTES = 1 << 20
+_AHEAD_NS = 24 * 3600 * 10**9
 
 
 class Outbox:
@@ -36,9 +37,11 @@ class Outbox:
 
     def put(self, message: dict[str, Any]) -> None:
         """Keep a message until it is sent. Raises OSError or FileError where it cannot be written."""
-        known = self.waiting()
-        newest = int(known[-1].name.partition(".")[0]) if known else 0
-        name = f"{max(newest + 1, time.time_ns()):020d}.{self._kind}.json"
+        known, now = self.waiting(), time.time_ns()
+        numbers = (int(file.name.partition(".")[0]) for file in known)
+        # A clock may be set back a little; a number that is far ahead is of nobody's message.
+        newest = max((number for number in numbers if number < now + _AHEAD_NS), default=0)
+        name = f"{max(newest + 1, now):020d}.{self._kind}.json"
         atomic_write_json(self._runs / _FOLDER / name, message, self._runs)
         for old in known[: max(0, len(known) + 1 - _MOST)]:
             self.remove(old)

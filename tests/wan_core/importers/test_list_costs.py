@@ -256,6 +256,8 @@ def test_a_feature_of_many_values_costs_little() -> None:
     many = b"".join(field(1, field(1, str(number).encode()) + field(2, b"")) for number in range(1001))
     with pytest.raises(ValueError, match="more than 1000 features"):
         decode_example(field(1, many))
+    with pytest.raises(ValueError, match="more than 10000 fields"):
+        decode_example(field(1, b"\x18\x00" * 20_000))
 
 
 GOOD = {"latents": [filled([16, 1, 8, 8])], "encoder_hidden_states": [filled([512, 4096])]}

@@ -119,6 +119,15 @@ def test_nothing_is_sent_of_a_run_that_was_deleted_or_that_somebody_else_sends(
     assert sorted(os.listdir(tmp_path / "mine")) == ["saves"], "nothing of it is made again"
 
 
+def test_a_name_that_is_far_ahead_holds_no_message_up(tmp_path: Path) -> None:
+    box = Outbox(tmp_path, "webhook")
+    box.put({"number": 0})
+    (tmp_path / "_outbox" / f"{'9' * 20}.webhook.json").write_text("{}")
+    for number in (1, 2):
+        box.put({"number": number})
+    assert [(box.read(file) or {}).get("number") for file in box.waiting()] == [0, 1, 2, None]
+
+
 def test_the_outbox_keeps_the_newest_and_passes_over_what_is_no_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

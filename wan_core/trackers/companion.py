@@ -28,6 +28,11 @@ _LATE = (
     "and sent with the next run in this folder, or by: python wan_core/launch.py send RUN"
 )
 
+_ENDED = (
+    "its process has ended, and news of this run from here on is kept nowhere. Check user/wan_trainer/trackers.json; "
+    "the mirror is copied with the next run in this folder, or by: python wan_core/launch.py send RUN"
+)
+
 
 class Companion:
     """Takes events as a `Delivery` does. What the process says comes back as complaints."""
@@ -98,8 +103,11 @@ class _Line:
     def _write(self, line: str) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(line.encode("ascii"))
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(line.encode("ascii"))
+            self._process.stdin.flush()
+        except OSError as error:
+            raise BrokenPipeError(_ENDED) from error
 
     def _read(self) -> None:
         assert self._process is not None

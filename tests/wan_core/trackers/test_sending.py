@@ -259,7 +259,8 @@ def test_a_sender_that_dies_ends_nothing(tmp_path: Path, hook: SimpleNamespace) 
         tell(STEP)
         tell(DONE)
     (note,) = (event.text for event in heard if isinstance(event, Note))
-    assert note.startswith("What sends this run's news failed, and the run goes on: ")
+    assert note.startswith("What sends this run's news failed, and the run goes on: its process has ended, and news ")
+    assert "python wan_core/launch.py send RUN" in note
     assert [event for event in heard if not isinstance(event, Note)] == [SAVED, STEP, DONE]
 
 

@@ -23,8 +23,8 @@ EIGHT_BIT = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 INT8 = "I8"
 _OF_BLOCKS = {NVFP4: NVFP4_BLOCK, MXFP8: MXFP8_BLOCK}
 """layouts whose scales lie in tiles, a byte each, and the values that share one"""
-_VALUES_AT_ONCE = 1 << 24
-"""values that are float32 at one time while a tensor is dequantised: 64 MiB"""
+_VALUES_AT_ONCE = 1 << 20
+"""values that are float32 at one time while a tensor of GGUF is dequantised: 4 MiB"""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class WeightReader:
     def read(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
         """Returns the weight (out, in) in `dtype`, dequantised if it must be.
 
-        Takes never more than one copy, what is stored of a packed one, and 64 MiB at a time.
+        Takes never more than one copy, what is stored of a packed one, and few MiB at a time.
         """
         if source.gguf:
             return self._unpacked(source, dtype)

@@ -31,6 +31,9 @@ __all__ = [
 _SCHEMES = ("fp8_e4m3fn", "int8", "fp8_e4m3fn_tensor", "fp8_e4m3fn_block128")
 _BLOCK = 128
 """values of a row that share a scale in the last of them"""
+_FP8_MAX = torch.finfo(torch.float8_e4m3fn).max
+_VALUES_AT_ONCE = 1 << 20
+"""values of a weight that are float32 at one time while it is quantized: 4 MiB, which a processor's cache holds"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +130,26 @@ def quantized(weight: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
     largest = torch.maximum(-low, high)
     if scheme == "int8":
         scale = (largest / 127.5).clamp(min=torch.finfo(torch.float32).eps).to(torch.float32)
-        values = (grouped.to(torch.float32) * (1 / scale)).round_().clamp_(-128, 127).to(torch.int8)
     else:
-        top = torch.finfo(torch.float8_e4m3fn).max
-        scale, exact = (largest / top).to(torch.float32), largest.to(torch.float32) / top
+        scale, exact = (largest / _FP8_MAX).to(torch.float32), largest.to(torch.float32) / _FP8_MAX
         scale = torch.where(scale > 0, scale, torch.where(exact > 0, exact, 1.0))
-        values = (grouped.to(torch.float32) / scale).clamp_(-top, top).to(torch.float8_e4m3fn)
-    return values.view(weight.shape), scale.view(grouped.shape[:-1])
+    stored = torch.int8 if scheme == "int8" else torch.float8_e4m3fn
+    values = torch.empty(weight.shape, dtype=stored, device=weight.device)
+    rows = max(1, _VALUES_AT_ONCE // weight.shape[1])
+    for start in range(0, len(weight), rows):  # a float32 copy of the whole would be twice a bf16 weight
+        part = slice(start, start + rows)
+        values[part] = _scaled(weight[part], scale if scale.numel() == 1 else scale[part], scheme)
+    return values, scale.view(grouped.shape[:-1])
+
+
+def _scaled(weight: Tensor, scale: Tensor, scheme: str) -> Tensor:
+    """Some rows of a weight in float32, of values that the 8 bits of `scheme` hold, with the scales of these rows."""
+    found = weight.to(torch.float32, copy=True).view(*scale.shape[:-1], -1)
+    if scheme == "int8":
+        found.mul_(1 / scale).round_().clamp_(-128, 127)
+    else:
+        found.div_(scale).clamp_(-_FP8_MAX, _FP8_MAX)
+    return found.view(weight.shape)
 
 
 def _groups(shape: Sequence[int], scheme: str) -> tuple[int, ...]:

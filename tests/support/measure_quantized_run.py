@@ -28,7 +28,7 @@ from wan_core.train import TrainConfig
 def main(folder: Path, name: str) -> None:
     base, shape = folder / "wan_random_bf16.safetensors", SHAPES[name]
     write_random_weights(base, shape)
-    plan = ModelPlan(base_file="", variant="2.1 T2V" if name == "14B" else "auto", quantize=QuantizeConfig())
+    plan = ModelPlan(base_file="", variant="2.1 T2V-14B" if name == "14B" else "auto", quantize=QuantizeConfig())
     train = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
     directory, roots = random_run(folder, base, shape, Size(208, 112, 9), plan, LoraConfig(rank=16), train)
     predicted = plan_run(directory, roots)["devices"]["cpu"]["peak_bytes"]

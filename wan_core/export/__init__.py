@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from .look import look_at_lora
+from .look import LoraLook, look_at_lora
 from .lora_file import LoraFile, lora_metadata, workflow_metadata
 from .published import publish_file, withdraw_file
 
 __all__ = [
     "LoraFile",
+    "LoraLook",
     "look_at_lora",
     "lora_metadata",
     "publish_file",

@@ -41,8 +41,8 @@ class LoraLook:
 
     unplaced: tuple[str, ...]
     """names that ComfyUI would pass over: the model has no weight of that name, or parts of it are missing"""
-    modules: int
-    """weights it changes, so far as ComfyUI takes their names"""
+    weights: tuple[str, ...]
+    """original names of the weights it changes, so far as ComfyUI takes their names"""
     updates: dict[str, float]
     """block -> Frobenius norm of its change at strength 1, biases and norms too; "other" is what lies in no block. Of a
     DoRA that of its pair alone, of an OFT that of its skew matrices: what they change depends on the weights too"""
@@ -54,7 +54,7 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
     ComfyUI knows a linear as `diffusion_model.<name>` where the model has `<name>.weight`.
     """
     squares: dict[str, float] = {}
-    placed = 0
+    placed: list[str] = []
     with TensorFile(file) as tensors:
         modules: dict[str, dict[str, str]] = {}
         unplaced: list[str] = []
@@ -69,14 +69,15 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
             if name == module or f"{name}.weight" not in weights or frozenset(parts).difference(_OFFSETS) not in _WHOLE:
                 unplaced.append(module)
                 continue
-            placed += 1
+            placed.append(f"{name}.weight")
             found = {part: tensors.read_as(key, torch.float32) for part, key in parts.items()}
             norms = [float(found.pop(part).norm()) for part in _OFFSETS if part in found]
             norm = math.hypot(*norms, _norm(found) if found else 0.0)
             place = block_of(name)
             block = f"{place.stream}.{place.number}" if place is not None else "other"
             squares[block] = squares.get(block, 0.0) + norm**2
-    return LoraLook(tuple(unplaced), placed, {block: round(math.sqrt(square), 6) for block, square in squares.items()})
+    updates = {block: round(math.sqrt(square), 6) for block, square in squares.items()}
+    return LoraLook(tuple(unplaced), tuple(placed), updates)
 
 
 def _norm(parts: Mapping[str, Tensor]) -> float:

@@ -32,6 +32,7 @@ __all__ = [
     "remarks_on_base",
     "set_aside_note",
     "start_note",
+    "still_remark",
     "what_stands",
 ]
 
@@ -69,13 +70,37 @@ def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
     return remarks
 
 
-_RATES = {"lion": (3e-7, 3e-3), "prodigy": (0.1, 10.0), "muon": (1e-6, 0.1), "schedule_free": (1e-6, 0.03)}
+_TIMES_ADAMW = {
+    **dict.fromkeys(("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "bnb_adamw8bit", "bnb_paged_adamw8bit"), 1.0),
+    **dict.fromkeys(("lion", "bnb_lion8bit"), 1 / 3),
+    "came": 0.1,
+    "adafactor": 100.0,
+}
+"""where an optimizer learns best, in learning rates of AdamW. Provisional for the last two: of one trial each, in which
+CAME at AdamW's rate destroyed the model; torch's Adafactor multiplies its rate by the size of a weight, at least 0.001,
+and a LoRA begins at 0"""
+_RATES = {
+    "lion": (3e-7, 3e-3),
+    "prodigy": (0.1, 10.0),
+    "muon": (1e-6, 0.1),
+    "schedule_free": (1e-6, 0.03),
+    "came": (1e-7, 1e-3),
+    "adafactor": (1e-3, 1.0),
+}
 _USUAL_RATES = (1e-6, 0.01)
 """learning rates beyond which no LoRA that was tried here learnt, by optimizer; the others are as AdamW"""
 _SENSIBLE_RATES = (5e-5, 3e-4)
-"""as the sentence of learning_rate says, for optimizers that step as AdamW does; lion's are a third of these"""
-_LIKE_ADAMW = ("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "came", "bnb_adamw8bit", "bnb_paged_adamw8bit")
-_LIKE_LION = ("lion", "bnb_lion8bit")
+"""as the sentence of learning_rate says, for AdamW"""
+_STEPS_THAT_SHOW = 200
+_NO_CHANGE = 1e-5
+"""root mean square of a LoRA's change of a weight; by calculation AdamW has 5e-4 after 200 steps at 1e-4, rank 32 of a
+14B model"""
+
+
+def _sensible_rates(optimizer: str) -> tuple[float, float] | None:
+    """Returns the learning rates that train a LoRA of a released model; None where only the optimizer knows."""
+    times = _TIMES_ADAMW.get(optimizer)
+    return None if times is None else (_SENSIBLE_RATES[0] * times, _SENSIBLE_RATES[1] * times)
 
 
 def rate_remark(config: TrainConfig, *, full_size: bool) -> str:
@@ -92,25 +117,43 @@ def rate_remark(config: TrainConfig, *, full_size: bool) -> str:
             "diverges. Lower it unless you mean it."
         )
     if rate < low:
-        return f"learning_rate {rate:g} is below {low:g}: with {name} the LoRA will hardly change. Raise it."
+        sensible = _sensible_rates(name)
+        to = f" to {_ends(sensible)}" if sensible and full_size else ""
+        return f"learning_rate {rate:g} is below {low:g}: with {name} the LoRA will hardly change. Raise it{to}."
     return _beyond_sensible(rate, name) if full_size else ""
 
 
 def _beyond_sensible(rate: float, name: str) -> str:
-    if name not in (*_LIKE_ADAMW, *_LIKE_LION):
+    sensible = _sensible_rates(name)
+    if sensible is None or sensible[0] * 0.999 <= rate <= sensible[1] * 1.001:
         return ""
-    low, high = (end / 3 if name in _LIKE_LION else end for end in _SENSIBLE_RATES)
-    if low * 0.999 <= rate <= high * 1.001:
-        return ""
-    ends = f"{low:.2g} to {high:.2g}"
-    if rate > high:
+    if rate > sensible[1]:
         return (
-            f"learning_rate {rate:g} is outside of what is sensible with {name}, {ends}: the run may diverge. Watch "
-            "the evaluation loss."
+            f"learning_rate {rate:g} is outside of what is sensible with {name}, {_ends(sensible)}: the run may "
+            "diverge. Watch the evaluation loss."
         )
     return (
-        f"learning_rate {rate:g} is outside of what is sensible with {name}, {ends}: the run may need many more "
-        "steps. Watch the evaluation loss."
+        f"learning_rate {rate:g} is outside of what is sensible with {name}, {_ends(sensible)}: the run may need many "
+        "more steps. Watch the evaluation loss."
+    )
+
+
+def _ends(rates: tuple[float, float]) -> str:
+    return f"{rates[0]:.2g} to {rates[1]:.2g}"
+
+
+def still_remark(step: int, change: float, config: TrainConfig) -> str:
+    """Returns what to say of a run whose LoRA does not move; "" where it does, or it is too early to tell.
+
+    `change`: root mean square, over the weights that the LoRA changes, of how much it changes them.
+    """
+    if step < _STEPS_THAT_SHOW or change >= _NO_CHANGE:
+        return ""
+    sensible = _sensible_rates(config.optimizer)
+    known = f": {_ends(sensible)} is usual with {config.optimizer}" if sensible else ""
+    return (
+        f"After {step} steps the LoRA changes a weight by {change:.1g} on average, which nothing will show. Stop the "
+        f"run and train with a higher learning_rate than {config.learning_rate:g}{known}."
     )
 
 
@@ -210,9 +253,8 @@ def lower_rate(rate: float, optimizer: str) -> float:
     high = _RATES.get(optimizer, _USUAL_RATES)[1]
     if rate / 2 <= high:
         return rate / 2
-    if optimizer in _LIKE_LION:
-        return _SENSIBLE_RATES[1] / 3
-    return high / 10 if optimizer in _RATES else _SENSIBLE_RATES[1]
+    sensible = _sensible_rates(optimizer)
+    return high / 10 if sensible is None else sensible[1]
 
 
 def _written(rate: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import shutil
 import time
@@ -19,7 +20,7 @@ from ..cache import synthetic_mark
 from ..control import Control
 from ..errors import CheckpointError, Stopped
 from ..events import CheckpointSaved, Emit, Note
-from ..export import LoraFile, look_at_lora, lora_metadata, workflow_metadata
+from ..export import LoraFile, LoraLook, look_at_lora, lora_metadata, workflow_metadata
 from ..files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, own_folder, size_text
 from ..load import inspect_model
 from ..train import SavedStep, SaveStore, saved_bytes
@@ -28,6 +29,7 @@ from .checks import check_adapters
 from .config import RunConfig, RunStatus, write_status
 from .expert import Expert, Learnt, prefix_of
 from .experts import Experts
+from .remarks import still_remark
 
 __all__ = ["Saver", "export_lora"]
 
@@ -151,7 +153,9 @@ class Saver:
                 continue
             before = f"{expert.name} " if experts.both else ""
             updates |= {f"{before}{block}": norm for block, norm in found.updates.items()}
-            modules, passed_over = (modules or 0) + found.modules, passed_over + len(found.unplaced)
+            modules, passed_over = (modules or 0) + len(found.weights), passed_over + len(found.unplaced)
+            if still := still_remark(expert.step, _change(found, expert), expert.run.config.train):
+                self._emit(Note(text=f"{before.title()}{still}", level="warning"))
             if found.unplaced:
                 text = (
                     f"ComfyUI would pass over {len(found.unplaced)} names of saved step {saved.step}, for example "
@@ -222,6 +226,12 @@ def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
     with atomic_write(target) as out, open(saved.lora_file, "rb") as source:
         shutil.copyfileobj(source, out, 4 << 20)
     return saved
+
+
+def _change(found: LoraLook, expert: Expert) -> float:
+    """Returns the root mean square of what a LoRA changes, over the weights that it changes."""
+    values = sum(math.prod(expert.run.file.weights[name].shape) for name in found.weights)
+    return math.hypot(*found.updates.values()) / math.sqrt(values) if values else 0.0
 
 
 def _wait(seconds: float, control: Control) -> None:

@@ -39,8 +39,9 @@ class UpdateConfig(Config):
     optimizer: str = setting(
         "adamw",
         "adamw: PyTorch's AdamW. adamw8bit, adamw4bit, adamwfp8: with small moments; need torchao. adafactor, muon: "
-        "PyTorch's. lion: a third of AdamW's learning_rate. prodigy: finds the rate itself; learning_rate 1. "
-        "schedule_free: with lr_scheduler constant. came: as AdamW, less memory. These four need pytorch-optimizer. "
+        "PyTorch's; adafactor with 100 times AdamW's learning_rate. lion: with a third of it. prodigy: finds the rate "
+        "itself; learning_rate 1. schedule_free: with lr_scheduler constant. came: with a tenth, less memory. These "
+        "four need pytorch-optimizer. "
         "bnb_adamw8bit, bnb_paged_adamw8bit, bnb_lion8bit: of bitsandbytes. custom: what optimizer_class names.",
         choices=(
             *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "adafactor", "muon", "lion", "prodigy", "schedule_free"),

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from wan_core.run.remarks import lower_rate, rate_remark
+from tests.support.tiny_run import make_run
+from wan_core.control import SignalControl
+from wan_core.events import Note
+from wan_core.run import remarks
+from wan_core.run.remarks import lower_rate, rate_remark, still_remark
+from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
 
@@ -59,3 +65,49 @@ def test_a_rate_that_ended_a_run_is_halved_or_the_usual_one_where_half_is_still_
     optimizer: str, rate: float, lower: float
 ) -> None:
     assert lower_rate(rate, optimizer) == pytest.approx(lower)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "says"),
+    [
+        ("adafactor", 1e-4, "is below 0.001: with adafactor the LoRA will hardly change. Raise it to 0.005 to 0.03."),
+        ("adafactor", 1e-2, ""),
+        ("came", 1e-4, "with came, 5e-06 to 3e-05: the run may diverge"),
+        ("came", 1e-5, ""),
+        ("bnb_lion8bit", 1e-4, ""),
+    ],
+)
+def test_each_optimizer_has_the_rates_at_which_it_trains(optimizer: str, rate: float, says: str) -> None:
+    said = rate_remark(TrainConfig(optimizer=optimizer, learning_rate=rate), full_size=True)
+    assert says in said
+    assert bool(says) == bool(said)
+
+
+@pytest.mark.parametrize(("step", "change", "said"), [(199, 0.0, False), (200, 9e-6, True), (200, 1.1e-5, False)])
+def test_a_lora_that_does_not_move_is_told_once_there_were_steps_enough(step: int, change: float, said: bool) -> None:
+    remark = still_remark(step, change, TrainConfig(optimizer="adafactor", learning_rate=1e-4))
+    assert bool(remark) is said
+    if said:
+        assert "After 200 steps the LoRA changes a weight by 9e-06 on average" in remark
+        assert "higher learning_rate than 0.0001: 0.005 to 0.03 is usual with adafactor." in remark
+
+
+@pytest.mark.parametrize(("optimizer", "rate", "moves"), [("adafactor", 1e-4, False), ("adamw", 1e-4, True)])
+def test_a_run_says_that_its_lora_does_not_move_when_it_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, rate: float, moves: bool
+) -> None:
+    monkeypatch.setattr(remarks, "_STEPS_THAT_SHOW", 4)
+    settings = TrainConfig(
+        steps=4, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, optimizer=optimizer, learning_rate=rate
+    )
+    run = make_run(tmp_path, train=settings)
+    said: list[str] = []
+    run_job(
+        run.directory,
+        run.roots,
+        emit=lambda event: said.append(event.text) if isinstance(event, Note) else None,
+        control=SignalControl(),
+    )
+    still = [text for text in said if "changes a weight by" in text]
+    assert len(still) == (0 if moves else 1), said
+    assert moves or still[0].startswith("After 4 steps the LoRA changes a weight by ")

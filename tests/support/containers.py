@@ -227,11 +227,20 @@ def write_plain_fp8(path: Path, whole: Weights, dtype: torch.dtype = torch.float
 # ---- GGUF ---------------------------------------------------------------------------------------
 
 
-def write_gguf(path: Path, whole: Weights, kind: str, prefix: str = "", *, unpacked: bool = True) -> dict[str, Any]:
+def write_gguf(
+    path: Path,
+    whole: Weights,
+    kind: str,
+    prefix: str = "",
+    *,
+    unpacked: bool = True,
+    patches: tuple[int, ...] | None = None,
+) -> dict[str, Any]:
     """As the ComfyUI converters write Wan: small tensors float32, the patch embedding flattened with its shape beside.
 
     Returns the package's own dequantised values by name, those of packed linears where they are `unpacked`. Kinds the
-    package cannot quantize get random blocks, which is all the same to a reader.
+    package cannot quantize get random blocks, which is all the same to a reader. `patches`: the sides of the patch
+    embedding, of which then nothing says what they were.
     """
     import gguf
     import numpy
@@ -247,7 +256,9 @@ def write_gguf(path: Path, whole: Weights, kind: str, prefix: str = "", *, unpac
             if unpacked:
                 expected[name] = torch.from_numpy(gguf.quants.dequantize(packed, chosen).copy())
             continue
-        if data.ndim > 4:
+        if data.ndim > 4 and patches is not None:
+            data = data.reshape(patches)
+        elif data.ndim > 4:
             writer.add_array(f"comfy.gguf.orig_shape.{prefix}{name}", [int(size) for size in data.shape])
             data = data.reshape(data.shape[0], -1)
         writer.add_tensor(prefix + name, numpy.ascontiguousarray(data))

@@ -9,7 +9,7 @@ from .finite import FiniteCheck, count_bad
 from .ggml import block_scales
 from .header import CheckpointHeader, read_header
 from .integers import code_scales, rotated, value_to_a_byte
-from .keys import to_original
+from .keys import to_original, unwrapped
 from .locate import locate_weights
 from .tensor_file import TensorFile, read_tensors
 from .variant import WanVariant, detect_variant, pair_names
@@ -41,5 +41,6 @@ __all__ = [
     "scale_values",
     "to_original",
     "unpacking_bytes",
+    "unwrapped",
     "value_to_a_byte",
 ]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
 from ..errors import CheckpointError
 from ..files import FileError, read_json, sampled_digest
 from .gguf_file import read_gguf_header
-from .header import CheckpointHeader, read_header
+from .header import CheckpointHeader, TensorInfo, read_header
 from .stated import METADATA, merged_words
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
 _INDEX = ".safetensors.index.json"
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.safetensors$")
 _INDEX_BYTES, _MOST_TENSORS = 16 << 20, 100_000
+_PATCHES = "patch_embedding.weight"
 _INSIDE = ("transformer", "transformer_2")
 """folders of a diffusers pipeline that hold a denoiser"""
 
@@ -30,8 +33,27 @@ _INSIDE = ("transformer", "transformer_2")
 def read_checkpoint(path: Path) -> CheckpointHeader:
     """Returns the headers of the model at `path`: a .safetensors or .gguf file, or a folder. Reads no weight.
 
+    The patch embedding has the five sides of a convolution, also where a file (GGUF has four) keeps it flatter.
     CheckpointError names what is missing or damaged, and what to do.
     """
+    header = _read(path)
+    return replace(header, tensors={**header.tensors, **_unflattened(header.tensors)})
+
+
+def _unflattened(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
+    """Returns those patch embeddings (dim, channels, 1, 2, 2) some sides of which a file joined into one."""
+    found: dict[str, TensorInfo] = {}
+    for name, info in tensors.items():
+        bias = tensors.get(f"{name.removesuffix('weight')}bias") if name.endswith(_PATCHES) else None
+        if bias is None or len(info.shape) == 5:
+            continue
+        dim, values = prod(bias.shape), prod(info.shape)
+        if dim and values and values % (4 * dim) == 0:
+            found[name] = replace(info, shape=(dim, values // dim // 4, 1, 2, 2))
+    return found
+
+
+def _read(path: Path) -> CheckpointHeader:
     if path.is_dir():
         return _read_folder(path)
     if path.suffix.lower() == ".gguf":

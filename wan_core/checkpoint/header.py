@@ -161,7 +161,8 @@ def parse_header(raw: bytes) -> StatedHeader:
         raise ValueError("more of everything than any model has")
     try:
         entries = json.loads(raw)
-        metadata = {str(k): str(v) for k, v in entries.pop("__metadata__", {}).items()}
+        stated = entries.pop("__metadata__", None)
+        metadata = {} if stated is None else {str(k): str(v) for k, v in stated.items()}
         if len(entries) > _MOST_TENSORS:
             raise ValueError("more tensors than any model has")
         places = {name: _place(info) for name, info in entries.items()}

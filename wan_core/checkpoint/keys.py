@@ -8,19 +8,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["canonical_names", "to_original"]
+__all__ = ["canonical_names", "to_original", "unwrapped"]
 
 PREFIXES = (
     "model.diffusion_model.",
     "diffusion_model.",
     "model.model.",
     "base_model.model.",
+    "generator.model.",
+    "generator.",
+    "transformer.",
+    "pipe.dit.",
+    "module.",
     "net.",
+    "dit.",
     "model.",
 )
-"""What files wrap the names in, longest first: full checkpoints, ComfyUI's module tree, PEFT trees, community files."""
+"""What files wrap the names in, the longer of two first: full checkpoints, ComfyUI's module tree, PEFT trees, DDP,
+DiffSynth's training, distillation, community files."""
 
-_WRAPPED = re.compile(r"^((?:base_model\.|diffusion_model\.|model\.|net\.)*)(.+)$")
+_WRAPPED = re.compile(
+    r"^((?:base_model\.|diffusion_model\.|generator\.|transformer\.|module\.|model\.|pipe\.|net\.|dit\.)*)(.+)$"
+)
+_OF_TORCH = re.compile(r"(^|\.)(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+")
+"""what torch.compile, FSDP and checkpointing put between the names of a module and of what it holds"""
 _MARKS = ("head.modulation", "condition_embedder.time_proj.weight", "patch_embedding.weight")
 _DIFFUSERS_MARK = "condition_embedder.time_proj.weight"
 _NEVER_WRAPPED = ("scaled_fp8",)
@@ -77,15 +88,24 @@ def to_original(name: str) -> str:
     return f"{_TOP.get(match[1], match[1])}{match[2] or ''}"
 
 
+def unwrapped(name: str) -> str:
+    """Returns a name without what torch puts into names of modules that it wraps."""
+    return _OF_TORCH.sub(r"\1", name)
+
+
 def canonical_names(names: Iterable[str]) -> dict[str, str]:
     """File name of each tensor -> original Wan name: the prefix stripped, diffusers names translated.
 
     Tensors outside the prefix (the VAE and text encoder of a full checkpoint) are left out. Where no tensor marks a Wan
     model, the prefix most tensors share is stripped, so that a refusal can say what the file is.
     """
-    names = list(names)
-    prefix = _prefix(names)
-    stripped = {name: name.removeprefix(prefix) for name in names if name.startswith(prefix) or name in _NEVER_WRAPPED}
+    plain = {name: unwrapped(name) for name in names}
+    prefix = _prefix(list(plain.values()))
+    stripped = {
+        name: inner.removeprefix(prefix)
+        for name, inner in plain.items()
+        if inner.startswith(prefix) or inner in _NEVER_WRAPPED
+    }
     if _DIFFUSERS_MARK in stripped.values():
         return {name: to_original(inner) for name, inner in stripped.items()}
     return stripped

@@ -1,4 +1,5 @@
-"""Reads what a file says of how each layer is quantized: ComfyUI's JSON, in metadata or in a tensor beside a weight."""
+"""Reads what a file says of itself: how each layer is quantized (ComfyUI's JSON, in metadata or in a tensor beside a
+weight), and what model it is."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from .header import CheckpointHeader
 from .integers import SCALED_TOGETHER
 from .weights import StoredWeight, WeightReader
 
-__all__ = ["CODES", "FORMAT_SUFFIX", "METADATA", "StatedFormat", "merged_words", "stated_formats"]
+__all__ = ["CODES", "FORMAT_SUFFIX", "METADATA", "StatedFormat", "merged_words", "stated_formats", "stated_model"]
 
 CODES = "asym_w4a8_int8"
 METADATA, FORMAT_SUFFIX = "_quantization_metadata", ".comfy_quant"
@@ -56,6 +57,19 @@ def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[s
         raise CheckpointError(
             f"{header.path.name} says in no readable way how it is quantized. Download it again."
         ) from error
+
+
+def stated_model(metadata: Mapping[str, str]) -> str:
+    """Returns what ComfyUI's `config` in the metadata says a model is, such as "animate2"; "" where it says nothing.
+
+    "causal_ar" is the one that is said by a switch of that name.
+    """
+    try:
+        said: Any = json.loads(metadata.get("config", "{}")).get("transformer", {})
+        kind, causal = said.get("model_type", ""), said.get("causal_ar", False)
+    except (ValueError, AttributeError, RecursionError):  # some program's own words, which mean nothing here
+        return ""
+    return "causal_ar" if causal else str(kind)[:40]
 
 
 def merged_words(texts: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Tells what a Wan file is, from its header alone: task and sizes from keys and shapes, the rest from its name.
+"""Tells what a Wan file is, from its header alone: task and sizes from keys and shapes, the rest by metadata and name.
 
 The two experts of a Wan 2.2 A14B model are one choice: files that do not belong together are refused.
 """
@@ -16,6 +16,7 @@ from .foreign_files import recognise, refuse_quantizers
 from .header import CheckpointHeader, TensorInfo, damaged
 from .keys import canonical_names
 from .locate import locate_weights
+from .stated import stated_model
 
 __all__ = [
     "WanVariant",
@@ -37,7 +38,7 @@ class WanVariant:
 
     name: str
     task: str
-    """t2v, i2v, flf2v, ti2v, vace, control, camera, s2v, animate, dancer, humo"""
+    """t2v, i2v, flf2v, ti2v, vace, control, camera, s2v, animate, dancer, humo, animate2, flow_rvs, causal_ar"""
     shape: WanShape
     latents: LatentSpace
     fps: float
@@ -83,6 +84,8 @@ _MARKS = (
     ("img_emb.emb_pos", "flf2v"),
 )
 """beginnings of names that no other kind of model has"""
+_STATED = {"animate2": "Wan-Animate 2", "flow_rvs": "FlowRVS", "causal_ar": "causal (autoregressive) Wan"}
+"""models with the names and shapes of another one, which only their metadata tell apart"""
 _SIZES = {1536: "1.3B", 3072: "5B", 5120: "14B"}
 _PAIR_BOUNDARIES = {"t2v": 0.875, "vace": 0.875, "i2v": 0.9, "control": 0.9, "camera": 0.9}
 
@@ -103,8 +106,10 @@ def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVa
     shape = _shape_of({**tensors, **_unpacked(header, tensors)}, file_name)
     clip = "img_emb.proj.0.bias" in tensors or "blocks.0.cross_attn.k_img.weight" in tensors
     task = _task_of(tensors, shape, clip)
+    said = stated_model(header.metadata)
+    task = said if said in _STATED else task
     found = WanVariant(
-        name=_unpublished_name(task, shape, clip),
+        name=_STATED.get(said) or _unpublished_name(task, shape, clip),
         task=task,
         shape=shape,
         latents=WAN22_LATENTS if shape.out_channels == 48 else WAN21_LATENTS,

@@ -143,7 +143,7 @@ class WeightReader:
         if source.gguf:
             return self._unpacked(source, dtype)
         if not source.scale_key:
-            return self._file(source.file_of(source.key)).read_as(source.key, dtype)
+            return self._file(source.file_of(source.key)).read_as(source.key, dtype).view(source.shape)
         scale, whole_scale = self.scale(source), self.whole_scale(source)
         assert scale is not None
         return dequantise(self.raw(source), scale, dtype, whole_scale, layout=source.layout)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ..checkpoint import to_original
+from ..checkpoint import to_original, unwrapped
 from ..model import BLOCK_LISTS
 
 __all__ = ["LoraKey", "parse_key", "written_by"]
@@ -47,7 +47,7 @@ _DOTTED = re.compile(
 )
 _FLAT = re.compile(r"^(?P<wrapping>lora_unet_{1,2}|lora_transformer_|lycoris_)(?P<module>[a-z]\w*)\Z", re.ASCII)
 _FLAT_BLOCK = re.compile(rf"^({'|'.join(BLOCK_LISTS)})_(\d+)_(\w+)\Z", re.ASCII)
-_COMPILED = re.compile(r"(^|\.)_orig_mod(?=\.)")
+
 
 # Underscores hide where a module name had dots (k_img, ffn.0): whole names, both families, are looked up.
 _IN_BLOCK = (
@@ -80,7 +80,7 @@ _WRITERS = {
 
 def parse_key(key: str) -> LoraKey | None:
     """Returns the key taken apart; None when it is not a key of any LoRA format, or hides a name no Wan has."""
-    found = _SPELLINGS.match(_COMPILED.sub("", key).lstrip("."))
+    found = _SPELLINGS.match(unwrapped(key))
     if found is None:
         return None
     half = found["peft"] or found["kohya"] or found["early"] or found["linear"]

@@ -6,6 +6,8 @@ import json
 import struct
 import sys
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -471,6 +473,43 @@ def test_gguf_names_may_carry_a_prefix(tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is an extra")
     expected = write_gguf(tmp_path / "wan.gguf", WHOLE, "Q8_0", prefix="model.diffusion_model.")
     assert_loaded(load(tmp_path / "wan.gguf", "fp32"), expected, torch.float32)
+
+
+@pytest.mark.parametrize("patches", [(128, 32, 2, 2), (128 * 32, 1, 2, 2), (128, 128)])
+def test_a_gguf_that_says_nothing_of_five_sides_is_read(tmp_path: Path, patches: tuple[int, ...]) -> None:
+    """stable-diffusion.cpp joins the channels of the patch embedding, as GGUF holds four sides."""
+    pytest.importorskip("gguf", reason="gguf is an extra")
+    expected = write_gguf(tmp_path / "wan.gguf", WHOLE, "Q8_0", patches=patches)
+    assert_loaded(load(tmp_path / "wan.gguf", "fp32"), expected, torch.float32)
+
+
+def test_a_safetensors_file_with_a_flat_patch_embedding_is_read(tmp_path: Path) -> None:
+    flat = {n: v.flatten(1) if n == "patch_embedding.weight" else v for n, v in WHOLE.items()}
+    save_file(flat, tmp_path / "wan.safetensors")
+    assert_loaded(load(tmp_path / "wan.safetensors", "fp32"), WHOLE, torch.float32)
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda name: f"_orig_mod.{name}",
+        lambda name: f"module.{name}",
+        lambda name: f"pipe.dit.{name}",
+        lambda name: f"dit.{name}",
+        lambda name: f"generator.model.{name}",
+        lambda name: f"module._orig_mod.{name}",
+        lambda name: name.replace("blocks.1.", "blocks.1._orig_mod."),
+        lambda name: "_fsdp_wrapped_module." + name.replace(".ffn", "._checkpoint_wrapped_module.ffn"),
+    ],
+)
+def test_names_that_torch_and_trainers_wrapped_are_read(tmp_path: Path, rename: Callable[[str], str]) -> None:
+    whole = {rename(name): value for name, value in WHOLE.items()}
+    if "generator.model.patch_embedding.weight" in whole:  # files of distillation hold a mean beside
+        whole["generator_ema.model.blocks.0.ffn.0.weight"] = torch.zeros(4)
+    save_file(whole, tmp_path / "wan.safetensors")
+    found = inspect_model(replace(PLAN, base_file="diffusion_models:wan.safetensors"), roots(tmp_path))
+    assert found.weights.keys() == WHOLE.keys()
+    assert_loaded(load(tmp_path / "wan.safetensors", "fp32"), WHOLE, torch.float32)
 
 
 def test_q8_0_by_hand(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +301,29 @@ def test_every_weight_our_transformer_has_is_in_the_file_with_its_shape_and_none
     with torch.device("meta"):
         model = WanTransformer(detect_variant(header(shapes, f"{file_name}.safetensors")).shape)
     assert {name: tuple(p.shape) for name, p in model.named_parameters()} == shapes
+
+
+@pytest.mark.parametrize(
+    ("said", "family", "task", "name"),
+    [
+        ({"model_type": "animate2"}, "i2v 480P", "animate2", "Wan-Animate 2"),
+        ({"model_type": "flow_rvs"}, "t2v 14B", "flow_rvs", "FlowRVS"),
+        ({"causal_ar": True}, "t2v 1.3B", "causal_ar", "causal (autoregressive) Wan"),
+    ],
+)
+def test_a_model_that_only_its_metadata_tell_apart_is_named_and_not_trained(
+    said: dict[str, Any], family: str, task: str, name: str
+) -> None:
+    shapes, file_name, _ = FAMILIES[family]
+    plain = header(shapes, f"{file_name}.safetensors")
+    found = detect_variant(replace(plain, metadata={"config": json.dumps({"transformer": said})}))
+    assert (found.task, found.name, found.trainable) == (task, name, False)
+
+
+@pytest.mark.parametrize(
+    "config", ['{"transformer": {"model_type": "t2v"}}', "", "[", "[1]", '"x"', '{"transformer": 3}', "[" * 100_000]
+)
+def test_other_words_in_the_metadata_change_nothing(config: str) -> None:
+    shapes, file_name, name = FAMILIES["t2v 14B"]
+    plain = header(shapes, f"{file_name}.safetensors")
+    assert detect_variant(replace(plain, metadata={"config": config})).name == name

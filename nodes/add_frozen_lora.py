@@ -48,8 +48,9 @@ class AddFrozenLora(io.ComfyNode):
         strength: float = 1.0,
         low_noise_lora: str = NONE,
         strength_low_noise: float = 1.0,
+        only_what_fits: bool = False,
     ) -> io.NodeOutput:
-        added = frozen_lora(lora, strength, low_noise_lora, strength_low_noise)
+        added = frozen_lora(lora, strength, low_noise_lora, strength_low_noise, only_what_fits)
         plan = replace(model.plan, loras=(*model.plan.loras, added))
         (inspect_pair if plan.low_noise_file else inspect_model)(plan, folders.roots())  # refuses what does not fit
         return io.NodeOutput(replace(model, plan=plan))

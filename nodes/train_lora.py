@@ -7,6 +7,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..wan_core.checkpoint import HIGH, LOW
 from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import file_mark, name_key, safe_name
 from ..wan_core.lora import LoraConfig
@@ -218,7 +219,8 @@ class TrainLoRA(io.ComfyNode):
         if decision.action == "start":
             for one in config.train.experts:
                 adapters = config.of_expert(one, folders.roots()).lora
-                check_adapters(adapters, model.variant.shape, folders.roots(), config.train)
+                half = {"high": HIGH, "low": LOW}.get(one, model.variant.expert)
+                check_adapters(adapters, model.variant.shape, folders.roots(), config.train, expert=half)
         if decision.action != "done":
             AskedTraining(config.model, config.lora, config.train, config.preview).check(cache.cache_set)
         job = QueuedTraining(cls.hidden, model, cache, decision)

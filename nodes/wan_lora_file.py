@@ -48,5 +48,7 @@ class WanLoraFile(io.ComfyNode):
         strength: float = 1.0,
         low_noise_lora: str = NONE,
         strength_low_noise: float = 1.0,
+        only_what_fits: bool = False,
     ) -> io.NodeOutput:
-        return io.NodeOutput((*loras, frozen_lora(lora, strength, low_noise_lora, strength_low_noise)))
+        added = frozen_lora(lora, strength, low_noise_lora, strength_low_noise, only_what_fits)
+        return io.NodeOutput((*loras, added))

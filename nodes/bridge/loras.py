@@ -8,9 +8,9 @@ from comfy_api.latest import io
 
 from ...wan_core.errors import ConfigError
 from ...wan_core.files import file_mark, sampled_digest
-from ...wan_core.lora import FrozenLora
+from ...wan_core.lora import FrozenLora, holds_both_experts
 from . import folders
-from .widgets import combo, file_of, number
+from .widgets import combo, file_of, flag, number
 
 __all__ = ["frozen_lora", "lora_marks", "lora_widgets"]
 
@@ -21,20 +21,37 @@ def lora_widgets() -> list[io.Input]:
     """The widgets that name files and strengths."""
     known = [NONE, *folders.file_names("loras")]
     return [
-        combo("lora", known, "A LoRA in models/loras, of any trainer. Of a Wan 2.2 A14B pair, the high-noise one."),
+        combo(
+            "lora",
+            known,
+            "A LoRA in models/loras, of any trainer. Of a Wan 2.2 A14B pair, the high-noise one, or a file with both.",
+        ),
         number("strength", 1.0, -100.0, 100.0, "How strongly it acts. 1.0 = as trained, 0 = not at all."),
         combo("low_noise_lora", known, "Its file for the low-noise model of a Wan 2.2 A14B pair. none: none there."),
         number(
             "strength_low_noise", 1.0, -100.0, 100.0, "How strongly that one acts. 1.0 = as trained, 0 = not at all."
         ),
+        flag(
+            "only_what_fits",
+            False,
+            "Leave out what this model has no place for, such as the keys of a text encoder or of other channels; the "
+            "log names it. Off: such a file is refused.",
+        ),
     ]
 
 
-def frozen_lora(lora: str, strength: float, low_noise_lora: str, strength_low_noise: float) -> FrozenLora:
-    """Returns what the widgets say. Raises ConfigError where they name no file."""
+def frozen_lora(
+    lora: str, strength: float, low_noise_lora: str, strength_low_noise: float, only_what_fits: bool
+) -> FrozenLora:
+    """Returns what the widgets say. Raises ConfigError where they name no file.
+
+    A file with the LoRAs of both experts acts on both, as strongly, where none is named for the second.
+    """
     file, low = (_reference(name, value) for name, value in (("lora", lora), ("low_noise_lora", low_noise_lora)))
     if not file and not low:
         raise ConfigError("lora and low_noise_lora are both none. Choose a LoRA, or take the node out.")
+    if file and not low and holds_both_experts(folders.roots().resolve(file)):
+        low, strength_low_noise = file, strength
     digests = ["" if not one else sampled_digest(folders.roots().resolve(one)) for one in (file, low)]
     return FrozenLora(
         file=file,
@@ -43,6 +60,7 @@ def frozen_lora(lora: str, strength: float, low_noise_lora: str, strength_low_no
         low_noise_strength=strength_low_noise,
         digest=digests[0],
         low_noise_digest=digests[1],
+        only_what_fits=only_what_fits,
     )
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from .catalogue import AMBIGUOUS_NAMES, PAIR_BOUNDARIES
+from .catalogue import AMBIGUOUS_NAMES, HIGH, LOW, PAIR_BOUNDARIES
 from .container import checkpoint_digest, checkpoint_files, read_checkpoint
 from .dequantise import dequantise, row_values, scale_values, unpacking_bytes
 from .finite import FiniteCheck, count_bad
 from .ggml import block_scales
 from .header import CheckpointHeader, read_header
 from .integers import code_scales, rotated, value_to_a_byte
-from .keys import to_original, unwrapped
+from .keys import to_diffusers, to_original, unwrapped
 from .locate import locate_weights
+from .stated import stated_model
 from .tensor_file import TensorFile, read_tensors
 from .variant import WanVariant, detect_variant, pair_names
 from .weights import StoredWeight, WeightReader
 
 __all__ = [
     "AMBIGUOUS_NAMES",
+    "HIGH",
+    "LOW",
     "PAIR_BOUNDARIES",
     "CheckpointHeader",
     "FiniteCheck",
@@ -39,6 +42,8 @@ __all__ = [
     "rotated",
     "row_values",
     "scale_values",
+    "stated_model",
+    "to_diffusers",
     "to_original",
     "unpacking_bytes",
     "unwrapped",

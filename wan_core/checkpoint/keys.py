@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["canonical_names", "to_original", "unwrapped"]
+__all__ = ["canonical_names", "to_diffusers", "to_original", "unwrapped"]
 
 PREFIXES = (
     "model.diffusion_model.",
@@ -70,6 +70,9 @@ for _number, _attention in (("attn1", "self_attn"), ("attn2", "cross_attn")):
     for _part in ("norm_q", "norm_k"):
         _IN_BLOCK[f"{_number}.{_part}"] = f"{_attention}.{_part}"
 
+_BLOCK_OF_DIFFUSERS = {ours: theirs for theirs, ours in _IN_BLOCK.items()}
+_TOP_OF_DIFFUSERS = {ours: theirs for theirs, ours in _TOP.items()}
+
 _LEAVES = (
     "weight|bias|scale_weight|scale_input|weight_scale|weight_scale_2|input_scale|comfy_quant"
     "|weight_s_rel|weight_s_channel|weight_codebook"
@@ -91,6 +94,14 @@ def to_original(name: str) -> str:
 def unwrapped(name: str) -> str:
     """Returns a name without what torch puts into names of modules that it wraps."""
     return _OF_TORCH.sub(r"\1", name)
+
+
+def to_diffusers(module: str) -> str:
+    """Returns diffusers' name of a module, by its original one: `blocks.0.attn1.to_q` of `blocks.0.self_attn.q`."""
+    if match := _BLOCK.match(module):
+        block, inner, _ = match.groups()
+        return f"{block}.{_BLOCK_OF_DIFFUSERS.get(inner, inner)}"
+    return _TOP_OF_DIFFUSERS.get(module, module)
 
 
 def canonical_names(names: Iterable[str]) -> dict[str, str]:

@@ -86,12 +86,17 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def _inspect_lora(file: Path, out: BinaryIO) -> int:
-    from ..lora import describe_lora, read_lora
+    from ..checkpoint import HIGH, LOW
+    from ..lora import describe_lora, holds_both_experts, read_lora
 
-    source = read_lora(file)
+    both = holds_both_experts(file)
+    source = read_lora(file, HIGH if both else None, leave_out=lambda _: True)
     dtypes = sorted({info.dtype for info in source.header.tensors.values()})
     size = {"dtypes": dtypes, "tensors": len(source.header.tensors), "size_bytes": source.header.size_bytes}
-    print_json(out, {"version": 1, "file": file.name, "lora": describe_lora(source), **size})
+    found = {"lora": describe_lora(source), "of_no_wan_lora": list(source.left_out)[:20]}
+    if both:
+        found["low_noise_lora"] = describe_lora(read_lora(file, LOW, leave_out=lambda _: True))
+    print_json(out, {"version": 1, "file": file.name, **found, **size})
     return ExitCode.DONE
 
 

@@ -34,7 +34,7 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     resume = command("resume", _train, "go on with a run that has a saved step")
     sample = command("sample", _sample, "render validation clips of a run")
     audit = command("audit", _audit, "measure what each precision switch costs on the model and clips of a run")
-    export = command("export", _export, "copy the LoRA of a saved step to a file")
+    export = command("export", _export, "copy the LoRA of a saved step to a file, of a pair to two")
     ema = command("ema", _ema, "make a LoRA of the mean of the saved steps of a run")
     for sub in (train, resume, sample, audit, export, ema):
         sub.add_argument("run_path", type=Path, metavar="RUN", help="folder of a run, or its run.json")
@@ -61,6 +61,8 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     audit.add_argument("--timesteps", type=int, default=3, help="noise levels per clip")
     audit.add_argument("--alone", action="store_true", help="also float32 with each part lowered alone")
     export.add_argument("--step", type=int, help="saved step; default: the latest")
+    text = "as a diffusers pipeline saves it; plain LoRAs alone"
+    export.add_argument("--diffusers", action="store_true", help=text)
     export.add_argument("--to", type=Path, help="target file; default: <run_name>.safetensors in the run directory")
     text = (
         "standard deviation of the mean in time, as a share of the run: 0.05 is the last steps, 0.28 nearly all alike"
@@ -157,8 +159,10 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
     directory = run_directory(options.run_path)
     target = options.to or directory / f"{read_run(directory).run_name}.safetensors"
-    saved = export_lora(directory, options.step, target)
-    print_json(out, {"version": 1, "step": saved.step, "file": target.name, "size_bytes": target.stat().st_size})
+    saved, files = export_lora(directory, options.step, target, diffusers=options.diffusers)
+    second = {"low_noise_file": files[1].name} if len(files) > 1 else {}
+    size = target.stat().st_size
+    print_json(out, {"version": 1, "step": saved.step, "file": target.name, **second, "size_bytes": size})
     return ExitCode.DONE
 
 

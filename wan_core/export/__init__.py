@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .diffusers_file import diffusers_bytes
 from .look import LoraLook, look_at_lora
 from .lora_file import LoraFile, lora_metadata, workflow_metadata
 from .published import publish_file, withdraw_file
@@ -9,6 +10,7 @@ from .published import publish_file, withdraw_file
 __all__ = [
     "LoraFile",
     "LoraLook",
+    "diffusers_bytes",
     "look_at_lora",
     "lora_metadata",
     "publish_file",

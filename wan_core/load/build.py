@@ -26,7 +26,8 @@ from ..lora import (
     check_start,
     check_targets,
     inject_lora,
-    read_lora,
+    read_frozen,
+    read_start,
     start_from,
 )
 from ..model import BLOCK_LISTS, TEXT_LENGTH, Numerics, WanShape, WanTransformer, check_attention, sdpa_choice
@@ -99,13 +100,17 @@ def materialize(
         plan.quantize.check_names([name for name, _ in model.named_modules()])
     if lora is not None:
         check_targets(model, lora)
-    start = read_lora(roots.resolve(lora.start_from)) if lora is not None and lora.start_from else None
+    start = None
+    if lora is not None and lora.start_from:
+        start = read_start(roots.resolve(lora.start_from), found.variant.expert)
     if lora is not None and start is not None:
         check_start(model, start, lora)  # minutes before the last base weight has been read
     order = running_order(shape.num_layers, shape.vace_layers)
     together = None if shared is None else shared.of(_mark_of(plan))
     offload = BlockOffload(placement, order, measures or MemoryMeasures(), shared=together)
-    loras = [(read_lora(roots.resolve(lora.file)), lora.strength) for lora in plan.loras]
+    loras = [
+        (read_frozen(roots.resolve(lora.file), lora, model, found.variant.expert), lora.strength) for lora in plan.loras
+    ]
     with torch.inference_mode(False):
         _fill(model, plan, placement, offload, found.weights, on_tensor, loras)
         multiply_in(model, numerics.matmul)

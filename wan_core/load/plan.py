@@ -20,7 +20,7 @@ from ..checkpoint import (
 from ..config import Config, setting
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
-from ..lora import FrozenLora, check_frozen, read_lora
+from ..lora import FrozenLora, check_frozen, read_frozen
 from ..model import ATTENTIONS, BLOCK_LISTS, block_of, check_attention_name, model_without_values
 from ..placement import PlacementConfig
 from ..precision import PrecisionPolicy, QuantizeConfig, torch_dtype
@@ -153,8 +153,10 @@ def bytes_beside(
     Raises CheckpointError for one that this model cannot have.
     """
     dtype, found = plan.precision.numerics(compute).adapter or compute, Counter[str]()
-    for source in (read_lora(roots.resolve(lora.file)) for lora in loras if lora.file):
-        found.update(check_frozen(source, model_without_values(variant.shape), dtype.itemsize))
+    model = model_without_values(variant.shape)
+    for lora in (lora for lora in loras if lora.file):
+        source = read_frozen(roots.resolve(lora.file), lora, model, variant.expert)
+        found.update(check_frozen(source, model, dtype.itemsize))
     return dict(found)
 
 

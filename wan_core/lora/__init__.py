@@ -20,7 +20,8 @@ from .inject import (
     set_strength,
     without_adapters,
 )
-from .source import LoraSource, read_lora
+from .reading import read_frozen, read_start
+from .source import LoraSource, holds_both_experts, read_lora
 from .start import check_start, start_from
 from .weights import LoraWeights
 
@@ -45,10 +46,13 @@ __all__ = [
     "count_values",
     "describe_lora",
     "exported",
+    "holds_both_experts",
     "inject_lora",
     "is_lora",
     "limit_norms",
+    "read_frozen",
     "read_lora",
+    "read_start",
     "set_adapter_dtype",
     "set_strength",
     "start_from",

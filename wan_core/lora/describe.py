@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..checkpoint import CheckpointHeader
+from ..checkpoint import CheckpointHeader, stated_model
 from ..errors import CheckpointError
 from .names import written_by
 from .source import LoraSource, is_wan_linear
@@ -38,11 +38,19 @@ def describe_lora(source: LoraSource) -> dict[str, object]:
         "modules": len(source.modules),
         "blocks": len({module.split(".")[1] for module in source.modules if is_wan_linear(module)}),
         "adapts": sorted({re.sub(r"blocks\.\d+\.", "blocks.*.", module) for module in source.modules}),
+        "trained_on": _trained_on(source.header.metadata),
         "ranks": sorted({source.rank(module) for module in known}),
         "alphas": sorted({alpha for module in known if (alpha := source.alpha(module)) is not None}),
         "can_start_a_run": not problem,
         "problem": problem,
     }
+
+
+def _trained_on(metadata: Mapping[str, str]) -> str:
+    """Returns the model that a LoRA says it was trained on, in its trainer's words; "" where it says nothing."""
+    said = stated_model(metadata)
+    names = ("modelspec.architecture", "ss_base_model_version", "base_model", "ss_sd_model_name")
+    return said or next((metadata[name][:80] for name in names if metadata.get(name, "None") != "None"), "")
 
 
 def _problem(source: LoraSource) -> str:

@@ -7,7 +7,8 @@ the change is added to the value, as ComfyUI does, and taken back by putting the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -23,8 +24,7 @@ from ..model.unread import unread_product
 from .adapters import Hadamard, Kronecker, LowRank
 from .source import LoraSource
 
-__all__ = ["Undo", "act_on", "check_frozen"]
-
+__all__ = ["Undo", "act_on", "check_frozen", "fitting_modules"]
 Undo = Callable[[], None]
 _WHOLE, _BIAS = ("diff", "w_norm"), ("diff_b", "b_norm")
 """what ComfyUI calls changes of whole weights and of biases"""
@@ -48,24 +48,16 @@ def check_frozen(source: LoraSource, model: nn.Module, itemsize: int) -> dict[st
     `itemsize`: bytes of the dtype they rest in. CheckpointError when the file has other sizes than the model, or
     nothing that it has, or something that cannot act so.
     """
-    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    shapes = _shapes_of(model)
     modules = dict(model.named_modules())
     found: dict[str, int] = {}
     fits = 0
     for change in _changes(source):
-        weight, bias = _weight_of(change.module, shapes), f"{change.module}.bias"
+        weight = _weight_of(change.module, shapes)
         if weight not in shapes:
             continue
         fits += 1
-        values = 0
-        if change.pair is not None:
-            values += _check_pair(change, change.pair, shapes[weight])
-        for part, name in ((change.whole, weight), (change.bias, bias)):
-            if part:
-                own = source.header.tensors[source.modules[change.module][part]].shape
-                if tuple(own) != shapes.get(name):
-                    raise _misfit(source, name, own, shapes.get(name))
-                values += prod(own)
+        values = _checked_values(source, change, shapes)
         if _linear_of_a_block(change.module, modules.get(change.module)) is not None:
             found[weight] = values * itemsize
     if not fits:
@@ -74,6 +66,35 @@ def check_frozen(source: LoraSource, model: nn.Module, itemsize: int) -> dict[st
             "trained for another Wan model. Choose a LoRA of this model."
         )
     return found
+
+
+def fitting_modules(source: LoraSource, model: nn.Module) -> dict[str, Mapping[str, str]]:
+    """Returns those modules of a LoRA that `check_frozen` neither refuses nor passes over, with their keys."""
+    shapes, fits = _shapes_of(model), dict[str, Mapping[str, str]]()
+    for module, parts in source.modules.items():
+        one = replace(source, modules={module: parts})
+        with contextlib.suppress(CheckpointError):
+            if _weight_of(module, shapes) in shapes:
+                _checked_values(one, next(_changes(one)), shapes)
+                fits[module] = parts
+    return fits
+
+
+def _shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in model.named_parameters()}
+
+
+def _checked_values(source: LoraSource, change: _Change, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Returns how many values a change holds; CheckpointError where it has other sizes than the model."""
+    weight = _weight_of(change.module, shapes)
+    values = 0 if change.pair is None else _check_pair(change, change.pair, shapes[weight])
+    for part, name in ((change.whole, weight), (change.bias, f"{change.module}.bias")):
+        if part:
+            own = source.header.tensors[source.modules[change.module][part]].shape
+            if tuple(own) != shapes.get(name):
+                raise _misfit(source, name, own, shapes.get(name))
+            values += prod(own)
+    return values
 
 
 def act_on(
@@ -122,7 +143,8 @@ def _changes(source: LoraSource, begin: str = "") -> Iterator[_Change]:
         if pair is not None and (what := pair.unlike_a_pair(module)):
             raise CheckpointError(
                 f"{source.name} is {what} ({module}), which cannot act beside a base that stays as it is. Choose a "
-                "LoRA, LoKr or LoHa, or merge it into the base model first."
+                "LoRA, LoKr or LoHa, set only_what_fits of the node that reads it, or merge it into the base model "
+                "first."
             )
         yield _Change(module, pair, whole, bias)
 
@@ -133,14 +155,15 @@ def _linear_of_a_block(name: str, module: nn.Module | None) -> nn.Linear | None:
     return linear if isinstance(linear, nn.Linear) and block_of(name) is not None else None
 
 
-def _weight_of(module: str, names: dict[str, Any]) -> str:
+def _weight_of(module: str, names: Mapping[str, Any]) -> str:
     """Returns the parameter that a change of a module's weight is about: a table has no module of its own."""
     return module if module in names else f"{module}.weight"
 
 
 def _check_pair(change: _Change, pair: LoraSource, shape: tuple[int, ...]) -> int:
     """Returns how many values a branch holds of a pair."""
-    if len(shape) != 2:  # a convolution: its pair is as flat as its weight
+    if len(shape) != 2:
+        _check_convolution(change.module, pair, shape)
         return 0
     if (own := pair.shape(change.module)) != shape:
         raise _misfit(pair, change.module, own, shape)
@@ -148,6 +171,15 @@ def _check_pair(change: _Change, pair: LoraSource, shape: tuple[int, ...]) -> in
     if pair.kind(change.module) == "LoHa":
         return _rank_of_both(pair, change.module) * sum(shape)
     return sum(prod(pair.header.tensors[key].shape) for part, key in parts.items() if part != "alpha")
+
+
+def _check_convolution(module: str, pair: LoraSource, shape: tuple[int, ...]) -> None:
+    """A pair of a convolution is as flat as its weight, or has its sides."""
+    parts = pair.modules[module]
+    down, up = (pair.header.tensors[parts[part]].shape if part in parts else () for part in ("down", "up"))
+    if not down or not up or prod(up) != up[0] * down[0] or (up[0], prod(down[1:])) != (shape[0], prod(shape[1:])):
+        own = (*up[:1], *down[1:])
+        raise _misfit(pair, module, own, shape)
 
 
 def _rank_of_both(pair: LoraSource, module: str) -> int:
@@ -158,7 +190,7 @@ def _rank_of_both(pair: LoraSource, module: str) -> int:
 def _misfit(source: LoraSource, name: str, own: tuple[int, ...], here: tuple[int, ...] | None) -> CheckpointError:
     return CheckpointError(
         f"{source.name} was trained for a model of another size: {name} is {own} there and {here} here. Choose a LoRA "
-        "of this model."
+        "of this model, or set only_what_fits of the node that reads it."
     )
 
 

@@ -23,6 +23,8 @@ class FrozenLora(Config):
     digest: str = ""
     """sampled digest of the file; another file under the same name is another job"""
     low_noise_digest: str = ""
+    only_what_fits: bool = False
+    """what the model has no place for, or of another size, is left out; else such a file is refused"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -33,8 +35,10 @@ class FrozenLora(Config):
     def of_expert(self, expert: str) -> FrozenLora:
         """Returns what acts on one expert of a pair, high or low, as the LoRA of a model of its own."""
         if expert == "low":
-            return FrozenLora(file=self.low_noise_file, strength=self.low_noise_strength, digest=self.low_noise_digest)
-        return FrozenLora(file=self.file, strength=self.strength, digest=self.digest)
+            own = FrozenLora(file=self.low_noise_file, strength=self.low_noise_strength, digest=self.low_noise_digest)
+        else:
+            own = FrozenLora(file=self.file, strength=self.strength, digest=self.digest)
+        return replace(own, only_what_fits=self.only_what_fits)
 
     def on_model(self, expert: str, *, pair: bool) -> FrozenLora:
         """Returns what acts on the model of a run: of a `pair` what is for its expert.
@@ -55,4 +59,5 @@ class FrozenLora(Config):
     def identity(self) -> list[list[object]]:
         """Returns what decides how it acts: content and strength, for each model it acts on."""
         acts = ((self.digest, self.strength), (self.low_noise_digest, self.low_noise_strength))
-        return [list(one) for one in acts]
+        found: list[list[object]] = [list(one) for one in acts]
+        return [*found, ["only what fits"]] if self.only_what_fits else found

@@ -6,7 +6,7 @@ Owns what a file can be (names.py knows the keys, adapters.py the maths). What a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import CheckpointHeader, TensorFile, read_header
+from ..checkpoint.catalogue import HIGH
 from ..errors import CheckpointError
 from ..model import block_of
 from .adapters import Adapter, Hadamard, Kronecker, LowRank
 from .names import LoraKey, parse_key
 from .peft_settings import declared_scale
 
-__all__ = ["LoraSource", "is_wan_linear", "read_lora"]
+__all__ = ["LoraSource", "holds_both_experts", "is_of_a_text_encoder", "is_wan_linear", "read_lora"]
 
 _LINEAR = re.compile(r"(self_attn|cross_attn|ffn)\.\w+")
 _WIDEST = 1 << 17
@@ -41,6 +42,9 @@ _REFUSED = {
     **dict.fromkeys(("diff", "set_weight", "w_norm", "b_norm"), "a LoRA with whole weights or biases beside the pairs"),
     **dict.fromkeys(("a1.", "a2.", "b1.", "b2."), "a GLoRA"),
 }
+_BOTH = (("transformer.", "transformer_2."), ("pipe.dit.", "pipe.dit2."))
+"""what stands before the names of the high and the low noise expert in a file of both"""
+_OF_A_TEXT_ENCODER = re.compile(r"(lora_te\d?_|lycoris_te|text_encoders?\.|te\d?\.|lora_text_encoder_|conditioner\.)")
 _LOHA = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
 
 
@@ -52,6 +56,8 @@ class LoraSource:
     keys: tuple[LoraKey, ...]
     modules: Mapping[str, Mapping[str, str]]
     """original module name -> part -> key in the file"""
+    left_out: tuple[str, ...] = ()
+    """keys that are of no Wan LoRA, where they were asked to be left out"""
 
     @property
     def name(self) -> str:
@@ -151,8 +157,6 @@ class LoraSource:
     def _sizes(self, module: str, part: str) -> tuple[int, ...]:
         key = self.modules[module][part]
         info = self.header.tensors[key]
-        if info.dtype not in _NUMBERS and part != "alpha":
-            raise CheckpointError(f"{self.name}: {key[:80]} is stored as {info.dtype}. Use an undamaged LoRA file.")
         if part != "alpha" and (len(info.shape) != 2 or 0 in info.shape):
             raise CheckpointError(
                 f"{self.name}: {key[:80]} has shape {info.shape}; a matrix was expected. Use a LoRA of linear layers."
@@ -191,20 +195,29 @@ def _product(sizes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, int]
     return (tall, wide) if inner == other else None
 
 
-def read_lora(path: Path) -> LoraSource:
+def read_lora(path: Path, expert: str | None = None, *, leave_out: Callable[[str], bool] | None = None) -> LoraSource:
     """Sort the keys of a LoRA file; CheckpointError unless it is one for Wan and each tensor has one clear meaning.
 
     Whether it can start a run is asked module by module (`LoraSource.shape`): a DoRA can be read and described.
+    `expert`: high_noise or low_noise; of a file with the LoRAs of both experts of a pair, that of this one is taken.
+    `leave_out`: which keys that are of no Wan LoRA are no reason to refuse the file; None: each of them is.
     """
     header = read_header(path)
+    other = _of_the_other(header, expert)
     modules: dict[str, dict[str, str]] = {}
     keys: list[LoraKey] = []
-    for key in header.tensors:
+    left_out: list[str] = []
+    for key, info in header.tensors.items():
         found = parse_key(key)
         if found is None:
-            raise CheckpointError(
-                f'{path.name}: "{key[:80]}" is not the key of a Wan LoRA. Choose a LoRA trained for Wan 2.1 or 2.2.'
-            )
+            if leave_out is None or not leave_out(key):
+                raise _no_key(path, key, header)
+            left_out.append(key)
+            continue
+        if found.wrapping in other:
+            continue
+        if info.dtype not in _NUMBERS and found.part != "alpha":
+            raise CheckpointError(f"{path.name}: {key[:80]} is stored as {info.dtype}. Use an undamaged LoRA file.")
         parts = modules.setdefault(found.module, {})
         if found.part in parts:
             raise CheckpointError(
@@ -221,4 +234,45 @@ def read_lora(path: Path) -> LoraSource:
         )
     if not any(map(is_wan_linear, modules)):
         raise CheckpointError(f"{path.name} holds no LoRA for a Wan model. Choose one trained for Wan 2.1 or 2.2.")
-    return LoraSource(header, tuple(keys), modules)
+    return LoraSource(header, tuple(keys), modules, tuple(left_out))
+
+
+def is_of_a_text_encoder(key: str) -> bool:
+    """Returns whether a key is called as trainers call those of text encoders."""
+    return _OF_A_TEXT_ENCODER.match(key) is not None
+
+
+def holds_both_experts(path: Path) -> bool:
+    """Returns whether a file holds the LoRAs of both experts of a pair, as diffusers saves them."""
+    return bool(_wrappings_of_both(read_header(path)))
+
+
+def _wrappings_of_both(header: CheckpointHeader) -> tuple[str, str] | None:
+    """Returns what stands before the names of the high and the low noise expert, where a file holds both."""
+    found = {key.wrapping for name in header.tensors if (key := parse_key(name)) is not None}
+    return next((both for both in _BOTH if found.issuperset(both)), None)
+
+
+def _of_the_other(header: CheckpointHeader, expert: str | None) -> tuple[str, ...]:
+    """Returns the wrappings that are not of `expert`; CheckpointError where a file of both is read for a lone model."""
+    both = _wrappings_of_both(header)
+    if both is None:
+        return ()
+    if expert is None:
+        raise CheckpointError(
+            f"{header.path.name} holds the LoRAs of both experts of a Wan 2.2 pair ({' and '.join(both)}), and this "
+            "model is no half of a pair. Choose the LoRA of this model."
+        )
+    return (both[1] if expert == HIGH else both[0],)
+
+
+def _no_key(path: Path, key: str, header: CheckpointHeader) -> CheckpointError:
+    texts = [name for name in header.tensors if is_of_a_text_encoder(name)]
+    if key in texts:
+        return CheckpointError(
+            f"{path.name} adapts a text encoder too ({len(texts)} keys, for example {texts[0][:80]}), which nothing "
+            "here does. Set only_what_fits of the node that reads it, or choose a LoRA of the Wan model alone."
+        )
+    return CheckpointError(
+        f'{path.name}: "{key[:80]}" is not the key of a Wan LoRA. Choose a LoRA trained for Wan 2.1 or 2.2.'
+    )

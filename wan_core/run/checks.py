@@ -9,7 +9,7 @@ from ..checkpoint import PAIR_BOUNDARIES, WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..load import ModelPlan, inspect_model, inspect_pair
-from ..lora import LoraConfig, check_start, count_values, read_lora
+from ..lora import LoraConfig, check_start, count_values, read_start
 from ..model import WanShape, model_without_values, placed_routes
 from ..precision import QuantizeConfig, QuantizedBy
 from ..train import TrainConfig, check_rates
@@ -46,8 +46,17 @@ def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
             )
 
 
-def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots, train: TrainConfig | None = None) -> int:
+def check_adapters(
+    config: LoraConfig,
+    shape: WanShape,
+    roots: Roots,
+    train: TrainConfig | None = None,
+    *,
+    expert: str | None = None,
+) -> int:
     """Returns how many values the adapters have; with `train` their own learning rates are looked at too.
+
+    `expert`: high_noise or low_noise of a model that is half of a pair: a LoRA file may hold both.
 
     Raises ConfigError or CheckpointError when a model of that shape cannot be adapted so, or not start from that LoRA:
     asked before a run has a folder, and long before its weights are read.
@@ -57,7 +66,7 @@ def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots, train: Tra
     if train is not None:
         check_rates(train, values)
     if config.start_from:
-        check_start(model, read_lora(roots.resolve(config.start_from)), config)
+        check_start(model, read_start(roots.resolve(config.start_from), expert), config)
     return sum(values.values())
 
 

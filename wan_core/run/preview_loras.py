@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ..errors import ConfigError
-from ..lora import FrozenLora, LoraSource, act_on, check_frozen, read_lora
+from ..lora import FrozenLora, LoraSource, act_on, check_frozen, read_frozen
 from ..model import WanTransformer, model_without_values
 from ..placement import BlockOffload, resolve_placement
 from .open import OpenRun
@@ -55,7 +55,12 @@ def check_preview_loras(runs: Sequence[OpenRun], loras: Sequence[FrozenLora]) ->
 def _of_this_model(run: OpenRun, loras: Sequence[FrozenLora]) -> list[tuple[LoraSource, float]]:
     """Returns the file and strength of each LoRA that there is for the model of `run`."""
     own = [_on_model(run, lora) for lora in loras]
-    return [(read_lora(run.roots.resolve(lora.file)), lora.strength) for lora in own if lora.file and lora.strength]
+    model, expert = model_without_values(run.file.variant.shape), run.file.variant.expert
+    return [
+        (read_frozen(run.roots.resolve(lora.file), lora, model, expert), lora.strength)
+        for lora in own
+        if lora.file and lora.strength
+    ]
 
 
 def _on_model(run: OpenRun, lora: FrozenLora) -> FrozenLora:

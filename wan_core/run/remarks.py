@@ -14,10 +14,10 @@ import torch
 from ..checkpoint import WanVariant
 from ..checkpoint.catalogue import HIGH
 from ..errors import TrainingError
-from ..files import size_text
+from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
-from ..lora import KINDS, LoraConfig
+from ..lora import KINDS, LoraConfig, holds_both_experts
 from ..train import NotFinite, PreviewInputs, SaveStore, TrainConfig
 from ..words import logger, shortened
 from .config import RunConfig
@@ -197,11 +197,13 @@ def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
     )
 
 
-def start_note(config: RunConfig) -> str:
+def start_note(config: RunConfig, roots: Roots) -> str:
     """Returns which LoRA both experts start from, where there is none for the second alone; "" for other runs."""
     lora = config.lora
     if config.train.expert != "both" or not lora.start_from or lora.low_noise_start_from:
         return ""
+    if holds_both_experts(roots.resolve(lora.start_from)):
+        return f"Each expert starts from its own half of {lora.start_from.rpartition(':')[2]}."
     return f"Both experts start from {lora.start_from.rpartition(':')[2]}: none of its name is for the low noise one."
 
 

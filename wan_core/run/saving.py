@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -20,8 +21,8 @@ from ..cache import synthetic_mark
 from ..control import Control
 from ..errors import CheckpointError, Stopped
 from ..events import CheckpointSaved, Emit, Note
-from ..export import LoraFile, LoraLook, look_at_lora, lora_metadata, workflow_metadata
-from ..files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, own_folder, size_text
+from ..export import LoraFile, LoraLook, diffusers_bytes, look_at_lora, lora_metadata, workflow_metadata
+from ..files import DISK_FULL, FileError, Roots, atomic_write_bytes, clean_partials, own_folder, size_text
 from ..load import inspect_model
 from ..train import SavedStep, SaveStore, saved_bytes
 from ..words import logger
@@ -94,7 +95,7 @@ class Saver:
                 raise
             experts = self.config.train.experts  # of one shape
             shape = inspect_model(self.config.of_expert(experts[0], roots).model, roots).variant.shape
-            values = len(experts) * check_adapters(self.config.lora, shape, roots)
+            values = len(experts) * check_adapters(replace(self.config.lora, start_from=""), shape, roots)
             need = saved_bytes(values, self.config.train)
             free = shutil.disk_usage(self.directory).free
             raise FileError(
@@ -214,8 +215,13 @@ class Saver:
         return file.to_bytes()
 
 
-def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
-    """Copy the LoRA of a saved step (None: the latest) to `target`, whole or not at all."""
+def export_lora(
+    directory: Path, step: int | None, target: Path, *, diffusers: bool = False
+) -> tuple[SavedStep, list[Path]]:
+    """Copy the LoRA of a saved step (None: the latest) to `target`, whole or not at all; of a pair both, in two files.
+
+    `diffusers`: as its pipelines save it; ExportError for another kind than LoRA. Returns the step and the files.
+    """
     store = SaveStore(directory)
     saved = store.latest() if step is None else store.read(step)
     if saved is None:
@@ -223,9 +229,18 @@ def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
         intact = [str(other) for other in store.steps() if step is not None and store.read(other)]
         fix = f"Choose one of: {', '.join(intact)}." if intact else "Train it first, at least to its first saved step."
         raise CheckpointError(f"Run {directory.name} has no intact saved step{asked}. {fix}")
-    with atomic_write(target) as out, open(saved.lora_file, "rb") as source:
-        shutil.copyfileobj(source, out, 4 << 20)
-    return saved
+    files = {target: saved.lora_file}
+    if (low := saved.low_noise_lora_file) is not None:
+        files[_of_low_noise(target)] = low
+    for name, source in files.items():
+        atomic_write_bytes(name, diffusers_bytes(source) if diffusers else source.read_bytes())
+    return saved, list(files)
+
+
+def _of_low_noise(target: Path) -> Path:
+    """Returns the name of the second file of a pair: as its sister is called, where that says high_noise."""
+    name = target.name.replace("high_noise", "low_noise")
+    return target.with_name(name if name != target.name else f"{target.stem}_low_noise{target.suffix}")
 
 
 def _change(found: LoraLook, expert: Expert) -> float:

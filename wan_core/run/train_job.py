@@ -250,7 +250,7 @@ class _Session:
         self._sinks.spill = SpillWatch.on(self._experts.trainer.meters.devices)
         if saved is not None:
             self.emit(Note(text=f"Continues after saved step {saved.step} of {self.config.train.steps}."))
-        elif note := start_note(self.config):
+        elif note := start_note(self.config, self.roots):
             self.emit(Note(text=note))
         if self.group.leads and (note := set_aside_note(self.saver.store)):
             self.emit(Note(text=note))

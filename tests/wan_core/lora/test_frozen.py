@@ -6,12 +6,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tests.support.lora_formats import FORMATS, MODULES, expected, golden_model, write_format, write_lycoris
 from wan_core.errors import CheckpointError
-from wan_core.lora import LoraConfig, LoraSource, act_on, adapter_parameters, check_frozen, inject_lora, read_lora
+from wan_core.lora import (
+    FrozenLora,
+    LoraConfig,
+    LoraSource,
+    act_on,
+    adapter_parameters,
+    check_frozen,
+    holds_both_experts,
+    inject_lora,
+    read_frozen,
+    read_lora,
+)
 from wan_core.lora.frozen import Undo
 from wan_core.model import WanTransformer
 from wan_core.precision import QuantizeConfig, quantize_block
@@ -156,3 +167,89 @@ def test_a_file_for_another_model_is_refused_before_a_weight_is_read(tmp_path: P
     save_file(tensors | {"diffusion_model.blocks.0.ffn.0.dora_scale": torch.ones(4, 1)}, tmp_path / "dora.safetensors")
     with pytest.raises(CheckpointError, match=r"is a DoRA, .*, which cannot act beside a base"):
         check_frozen(read_lora(tmp_path / "dora.safetensors"), model, 2)
+
+
+# ---- files that fit in part, and files of both experts ------------------------------------------
+
+FFN = "diffusion_model.blocks.0.ffn.0"
+
+
+def with_strangers(path: Path) -> Path:
+    """The plain LoRA and what people's files hold besides: a text encoder, a modulation, parts of other channels."""
+    tensors = load_file(write_format("a: diffusion_model, lora_A, alpha", path))
+    save_file(
+        {
+            **tensors,
+            "lora_te1_text_model_encoder_layers_0_mlp_fc1.lora_down.weight": torch.ones(4, 8),
+            "diffusion_model.blocks.0.diff_m": torch.ones(1, 6, 128),
+            "diffusion_model.patch_embedding.lora_A.weight": torch.ones(4, 20 * 4),
+            "diffusion_model.patch_embedding.lora_B.weight": torch.ones(128, 4),
+            "diffusion_model.blocks.1.norm3.diff": torch.ones(7),
+            "diffusion_model.blocks.9.ffn.0.diff_b": torch.ones(7),
+        },
+        path,
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("added", "says"),
+    [
+        ({"lora_te_fc1.lora_down.weight": torch.ones(4, 4)}, "adapts a text encoder too .1 keys, .* lora_te_fc1"),
+        ({"diffusion_model.blocks.0.diff_m": torch.ones(4)}, "blocks.0.diff_m. is not the key of a Wan LoRA"),
+        (
+            {f"{FFN}.lora_A.weight": torch.ones(4, 4, dtype=torch.int8)},
+            "ffn.0.lora_A.weight is stored as I8",
+        ),
+        (
+            {
+                "diffusion_model.patch_embedding.lora_A.weight": torch.ones(4, 144),
+                "diffusion_model.patch_embedding.lora_B.weight": torch.ones(56, 4),
+            },
+            "patch_embedding is .56, 144. there and .56, 16, 1, 2, 2. here.*set only_what_fits",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named(added: dict[str, Tensor], says: str, tmp_path: Path) -> None:
+    model, _ = golden_model()
+    file = write_format("a: diffusion_model, lora_A, alpha", tmp_path / "lora.safetensors")
+    save_file({**load_file(file), **added}, file)
+    with pytest.raises(CheckpointError, match=says):
+        check_frozen(read_lora(file), model, 4)
+
+
+def test_what_fits_is_used_when_that_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, inputs = golden_model()
+    file = with_strangers(tmp_path / "lora.safetensors")
+    with caplog.at_level("WARNING"):
+        act(model, read_frozen(file, FrozenLora(only_what_fits=True), model, None))
+    assert (output(model, inputs) - expected("")).abs().max() < 3e-5
+    (said,) = caplog.messages
+    assert "lora.safetensors: 5 of its 25 parts do not fit this model and are left out (" in said
+    for name in ("lora_te1_text_model", "blocks.0.diff_m", "patch_embedding", "blocks.1.norm3", "blocks.9.ffn.0"):
+        assert name in said
+    alone = tmp_path / "alone.safetensors"
+    save_file({"diffusion_model.blocks.0.ffn.0.diff": torch.ones(2, 2)}, alone)
+    with pytest.raises(CheckpointError, match="trained for a model of another size"):
+        read_frozen(alone, FrozenLora(only_what_fits=True), model, None)
+
+
+@pytest.mark.parametrize("prefixes", [("transformer.", "transformer_2."), ("pipe.dit.", "pipe.dit2.")])
+def test_of_a_file_with_both_experts_each_takes_its_own_half(prefixes: tuple[str, str], tmp_path: Path) -> None:
+    high = load_file(write_format("e: transformer, original names", tmp_path / "high.safetensors"))
+    high = {name.replace("transformer.", prefixes[0]): value for name, value in high.items()}
+    low = {name.replace(prefixes[0], prefixes[1]): torch.zeros_like(value) for name, value in high.items()}
+    file = tmp_path / "both.safetensors"
+    save_file({**high, **low}, file)
+    assert holds_both_experts(file)
+    assert not holds_both_experts(tmp_path / "high.safetensors")
+    model, inputs = golden_model()
+    plain = output(model, inputs)
+    for expert, wanted in (("high_noise", expected("")), ("low_noise", plain)):
+        undo = act(model, read_frozen(file, FrozenLora(), model, expert))
+        assert (output(model, inputs) - wanted).abs().max() < 3e-5
+        for one in reversed(undo):
+            one()
+    assert (expected("") - plain).abs().max() > 0.1
+    with pytest.raises(CheckpointError, match=r"holds the LoRAs of both experts of a Wan 2\.2 pair"):
+        read_lora(file)

@@ -16,7 +16,8 @@ from tests.support.adapters import KINDS, filled
 from tests.support.forked import RunScript
 from tests.wan_core.export.test_readers import SHAPES, inputs_of, random_model, run
 from tests.wan_core.lora.test_kinds import by_peft
-from wan_core.export import LoraFile, look_at_lora
+from wan_core.errors import ExportError
+from wan_core.export import LoraFile, diffusers_bytes, look_at_lora
 from wan_core.lora import adapters_of, exported, inject_lora, read_lora
 from wan_core.lora.linear_adapter import LinearAdapter
 from wan_core.model import WanTransformer
@@ -108,10 +109,16 @@ def test_comfyui_knows_every_key_and_computes_what_peft_does(
 def test_diffusers_makes_the_same_of_an_rslora(trial: Trial, tmp_path: Path, peer_script: RunScript) -> None:
     file = trial.path("rsLoRA")
     (tmp_path / file.name).write_bytes(file.read_bytes())
+    exported = tmp_path / f"{file.stem}-exported.safetensors"
+    exported.write_bytes(diffusers_bytes(file))
+    assert all(name.startswith("transformer.blocks.") for name in load_file(exported))
     out = tmp_path / "out.tensors"
     found, report = answer(peer_script(SCRIPT, "diffusers", str(trial.cases), str(tmp_path), str(out)), out)
-    assert report == {"said": [], "changed": {file.stem: 20}}
-    assert float((trial.ours["rsLoRA"] - found[file.stem]).abs().max()) < MODEL_LIMIT
+    assert report == {"said": [], "changed": {file.stem: 20, exported.stem: 20}}
+    for label in (file.stem, exported.stem):
+        assert float((trial.ours["rsLoRA"] - found[label]).abs().max()) < MODEL_LIMIT
+    with pytest.raises(ExportError, match=r"is a DoRA.*, and diffusers reads plain LoRAs alone"):
+        diffusers_bytes(trial.path("DoRA"))
 
 
 def musubis_name(key: str) -> str:

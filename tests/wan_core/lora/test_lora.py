@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, exported,
 from wan_core.model import WanShape, WanTransformer
 from wan_core.run.saving import export_lora
 from wan_core.run.train_job import run_job
-from wan_core.train import TrainConfig
+from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = pytest.mark.lasts(0.6)
 
@@ -174,7 +175,7 @@ def test_a_trained_file_says_what_it_is_under_the_names_other_tools_read(tmp_pat
     run = make_run(tmp_path, train=train, lora=LoraConfig(rank=4, alpha=2.0))
     run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl())
     target = tmp_path / "published.safetensors"
-    assert export_lora(run.directory, None, target).step == 2
+    assert export_lora(run.directory, None, target)[0].step == 2
     with safe_open(target, "pt") as file:
         metadata = file.metadata()
     expected = {
@@ -240,3 +241,21 @@ def test_weights_of_another_shape_are_refused_and_nothing_is_half_loaded(tmp_pat
         LoraWeights({name: value + 1 for name, value in mixed.items()}).load_into(model, "mixed")
     after = LoraWeights.of(model).tensors
     assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_both_loras_of_a_pair_are_exported_each_to_a_file(tmp_path: Path) -> None:
+    train = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0)
+    run = make_run(tmp_path, train=train)
+    run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl())
+    store = SaveStore(run.directory)
+    saved = store.latest()
+    assert saved is not None
+    pair = replace(saved, has_low_noise=True)
+    (saved.folder / "lora_low_noise.safetensors").write_bytes(saved.lora_file.read_bytes())
+    names = {"w.safetensors": "w_low_noise.safetensors", "w_high_noise_1.safetensors": "w_low_noise_1.safetensors"}
+    for first, second in names.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SaveStore, "latest", lambda _self: pair)
+            _, files = export_lora(run.directory, None, tmp_path / first)
+        assert [file.name for file in files] == [first, second]
+        assert all(file.read_bytes() == saved.lora_file.read_bytes() for file in files)

@@ -107,7 +107,7 @@ DAMAGE = {
         'two tensors for blocks.0.self_attn.q: "diffusion_model.blocks.0.attn1.to_q.lora_A.weight" and',
     ),
     "climbing names": (put("diffusion_model.../../x.lora_A.weight", torch.ones(4, 4)), "is not the key of a Wan LoRA"),
-    "a text encoder": (put("lora_te_text_model_fc1.lora_down.weight", torch.ones(4, 4)), "is not the key of a Wan"),
+    "a text encoder": (put("lora_te_text_model_fc1.lora_down.weight", torch.ones(4, 4)), "adapts a text encoder too"),
     "something else": (put("diffusion_model.blocks.0.ffn.0.weight", torch.ones(4, 4)), "is not the key of a Wan LoRA"),
 }  # fmt: skip
 

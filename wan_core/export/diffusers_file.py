@@ -1,0 +1,41 @@
+"""The LoRA file that a pipeline of diffusers saves: `transformer.` and its own names of modules.
+
+Its loader takes a scale of 1 where a file says nothing, so alpha / rank is multiplied into the second matrix: exactly
+where it is a power of two, else in float32. It reads `transformer.` for either model of a Wan 2.2 pair (diffusers 0.42,
+`load_into_transformer_2`), so each expert has a file of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..checkpoint import TensorFile, to_diffusers
+from ..errors import ExportError
+from ..lora import read_lora
+
+__all__ = ["diffusers_bytes"]
+
+
+def diffusers_bytes(file: Path) -> bytes:
+    """Returns a LoRA file of ours as diffusers saves it. Raises ExportError for a kind that it does not read."""
+    from safetensors.torch import save
+
+    source, found = read_lora(file), dict[str, Tensor]()
+    with TensorFile(file, source.header) as tensors:
+        for module, parts in source.modules.items():
+            if parts.keys() - {"alpha"} != {"down", "up"}:
+                raise ExportError(
+                    f"{module} of this run is {source.unlike_a_pair(module) or source.kind(module)}, and diffusers "
+                    "reads plain LoRAs alone. Export it without --diffusers, for ComfyUI."
+                )
+            down, up = (tensors.read(parts[part]) for part in ("down", "up"))
+            scale = source.scale(module)
+            name = f"transformer.{to_diffusers(module)}"
+            exact = math.frexp(scale)[0] == 0.5
+            found[f"{name}.lora_A.weight"] = down if exact else down.float()
+            found[f"{name}.lora_B.weight"] = up * scale if exact else up.float() * torch.tensor(scale)
+    return save(found, {"format": "pt"})

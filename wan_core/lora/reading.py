@@ -1,0 +1,47 @@
+"""Reads a LoRA file for one model: the half of its expert, and all of the file or what fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from ..words import logger, shortened
+from .frozen import check_frozen, fitting_modules
+from .frozen_config import FrozenLora
+from .source import LoraSource, is_of_a_text_encoder, read_lora
+
+__all__ = ["read_frozen", "read_start"]
+
+_log = logger(__name__)
+
+
+def read_frozen(path: Path, lora: FrozenLora, model: nn.Module, expert: str | None) -> LoraSource:
+    """Returns the LoRA in `path` for a `model`, which may be meta. CheckpointError where it cannot be had.
+
+    `expert`: high_noise or low_noise; None of a model that is no half of a pair.
+    """
+    source = read_lora(path, expert, leave_out=(lambda _: True) if lora.only_what_fits else None)
+    if not lora.only_what_fits:
+        return source
+    fits = fitting_modules(source, model)
+    if not fits:
+        check_frozen(source, model, 4)
+    if left := [*source.left_out, *(module for module in source.modules if module not in fits)]:
+        _log.warning(
+            "%s: %d of its %d parts do not fit this model and are left out (%s).",
+            source.name, len(left), len(source.modules) + len(source.left_out), shortened(", ".join(left), 200),
+        )  # fmt: skip
+    return replace(source, modules=fits)
+
+
+def read_start(path: Path, expert: str | None) -> LoraSource:
+    """Returns the LoRA that a run starts from; what it changes of a text encoder is left out, and the log says so."""
+    source = read_lora(path, expert, leave_out=is_of_a_text_encoder)
+    if source.left_out:
+        _log.warning(
+            "%s adapts a text encoder too, which nothing here does: %d keys are left out (%s).",
+            source.name, len(source.left_out), shortened(", ".join(source.left_out), 200),
+        )  # fmt: skip
+    return source

@@ -12,6 +12,7 @@ from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import file_mark, name_key, safe_name
 from ..wan_core.lora import LoraConfig
 from ..wan_core.run import (
+    STATUS_FILES,
     DataConfig,
     check_adapters,
     choose_run,
@@ -134,7 +135,7 @@ class TrainLoRA(io.ComfyNode):
             return []  # check_lazy_status refuses it
         runs = folders.runs_folder()
         own = sorted(one for one in runs.iterdir() if name_key(one.name).startswith(name)) if runs.is_dir() else []
-        told = (directory / file for directory in own for file in ("run.json", "status.json"))
+        told = (directory / file for directory in own for file in ("run.json", *STATUS_FILES))
         return [[file_mark(path) for path in told if path.is_file()], RUNS.losses()]
 
     @classmethod

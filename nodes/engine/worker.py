@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ...wan_core.errors import HOST_HELPS
 from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
-from ...wan_core.files import FileError, open_append
+from ...wan_core.files import FileError, is_held, open_append
 from .host_watch import HostWatch
-from .log_file import log_tail, without_noise
+from .log_file import NEXT_LOG, log_tail, without_noise
 from .process import signal_tree, start_process, worker_environment
 
 __all__ = ["Ending", "Patience", "Worker"]
@@ -86,12 +86,23 @@ class Ending:
         )
 
 
+def _opened_log(log: Path) -> tuple[Path, BinaryIO]:
+    """Opens the log, or one beside it while a program keeps the log for itself, as Windows lets it."""
+    try:
+        return log, open_append(log)
+    except OSError as error:
+        if not is_held(error, log):
+            raise
+        beside = log.with_name(NEXT_LOG)
+        return beside, open_append(beside)
+
+
 class Worker:
     """One engine process. stdin carries commands, stdout events, stderr goes straight into the log file."""
 
     def __init__(self, command: Sequence[str], cwd: Path, log: Path) -> None:
-        self._log = log
-        with open_append(log) as stderr:
+        self._log, opened = _opened_log(log)
+        with opened as stderr:
             self._log_start = stderr.tell()
             self.process = start_process(command, cwd, worker_environment(os.environ), stderr)
         self._events: queue.Queue[Event | None] = queue.Queue()

@@ -1,6 +1,8 @@
 """Deleting a run: the files its own manifests list, one by one, and folders that are empty then (rule S16).
 
-A file of the user's own in the folder stays, and the folder with it. No link is followed, and the folder is none.
+A file of the user's own in the folder stays, and the folder with it. No link is followed, and the folder is none. While
+a program holds a file open, as Windows lets it, that one stays too, with what says that it is the run's: the run is
+still listed, and can be deleted again.
 """
 
 from __future__ import annotations
@@ -8,45 +10,73 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.files import confine, freed_by, locked, read_json, remove_empty, remove_file
+from ...wan_core.files import (
+    FileError,
+    confine,
+    freed_by,
+    locked,
+    opened_folder,
+    read_json,
+    remove_empty,
+    remove_file,
+)
+from ...wan_core.run import STATUS_FILES
+from ..engine.log_file import NEXT_LOG
 from ..runs.publish import CHOICE
 from ..runs.seen_folder import curves_file
 from .samples import Parts, read_index
 
 __all__ = ["bytes_of_run", "delete_run"]
 
-_LAST = ("run.json", ".lock")
-"""while run.json is there a half deleted run is still listed, and can be deleted again"""
-_OF_THE_RUN = ("workflow.json", "metrics.jsonl", "log.txt", "status.json", CHOICE)
+_LAST = (".lock", "run.json")
+"""while run.json is there a half deleted run is still listed, and can be deleted again; so it is the very last"""
+_OF_THE_RUN = ("workflow.json", "metrics.jsonl", "log.txt", NEXT_LOG, *STATUS_FILES, CHOICE)
+_MANIFESTS = ("manifest.json", "index.json", "run.json")
+"""each comes behind the files that it lists, or that are known by it"""
 _OF_A_RENDERING = ("job.json", "metrics.json")
 _OF_A_JOB = re.compile(r"(job-[0-9a-f]{12}\.json|grid-[0-9a-f]{12}\.(png|mp4|webm))")
 """in the folder of a rendering"""
 _LORAS = ("lora.safetensors", "lora_low_noise.safetensors")
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.[0-9]+\.[^/\\]{1,200}")
 """as TensorBoard names them"""
+_PREVIEW = re.compile(r"step-[0-9]{6,12}_p[0-9]{1,4}(_[A-Za-z0-9-]{1,40})?\.(latent|mp4|webm|png|webp)")
+"""also one that is not in the index: nothing decoded it, or a program held the index open to the end of the run"""
 _PROFILE = re.compile(r"steps-[0-9]{6,}-[0-9]{6,}\.(json\.gz|txt)")
 _STEP = re.compile(r"step-[0-9]{6,}")
+_PAUSES = (0.1, 0.4, 1.5)
+_SHOWN = 3
+"""names of files in a sentence"""
 
 
 def delete_run(directory: Path) -> dict[str, object]:
     """Remove the run; {"deleted": number of files, "freed": bytes, "kept": names of what stays in the folder}.
 
-    FileError while another process trains it.
+    FileError while another process trains it, and where files stay that a program holds.
     """
     runs = directory.parent
     busy = f"Run {directory.name} is being trained by another process. Stop that one first."
     with locked(directory / ".lock", busy, runs):
         files = listed_files(directory)
         freed = _bytes_of(directory, files)
-        deleted = sum(remove_file(directory.joinpath(*parts), runs) for parts in files)
+        deleted, held = _remove_patiently(directory, files)
         folders = {parts[:depth] for parts in files for depth in range(1, len(parts))}
         for folder in sorted(folders, key=len, reverse=True):
             remove_empty(directory.joinpath(*folder), runs)
-    deleted += sum(remove_file(directory / name, runs) for name in _LAST)
+    if not held:
+        gone, held = _remove_patiently(directory, [(name,) for name in _LAST])
+        deleted += gone
+    if held:
+        names = ", ".join("/".join(parts) for parts in held[:_SHOWN]) + (" and others" if held[_SHOWN:] else "")
+        raise FileError(
+            f"Run {directory.name} is deleted but for {names}: another program, such as a viewer, a virus scanner or "
+            "one that syncs folders, holds that open, or the folder cannot be written. Close it there, then delete "
+            "the run again; till then it stays in the list."
+        )
     remove_empty(directory, runs)
     if (curves := curves_file(directory)) is not None:
         remove_file(curves, curves.parent)
@@ -55,6 +85,38 @@ def delete_run(directory: Path) -> dict[str, object]:
     except FileNotFoundError:
         kept = []
     return {"deleted": deleted, "freed": freed, "kept": kept}
+
+
+def _remove_patiently(directory: Path, files: Sequence[Parts]) -> tuple[int, list[Parts]]:
+    """As `_remove`; files that a reader of this server, or a virus scanner, holds for a moment are waited for."""
+    gone, held = _remove(directory, files)
+    for seconds in _PAUSES if held else ():
+        time.sleep(seconds)
+        more, held = _remove(directory, files)
+        gone += more
+        if not held:
+            break
+    return gone, held
+
+
+def _remove(directory: Path, files: Iterable[Parts]) -> tuple[int, list[Parts]]:
+    """Removes these files; returns how many are gone, and which are still there. What lists one of those stays too."""
+    gone, held = 0, list[Parts]()
+    for parts in files:
+        file, folder = directory.joinpath(*parts), parts[:-1]
+        if parts[-1] in _MANIFESTS and any(other[: len(folder)] == folder for other in held):
+            continue
+        if remove_file(file, directory.parent):
+            gone += 1
+        elif _is_there(file, directory.parent):
+            held.append(parts)
+    return gone, held
+
+
+def _is_there(file: Path, below: Path) -> bool:
+    with contextlib.suppress(OSError), opened_folder(file.parent, below) as folder:
+        return folder.is_regular(file.name) is True
+    return False
 
 
 def bytes_of_run(directory: Path) -> int:
@@ -68,16 +130,17 @@ def _bytes_of(directory: Path, files: Iterable[Parts]) -> int:
 
 def listed_files(directory: Path) -> list[Parts]:
     """Lists every file of the run that its manifests name, as path parts below it; run.json and .lock apart."""
-    return [
+    files = (
         *((name,) for name in _OF_THE_RUN),
         *_of_saves(directory),
-        *_of_samples(directory),
         *_beside_the_run(directory),
-    ]
+        *_of_samples(directory),
+    )
+    return list(dict.fromkeys(files))
 
 
 def _beside_the_run(directory: Path) -> Iterator[Parts]:
-    for folder, names in (("tensorboard", _EVENT_FILE), ("profile", _PROFILE)):
+    for folder, names in (("samples", _PREVIEW), ("tensorboard", _EVENT_FILE), ("profile", _PROFILE)):
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(directory / folder)):
                 if names.fullmatch(name):

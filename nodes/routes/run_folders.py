@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...wan_core.errors import ConfigError
 from ...wan_core.files import FileError, confine, safe_name
+from ...wan_core.run import STATUS_FILES
 from .refusal import Refused
 
 __all__ = ["find_run", "line_number", "list_runs", "patience_of"]
@@ -80,7 +81,8 @@ def patience_of(query: Mapping[str, str]) -> float | None:
 
 def _is_run(directory: Path) -> bool:
     """Returns whether the folder has a run.json of its own; what it says of itself is never read through a link."""
-    return stat.S_ISREG(_mode(directory / "run.json")) and not stat.S_ISLNK(_mode(directory / "status.json"))
+    links = (stat.S_ISLNK(_mode(directory / name)) for name in STATUS_FILES)
+    return stat.S_ISREG(_mode(directory / "run.json")) and not any(links)
 
 
 def _mode(path: Path) -> int:

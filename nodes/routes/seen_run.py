@@ -12,7 +12,7 @@ from ...wan_core.checkpoint import read_header
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, file_mark
 from ...wan_core.metrics import MetricsTail, finite, read_measured, read_tail, whole
-from ...wan_core.run import RunConfig, read_run, read_status
+from ...wan_core.run import STATUS_FILES, RunConfig, read_run, read_status
 from ...wan_core.train import SaveStore
 from ..runs.publish import lora_experts
 from ..runs.scrub import scrubbed
@@ -22,7 +22,7 @@ __all__ = ["Marks", "SeenRun", "marks_of", "read_seen"]
 
 Marks = tuple[tuple[int, ...], ...]
 
-_TOLD = ("run.json", "status.json", "metrics.jsonl", "saves", "samples/index.json")
+_TOLD = ("run.json", STATUS_FILES[0], "metrics.jsonl", "saves", "samples/index.json", STATUS_FILES[1])
 """what a run is told from: while none of them changes, neither does what is told"""
 _LARGE = 8 << 20
 

@@ -125,11 +125,10 @@ def use_step(directory: Path, step: int) -> str:
     saved = store.read(step)
     if saved is None:
         raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. Choose another one.")
-    name = next(iter(publish(directory, saved).names.values()))
     newest = max(store.steps(), default=step)
     choice = {"version": 1, "step": step, "newest": newest}
-    atomic_write_json(directory / CHOICE, choice, directory.parent, make=False)
-    return name
+    atomic_write_json(directory / CHOICE, choice, directory.parent, make=False)  # refused before anything is replaced
+    return next(iter(publish(directory, saved).names.values()))
 
 
 def chosen_step(directory: Path) -> int | None:

@@ -15,7 +15,7 @@ from comfy_api.latest import io
 from ...wan_core.checkpoint import read_tensors
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.events import CheckpointSaved, Event
-from ...wan_core.files import atomic_write_json
+from ...wan_core.files import atomic_write_json, is_held
 from ...wan_core.metrics import MetricsHistory
 from ...wan_core.run import RunConfig, RunDecision, prepare_run, read_run, say_ended
 from ...wan_core.run_lines import closing_line
@@ -188,7 +188,13 @@ class QueuedTraining:
 
     def _write_workflow(self) -> None:
         graph = (self._hidden.extra_pnginfo or {}).get("workflow") or self._hidden.prompt
-        atomic_write_json(self.directory / "workflow.json", scrubbed(graph))
+        file = self.directory / "workflow.json"
+        try:
+            atomic_write_json(file, scrubbed(graph))
+        except OSError as error:
+            if not is_held(error, file):
+                raise
+            _log.warning("workflow.json is held open by another program and stays that of the queue before.")
 
     def _is_linked(self, output: int) -> bool:
         """Returns whether anything in the queue takes this output."""

@@ -183,14 +183,17 @@ class Worker:
 
 
 class ForkServer:
-    def __init__(self, library: str = "") -> None:
-        """`library`: what is imported in place of the engine, DIFFUSERS or the tree of a ComfyUI."""
+    def __init__(self, library: str = "", environment: Mapping[str, str] | None = None) -> None:
+        """`library`: what is imported in place of the engine, DIFFUSERS or the tree of a ComfyUI.
+
+        `environment`: what every process has besides that of this one, from its start on.
+        """
         self._link, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno()), *([library] if library else [])],
                 pass_fds=[theirs.fileno()],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment or {}),
             )
 
     def ask(self, request: dict[str, Any], pipes: list[int] | None = None) -> dict[str, Any]:

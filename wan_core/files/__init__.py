@@ -5,6 +5,7 @@ from __future__ import annotations
 from .inside import (
     OpenFolder,
     freed_by,
+    is_held,
     make_folder,
     open_inside,
     open_new,
@@ -58,6 +59,7 @@ __all__ = [
     "file_mark",
     "freed_by",
     "fsync_folder",
+    "is_held",
     "is_locked",
     "is_partial",
     "is_touched",

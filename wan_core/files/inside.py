@@ -26,6 +26,7 @@ __all__ = [
     "NO_FOLDER",
     "OpenFolder",
     "freed_by",
+    "is_held",
     "make_folder",
     "no_own_folder",
     "open_inside",
@@ -161,6 +162,14 @@ def _real_path(root: Path, parts: tuple[str, ...], make: bool) -> Path:
         if Path(os.path.realpath(place)) != place or not place.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(place))
     return place
+
+
+def is_held(error: BaseException, path: Path) -> bool:
+    """Returns whether `path` was refused for a program that holds it open, or a file in it: whoever asks may change it,
+    and its folder. Windows says of both that access is denied.
+    """
+    refused = isinstance(error, PermissionError) or getattr(error, "winerror", None) in _HELD
+    return refused and all(os.access(one, os.W_OK) for one in (path, path.parent))
 
 
 def own_folder(parent: Path, name: str) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import BinaryIO
 
 from ..events import (
     CheckpointSaved,
@@ -20,22 +21,25 @@ from ..events import (
     Suggested,
     to_line,
 )
-from ..files import FileError, open_append, open_regular
+from ..files import FileError, is_held, open_append, open_regular
+from ..words import logger
 
 __all__ = ["JsonlSink"]
 
+_log = logger(__name__)
 _KEPT = (StepDone, StepSkipped, Evaluated, Suggested, Marked, CheckpointSaved, SampleReady, StageEnded)
 
 
 class JsonlSink:
     """Appends the events worth keeping, each line at once, so a kill loses at most a part of the last one.
 
-    A disk that is full for a while costs nothing: lines wait and are written with the next event that gets through.
+    A disk that is full for a while costs nothing, nor does a program that keeps the file for itself, as Windows lets
+    it: lines wait and are written with the next event that gets through.
     """
 
     def __init__(self, path: Path) -> None:
-        self._waiting = b"\n" if _ends_torn(path) else b""
-        self._file = open_append(path)
+        self._path, self._waiting, self._kept_out = path, b"", False
+        self._file = self._opened()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, _KEPT):
@@ -44,9 +48,30 @@ class JsonlSink:
 
     def close(self) -> None:
         self._write()
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+        else:
+            _log.warning("%s was not let go: what it should say of this session is lost.", self._path.name)
+
+    def _opened(self) -> BinaryIO | None:
+        """Returns the file, at the end of whose last line the waiting ones go; None while it cannot be had."""
+        torn = _ends_torn(self._path)
+        try:
+            file = open_append(self._path)
+        except OSError as error:
+            if not is_held(error, self._path):
+                raise
+            if not self._kept_out:
+                _log.warning("%s is held by another program; its lines wait until it is let go.", self._path.name)
+            self._kept_out = True
+            return None
+        self._waiting = (b"\n" if torn else b"") + self._waiting
+        return file
 
     def _write(self) -> None:
+        self._file = self._file or self._opened()
+        if self._file is None:
+            return
         end = self._file.seek(0, 2)
         try:
             if self._waiting and self._file.write(self._waiting) != len(self._waiting):

@@ -9,7 +9,16 @@ from .best_step import suggested_step
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
 from .choose import RunDecision, choose_run, directories_of, new_run_name, prepare_run, say_ended
 from .closing import used_on
-from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
+from .config import (
+    QUEUE_DONE,
+    STATUS_FILES,
+    DataConfig,
+    RunConfig,
+    RunStatus,
+    cache_names_in_use,
+    read_run,
+    read_status,
+)
 from .foresee import Foreseen, foresee
 from .full_disk import disk_sentence
 from .grid import Cell, Column, SampleJob
@@ -36,6 +45,7 @@ from .without_run import preview_without_run, untrained_run
 
 __all__ = [
     "QUEUE_DONE",
+    "STATUS_FILES",
     "Cell",
     "Column",
     "DataConfig",

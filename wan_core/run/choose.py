@@ -16,6 +16,7 @@ from ..files import (
     is_partial,
     name_key,
     opened_folder,
+    read_json,
     remove_empty,
     remove_file,
     replace_patiently,
@@ -150,6 +151,8 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
         return config
     if _unreadable(directory):
         replace_patiently(directory / "run.json", directory / UNREAD)
+    elif read_json(directory / "run.json") == config.to_dict():
+        return config  # on Windows a file that a program holds open is not written again for nothing
     atomic_write_json(directory / "run.json", config.to_dict())
     return config
 

@@ -19,14 +19,25 @@ from .. import __version__
 from ..checkpoint import checkpoint_digest
 from ..config import Config
 from ..errors import ConfigError
-from ..files import FileError, Roots, atomic_write_json, read_json, safe_name, sampled_digest
+from ..files import (
+    FileError,
+    Roots,
+    atomic_write_json,
+    is_held,
+    read_json,
+    remove_file,
+    safe_name,
+    sampled_digest,
+)
 from ..load import ModelPlan
 from ..lora import PAIRS, LoraConfig
 from ..sampler import SampleConfig
 from ..train import EXPERTS, SaveStore, TrainConfig, earlier_meanings, settings_of_expert, without_pair
+from ..words import logger
 
 __all__ = [
     "QUEUE_DONE",
+    "STATUS_FILES",
     "DataConfig",
     "ForeignRun",
     "NewerRun",
@@ -38,7 +49,10 @@ __all__ = [
     "write_status",
 ]
 
+_log = logger(__name__)
 RUN_VERSION = 1
+STATUS_FILES = ("status.json", "status.next.json")
+"""where a run stands; while there is a second one, it says so in place of the first"""
 _TRAIN_FROM_THE_START = (
     *("learning_rate", "batch_size", "gradient_accumulation_steps", "optimizer", "weight_decay", "adam_beta1"),
     *("adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler", "lr_warmup_steps", "timestep_sampling"),
@@ -278,15 +292,29 @@ def _as_begun(directory: Path, config: RunConfig, left_out: list[str]) -> RunCon
 
 def read_status(directory: Path) -> RunStatus:
     """Returns status.json, or a fresh status when there is none yet."""
-    path = directory / "status.json"
+    first, beside = (directory / name for name in STATUS_FILES)
+    path = beside if beside.exists() else first
     try:
         return RunStatus.from_dict(read_json(path)) if path.exists() else RunStatus()
     except (FileError, ConfigError):  # only a summary; what counts is in saves/
-        return RunStatus(reason="status.json was damaged")
+        return RunStatus(reason=f"{path.name} was damaged")
 
 
 def write_status(directory: Path, status: RunStatus) -> None:
-    atomic_write_json(directory / "status.json", status.to_dict())
+    """Write status.json; beside it, until the next time, where a program holds it open and Windows replaces none."""
+    first, beside = (directory / name for name in STATUS_FILES)
+    try:
+        atomic_write_json(first, status.to_dict())
+        remove_file(beside, directory)
+    except OSError as error:
+        if not is_held(error, first):
+            raise
+        if not beside.exists():
+            _log.warning(
+                "%s is held open by another program; until it is let go, %s says where the run stands.",
+                *STATUS_FILES,
+            )
+        atomic_write_json(beside, status.to_dict())
 
 
 def cache_names_in_use(runs: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from ..errors import WanTrainerError
-from ..files import DISK_FULL, shown_folder, size_text
+from ..files import DISK_FULL, is_held, shown_folder, size_text
 from ..train import SaveStore
 from .config import read_run
 
@@ -41,6 +41,11 @@ def disk_sentence(error: OSError) -> str:
     if error.errno in DISK_FULL and path.name:
         with contextlib.suppress(OSError):
             return _full_sentence(path)
+    if path.name and is_held(error, path):
+        return (
+            f"{path.name} in folder {shown_folder(path.parent)} is held open by another program, such as a viewer, a "
+            "virus scanner or one that syncs folders. Close it there, then try again."
+        )
     if path.name and (helps := _HELPS.get(error.errno or 0)):
         return f"{path.name} in folder {shown_folder(path.parent)} cannot be used: {error.strerror}. {helps}"
     return f"{error.strerror or error}{name}. Check the disk and folder."

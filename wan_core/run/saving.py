@@ -22,7 +22,7 @@ from ..control import Control
 from ..errors import CheckpointError, Stopped
 from ..events import CheckpointSaved, Emit, Note
 from ..export import LoraFile, LoraLook, diffusers_bytes, look_at_lora, lora_metadata, workflow_metadata
-from ..files import DISK_FULL, FileError, Roots, atomic_write_bytes, clean_partials, own_folder, size_text
+from ..files import DISK_FULL, FileError, Roots, atomic_write_bytes, clean_partials, is_held, own_folder, size_text
 from ..load import inspect_model
 from ..train import SavedStep, SaveStore, saved_bytes
 from ..words import logger
@@ -133,6 +133,11 @@ class Saver:
                     f"Step {step} cannot be saved ({why}). Make room, or make the run's folder writable; the run waits "
                     "and loses nothing."
                 )
+                if is_held(error, self.store.folder):
+                    text = (
+                        f"Step {step} cannot be saved ({why}): another program, such as a virus scanner or one that "
+                        "syncs folders, holds a file of it open. Close it there; the run waits and loses nothing."
+                    )
                 self._emit(Note(text=text, level="warning"))
                 _wait(_RETRY_SAVE_S, self._control)
 

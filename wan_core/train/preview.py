@@ -13,7 +13,7 @@ from torch import Tensor
 from ..control import Control
 from ..errors import OutOfMemory, Stopped
 from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
-from ..files import FileError, atomic_write_bytes, atomic_write_json, read_json
+from ..files import FileError, atomic_write_bytes, atomic_write_json, is_held, read_json
 from ..model import WanTransformer
 from ..placement.host import host_bytes
 from ..placement.room import HOST_RESERVE, leaving_bytes, release_cached_memory, weights_out_of_the_way
@@ -62,6 +62,8 @@ class Previewer:
         self._denoisers, self._at_home = denoisers, at_home
         self._inputs, self._directory = inputs, directory
         self._said = False
+        self._unlisted: dict[str, dict[str, Any]] = {}
+        """clips by their file, while the index could not be written"""
         self._emit, self._control = emit, control
 
     def render(self, step: int, name: str, folder: str = "samples") -> None:
@@ -144,9 +146,18 @@ class Previewer:
             return self._control.wait_decoded(wanted.sample_id, DECODE_TIMEOUT_S)
 
     def _index(self, sample_id: str, step: int, file: str, prompt: str) -> None:
-        known = [entry for entry in _indexed(self._directory) if entry.get("file") != file]
+        known = [one for one in _indexed(self._directory) if one.get("file") not in {file, *self._unlisted}]
         entry = {"id": sample_id, "step": step, "file": file} | ({"prompt": prompt} if prompt else {})
-        atomic_write_json(self._directory / "samples" / "index.json", [*known, entry], self._directory)
+        self._unlisted[file] = entry
+        index = self._directory / "samples" / "index.json"
+        try:
+            atomic_write_json(index, [*known, *self._unlisted.values()], self._directory)
+        except OSError as error:
+            if not is_held(error, index):
+                raise
+            _log.warning("samples/%s is held open by another program; the next clip lists this one too.", index.name)
+        else:
+            self._unlisted.clear()
 
 
 def _latent_file(latent: Tensor) -> bytes:

@@ -171,7 +171,6 @@ class SaveStore:
             with contextlib.suppress(OSError):
                 replace_patiently(folder, hidden, self._run)
                 gone.append(step)
-                remove_file(hidden / SUSPECT, self._run)
                 self._remove_staged(hidden)
         return gone
 
@@ -238,7 +237,7 @@ class SaveStore:
 
     def _remove_staged(self, folder: Path) -> None:
         """Remove a staged save, file by file; anything else in there, and a link of that name, stays."""
-        for name in (LORA, LOW_NOISE_LORA, STATE, MANIFEST):
+        for name in (LORA, LOW_NOISE_LORA, STATE, MANIFEST, SUSPECT):
             remove_file(folder / name, self._run)
         remove_empty(folder, self._run)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,3 +120,33 @@ def test_an_expert_that_does_not_come_back_from_a_preview_is_saved_before_the_ru
     heard, learnt = trained(run)
     assert min(event.step for event in heard if isinstance(event, StepDone)) == saved.step + 1, "no step was lost"
     assert learnt == undisturbed
+
+
+class Decoded(Decoding):
+    """Says that a clip lies where its latent does."""
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, object] | None:
+        return {"file": f"samples/{sample_id}.mp4"}
+
+
+def test_a_clip_whose_index_is_held_open_is_listed_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Windows by a virus scanner; a try of ten is refused."""
+    run, real, refused = made(tmp_path, False, 2, True), os.replace, list[str]()
+
+    def replace(source: Any, target: Any, **more: Any) -> None:
+        if os.path.basename(target) == "index.json" and (run.directory / "samples" / "index.json").exists():
+            refused.append(source)
+            if len(refused) <= 10:
+                raise PermissionError(13, "Permission denied", source)
+        real(source, target, **more)
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    heard: list[Event] = []
+    run_job(run.directory, run.roots, emit=heard.append, control=Decoded(signals=False))
+    assert len(refused) == 11
+    assert not [event for event in heard if isinstance(event, Note) and event.level == "warning"]
+    index = json.loads((run.directory / "samples" / "index.json").read_text())
+    assert [(entry["id"], entry["step"]) for entry in index] == [(f"step-{n:06d}_p0", n) for n in range(3)]

@@ -18,7 +18,7 @@ from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.export import workflow_metadata
-from wan_core.files import atomic_write_json
+from wan_core.files import atomic_write_json, file_mark
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
@@ -210,6 +210,17 @@ def _stated(manifest: dict[str, object], job_id: str) -> dict[str, object]:
     rest = {name: value for name, value in manifest.items() if name != "manifest_sha256"} | {"job_id": job_id}
     text = json.dumps(rest, sort_keys=True, ensure_ascii=True)
     return {**rest, "manifest_sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def test_a_run_json_that_says_it_already_is_not_written_again(run: TinyRun) -> None:
+    """On Windows it could not be, while another program holds it open."""
+    before = file_mark(run.directory / "run.json")
+    decision = choose_run(run.directory.parent, run.config)
+    assert decision.action == "resume"
+    prepare_run(decision, decision.job)
+    assert file_mark(run.directory / "run.json") == before
+    prepare_run(decision, replace(decision.job, train=replace(decision.job.train, steps=7)))
+    assert read_run(run.directory).train.steps == 7
 
 
 def test_a_run_json_that_leaves_settings_out_means_what_it_means_today_before_anything_is_saved(run: TinyRun) -> None:

@@ -44,9 +44,11 @@ export function actionsOf({ routes, page, say, failed, refresh, close }) {
       return t("Step {step} is the run's LoRA now.", { step });
     }),
     remove: work(async (id) => {
-      const answer = await routes.remove(id);
-      refresh();
-      return deletedText(id, answer);
+      try {
+        return deletedText(id, await routes.remove(id));
+      } finally {
+        refresh(); // a part of it may be gone where a program holds a file
+      }
     }),
     bytes: (id) => routes.bytes(id),
     log: (id) => routes.log(id),

@@ -10,36 +10,18 @@ from typing import Any
 import pytest
 from route_server import RouteServer, our_module
 
+from tests.support.held import holding
 from wan_core.files import atomic_write_json
 from wan_core.run.config import RunStatus, read_status, write_status
 from wan_core.train import SaveStore
 
 SAYS = "import sys; print('said', file=sys.stderr)"
 Held = set[str]
-"""names of files that a program holds"""
 
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
-    names: Held = set()
-    remove, replace = os.unlink, os.replace
-
-    def refuse(*paths: Any) -> None:
-        if any(os.path.basename(path) in names for path in paths):
-            raise PermissionError(13, "Permission denied", os.fspath(paths[0]))
-
-    def unlink(path: Any, **more: Any) -> None:
-        refuse(path)
-        remove(path, **more)
-
-    def replacing(source: Any, target: Any, **more: Any) -> None:
-        refuse(source, target)
-        replace(source, target, **more)
-
-    monkeypatch.setattr(os, "unlink", unlink)
-    monkeypatch.setattr(os, "replace", replacing)
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
-    return names
+    return holding(monkeypatch)
 
 
 def deleted(routes: RouteServer) -> tuple[int, Any]:

@@ -89,7 +89,7 @@ def drop_from_packs(cache: LatentCache, kind: str, keys: Collection[str]) -> int
         kept = [place for place in index.places() if place[0] not in gone]
         if len(kept) == index.count:
             continue
-        before, after = index.size, 0
+        before, after, path = index.size, 0, None
         if kept:
             # The old number: entries of newer packs still count before these.
             number = index.path.name.split("-")[1]
@@ -98,9 +98,11 @@ def drop_from_packs(cache: LatentCache, kind: str, keys: Collection[str]) -> int
             after = write_pack(path, _still_sound(kind, kept, damaged)).size
             if not damaged:
                 cache.trust_pack(path)
-        # On Windows a reader may hold it for a moment; then it stays until the next time, and nothing is lost.
+        # On Windows a reader may hold it; then it stays until the next time, and nothing is lost or there twice.
         if remove_file(index.path, cache.root):
             freed += before - after
+        elif path is not None:
+            remove_file(path, cache.root)
     if cache.packs.folder.is_dir():
         fsync_folder(cache.packs.folder)
     return freed

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import DatasetError
-from ..files import FileError, atomic_write_bytes, open_inside, remove_file
+from ..files import FileError, atomic_write_bytes, is_held, open_inside, remove_file
 from ..video import shown
 from .allowed import OUTSIDE
 from .caption_files import CAPTION_SUFFIXES, with_caption
@@ -318,10 +318,17 @@ def _put(path: Path, data: bytes | None, places: _Places) -> None:
         if data is not None:
             atomic_write_bytes(real, data, within, make=False)
         elif not remove_file(real, within):
-            raise DatasetError(f"{shown(path)} cannot be removed. Make its folder writable.")
+            raise DatasetError(
+                f"{shown(path)} cannot be removed. Make its folder writable, or close it in the program that holds it."
+            )
     except FileError as error:
         raise DatasetError(str(error)) from error
     except OSError as error:
+        if is_held(error, real):
+            raise DatasetError(
+                f"{shown(path)} is held open by another program, such as an editor or one that syncs folders. Close it "
+                "there, then write the caption again."
+            ) from error
         raise DatasetError(
             f"{shown(path)} cannot be written: {error.strerror}. Make room, or make its folder writable."
         ) from error

@@ -6,6 +6,7 @@ what it is. Two members with the same bytes are one file; a container that did n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -80,9 +81,10 @@ class ExtractedFiles:
         return target
 
     def save(self) -> None:
-        """Remember what was laid down."""
+        """Remember what was laid down; where that cannot be written, it is laid down again."""
         if self._changed:
-            atomic_write_json(self._memo, self._known, self._cache)
+            with contextlib.suppress(FileError, OSError):
+                atomic_write_json(self._memo, self._known, self._cache)
 
     def _read_memo(self) -> dict[str, str]:
         try:

@@ -256,6 +256,8 @@ def read_run(directory: Path) -> RunConfig:
     try:
         data = read_json(path)
     except FileError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise  # it may be a run all the same: on Windows a program can keep the file for itself
         raise ForeignRun(f"{path.parent.name} is not a run directory: {error}") from error
     if isinstance(data, dict) and data.get("version", RUN_VERSION) != RUN_VERSION:
         # Said before its new settings are called unknown.

@@ -34,6 +34,8 @@ class Outbox:
 
     def __init__(self, runs: Path, kind: str) -> None:
         self._runs, self._kind = runs, kind
+        self._done: set[Path] = set()
+        """taken out, though on Windows a program that holds one open keeps it there"""
 
     def put(self, message: dict[str, Any]) -> None:
         """Keep a message until it is sent. Raises OSError or FileError where it cannot be written."""
@@ -54,7 +56,10 @@ class Outbox:
                 names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
         except OSError:
             return []
-        return [folder / name for name in sorted(names) if (m := _NAME.fullmatch(name)) and m[2] == self._kind]
+        found = [folder / name for name in sorted(names) if (m := _NAME.fullmatch(name)) and m[2] == self._kind]
+        for file in (done := self._done.intersection(found)):
+            self.remove(file)
+        return [file for file in found if file not in done]
 
     def read(self, file: Path) -> dict[str, Any] | None:
         """Returns the message of a file, or None where it cannot be read; one that is no message is removed."""
@@ -79,8 +84,10 @@ class Outbox:
         return directory if (directory / "run.json").is_file() and not directory.is_symlink() else None
 
     def remove(self, file: Path) -> None:
-        """Take a file out; one that is gone already is no error."""
-        remove_file(file, self._runs)
+        """Take a file out; one that is gone already is no error, and one that is held open goes later."""
+        self._done.add(file)
+        if remove_file(file, self._runs):
+            self._done.remove(file)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:

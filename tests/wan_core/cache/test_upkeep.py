@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.held import holding
 from wan_core.cache import (
     CacheItem,
     CacheSet,
@@ -252,3 +253,20 @@ def test_an_entry_that_windows_holds_open_stays_and_the_others_go(cache, monkeyp
     report = trim(cache, 0)
     assert left(cache) == [4]
     assert report.freed_bytes == 9 * size + 2 * text_bytes
+
+
+def test_a_pack_that_windows_holds_open_stays_alone_and_is_trimmed_the_next_time(cache, monkeypatch):
+    kept = write_set(cache, [0, 1], 100)
+    pack_entries(cache)
+    for path in cache.root.glob("packs/*.pack"):
+        os.utime(path, (1, 1))
+    packs = {path.name for path in cache.root.glob("packs/*.pack")}
+    held = holding(monkeypatch)
+    held |= packs
+    for _ in range(2):
+        assert trim(cache, 0, keep={kept}).freed_bytes == 0
+        assert {path.name for path in cache.root.glob("packs/*.pack")} == packs, "nothing is there twice"
+        assert left(cache) == list(range(10))
+    held.clear()
+    assert trim(cache, 0, keep={kept}).freed_bytes > 0
+    assert left(cache) == [0, 1]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.held import holding
 from wan_core.dataset.caption_edits import CaptionEdits, ScannedFile
 from wan_core.dataset.caption_files import with_caption
 from wan_core.dataset.captions import read_caption
@@ -272,4 +273,25 @@ def test_a_full_disk_leaves_the_caption_and_names_it(root: Path, monkeypatch: py
         "d.txt cannot be written: No space left on device. Make room, or make its folder writable.",
     )
     assert known.undo(done.change).clips == 1
+    assert loose(root) == before
+
+
+def test_a_caption_that_another_program_holds_open_stays_and_can_be_put_back_later(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, before = edits(root), loose(root)
+    change = known.write(0, "a red fox", "a cat").change
+    new = known.write(2, "", "new").change
+    held = holding(monkeypatch)
+    held |= {"a.txt", "c.txt"}
+    with pytest.raises(DatasetError, match=r"^a\.txt is held open by another program, such as an editor"):
+        known.write(0, "a cat", "a dog")
+    refused = [*known.undo(change).refused, *known.undo(new).refused]
+    assert refused == [
+        "a.txt is held open by another program, such as an editor or one that syncs folders. Close it there, then "
+        "write the caption again.",
+        "c.txt cannot be removed. Make its folder writable, or close it in the program that holds it.",
+    ]
+    held.clear()
+    assert [known.undo(one).clips for one in (change, new)] == [1, 1]
     assert loose(root) == before

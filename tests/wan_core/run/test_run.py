@@ -18,7 +18,7 @@ from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.export import workflow_metadata
-from wan_core.files import atomic_write_json, file_mark
+from wan_core.files import FileError, atomic_write_json, file_mark
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
@@ -210,6 +210,17 @@ def _stated(manifest: dict[str, object], job_id: str) -> dict[str, object]:
     rest = {name: value for name, value in manifest.items() if name != "manifest_sha256"} | {"job_id": job_id}
     text = json.dumps(rest, sort_keys=True, ensure_ascii=True)
     return {**rest, "manifest_sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def test_a_run_json_that_a_program_keeps_for_itself_begins_no_other_run(
+    run: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(path: Path, **_limit: int) -> None:
+        raise FileError(f"{path.name} cannot be opened: Permission denied.") from PermissionError(13, "kept")
+
+    monkeypatch.setattr("wan_core.run.config.read_json", kept)
+    with pytest.raises(FileError, match=r"^run.json cannot be opened"):
+        choose_run(run.directory.parent, run.config)
 
 
 def test_a_run_json_that_says_it_already_is_not_written_again(run: TinyRun) -> None:

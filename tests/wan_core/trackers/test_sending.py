@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.forked import ForkServer
+from tests.support.held import holding
 from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.cli.send import settings_file
 from wan_core.errors import ConfigError, ExitCode
@@ -126,6 +127,20 @@ def test_a_name_that_is_far_ahead_holds_no_message_up(tmp_path: Path) -> None:
     for number in (1, 2):
         box.put({"number": number})
     assert [(box.read(file) or {}).get("number") for file in box.waiting()] == [0, 1, 2, None]
+
+
+def test_a_message_that_a_program_holds_open_is_sent_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    box, held = Outbox(tmp_path, "webhook"), holding(monkeypatch)
+    for number in range(2):
+        box.put({"number": number})
+    first, second = box.waiting()
+    held.add(first.name)
+    box.remove(first)
+    assert box.waiting() == [second]
+    assert first.exists()
+    held.clear()
+    assert box.waiting() == [second]
+    assert not first.exists(), "it goes at the next look"
 
 
 def test_the_outbox_keeps_the_newest_and_passes_over_what_is_no_message(

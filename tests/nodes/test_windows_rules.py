@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from comfy_server import ComfyServer
 from graphs import TRAIN, folder_of, run_of, steps_trained, training_graph
+from world import sampling_graph
 
 from tests.support.windows_rules import below, windows_rules
 from wan_core.train import SaveStore
@@ -89,7 +90,16 @@ def test_a_run_is_trained_read_used_and_deleted(
             assert ended["note"].startswith("Alice is finished at step 4; nothing to train. It is called Alice")
             assert [file.name for file in run.parent.iterdir() if file.name.lower().startswith("alice")] == ["Alice"]
 
-            graph[TRAIN]["inputs"] |= {"run_name": "Alice", "steps": 8}
+            beside = {**graph, **sampling_graph(ended["lora_name"])}
+            graph[TRAIN]["inputs"] |= {"run_name": "Alice", "steps": 5}
+            comfy.run(beside)
+            graph[TRAIN]["inputs"]["steps"] = 6
+            maps = Path(f"/proc/{comfy.pid}/maps").read_text(encoding="utf-8")
+            assert str(loras / "Alice.safetensors") in maps, "core's Load LoRA keeps the file mapped"
+            assert run_of(comfy, comfy.run(beside))["lora_name"] == "wan_trainer/Alice_000006.safetensors"
+            comfy.post("/free", {"unload_models": True, "free_memory": True})
+
+            graph[TRAIN]["inputs"]["steps"] = 8
             viewed = (run / "status.json", loras / "Alice.safetensors", run / "samples" / "step-000002_p0.mp4")
             with held(*viewed), held(run / "metrics.jsonl", run / "log.txt", run / "workflow.json", kept=True):
                 before = (loras / "Alice.safetensors").read_bytes()
@@ -98,7 +108,7 @@ def test_a_run_is_trained_read_used_and_deleted(
                 assert ended["lora_name"] == "wan_trainer/Alice_000008.safetensors"
                 assert (loras / "Alice.safetensors").read_bytes() == before
                 assert comfy.get("/wan_trainer/runs/Alice")["state"] == "done"
-                assert json.loads((run / "status.json").read_text())["step"] == 4
+                assert json.loads((run / "status.json").read_text())["step"] == 6
             graph[TRAIN]["inputs"]["steps"] = 10
             ended = run_of(comfy, comfy.run(graph))
             assert (ended["lora_name"], ended["step"]) == ("wan_trainer/Alice.safetensors", 10)

@@ -1,8 +1,9 @@
 """The files of a run directory that say what it is and where it stands: run.json and status.json.
 
-A run is a directory. Layout (public, version field first): run.json, status.json, metrics.jsonl, log.txt,
-saves/step-NNNNNN/{lora.safetensors, state.safetensors, manifest.json}, samples/. Where both experts of a pair are
-trained, lora.safetensors is the high noise expert's, and lora_low_noise.safetensors lies beside it once there is one.
+A run is a directory. Layout (public, version field first): run.json, status.json (status.next.json, where there is one,
+says it newer), metrics.jsonl, log.txt, saves/step-NNNNNN/{lora.safetensors, state.safetensors, manifest.json},
+samples/. Where both experts of a pair are trained, lora.safetensors is the high noise expert's, and
+lora_low_noise.safetensors lies beside it once there is one.
 """
 
 from __future__ import annotations

@@ -117,9 +117,7 @@ def rate_remark(config: TrainConfig, *, full_size: bool) -> str:
             "diverges. Lower it unless you mean it."
         )
     if rate < low:
-        sensible = _sensible_rates(name)
-        to = f" to {_ends(sensible)}" if sensible and full_size else ""
-        return f"learning_rate {rate:g} is below {low:g}: with {name} the LoRA will hardly change. Raise it{to}."
+        return f"learning_rate {rate:g} is below {low:g}: with {name} the LoRA will hardly change. Raise it."
     return _beyond_sensible(rate, name) if full_size else ""
 
 

@@ -70,7 +70,7 @@ def test_a_rate_that_ended_a_run_is_halved_or_the_usual_one_where_half_is_still_
 @pytest.mark.parametrize(
     ("optimizer", "rate", "says"),
     [
-        ("adafactor", 1e-4, "is below 0.001: with adafactor the LoRA will hardly change. Raise it to 0.005 to 0.03."),
+        ("adafactor", 1e-4, "is below 0.001: with adafactor the LoRA will hardly change. Raise it."),
         ("adafactor", 1e-2, ""),
         ("came", 1e-4, "with came, 5e-06 to 3e-05: the run may diverge"),
         ("came", 1e-5, ""),

@@ -98,7 +98,8 @@ class CacheLatents(io.ComfyNode):
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
             identities = cls._identities(dataset, {"vae": vae, "clip": clip, "clip_vision": clip_vision})
             plan = cls._plan(dataset, identities, mode)
-            codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if plan.needs_vae else None
+            # Judged whenever it is there: what another VAE encoded earlier is no better.
+            codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if vae is not None else None
             encoder = ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None
             vision = ComfyImageEncoder(clip_vision, str(identities["clip_vision"])) if plan.needs_vision else None
             report = encode_missing(

@@ -15,6 +15,9 @@ from typing import Any
 import folder_paths
 import torch
 from comfy import model_management as mm
+from comfy.ldm.wan import vae as wan21
+from comfy.ldm.wan import vae2_2 as wan22
+from comfy.taesd.taehv import TAEHV
 from torch import Tensor
 
 from ...wan_core.cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache, text_key
@@ -34,6 +37,8 @@ __all__ = [
 
 
 _VAE_FILES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
+_VAE_CLASSES = {"wan2.1": (wan21.WanVAE, 96), "wan2.2": (wan22.WanVAE, 160)}
+"""ComfyUI's class of each, and the width of its first layer"""
 _IMAGE_TOKENS = (257, 1280)
 _END_TOKEN = 1  # umT5's </s>; 0 is padding
 
@@ -47,6 +52,11 @@ class ComfyVae:
             raise ConfigError(
                 f"The VAE makes latents of {channels} channels, the model needs {space.channels} ({space.name}). "
                 f"Choose {_VAE_FILES.get(space.name, space.name)} in Load VAE."
+            )
+        if problem := _unlike_wans(vae, space):
+            raise ConfigError(
+                f"The VAE {problem}, so its latents are not those the model knows. Choose "
+                f"{_VAE_FILES[space.name]} in Load VAE."
             )
         self._vae = vae
         self.identity = identity
@@ -128,6 +138,23 @@ class ComfyImageEncoder:
                 "257 x 1280. Choose clip_vision_h.safetensors in Load CLIP Vision."
             )
         return _plain(tokens[0].float().cpu())
+
+
+def _unlike_wans(vae: Any, space: LatentSpace) -> str:
+    """Returns in which way a VAE with the channels of Wan's is not Wan's; empty: it is.
+
+    Tiny autoencoders and VAEs of other models have latents of the same shape, and frames out of step in time.
+    """
+    part = getattr(vae, "first_stage_model", None)
+    kind, width = _VAE_CLASSES[space.name]
+    if isinstance(part, TAEHV):
+        return "is a tiny autoencoder for quick looks (TAEHV)"
+    if not isinstance(part, kind):
+        return f"is of another model ({type(vae if part is None else part).__name__})"
+    if part.dim in (width // 4, width // 2, width * 3 // 4):
+        return f"is pruned: {part.dim} of Wan's {width} channels are left"
+    colours = getattr(vae, "output_channels", 3)
+    return "" if colours == 3 else f"reads pictures of {colours} channels"
 
 
 def _is_padding(token: Any) -> bool:

@@ -8,9 +8,10 @@ from comfy import model_management as mm
 from comfy_api.latest import io
 
 from ..wan_core.cache import EncodingPlan, encode_missing, plan_encoding
-from ..wan_core.dataset import Dataset
+from ..wan_core.dataset import NOTHING_TO_PREDICT, Dataset
 from ..wan_core.run import cache_names_in_use
 from ..wan_core.video import VideoProcess
+from ..wan_core.words import logger
 from .bridge import folders
 from .bridge.handed import cache_state, hand_cache
 from .bridge.interrupts import stops_become_interrupts
@@ -20,6 +21,8 @@ from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, ComfyVae, encod
 from .bridge.types import CATEGORY, WanCache, WanDataset
 from .bridge.widgets import combo, judged_when_it_runs, one_of, searched_as
 from .engine.asked import refuse_what_does_not_fit
+
+_log = logger(__name__)
 
 MODES = ["auto", "rebuild"]
 
@@ -98,6 +101,8 @@ class CacheLatents(io.ComfyNode):
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
             identities = cls._identities(dataset, {"vae": vae, "clip": clip, "clip_vision": clip_vision})
             plan = cls._plan(dataset, identities, mode)
+            if plan.missing_latents and plan.cache_set.given_whole:
+                _log.warning(NOTHING_TO_PREDICT)
             # Judged whenever it is there: what another VAE encoded earlier is no better.
             codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if vae is not None else None
             encoder = ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None

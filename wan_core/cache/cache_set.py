@@ -158,6 +158,11 @@ class CacheSet(Config):
         return condition_named(self.conditioning)
 
     @property
+    def given_whole(self) -> bool:
+        """True when the model is given all of every item, so that it predicts nothing."""
+        return bool(self.items) and all(self.kind.given_whole(item.num_frames) for item in self.items)
+
+    @property
     def space(self) -> LatentSpace:
         return latent_space(self.latent_space)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..dataset import TOKEN_LIMIT, TextLengths
+from ..dataset import NOTHING_TO_PREDICT, TOKEN_LIMIT, TextLengths
 from ..words import listed
 from .cache_set import CacheSet
 from .encoding_plan import EncodingPlan
@@ -37,6 +37,8 @@ class EncodingReport:
     conditions_reused: int = 0
     stills: int = 0
     """items of one frame"""
+    given_whole: bool = False
+    """whether the model is given all of every item"""
     text_lengths: TextLengths | None = None
     """of the captions encoded this time; None when none was, or the encoder cannot count"""
     masks_encoded: int = 0
@@ -67,6 +69,8 @@ class EncodingReport:
             lines.append(f"{what} ({self.conditioning}): {counts}")
             if self.stills and self.conditioning.startswith("first"):
                 lines.append(f"stills: {self.stills}, each given whole as its own first frame")
+            if self.given_whole:
+                lines.append(NOTHING_TO_PREDICT)
         lines += _length_sentences(self.text_lengths)
         if self.masks_encoded or self.masks_reused:
             lines.append(f"loss masks: {self.masks_encoded} encoded, {self.masks_reused} reused")
@@ -105,6 +109,7 @@ def report_of(plan: EncodingPlan, kept: CacheSet, fingerprint: str, seconds: flo
         outdated=plan.outdated,
         seconds=seconds,
         conditioning=plan.cache_set.conditioning,
+        given_whole=kept.given_whole,
         conditions_encoded=len(plan.missing_conditions),
         conditions_reused=plan.conditions_reused,
         masks_encoded=len(plan.missing_masks),

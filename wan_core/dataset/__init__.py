@@ -8,7 +8,14 @@ from __future__ import annotations
 from .allowed import allowed_file, allowed_folder, list_folders, named_roots, read_roots
 from .caption_edits import CaptionEdits, Found, Written, scanned_files
 from .captions import TOKEN_LIMIT, TextLengths, lengths_of
-from .conditioning import DEFAULT_NEGATIVE_PROMPT, ConditionKind, condition_kind, stack_conditions, with_mask
+from .conditioning import (
+    DEFAULT_NEGATIVE_PROMPT,
+    NOTHING_TO_PREDICT,
+    ConditionKind,
+    condition_kind,
+    stack_conditions,
+    with_mask,
+)
 from .config import DatasetConfig
 from .contact_sheet import contact_sheet
 from .cutting import read_sample
@@ -25,6 +32,7 @@ from .scan_memo import ScanMemo
 __all__ = [
     "DEFAULT_NEGATIVE_PROMPT",
     "MIN_SOURCE_PIXELS",
+    "NOTHING_TO_PREDICT",
     "TOKEN_LIMIT",
     "CaptionEdits",
     "Companion",

@@ -24,6 +24,7 @@ from ..model import Conditioning
 __all__ = [
     "CONDITION_TENSORS",
     "DEFAULT_NEGATIVE_PROMPT",
+    "NOTHING_TO_PREDICT",
     "ConditionKind",
     "condition_kind",
     "condition_misfits",
@@ -45,6 +46,12 @@ CONDITION_TENSORS = tuple(
     field.name for field in dataclasses.fields(Conditioning) if field.name not in ("vace_strength",)
 )
 """Names of the tensors a clip can be conditioned on: the fields of Conditioning, without the batch axis."""
+
+NOTHING_TO_PREDICT = (
+    "Stills alone: this model is given each picture whole, as its own first frame, so nothing is left to predict "
+    "and a LoRA learns nothing. Add clips, or train the text-to-video model."
+)
+"""what follows where all of a dataset is `given_whole`"""
 
 MID_GREY = 0.5
 """zero in the VAE's [-1, 1]; what official Wan puts where no frame is given"""
@@ -82,6 +89,10 @@ class ConditionKind:
     def reads(self, file: str) -> bool:
         """True when a "control" or "mask" beside a clip is part of what the model reads."""
         return file in (*self.files, *self.optional_files)
+
+    def given_whole(self, num_frames: int) -> bool:
+        """True when the frames that are given are all that a clip of that length has."""
+        return bool(self.frames) and not self.files and num_frames == 1
 
     @property
     def makeable(self) -> bool:

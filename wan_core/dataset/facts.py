@@ -65,7 +65,11 @@ def _findings(review: DatasetReview) -> list[dict[str, Any]]:
     """Kind, how many files (or groups of copies), and the first names."""
     parts = review.dataset.parts
     fast, slow = off_speed(review.dataset.samples, review.dataset.fps)
-    found: dict[str, list[Sample]] = {"faster": fast, "slower": slow}
+    found: dict[str, list[Sample]] = {
+        "given_whole": review.dataset.given_whole,
+        "faster": fast,
+        "slower": slow,
+    }
     for part in parts:
         for kind, samples in _of_part(part).items():
             found.setdefault(kind, []).extend(samples)

@@ -11,6 +11,7 @@ from ..files import FileError
 from ..model.latents import LatentSpace
 from ..video import VideoProcess
 from ..words import counted, listed
+from .conditioning import NOTHING_TO_PREDICT
 from .estimates import BucketRow, CacheSize, cache_size, epoch_lines, epoch_rows, is_averaged, speed_lines
 from .held_out import held_out_digests
 from .near_copies import DigestOf, NearTwins, byte_twins, near_twins
@@ -49,6 +50,8 @@ class DatasetReview:
     def report(self) -> str:
         """Plain text for the node."""
         lines = epoch_lines(self.epoch, averaged=self.averaged) if self.epoch else []
+        if self.dataset.given_whole:
+            lines.append(NOTHING_TO_PREDICT)
         if self.held_out:
             held = listed(sample.name for sample in self.held_out)
             lines.append(f"held out for evaluation: {counted(len(self.held_out), 'file')}: {held}")

@@ -176,6 +176,12 @@ class Dataset:
         return kind_of(self.parts[0].config)
 
     @property
+    def given_whole(self) -> list[Sample]:
+        """One sample of each file where the model is given all of every sample, so that it predicts nothing."""
+        whole = all(self.kind.given_whole(sample.bucket.num_frames) for sample in self.samples)
+        return one_per_file(self.samples) if whole else []
+
+    @property
     def masks_loss(self) -> bool:
         """True when masks beside the clips weigh the loss."""
         return any(part.config.masks_loss for part in self.parts)

@@ -32,7 +32,7 @@ from .open import OpenRun
 from .own_runs import Measured
 from .partner import counting_partner
 from .planning import asked_measures, plan_memory, rest_alike, without_a_plan
-from .remarks import remark_on_adapter, remark_on_scaling, remarks_on_attention, remarks_on_base
+from .remarks import remark_on_adapter, remark_on_scaling, remarks_on_attention, remarks_on_base, remarks_on_clips
 
 __all__ = ["Loaded", "Planned", "load_model", "load_partner", "plan_training", "preview_inputs"]
 
@@ -64,7 +64,8 @@ def load_model(
     Raises Stopped when a stop is asked for while the weights are read.
     """
     remarks = [*remarks_on_attention(run.config.model, run.file), *remarks_on_base(run.config.model, run.file)]
-    for remark in [*remarks, *remark_on_scaling(run.file.compute_dtype, run.config.train)]:
+    remarks += [*remarks_on_clips(run.cache_set), *remark_on_scaling(run.file.compute_dtype, run.config.train)]
+    for remark in remarks:
         emit(Note(text=remark, level="warning"))
     model = _materialize(run, emit, control, group, planned.measures, shared, with_start=with_start)
     if remark := remark_on_adapter(run.config.lora, sum(p.numel() for p in adapter_parameters(model).values())):

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import torch
 
+from ..cache import CacheSet
 from ..checkpoint import WanVariant
 from ..checkpoint.catalogue import HIGH
+from ..dataset import NOTHING_TO_PREDICT
 from ..errors import TrainingError
 from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
@@ -30,6 +32,7 @@ __all__ = [
     "remark_on_scaling",
     "remarks_on_attention",
     "remarks_on_base",
+    "remarks_on_clips",
     "set_aside_note",
     "start_note",
     "still_remark",
@@ -160,6 +163,11 @@ def remark_on_adapter(config: LoraConfig, values: int) -> str:
     if config.kind == "LoRA" and config.init == "default":
         return ""
     return f"Trains {config.describe()}: {KINDS[config.kind]}; {values:,} values."
+
+
+def remarks_on_clips(clips: CacheSet) -> list[str]:
+    """Returns a warning where the model is given all that it should predict."""
+    return [NOTHING_TO_PREDICT] if clips.given_whole else []
 
 
 def remark_on_scaling(compute: torch.dtype, config: TrainConfig) -> list[str]:

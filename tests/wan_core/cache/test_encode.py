@@ -16,6 +16,7 @@ from wan_core.cache import memos as digests_module
 from wan_core.cache.unreadable import LeftOut, left_out_lines, require_enough
 from wan_core.dataset import (
     DEFAULT_NEGATIVE_PROMPT,
+    NOTHING_TO_PREDICT,
     CaptionEdits,
     Dataset,
     DatasetConfig,
@@ -28,6 +29,7 @@ from wan_core.dataset.report import dataset_report
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
 from wan_core.flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
+from wan_core.run.remarks import remarks_on_clips
 from wan_core.video import VideoProcess
 from wan_core.video.sources import TooSlowError, UnreadableError
 
@@ -449,11 +451,24 @@ def test_a_damaged_condition_is_encoded_again(bench):
     assert report.fingerprint == first.fingerprint
 
 
+def test_stills_alone_leave_a_model_that_is_given_them_nothing_to_predict(bench):
+    for clip in bench.folder.glob("*.mp4"):
+        Image.new("RGB", (64, 48), (200, 100, 50)).save(clip.with_suffix(".png"))
+        clip.unlink()
+    given, *_ = bench.run(conditioning="first")
+    plain, *_ = bench.run()
+    sets = [LatentCache(bench.cache_root).read_set(report.fingerprint) for report in (given, plain)]
+    assert [clips.given_whole for clips in sets] == [True, False]
+    assert [NOTHING_TO_PREDICT in report.sentences() for report in (given, plain)] == [True, False]
+    assert [remarks_on_clips(clips) for clips in sets] == [[NOTHING_TO_PREDICT], []]
+
+
 def test_a_still_is_given_whole(bench, tmp_path):
     Image.new("RGB", (64, 48), (200, 100, 50)).save(bench.folder / "d.png")
     (bench.folder / "d.txt").write_text("a still")
     report, *_ = bench.run(conditioning="first")
     assert "stills: 1, each given whole as its own first frame" in report.sentences()
+    assert "nothing is left to predict" not in report.sentences(), "a clip is there too"
     cache = LatentCache(bench.cache_root)
     item = next(i for i in cache.read_set(report.fingerprint).items if i.num_frames == 1)
     channels = cache.read_condition(item.condition_key)["channels"]

@@ -71,6 +71,30 @@ def test_the_facts_say_what_the_report_says(folder: Path, video: VideoProcess) -
     assert "no_caption" not in findings, "a finding that counts nothing is none"
 
 
+@pytest.mark.parametrize("conditioning", ["first", "first_vision", "first_last"])
+def test_stills_alone_are_a_finding_where_the_model_is_given_them_whole(
+    tmp_path: Path, make_clip: Callable[..., Path], video: VideoProcess, conditioning: str
+) -> None:
+    for number in range(2):
+        Image.fromarray(np.full((48, 64, 3), 90 * number, np.uint8)).save(tmp_path / f"{number}.png")
+
+    def found(**settings: Any) -> tuple[dict[str, Any], str]:
+        config = DatasetConfig(**SHAPE | settings)
+        dataset = Dataset((scan_folder(config, tmp_path, ScanContext(video)),))
+        review = dataset_review(dataset, video=video, digest_of=digest_file, space=WAN21_LATENTS)
+        return {one.pop("kind"): one for one in dataset_facts(review)["findings"]}, review.report()
+
+    findings, report = found(conditioning=conditioning)
+    assert findings["given_whole"] == {"count": 2, "names": ["0.png", "1.png"]}
+    assert "nothing is left to predict" in report
+    assert "given_whole" not in found(conditioning="none")[0], "text-to-video, and TI2V-5B, which is given no still"
+    (tmp_path / "a.mp4").write_bytes(make_clip("elsewhere/a.mp4", num_frames=20).read_bytes())
+    assert "given_whole" not in found(conditioning=conditioning)[0], "stills beside clips are for looks"
+    assert "given_whole" in found(conditioning=conditioning, num_frames=1)[0], "clips of which one frame is taken"
+    five = found(conditioning=conditioning, num_frames=5)[0]
+    assert "given_whole" not in five, "three frames between the first and the last are predicted"
+
+
 def test_the_bucket_table_has_a_row_for_each_size_and_one_for_all(folder: Path, video: VideoProcess) -> None:
     config = DatasetConfig(**SHAPE, held_out=("held",), num_repeats=3)
     facts = facts_of(Dataset((scan_folder(config, folder, ScanContext(video)),)), video)

@@ -164,6 +164,10 @@ function findingText(kind, count) {
       return t("caption probably over 512 tokens, and cut there");
     case "no_mask":
       return t("without a mask: trained whole");
+    case "given_whole":
+      return t(
+        "given to the model whole, so nothing is learned: add clips, or train the text-to-video model",
+      );
     case "faster":
       return t("faster than the model: frames are dropped");
     case "slower":

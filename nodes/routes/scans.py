@@ -31,6 +31,8 @@ _LIMIT = 1 << 20
 _PICTURES = {
     ".gif": "image/gif",
     ".png": "image/png",
+    ".apng": "image/apng",
+    ".avif": "image/avif",
     ".jpg": "image/jpeg",
     ".jpeg": "image/jpeg",
     ".webp": "image/webp",

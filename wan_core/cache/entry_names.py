@@ -51,7 +51,7 @@ class EntryNames:
                 vision_identity=self.vision_identity,
             )
         if sample.mask is not None and config.masks_loss:
-            mask = mask_key(content_digest=self.digest_of(sample.mask), transform=transform)
+            mask = mask_key(content_digest=self._content_of(sample.mask), transform=transform)
         return CacheItem(
             latent_key=latent_key(content_digest=digest, transform=transform, encoder_identity=self.vae_identity),
             condition_key=given,
@@ -83,6 +83,10 @@ class EntryNames:
             stop_if(self.should_stop)
             raise DatasetError(str(error)) from error
 
+    def _content_of(self, file: Companion) -> str:
+        """Returns what its pixels follow from: its digest, and where they were read otherwise once, a word more."""
+        return self.digest_of(file) + (" in 8 of its bits" if file.deep_still else "")
+
     def _transform(self, sample: Sample, config: DatasetConfig) -> dict[str, Any]:
         # The dtype is part of a name only where it is not what it always was.
         dtype = {} if config.latent_dtype == "bf16" else {"dtype": config.latent_dtype}
@@ -92,7 +96,7 @@ class EntryNames:
         """Returns the digests of the control and mask files that are part of what a sample is conditioned on."""
         companions = {"control": sample.control, "mask": sample.mask}
         return {
-            name: self.digest_of(file)
+            name: self._content_of(file)
             for name, file in companions.items()
             if file is not None and self.kind.reads(name)
         }

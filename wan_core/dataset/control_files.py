@@ -119,7 +119,7 @@ def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig
         raise _UnfitError(f"{said} is a {info.kind}, the file itself a {samples[0].kind}")
     if info.kind == "clip":
         _check_length(said, info, samples, config)
-    return Companion(path=path, mark=mark)
+    return Companion(path=path, mark=mark, deep_still=info.kind == "still" and info.bits > 8)
 
 
 def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig) -> None:

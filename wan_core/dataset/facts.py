@@ -88,6 +88,7 @@ def _of_part(part: ScanResult) -> dict[str, list[Sample]]:
         "enlarged": lambda sample: sample.upscaled,
         "interlaced": lambda sample: sample.info.interlaced,
         "variable_rate": lambda sample: sample.info.variable_rate,
+        "first_page": lambda sample: sample.info.more_pages,
         "held_last": lambda sample: bool(sample.cut.held),
         "trigger_alone": lambda sample: sample.caption_from == "trigger",
         "needs_caption": lambda sample: sample.caption_from == "none" and config.missing_captions == "refuse",

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import DatasetError
 from ..files import file_mark, lies_under
-from ..video import shown
+from ..video import STILL_SUFFIXES, shown
 from .captions import LINK_OUTSIDE
 
 __all__ = [
@@ -36,10 +36,9 @@ __all__ = [
 
 
 CLIP_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".gif"})
-STILL_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
 OTHER_SUFFIXES = frozenset({
     ".wmv", ".flv", ".ts", ".mts", ".m2ts", ".mpg", ".mpeg", ".3gp", ".ogv", ".vob", ".heic", ".heif",
-    ".avif", ".tif", ".tiff", ".jxl", ".svg", ".m3u8", ".asf", ".f4v", ".mxf", ".y4m", ".jfif",
+    ".jxl", ".svg", ".m3u8", ".asf", ".f4v", ".mxf", ".y4m", ".jfif",
 })  # fmt: skip
 """Media that is not read: named in the report instead of ignored."""
 

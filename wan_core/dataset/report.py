@@ -233,6 +233,8 @@ def scan_report(result: ScanResult) -> str:
         lines.append(f"one frame short of {config.frame_lengths[0]}, so the last frame is held: {listed(held)}")
     lines += window_lines(config, result.samples)
     lines.append("buckets: " + _tally(str(s.bucket) for s in result.samples))
+    if paged := [s.name for s in samples if s.info.more_pages]:
+        lines.append(f"several pages, of which the first is trained: {listed(paged)}")
     if any(s.upscaled for s in samples):
         lines.append("enlarged: " + listed(s.name for s in samples if s.upscaled))
     if any(s.info.interlaced for s in samples):

@@ -54,6 +54,8 @@ class Companion:
     path: Path
     mark: tuple[int, ...]
     """its `file_mark` when it was scanned"""
+    deep_still: bool = False
+    """True for a picture of more than 8 bits; older versions read those as white"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from ..video import ClipInfo, UnreadableError, VideoProcess
 
 __all__ = ["ScanMemo"]
 
-SCAN_VERSION = 1
+SCAN_VERSION = 2
 """Raise it when what a file is found to hold changes: everything is looked at again then."""
 _MOST_FILES = 100_000
 _MOST_SEARCHES = 20
@@ -109,11 +109,14 @@ _FIELDS = [field.name for field in dataclasses.fields(ClipInfo)]
 
 def _made_by() -> list[Any]:
     """Whatever decides what a look at a file finds, the file apart."""
+    return [SCAN_VERSION, *map(_version_of, ("av", "pillow")), *_FIELDS]
+
+
+def _version_of(package: str) -> str:
     try:
-        reader = importlib.metadata.version("av")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        reader = ""
-    return [SCAN_VERSION, reader, *_FIELDS]
+        return ""
 
 
 def _mark_of(path: Path) -> list[int] | None:

@@ -106,6 +106,8 @@ _AT_START = {
     b"GIF8": ".gif",
     b"BM": ".bmp",
     b"\x1aE\xdf\xa3": ".mkv",
+    b"II*\0": ".tif",
+    b"MM\0*": ".tif",
 }
 _RIFF = {b"WEBP": ".webp", b"AVI ": ".avi"}
 
@@ -113,7 +115,7 @@ _RIFF = {b"WEBP": ".webp", b"AVI ": ".avi"}
 def suffix_of_bytes(head: bytes) -> str | None:
     """The suffix of a format that is read, or None. 16 bytes are enough; WebM counts as Matroska, which it is."""
     if head[4:8] == b"ftyp":
-        return ".mp4"
+        return ".avif" if head[8:12] in (b"avif", b"avis") else ".mp4"
     if head[:4] == b"RIFF":
         return _RIFF.get(head[8:12])
     return next((suffix for magic, suffix in _AT_START.items() if head.startswith(magic)), None)

@@ -12,10 +12,11 @@ from .look_hash import LOOK_SIZE, look_of
 from .messages import ClipInfo, Framing, covered_size
 from .process import VideoProcess
 from .pyav import require_pyav
-from .sources import UnreadableError, shown
+from .sources import STILL_SUFFIXES, UnreadableError, shown
 
 __all__ = [
     "LOOK_SIZE",
+    "STILL_SUFFIXES",
     "ClipInfo",
     "Framing",
     "GridPicture",

@@ -110,4 +110,5 @@ def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: b
     except Exception as error:  # the boundary of the process: the parent names the file
         traceback.print_exc()
         why = f"cannot be processed ({type(error).__name__}: {str(error)[:200]})"
-        return {"error": "refused", "message": str(refuse(header["path"], why))}, b""
+        fix = ("Save it again as PNG",) if Path(header["path"]).suffix.lower() in STILL_SUFFIXES else ()
+        return {"error": "refused", "message": str(refuse(header["path"], why, *fix))}, b""

@@ -45,6 +45,8 @@ class ClipInfo:
     """True when each frame is woven from two moments"""
     pixel_ratio: float = 1.0
     """how much wider than high a stored pixel is; `width` has taken it into account"""
+    more_pages: bool = False
+    """True for a still of which only the first page is read"""
     look: str = field(default="", compare=False)
     """`looks.look_of` the first frame; "" where it was not decoded or is of one colour"""
 

@@ -34,7 +34,8 @@ __all__ = [
     "shown",
 ]
 
-STILL_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+STILL_SUFFIXES = frozenset({".png", ".apng", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".avif"})
+"""Some of these move: what a file holds says whether it is a clip."""
 
 MAX_PIXELS = 8192 * 4352
 """per frame; a little more than 8K"""

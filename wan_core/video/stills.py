@@ -1,6 +1,4 @@
-"""Stills through Pillow: turned as the camera says, without transparency, never larger than the
-limit.
-"""
+"""Stills through Pillow: turned as the camera says, without transparency, in 8 bits, never larger than the limit."""
 
 from __future__ import annotations
 
@@ -8,19 +6,36 @@ import contextlib
 import warnings
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError, features
 
 from ..errors import WanTrainerError
+from ..packages import pip_line
 from .look_hash import LOOK_SIZE, look_of
 from .messages import CENTRED, ClipInfo, Framing, covered_size
-from .sources import MAX_PIXELS, open_media, refuse
+from .sources import MAX_PIXELS, UnreadableError, open_media, refuse
 
 __all__ = ["probe_still", "read_still"]
 
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+
+def _formats() -> tuple[str, ...]:
+    """The formats that may be opened. Pillow reads AVIF from 11.3 on; older ones warn of a word they do not know."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ("PNG", "JPEG", "WEBP", "BMP", "TIFF", *(["AVIF"] if features.check("avif") else []))
+
+
+_FORMATS = _formats()
+_AVIF = (b"ftypavif", b"ftypavis")
+_SUBFILE_TYPE = 254
+_COLOURS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
+"""Pillow's names of what it makes red, green and blue of as it is meant"""
+_AS_PNG = "Save it as a PNG of 8 or 16 bits"
+_COPY_AGAIN = "Copy or download it again; where that does not help, save it again as PNG"
 _EXIF_ORIENTATION = 0x0112
 _TURNED = (5, 6, 7, 8)
 """EXIF orientations that swap width and height"""
@@ -40,9 +55,10 @@ def probe_still(path: Path) -> ClipInfo:
             image.load()
             small = ImageOps.exif_transpose(image).convert("L").resize((LOOK_SIZE, LOOK_SIZE), Image.Resampling.BOX)
             look = look_of(np.asarray(small))
-        elif codec == "png":
+        bits, more_pages = 16 if _is_deep(image) else 8, codec == "tiff" and _has_more_pages(image)
+        if codec == "png":
             image.verify()
-    return ClipInfo(kind="still", width=width, height=height, codec=codec, look=look)
+    return ClipInfo(kind="still", width=width, height=height, codec=codec, look=look, bits=bits, more_pages=more_pages)
 
 
 def read_still(path: Path, *, width: int, height: int, framing: Framing = CENTRED) -> NDArray[np.uint8]:
@@ -50,7 +66,7 @@ def read_still(path: Path, *, width: int, height: int, framing: Framing = CENTRE
     parts become white.
     """
     with _opened(path) as image:
-        fitted = _fit(_opaque(ImageOps.exif_transpose(image)), (width, height), framing)
+        fitted = _fit(opaque_still(ImageOps.exif_transpose(image), _white_of(image)), (width, height), framing)
         return np.asarray(ImageOps.mirror(fitted) if framing.flip else fitted, np.uint8)[None]
 
 
@@ -74,11 +90,52 @@ def _opened(path: Path) -> Generator[Image.Image]:
             with Image.open(file, formats=_FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise refuse(path, f"has {image.width}x{image.height} pixels", "Scale it down")
+                _refuse_numbers(path, image)
                 yield image
         except WanTrainerError:
             raise
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise refuse(path, f"cannot be read as a still ({error})", "Save it again as PNG") from error
+        except Image.DecompressionBombError as error:
+            most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+            raise refuse(path, f"has more than {most:,} pixels", "Scale it down to 8192x4352 at most") from error
+        except UnidentifiedImageError as error:
+            raise _unidentified(path, file) from error
+        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            raise refuse(path, f"cannot be read as a still ({error})", _COPY_AGAIN) from error
+
+
+def _unidentified(path: Path, file: BinaryIO) -> UnreadableError:
+    file.seek(4)
+    if "AVIF" not in _FORMATS and file.read(8) in _AVIF:
+        install = f"Run: {pip_line('pillow>=11.3', upgrade=True)}; or save it as PNG"
+        return refuse(path, f"is an AVIF picture, which Pillow {PIL.__version__} here does not read", install)
+    return refuse(path, "cannot be read as a still (by its content it is none)", "Save it again as PNG")
+
+
+def _refuse_numbers(path: Path, image: Image.Image) -> None:
+    """Refuses what holds no colours on a known scale: which of its numbers is white would be a guess."""
+    if image.mode == "F":
+        raise refuse(path, "holds floating-point numbers, of which nobody says what white is", _AS_PNG)
+    if image.mode == "I" and isinstance(image, TiffImagePlugin.TiffImageFile):
+        bits = image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (32,))[0]
+        raise refuse(path, f"holds whole numbers of {bits} bits, of which nobody says what white is", _AS_PNG)
+    if image.mode not in _COLOURS and not _is_deep(image):
+        raise refuse(path, f"holds colours as {image.mode}, which is not supported", _AS_PNG)
+
+
+def _is_deep(image: Image.Image) -> bool:
+    """True for greys of 16 bits. Those of a PNG are called "I" by older Pillows."""
+    return image.mode.startswith("I")
+
+
+def _has_more_pages(image: Image.Image) -> bool:
+    """True where another page follows that is no smaller copy of the first. The others are not counted."""
+    try:
+        image.seek(1)
+        copy = bool(cast("Any", image).tag_v2.get(_SUBFILE_TYPE, 0) & 1)
+    except EOFError:
+        return False
+    image.seek(0)
+    return not copy
 
 
 def _orientation(image: Image.Image) -> int:
@@ -93,9 +150,29 @@ def _orientation(image: Image.Image) -> int:
     return int(exif.get(_EXIF_ORIENTATION, 1))
 
 
-def _opaque(image: Image.Image) -> Image.Image:
-    if "A" not in image.getbands() and "transparency" not in image.info:
+def opaque_still(image: Image.Image, white: tuple[int, int] = (0, 65535)) -> Image.Image:
+    """Returns the picture as RGB, on white where it is transparent; `white` as in `_white_of`."""
+    if _is_deep(image):
+        return _eight_bits(image, *white).convert("RGB")
+    if not {"A", "a"} & {*image.getbands()} and "transparency" not in image.info:
         return image.convert("RGB")
-    rgba = image.convert("RGBA")
-    white = Image.new("RGBA", rgba.size, "white")
-    return Image.alpha_composite(white, rgba).convert("RGB")
+    rgba = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    white_page = Image.new("RGBA", rgba.size, "white")
+    return Image.alpha_composite(white_page, rgba).convert("RGB")
+
+
+def _eight_bits(image: Image.Image, black: int, white: int) -> Image.Image:
+    """A picture of deep greys in 8 bits. `convert` would make all above 255 white."""
+    values, most = np.asarray(image).astype(np.int64), max(black, white)
+    grey = (np.clip(abs(values - black), 0, most) * 255 + most // 2) // most
+    if isinstance(clear := image.info.get("transparency"), int):
+        grey[values == clear] = 255
+    return Image.fromarray(grey.astype(np.uint8))
+
+
+def _white_of(image: Image.Image) -> tuple[int, int]:
+    """Returns which numbers of a picture of deep greys are black and white."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile):
+        return 0, 65535
+    most = (1 << image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (16,))[0]) - 1
+    return (most, 0) if image.tag_v2.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == 0 else (0, most)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from PIL import Image
 
 from tests.wan_core.cache.test_encode import Bench, CountingText, PoolingCodec, counts, given_counts
 from wan_core.cache import Batches, LatentCache, encode_missing
+from wan_core.cache.entry_names import transform_of
+from wan_core.cache.keys import mask_key
 from wan_core.dataset import Dataset, DatasetConfig, MediaFile, ScanContext, scan_files, scan_folder
 from wan_core.dataset.conditioning import control_channels, loss_mask, vace_tensor
 from wan_core.dataset.control_files import with_companions
@@ -181,6 +185,31 @@ def test_masks_are_off_unless_asked_for(masked):
     assert {item.mask_key for item in cache_set.items} == {""}
     with pytest.raises(ConfigError, match=r"mask_use is 'yes'\. Use one of: off, loss, condition, both"):
         DatasetConfig(mask_use="yes")
+
+
+def test_a_mask_of_16_bits_weighs_as_one_of_8_and_has_entries_of_its_own(masked):
+    def weights_of_b() -> tuple[bool, torch.Tensor]:
+        """Whether the mask's entry is named as older versions named it, and what it holds."""
+        report, *_ = masked.run(trigger_word="x", mask_use="loss")
+        cache = LatentCache(masked.cache_root)
+        cache_set = cache.read_set(report.fingerprint)
+        batch = Batches(cache_set, cache, seed=0, batch_size=4).at(0)
+        sample = next(s for s in scanned(masked, trigger_word="x", mask_use="loss").samples if s.name == "b.mp4")
+        transform = {**transform_of(sample, 16.0), "space": "wan2.1"}
+        older = mask_key(content_digest=hashlib.sha256(path.read_bytes()).hexdigest(), transform=transform)
+        assert batch.loss_mask is not None
+        as_before = older in {item.mask_key for item in cache_set.items}
+        return as_before, dict(zip(batch.names, batch.loss_mask, strict=True))["b.mp4"]
+
+    path = masked.folder / "b_mask.png"
+    ramp = np.broadcast_to(np.arange(64, dtype=np.uint8) * 4, (48, 64))
+    Image.fromarray(np.ascontiguousarray(ramp)).save(path)
+    as_before, weights = weights_of_b()
+    Image.fromarray(ramp.astype(np.uint16) * 257).save(path)
+    deep_as_before, deep_weights = weights_of_b()
+    torch.testing.assert_close(deep_weights, weights, rtol=0, atol=0)
+    assert 0 < float(weights.mean()) < 0.6, "a ramp, and not white"
+    assert (as_before, deep_as_before) == (True, False), "what was white once is not found again"
 
 
 def test_loss_masks_reach_the_batch_and_clips_without_one_count_whole(masked, make_clip):

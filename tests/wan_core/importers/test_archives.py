@@ -80,7 +80,7 @@ def test_a_sample_is_the_files_of_one_name(tmp_path):
         ("0004.control.png", png("black")),
         ("0004.mask.png", png("white")),
         ("0005.txt", b"no picture"),
-        ("0006.tiff", b"x"),
+        ("0006.heic", b"x"),
         ("0007.png", png("red")),
         ("0007.txt", b"stra\xdfe"),
         ("__meta__", b"x"),
@@ -96,7 +96,7 @@ def test_a_sample_is_the_files_of_one_name(tmp_path):
     assert part.files[3].mask.read_bytes() == png("white")
     assert {r.name: r.reason for r in part.rejected} == {
         "0005": "has no clip and no still, only .txt",
-        "0006.tiff": ".tiff files are not read",
+        "0006.heic": ".heic files are not read",
         "0007.png": "its .txt is not saved as UTF-8 (byte 0xdf at offset 4); save it again as UTF-8",
         "__meta__": "has no clip and no still",
     }
@@ -288,6 +288,9 @@ def test_three_hundred_damaged_tars_never_crash_the_reader(tmp_path):
         (b"RIFF\0\0\0\0WEBPVP8 ", ".webp"),
         (b"GIF89a" + b"\0" * 10, ".gif"),
         (b"\xff\xd8\xff\xe0" + b"\0" * 12, ".jpg"),
+        (b"\0\0\0\x1cftypavif\0\0\0\0", ".avif"),
+        (b"II*\0" + b"\0" * 12, ".tif"),
+        (b"MM\0*" + b"\0" * 12, ".tif"),
         (b"%PDF-1.7", None),
         (b"", None),
     ],

@@ -25,7 +25,7 @@ import { list, records, text } from "./lists.mjs";
  */
 
 /** Findings that say how it is, and ask for nothing. */
-const NOTES = ["variable_rate", "trigger_alone", "faster", "held_last"];
+const NOTES = ["variable_rate", "trigger_alone", "faster", "held_last", "first_page"];
 /** Findings that a caption mends. */
 const WORDLESS = ["needs_caption", "no_caption", "trigger_alone"];
 
@@ -174,6 +174,8 @@ function findingText(kind, count) {
       return t("slower than the model: frames repeat, and it learns to stutter");
     case "held_last":
       return t("one frame short: the last frame is held");
+    case "first_page":
+      return t("several pages: the first is trained");
     case "same_bytes":
       return counted(
         count,

@@ -39,17 +39,20 @@ def _operations() -> dict[str, Operation]:
     import numpy as np
 
     from . import clips, grid_writer, stills, writer
+    from .animations import animation_of
     from .grid_picture import Place
 
     def probe(header: dict[str, Any], payload: bytearray) -> Answer:
         path = Path(header["path"])
+        if moves := animation_of(path):
+            return dataclasses.asdict(clips.probe_animation(moves)), b""
         still = path.suffix.lower() in STILL_SUFFIXES
         return dataclasses.asdict((stills.probe_still if still else clips.probe_clip)(path)), b""
 
     def read(header: dict[str, Any], payload: bytearray) -> Answer:
         path, width, height = Path(header["path"]), header["width"], header["height"]
         framing = Framing(**header["framing"])
-        if path.suffix.lower() in STILL_SUFFIXES:
+        if path.suffix.lower() in STILL_SUFFIXES and animation_of(path) is None:
             return {"times": [0.0]}, stills.read_still(path, width=width, height=height, framing=framing)
         frames, times = clips.read_clip(
             path,

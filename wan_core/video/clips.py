@@ -1,4 +1,4 @@
-"""Clips through PyAV: what a file holds, and its frames at another rate and size.
+"""Clips: what a file holds, and its frames at another rate and size.
 
 Everything goes by presentation time, never by frame number: variable rates come out right. Frames
 are turned as the file says, stretched to square pixels, scaled to cover the wanted size and cropped
@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from .animations import Animation
 from .colours import bits_of, refuse_colours
-from .frames import timed_frames
+from .frames import TimedFrame
 from .look_hash import look_of
 from .messages import CENTRED, ClipInfo, Framing
+from .moving import PICTURE_TICK_S, Moving, open_moving
 from .picture import fit, orientation_of, pixel_ratio, shown_size, small_grey
 from .sources import MAX_FRAMES, decoder_of, open_clip, open_media, refuse
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-__all__ = ["probe_clip", "read_clip"]
+__all__ = ["probe_animation", "probe_clip", "read_clip"]
 
 _TRUNCATED_S = 0.25
 """A file that ends this much before its header says has lost its end."""
@@ -38,6 +40,24 @@ _COARSE_TICK_S = 0.002
 """Containers with finer ticks (Matroska: 1 ms) round times to them, so one tick is forgiven;
 coarser ones are exact.
 """
+
+
+def probe_animation(found: Animation) -> ClipInfo:
+    """Decodes the first frame alone."""
+    durations, (width, height) = found.durations_s, found.size
+    times = [0.0, *itertools.accumulate(durations[:-1])]
+    first = next(found.frames())
+    return ClipInfo(
+        kind="clip",
+        width=width,
+        height=height,
+        num_frames=len(durations),
+        fps=len(durations) / sum(durations),
+        duration_s=sum(durations),
+        variable_rate=_is_variable(times, PICTURE_TICK_S),
+        codec=found.codec,
+        look=look_of(small_grey(first.frame)),
+    )
 
 
 def probe_clip(path: Path) -> ClipInfo:
@@ -94,15 +114,12 @@ def read_clip(
     """
     out = np.empty((num_frames, height, width, 3), np.uint8)
     used: list[float] = []
-    with open_clip(path) as (container, stream):
-        ratio = pixel_ratio(stream)
-        for index, (time_s, frame) in enumerate(
-            _shown_at(path, container, stream, fps=fps, count=num_frames, start_s=start_s)
-        ):
+    with open_moving(path) as moving:
+        for index, (time_s, _, frame) in enumerate(_shown_at(moving, fps=fps, count=num_frames, start_s=start_s)):
             if not used:
                 refuse_colours(path, frame)
             same = bool(used) and used[-1] == time_s
-            out[index] = out[index - 1] if same else fit(frame, ratio, (width, height), framing)
+            out[index] = out[index - 1] if same else fit(frame, moving.pixel_ratio, (width, height), framing)
             used.append(time_s)
     if used and num_frames - len(used) <= held:
         out[len(used) :] = out[len(used) - 1]
@@ -178,33 +195,24 @@ def _check_complete(path: Path, container: InputContainer, end_s: float) -> None
         )
 
 
-def _shown_at(
-    path: Path,
-    container: InputContainer,
-    stream: VideoStream,
-    *,
-    fps: float,
-    count: int,
-    start_s: float,
-) -> Iterator[tuple[float, VideoFrame]]:
+def _shown_at(moving: Moving, *, fps: float, count: int, start_s: float) -> Iterator[TimedFrame]:
     """Yields for k = 0 .. count - 1 the frame on screen at `start_s + k / fps`, with its own time; fewer
     if the file ends.
     """
-    tick = float(stream.time_base or 0)
-    slack = tick if tick <= _COARSE_TICK_S else 1e-6
-    current: tuple[float, VideoFrame] | None = None
-    gap = max(1 / fps, 1 / float(stream.average_rate or fps))
+    slack = moving.tick_s if moving.tick_s <= _COARSE_TICK_S else 1e-6
+    current: TimedFrame | None = None
+    gap = max(1 / fps, 1 / (moving.rate or fps))
     done = 0
-    for time_s, frame in timed_frames(path, container, stream, start_s):
-        while current is not None and time_s > start_s + done / fps + slack:
+    for found in moving.frames(start_s):
+        while current is not None and found.time_s > start_s + done / fps + slack:
             yield current
             done += 1
             if done == count:
                 return
         if current is not None:
-            gap = max(gap, time_s - current[0])
-        gap = max(gap, (frame.duration or 0) * tick)
-        current = (time_s, frame)
-    while current is not None and done < count and start_s + done / fps < current[0] + gap:
+            gap = max(gap, found.time_s - current.time_s)
+        gap = max(gap, found.duration_s)
+        current = found
+    while current is not None and done < count and start_s + done / fps < current.time_s + gap:
         yield current
         done += 1

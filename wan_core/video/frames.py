@@ -6,7 +6,7 @@ import collections
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .sources import MAX_FRAMES, decoder_of, refuse
 
@@ -16,21 +16,32 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-__all__ = ["timed_frames"]
+__all__ = ["TimedFrame", "timed_frames"]
 
 _SEEK_FROM_S = 2.0
 """Earlier beginnings are reached by decoding up to them."""
 _UNSEEKABLE = ("avi", "gif")
 """AVI stores decoding times only, which make sense from the file's beginning on; GIF frames need all before them."""
 
+
+class TimedFrame(NamedTuple):
+    """A frame as it is shown."""
+
+    time_s: float
+    """from the file's first frame on"""
+    duration_s: float
+    """0 where the file does not say it"""
+    frame: VideoFrame
+
+
 Stamped = tuple["int | None", "VideoFrame"]
 
 
 def timed_frames(
     path: Path, container: InputContainer, stream: VideoStream, start_s: float = 0.0
-) -> Iterator[tuple[float, VideoFrame]]:
-    """(time in seconds from the file's first frame, frame), rising; frames that are off screen before `start_s` may be
-    left out. DatasetError at a damaged one.
+) -> Iterator[TimedFrame]:
+    """Frames with rising times; those that are off screen before `start_s` may be left out. DatasetError at a damaged
+    one.
     """
     tick = float(stream.time_base or 0)
     decoder = decoder_of(stream)
@@ -46,7 +57,7 @@ def timed_frames(
             raise refuse(path, f"is damaged at frame {number}")
         if stamp is None or origin is None or number > MAX_FRAMES:
             raise refuse(path, f"carries no usable time at frame {number}")
-        yield (stamp - origin) * tick, frame
+        yield TimedFrame((stamp - origin) * tick, (frame.duration or 0) * tick, frame)
 
 
 def _from_key_frame(

@@ -1,6 +1,6 @@
 """The cuts of a clip from one scene to the next, by PySceneDetect's content detector (an optional package).
 
-Frames come from here, through PyAV; the package never sees the file.
+Frames come from here; the package never sees the file.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from ..errors import DependencyError
 from ..packages import pip_line
 from .colours import refuse_colours, source_matrix
-from .frames import timed_frames
-from .sources import open_clip
+from .moving import open_moving
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -40,8 +39,8 @@ def find_cuts(path: Path, threshold: float) -> list[float]:
         ) from error
     detector = ContentDetector(threshold=threshold, min_scene_len=0)
     cuts_s: list[float] = []
-    with open_clip(path) as (container, stream):
-        for number, (time_s, frame) in enumerate(timed_frames(path, container, stream)):
+    with open_moving(path) as moving:
+        for number, (time_s, _, frame) in enumerate(moving.frames(0.0)):
             if number == 0:
                 refuse_colours(path, frame)
             # By number, not by time: the detector compares neighbours, and its clock knows constant rates only.

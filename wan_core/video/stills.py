@@ -19,7 +19,7 @@ from .look_hash import LOOK_SIZE, look_of
 from .messages import CENTRED, ClipInfo, Framing, covered_size
 from .sources import MAX_PIXELS, UnreadableError, open_media, refuse
 
-__all__ = ["probe_still", "read_still"]
+__all__ = ["is_avif_sequence", "opaque_still", "opened_still", "probe_still", "read_still"]
 
 
 def _formats() -> tuple[str, ...]:
@@ -30,7 +30,7 @@ def _formats() -> tuple[str, ...]:
 
 
 _FORMATS = _formats()
-_AVIF = (b"ftypavif", b"ftypavis")
+_AVIF, _AVIF_SEQUENCE = b"ftypavif", b"ftypavis"
 _SUBFILE_TYPE = 254
 _COLOURS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
 """Pillow's names of what it makes red, green and blue of as it is meant"""
@@ -45,7 +45,7 @@ def probe_still(path: Path) -> ClipInfo:
     """Size and format; JPEG is decoded at an eighth of its size and PNG checksums are read, so cut
     files show.
     """
-    with _opened(path) as image:
+    with opened_still(path) as image:
         width, height = image.size
         if _orientation(image) in _TURNED:
             width, height = height, width
@@ -65,7 +65,7 @@ def read_still(path: Path, *, width: int, height: int, framing: Framing = CENTRE
     """(1, H, W, 3) RGB, scaled to cover and cropped, around the centre unless `framing` says otherwise; transparent
     parts become white.
     """
-    with _opened(path) as image:
+    with opened_still(path) as image:
         fitted = _fit(opaque_still(ImageOps.exif_transpose(image), _white_of(image)), (width, height), framing)
         return np.asarray(ImageOps.mirror(fitted) if framing.flip else fitted, np.uint8)[None]
 
@@ -82,8 +82,14 @@ def _fit(image: Image.Image, wanted: tuple[int, int], framing: Framing) -> Image
     return ImageOps.fit(image, wanted, Image.Resampling.LANCZOS, centering=centering)
 
 
+def is_avif_sequence(head: bytes) -> bool:
+    """Returns whether a file that begins so is an AVIF with frames."""
+    return head[4:12] == _AVIF_SEQUENCE
+
+
 @contextlib.contextmanager
-def _opened(path: Path) -> Generator[Image.Image]:
+def opened_still(path: Path) -> Generator[Image.Image]:
+    """The picture in a file, not yet decoded; what goes wrong inside becomes a DatasetError."""
     with open_media(path) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -105,7 +111,7 @@ def _opened(path: Path) -> Generator[Image.Image]:
 
 def _unidentified(path: Path, file: BinaryIO) -> UnreadableError:
     file.seek(4)
-    if "AVIF" not in _FORMATS and file.read(8) in _AVIF:
+    if "AVIF" not in _FORMATS and file.read(8) in (_AVIF, _AVIF_SEQUENCE):
         install = f"Run: {pip_line('pillow>=11.3', upgrade=True)}; or save it as PNG"
         return refuse(path, f"is an AVIF picture, which Pillow {PIL.__version__} here does not read", install)
     return refuse(path, "cannot be read as a still (by its content it is none)", "Save it again as PNG")

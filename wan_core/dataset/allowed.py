@@ -11,6 +11,7 @@ import json
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -160,7 +161,7 @@ class PlaceError(ValueError):
 
 
 def spelled_place(text: str, folder: Path) -> Path:
-    """`text` as a path, relative ones below `folder`; PlaceError for what is no path. Touches no disk."""
+    """`text` as a path, relative ones below `folder`; PlaceError for what is no path. Opens nothing."""
     try:
         broken = not text or b"\0" in os.fsencode(text)
     except UnicodeEncodeError:
@@ -172,7 +173,13 @@ def spelled_place(text: str, folder: Path) -> Path:
     path = folder / text
     if "\\" in text and os.sep == "/" and not os.path.lexists(path):
         path = folder / text.replace("\\", "/")
-    return path
+    return path if path.name.isascii() else _in_its_form(path)
+
+
+def _in_its_form(path: Path) -> Path:
+    """`path` with its last name as the disk has it: a Mac writes é as two characters, a list made elsewhere as one."""
+    forms = (path.with_name(unicodedata.normalize(form, path.name)) for form in ("NFC", "NFD"))
+    return path if os.path.lexists(path) else next((other for other in forms if os.path.lexists(other)), path)
 
 
 def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:

@@ -18,6 +18,7 @@ from ..files import FileError, atomic_write_bytes, is_held, open_inside, remove_
 from ..video import shown
 from .allowed import OUTSIDE
 from .caption_files import CAPTION_SUFFIXES, with_caption
+from .caption_names import CaptionNames
 from .captions import LINK_OUTSIDE, bytes_in, caption_in, one_line
 from .sample import Dataset, one_per_file
 
@@ -85,21 +86,21 @@ def scanned_files(dataset: Dataset) -> list[ScannedFile]:
     Behind them stand those that were left out for want of a caption.
     """
     found: dict[Path, ScannedFile] = {}
-    for part in dataset.parts:
+    names = [CaptionNames(part.config.caption_extension) for part in dataset.parts]
+    for part, captions in zip(dataset.parts, names, strict=True):
         for sample in one_per_file(part.samples):
             file = ScannedFile(
                 path=sample.path,
                 name=sample.name,
-                caption_file=sample.path.with_suffix(part.config.caption_extension),
+                caption_file=captions.file_of(sample.path),
                 listed_in=part.config.folder if sample.listed else "",
                 said=sample.caption if sample.listed else "",
             )
             found.setdefault(sample.path, file)
-    for part in dataset.parts:
+    for part, captions in zip(dataset.parts, names, strict=True):
         for item in part.rejected:
             if (path := item.wants_caption) is not None:
-                beside = path.with_suffix(part.config.caption_extension)
-                found.setdefault(path, ScannedFile(path=path, name=item.name, caption_file=beside))
+                found.setdefault(path, ScannedFile(path=path, name=item.name, caption_file=captions.file_of(path)))
     return list(found.values())
 
 

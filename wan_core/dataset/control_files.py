@@ -17,6 +17,7 @@ from pathlib import Path
 from ..errors import DatasetError
 from ..files import file_mark, lies_under
 from ..video import ClipInfo, shown
+from .caption_names import in_one_form
 from .captions import LINK_OUTSIDE
 from .config import DatasetConfig, kind_of, wanted_companions
 from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, Rejected
@@ -51,18 +52,18 @@ def _companion(path: Path, kind: str, beside: _Listing) -> Path | None:
     folder = path.parent
     places = [(folder / name, path.stem) for name, of in COMPANION_FOLDERS.items() if of == kind]
     for place, stem in (*places, (folder, f"{path.stem}_{kind}")):
-        if stem in beside(place):
-            return place / beside(place)[stem]
+        if name := beside(place).get(in_one_form(stem)):
+            return place / name
     return None
 
 
 def _goes_with_another(path: Path, wanted: Collection[str], beside: _Listing) -> bool:
     """True for control/clip.mp4 and clip_control.mp4 where clip.* lies in its place."""
     folder = path.parent
-    if COMPANION_FOLDERS.get(folder.name) in wanted and path.stem in beside(folder.parent):
+    if COMPANION_FOLDERS.get(folder.name) in wanted and in_one_form(path.stem) in beside(folder.parent):
         return True
     stem, _, kind = path.stem.rpartition("_")
-    return kind in wanted and stem in beside(folder)
+    return kind in wanted and in_one_form(stem) in beside(folder)
 
 
 def _media_by_stem(folder: Path) -> dict[str, str]:
@@ -72,7 +73,7 @@ def _media_by_stem(folder: Path) -> dict[str, str]:
     except OSError:
         return {}
     kinds = CLIP_SUFFIXES | STILL_SUFFIXES
-    return {Path(name).stem: name for name in names if Path(name).suffix.lower() in kinds}
+    return {in_one_form(Path(name).stem): name for name in names if Path(name).suffix.lower() in kinds}
 
 
 SHAPE_TOLERANCE = 0.02

@@ -8,6 +8,7 @@ and not entered.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 from ..errors import DatasetError
 from ..files import file_mark, lies_under
 from ..video import STILL_SUFFIXES, shown
+from ..words import listed
 from .captions import LINK_OUTSIDE
 
 __all__ = [
@@ -105,9 +107,28 @@ def folder_files(folder: Path) -> list[MediaFile]:
         raise DatasetError(f"Dataset folder {folder.name!r} {problem}. Choose a folder that holds clips.")
     names = media_names(folder)
     if not names:
+        if below := _counted_below(folder):
+            raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills itself: {below}.")
         kinds = " ".join(sorted(suffix[1:] for suffix in CLIP_SUFFIXES | STILL_SUFFIXES))
         raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills. Put files into it ({kinds}).")
     return [MediaFile(path=folder / name) for name in (*names, *folders_like_media(folder))]
+
+
+def _counted_below(folder: Path) -> str:
+    """Returns a clause about the media files one folder down; "" where there are none."""
+    counts: dict[str, int] = {}
+    try:
+        for name in itertools.islice(_subfolders(folder), _MOST_SUBFOLDERS):
+            if not (folder / name).is_symlink() and (count := len(media_names(folder / name))):
+                counts[shown(name)] = count
+    except OSError:
+        return ""
+    if not counts:
+        return ""
+    where, which = ("folder", "that") if len(counts) == 1 else ("folders", "one of them")
+    lie = "clip or still lies" if sum(counts.values()) == 1 else "clips or stills lie"
+    setting = "set recursive in Wan Dataset Settings"
+    return f"{sum(counts.values())} {lie} in its {where} {listed(counts)}: choose {which}, or {setting}"
 
 
 def folders_like_media(folder: Path) -> list[str]:
@@ -133,6 +154,8 @@ def media_names(folder: Path) -> list[str]:
             and not os.path.isdir(entry.path)
         )
 
+
+_MOST_SUBFOLDERS = 1000
 
 MAX_DEPTH = 32
 """subfolders below each other"""
@@ -242,5 +265,7 @@ class SourcePart:
     """sentences for the report"""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """fields of DatasetConfig that the source states"""
+    caption_hint: str = ""
+    """where captions may stand that are not read, as a clause"""
     watched: tuple[Path, ...] = ()
     """files and folders whose change is a change of the dataset, beside `files` themselves"""

@@ -106,14 +106,19 @@ def _has_room(sample: Sample) -> bool:
     return covered_size((sample.info.width, sample.info.height), wanted) != wanted
 
 
-def caption_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
-    """One fact a line, counted in files."""
+def caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str = "") -> list[str]:
+    """One fact a line, counted in files; `hint` as in ScanResult."""
     # A file with several captions counts as one that lacks them where one of them is missing.
     lacks = dict[Path, int]()
     for sample in samples:
         lacks[sample.path] = max(lacks.get(sample.path, 0), _lacks_caption(sample))
     files = one_per_file(sample for sample in samples if _lacks_caption(sample) == lacks[sample.path])
-    return [*_sources(config, files), *_missing(config, files), *_turns(config, samples, files), *_lengths(samples)]
+    return [
+        *_sources(config, files),
+        *_missing(config, files, hint),
+        *_turns(config, samples, files),
+        *_lengths(samples),
+    ]
 
 
 def _lacks_caption(sample: Sample) -> int:
@@ -137,7 +142,7 @@ def _sources(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
     return lines
 
 
-def _missing(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
+def _missing(config: DatasetConfig, files: Sequence[Sample], hint: str) -> list[str]:
     alone = [sample.name for sample in files if sample.caption_from == "trigger"]
     empty = [sample.name for sample in files if sample.caption_from == "none"]
     lines: list[str] = []
@@ -145,10 +150,12 @@ def _missing(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
         lines.append(f"no caption, trigger word {config.trigger_word.strip()!r} used alone: {listed(alone)}")
     if empty and config.missing_captions == "refuse":
         first = next(sample for sample in files if sample.caption_from == "none")
-        lines.append(f"no caption, so nothing is trained yet: {listed(empty)}. {caption_remedies(config, first)}")
+        lines.append(f"no caption, so nothing is trained yet: {listed(empty)}. {caption_remedies(config, first, hint)}")
     elif empty:
         used = "the prefix alone" if config.caption_prefix.strip() else "the empty prompt"
         lines.append(f"no caption, trained with {used}: {listed(empty)}")
+    if hint and (alone or empty) and not (empty and config.missing_captions == "refuse"):
+        lines.append(hint)
     return lines
 
 
@@ -240,7 +247,7 @@ def scan_report(result: ScanResult) -> str:
     if any(s.info.interlaced for s in samples):
         combed = listed(s.name for s in samples if s.info.interlaced)
         lines.append(f"interlaced, so combs will be learned (ffmpeg -vf yadif removes them): {combed}")
-    lines += caption_lines(config, result.samples)
+    lines += caption_lines(config, result.samples, result.caption_hint)
     lines += companion_lines(result)
     if config.num_repeats > 1:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")

@@ -111,9 +111,13 @@ def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
     return list(found.values())
 
 
-def caption_remedies(config: DatasetConfig, sample: Sample) -> str:
-    """Returns what to do about files without a caption, of which `sample` is one."""
-    example = sample.path.with_suffix(config.caption_extension).name
+def caption_remedies(config: DatasetConfig, sample: Sample, hint: str = "") -> str:
+    """Returns what to do about files without a caption, of which `sample` is one; `hint` as in ScanResult."""
+    remedies = _caption_remedies(sample.path.with_suffix(config.caption_extension).name)
+    return f"{hint}. {remedies}" if hint else remedies
+
+
+def _caption_remedies(example: str) -> str:
     return (
         f"Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions "
         'means: "skip the file" or "empty caption"'
@@ -129,6 +133,8 @@ class ScanResult:
     rejected: tuple[Rejected, ...] = ()
     notes: tuple[str, ...] = ()
     """sentences about where it came from: repeats of subfolders, what settings of another trainer became"""
+    caption_hint: str = ""
+    """where the captions may stand that some files lack, as a clause; "" where nobody knows"""
 
     def __repr__(self) -> str:
         return f"ScanResult({len(self.samples)} of {len(self.samples) + len(self.rejected)} files)"
@@ -204,5 +210,5 @@ class Dataset:
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise DatasetError(
                 f"{len(missing)} of {files} files have no caption: {names}{more}. "
-                f"{caption_remedies(part.config, missing[0])}."
+                f"{caption_remedies(part.config, missing[0], part.caption_hint)}."
             )

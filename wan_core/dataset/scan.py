@@ -6,6 +6,7 @@ is loaded. Which files there are is decided in files.py, or by an importer, whos
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from ..files import FileError, file_mark
 from ..video import ClipInfo, shown
 from .allowed import leads_outside
 from .bucket import nearest_frames
+from .caption_names import CaptionNames
 from .captions import LINK_OUTSIDE, caption_with_prefix, caption_with_trigger, read_caption, tag_orders
 from .config import DatasetConfig, wanted_companions
 from .control_files import accompanied, with_companions
@@ -102,8 +104,10 @@ def scan_files(
     *,
     rejected: Sequence[Rejected] = (),
     notes: Sequence[str] = (),
+    caption_hint: str = "",
 ) -> ScanResult:
-    """Look at each file; `source` is what messages call the dataset, `rejected` and `notes` what it said itself.
+    """Look at each file; `source` is what messages call the dataset, `rejected`, `notes` and
+    `caption_hint` what it said itself.
 
     DatasetError when nothing can be used. Files whose caption is missing are samples, so that all of them can be shown,
     unless the config says to skip them; `Dataset.require_captions` refuses to encode them.
@@ -111,26 +115,53 @@ def scan_files(
     samples: list[Sample] = []
     rejected = list(rejected)
     files = with_companions(files, wanted_companions(config))
+    captions = CaptionNames(config.caption_extension)
     for number, file in enumerate(files):
         context.stop_if_asked(f"scanning {source}")
-        found = accompanied(_look_at(file, config, context), file, config, context)
+        found = accompanied(_look_at(file, config, context, captions), file, config, context)
         if isinstance(found, Rejected):
             rejected.append(found)
         else:
             samples += found
         context.tell(number + 1, len(files), file.shown_name)
+    notes = (*notes, *_read_of_several(files, captions))
+    caption_hint = caption_hint or _unread_caption(samples, captions)
     samples, without_caption = without_captionless(config, samples)
     rejected += without_caption
     if not samples and config.missing_captions == "refuse" and not config.trigger_word.strip():
-        samples, rejected, unread = shown_without_captions(files, rejected, config, context)
+        samples, rejected, unread = shown_without_captions(files, rejected, config, context, captions)
         notes = (*notes, *unread)
     if not samples:
         raise NothingUsableError(_nothing_left(source, config, rejected))
-    return ScanResult(config=config, samples=tuple(samples), rejected=tuple(rejected), notes=tuple(notes))
+    return ScanResult(
+        config=config,
+        samples=tuple(samples),
+        rejected=tuple(rejected),
+        notes=tuple(notes),
+        caption_hint=caption_hint,
+    )
+
+
+def _read_of_several(files: Sequence[MediaFile], captions: CaptionNames) -> list[str]:
+    """Returns a note where several caption files have the name of one media file."""
+    several = [found for file in files if file.caption is None and len(found := captions.files_of(file.path)) > 1]
+    said = [f"{shown(found[0])} is read, not {shown(found[1])}" for found in several]
+    more = f"; and {len(said) - 5} more" if len(said) > 5 else ""
+    return [f"captions of one file: {'; '.join(said[:5])}{more}"] if said else []
+
+
+def _unread_caption(samples: Sequence[Sample], captions: CaptionNames) -> str:
+    """Returns what to say of a file that may be the caption of one that has none."""
+    bare = [sample.path for sample in samples if sample.caption_from in ("none", "trigger")]
+    return next((said for path in bare[:20] if (said := captions.unread(path))), "")
 
 
 def shown_without_captions(
-    files: Sequence[MediaFile], rejected: Sequence[Rejected], config: DatasetConfig, context: ScanContext
+    files: Sequence[MediaFile],
+    rejected: Sequence[Rejected],
+    config: DatasetConfig,
+    context: ScanContext,
+    captions: CaptionNames,
 ) -> tuple[list[Sample], list[Rejected], list[str]]:
     """Returns samples of the files that were left out because nobody can read their captions, what is still left out,
     and the reasons as notes.
@@ -142,14 +173,17 @@ def shown_without_captions(
     samples: list[Sample] = []
     for file in files:
         if file.path in unread:
-            found = accompanied(_look_at(replace(file, caption=""), config, context), file, config, context)
+            looked = _look_at(replace(file, caption=""), config, context, captions)
+            found = accompanied(looked, file, config, context)
             samples += [replace(sample, listed=False) for sample in ([] if isinstance(found, Rejected) else found)]
     shown_now = {sample.path for sample in samples}
     left = [item for item in rejected if item.wants_caption not in shown_now]
     return samples, left, [f"{unread[path].name}: {unread[path].reason}" for path in sorted(shown_now)]
 
 
-def _look_at(file: MediaFile, config: DatasetConfig, context: ScanContext) -> list[Sample] | Rejected:
+def _look_at(
+    file: MediaFile, config: DatasetConfig, context: ScanContext, captions: CaptionNames
+) -> list[Sample] | Rejected:
     path, name = file.path, file.shown_name
     if leads_outside(path, context.allowed):
         return Rejected(name=name, reason=LINK_OUTSIDE)
@@ -168,7 +202,7 @@ def _look_at(file: MediaFile, config: DatasetConfig, context: ScanContext) -> li
     caption = file.caption
     try:
         if caption is None:
-            caption = read_caption(path.with_suffix(config.caption_extension), allowed=context.allowed)
+            caption = read_caption(captions.file_of(path), allowed=context.allowed)
     except DatasetError as error:
         return Rejected(name=name, reason=f"its caption {str(error).rstrip('.')}", wants_caption=path)
     samples = [
@@ -254,7 +288,9 @@ def scan_parts(
         try:
             if not part.files:
                 raise NothingUsableError(_nothing_named(part))
-            found.append(scan_files(own, part.name, part.files, context, rejected=part.rejected, notes=notes))
+            hint = part.caption_hint
+            scan = functools.partial(scan_files, own, part.name, part.files, context, rejected=part.rejected)
+            found.append(scan(notes=notes, caption_hint=hint))
         except NothingUsableError as error:
             empty.append((part, error))
     if not found:

@@ -6,6 +6,7 @@ No row is dropped in silence: each is a file or is named by its line with the re
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,7 @@ __all__ = ["read_listing", "read_rows"]
 
 _MOST_CAPTIONS = 1000
 """of one file, which take turns"""
+_LIKE_CAPTIONS = re.compile("cap|text|prompt|desc|label|tag|sentence|instruct|title|annotation", re.IGNORECASE)
 _MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
 
 
@@ -55,8 +57,23 @@ def read_rows(tables: Sequence[Path], source: SourceFile, *, folder: Path) -> So
     unused = [column for column in listed.columns if column not in used]
     notes = [f"{name}: columns not used: {', '.join(column[:40] for column in unused[:20])}"] if unused else []
     return SourcePart(
-        name=name, files=tuple(files), rejected=tuple(rejected), notes=notes, watched=(*tables, *reader.companions)
+        name=name,
+        files=tuple(files),
+        rejected=tuple(rejected),
+        notes=notes,
+        caption_hint="" if "caption" in listed.roles else _caption_hint(name, unused),
+        watched=(*tables, *reader.companions),
     )
+
+
+def _caption_hint(name: str, unused: Sequence[str]) -> str:
+    """Returns which column of a list may be its captions, as a clause."""
+    likely = [column for column in unused if _LIKE_CAPTIONS.search(column)][:1] or list(unused[:5])
+    if not likely:
+        return ""
+    which = "column" if len(likely) == 1 else "one of the columns"
+    columns = ", ".join(f'"{column[:40]}"' for column in likely)
+    return f"Captions may stand in {which} {columns} of {name}: name it in caption_column"
 
 
 class _RowReader:

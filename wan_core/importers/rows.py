@@ -6,10 +6,12 @@ own, as is JSON that would hold this one; lines are short and are parsed here.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +32,7 @@ TEXT_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv"})
 TABLE_SUFFIXES = frozenset({".parquet", ".arrow"})
 MAX_LIST_BYTES = 1 << 30
 MAX_LINE_BYTES = 1 << 20
+_ARRAY_OF_ROWS = re.compile(rb"\s*\[\s*\{")
 JSON_HERE_BYTES = 4 << 20
 """of a .json list; a larger one would hold this process while it is parsed"""
 
@@ -50,7 +53,7 @@ def opened_list(path: Path, tables: Tables) -> Iterator[tuple[Sequence[str], Cal
             header = _header(reader, path)
             yield header, lambda columns: _checked_count(_csv_rows(path, reader, header, columns), path)
     else:
-        read = _json_lines if suffix in (".jsonl", ".ndjson") else _json_rows
+        read = _json_lines if suffix in (".jsonl", ".ndjson") and not _is_array(path) else _json_rows
         there = _keys(itertools.islice(read(path), 1000), path)
         yield there, lambda columns: _checked_count(_of_columns(read(path), columns), path)
 
@@ -73,10 +76,24 @@ def _of_columns(rows: Iterable[_Read], columns: Sequence[str]) -> Iterator[Row]:
 
 def _keys(rows: Iterable[_Read], path: Path) -> list[str]:
     found: dict[str, None] = {}
-    for _place, row in rows:
+    bad = ""
+    for place, row in rows:
         found.update(dict.fromkeys(row if isinstance(row, dict) else ()))
         _check_columns(len(found), path)
+        bad = bad or (f"{place} {row}" if isinstance(row, str) else "")
+    if bad and not found:
+        raise DatasetError(f"No row of {path.name} can be read: {bad}. Correct it, or write the list again.")
     return list(found)
+
+
+def _is_array(path: Path) -> bool:
+    """Returns whether a file of lines is one JSON array, as some write it under this name."""
+    with open_regular(path) as file:
+        if not _ARRAY_OF_ROWS.match(file.read(4096).removeprefix(codecs.BOM_UTF8)):
+            return False
+        if os.fstat(file.fileno()).st_size > JSON_HERE_BYTES:
+            raise DatasetError(f"{path.name} is one array, not a row a line. Name it .json, or write it again.")
+    return True
 
 
 def _check_columns(count: int, path: Path) -> None:
@@ -107,16 +124,30 @@ def _json_row(line: bytes) -> dict[str, Any] | str:
         row: Any = json.loads(decoded(line))
     except NotUtf8Error as error:
         return f"{error}; save the file again as UTF-8"
+    except json.JSONDecodeError as error:
+        return f"is not valid JSON ({error.msg} at character {error.pos + 1}){_cause(line, error.msg)}"
     except (ValueError, RecursionError) as error:
         return f"is not valid JSON ({str(error)[:120]})"
     return cast("dict[str, Any]", row) if isinstance(row, dict) else "is not an object such as {...}"
+
+
+def _cause(line: bytes, error: str) -> str:
+    """Returns what is usually wrong with a line of which the reader of JSON says `error`, as a clause."""
+    if "\\" in error:  # Invalid \escape
+        return "; a single \\ has to be written as \\\\ or /"
+    if line.endswith(b","):
+        return "; a line ends without a comma"
+    if re.search(rb",\s*[}\]]", line):
+        return "; no comma stands in front of a closing bracket"
+    return "; names and texts stand in double quotes" if b"'" in line and b'"' not in line else ""
 
 
 def _json_rows(path: Path) -> Iterator[_Read]:
     try:
         data: Any = json.loads(read_utf8(path, JSON_HERE_BYTES, "is larger than 4 MiB. Try again."))  # it grew
     except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path.name} is not valid JSON ({str(error)[:120]}). Write it again.") from error
+        what = "is not valid JSON" if path.suffix.lower() == ".json" else "is one array, and no valid JSON"
+        raise DatasetError(f"{path.name} {what} ({str(error)[:120]}). Write it again.") from error
     if not isinstance(data, list):
         raise DatasetError(f"{path.name} is not a list of rows. Write [{{...}}, {{...}}], or one row a line as .jsonl.")
     for number, row in enumerate(cast("list[Any]", data), 1):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import unicodedata
 
 import pytest
 
 from wan_core.dataset.allowed import OUTSIDE
 from wan_core.errors import DatasetError
 from wan_core.importers import Columns, open_source
+from wan_core.importers.listing import read_listing
 from wan_core.importers.source import SourceFile
 
 
@@ -209,3 +211,63 @@ def test_a_table_without_pyarrow_says_what_to_install(folder, monkeypatch):
     monkeypatch.setattr("wan_core.children.Child.ask", lambda self, *_: self.answers.put((answer, b"")))
     with pytest.raises(DependencyError, match=r'list\.parquet needs .* -m pip install "pyarrow"'):
         read(folder / "list.parquet")
+
+
+def test_a_column_of_captions_that_nobody_knows_is_named(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    listing = tmp_path / "videos2caption.json"
+    listing.write_text('[{"path": "a.mp4", "cap": ["a fox", "a red fox"], "fps": 16, "resolution": {"width": 64}}]')
+    part = read_listing(SourceFile(path=listing, allowed=[tmp_path]))
+    assert part.caption_hint == 'Captions may stand in column "cap" of videos2caption.json: name it in caption_column'
+    listing.write_text('[{"path": "a.mp4", "cap": "a fox", "words": "a red fox"}]')
+    part = read_listing(SourceFile(path=listing, allowed=[tmp_path]))
+    assert 'column "cap" of' in part.caption_hint
+    listing.write_text('[{"path": "a.mp4", "words": "a red fox", "n": 1}]')
+    part = read_listing(SourceFile(path=listing, allowed=[tmp_path]))
+    assert 'in one of the columns "words", "n" of' in part.caption_hint
+    listing.write_text('[{"path": "a.mp4", "caption": "a fox", "cap": "b"}]')
+    assert read_listing(SourceFile(path=listing, allowed=[tmp_path])).caption_hint == ""
+
+
+ROW = '{"file": "a.mp4", "caption": "a fox"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ROW.replace("a.mp4", "clips\\one.mp4"), "line 1 is not valid JSON (Invalid \\escape"),
+        (ROW.replace("a.mp4", "clips\\one.mp4"), "a single \\ has to be written as \\\\ or /"),
+        (f"{ROW},\n{ROW},\n", "line 1 is not valid JSON (Extra data"),
+        (f"{ROW},\n{ROW},\n", "a line ends without a comma"),
+        (f"\n{ROW[:-1]}, }}\n", "line 2 is not valid JSON"),
+        (f"\n{ROW[:-1]}, }}\n", "no comma stands in front of a closing bracket"),
+        ("{'file': 'a.mp4'}\n", "names and texts stand in double quotes"),
+        (f"[{ROW},\n{ROW},\n]", "is one array, and no valid JSON"),
+        (f"[{ROW},\n{ROW},\n]", "line 3"),
+        ('"a.mp4"\n"b.mp4"\n', "line 1 is not an object such as {...}"),
+    ],
+)
+def test_lines_that_are_no_json_are_the_cause_and_no_column(tmp_path, text, said):
+    listing = tmp_path / "list.jsonl"
+    listing.write_text(text)
+    with pytest.raises(DatasetError) as caught:
+        read_listing(SourceFile(path=listing, allowed=[tmp_path]))
+    assert said in str(caught.value)
+    assert "column" not in str(caught.value).replace("line 3 column", "")
+
+
+def test_an_array_in_a_jsonl_is_read_as_what_it_is(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    listing = tmp_path / "list.jsonl"
+    listing.write_text(f"\ufeff\n [{ROW},\n{ROW}]", encoding="utf-8")
+    part = read_listing(SourceFile(path=listing, allowed=[tmp_path]))
+    assert [file.caption for file in part.files] == ["a fox", "a fox"]
+
+
+@pytest.mark.parametrize(("listed", "there"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_a_listed_file_is_found_in_the_other_unicode_form(tmp_path, listed, there):
+    (tmp_path / unicodedata.normalize(there, "café.mp4")).write_bytes(b"x")
+    listing = tmp_path / "list.csv"
+    listing.write_text("file,caption\n" + unicodedata.normalize(listed, "café.mp4") + ",a cup\n", encoding="utf-8")
+    part = read_listing(SourceFile(path=listing, allowed=[tmp_path]))
+    assert ([file.caption for file in part.files], part.rejected) == (["a cup"], ())

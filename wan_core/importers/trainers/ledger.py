@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ...dataset.allowed import PlaceError, existing_place
+from ...dataset.caption_names import in_one_form
 from ...dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, media_names
 from ...errors import DatasetError
 from ..source import SourceFile
@@ -228,8 +229,8 @@ def with_beside(
     files: Sequence[MediaFile], folder: Path, role: str, *, required: bool, ledger: Ledger
 ) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...]]:
     """`files` with the control video or mask of the same name in `folder`; those that need one and have none, named."""
-    by_stem = {Path(name).stem: folder / name for name in media_names(folder)}
-    found = {file.path: by_stem.get(file.path.stem) for file in files}
+    by_stem = {in_one_form(Path(name).stem): folder / name for name in media_names(folder)}
+    found = {file.path: by_stem.get(in_one_form(file.path.stem)) for file in files}
     without = [file for file in files if found[file.path] is None]
     ledger.take(f"{role} files of {folder.name}: {len(files) - len(without)} of {len(files)}")
     if without and not required:

@@ -1,0 +1,90 @@
+"""The caption file that belongs to a media file by its name, and files that look like one and are not read.
+
+Names are compared in one Unicode form, since a Mac writes another one than other systems, and endings without their
+capitals. Capitals of the name itself count: A.mp4 and a.mp4 may be two clips.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from functools import lru_cache
+from pathlib import Path
+
+from ..video import shown
+
+__all__ = ["CaptionNames", "in_one_form"]
+
+_ENDINGS = (".txt", ".caption", ".json", ".cap")
+_FOLDERS = ("captions", "caption", "texts", "labels")
+_LISTS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+_LINES = ("prompt.txt", "prompts.txt", "captions.txt")
+
+
+def in_one_form(name: str) -> str:
+    """Returns a name as it is compared: é is one letter, whatever wrote it."""
+    return unicodedata.normalize("NFC", name)
+
+
+class CaptionNames:
+    """Looks for the captions of one dataset; each folder is listed once."""
+
+    def __init__(self, ending: str) -> None:
+        self._ending = ending
+        self._of_folder = lru_cache(maxsize=None)(_names_of)
+
+    def file_of(self, path: Path) -> Path:
+        """Returns the caption file of the media file `path`: the one there is, else the one to write."""
+        return next(iter(self.files_of(path)), path.with_suffix(self._ending))
+
+    def files_of(self, path: Path) -> list[Path]:
+        """Returns every caption file of the media file `path`, first the one that is read: the exact one if any is."""
+        exact = path.with_suffix(self._ending)
+        alike = self._of_folder(path.parent).get(_compared(exact.name), [])
+        return [path.parent / name for name in sorted(alike, key=lambda name: (name != exact.name, name))]
+
+    def unread(self, path: Path) -> str:
+        """Returns a clause about a file that looks like the missing caption of `path` and is not read; "" for none."""
+        wanted, beside = shown(path.with_suffix(self._ending)), self._of_folder(path.parent)
+        if found := beside.get(_compared(path.name + self._ending)):
+            return f"{shown(found[0])} lies there and is not read: name it {wanted}"
+        for ending in _ENDINGS:
+            if ending != self._ending and (found := beside.get(_compared(path.stem + ending))):
+                return f"{shown(found[0])} lies there and is not read: set caption_extension to {ending}"
+        if found := self._in_capitals(path):
+            return f"{shown(found)} lies there, in other capitals: name it {wanted}"
+        for folder in (place / name for place in (path.parent, path.parent.parent) for name in _FOLDERS):
+            for ending in (self._ending, *_ENDINGS):
+                if found := self._of_folder(folder).get(_compared(path.stem + ending)):
+                    return f"{folder.name}/{shown(found[0])} lies there and is not read: move it beside {shown(path)}"
+        return self._list_near(path)
+
+    def _in_capitals(self, path: Path) -> str:
+        wanted, beside = _compared(path.stem + self._ending), self._of_folder(path.parent)
+        alike = (names[0] for name, names in beside.items() if name != wanted and name.lower() == wanted.lower())
+        return next(alike, "")
+
+    def _list_near(self, path: Path) -> str:
+        names = [names[0] for names in self._of_folder(path.parent).values()]
+        if found := next((name for name in names if name.lower().endswith(_LISTS)), ""):
+            return f"{shown(found)} lies there: Wan Dataset From File reads lists"
+        if found := next((name for name in names if name.lower() in _LINES), ""):
+            return f"{shown(found)} lies there and is not read: put its lines into a list, each with its file"
+        return ""
+
+
+def _compared(name: str) -> str:
+    stem, dot, ending = in_one_form(name).rpartition(".")
+    return f"{stem}{dot}{ending.lower()}"
+
+
+def _names_of(folder: Path) -> dict[str, list[str]]:
+    """The names in a folder that may be those of captions or lists, by what they are compared as."""
+    found: dict[str, list[str]] = {}
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return found
+    for name in names:
+        found.setdefault(_compared(name), []).append(name)
+    return found

@@ -37,9 +37,12 @@ __all__ = [
 ]
 
 
-CLIP_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".gif"})
+CLIP_SUFFIXES = frozenset({
+    ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".gif", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".wmv", ".flv",
+    ".3gp",
+})  # fmt: skip
 OTHER_SUFFIXES = frozenset({
-    ".wmv", ".flv", ".ts", ".mts", ".m2ts", ".mpg", ".mpeg", ".3gp", ".ogv", ".vob", ".heic", ".heif",
+    ".ogv", ".vob", ".heic", ".heif",
     ".jxl", ".svg", ".m3u8", ".asf", ".f4v", ".mxf", ".y4m", ".jfif",
 })  # fmt: skip
 """Media that is not read: named in the report instead of ignored."""

@@ -106,6 +106,9 @@ _AT_START = {
     b"GIF8": ".gif",
     b"BM": ".bmp",
     b"\x1aE\xdf\xa3": ".mkv",
+    b"\0\0\1\xba": ".mpg",
+    b"FLV\1": ".flv",
+    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11": ".wmv",
     b"II*\0": ".tif",
     b"MM\0*": ".tif",
 }

@@ -8,6 +8,7 @@ around the centre.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import statistics
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ __all__ = ["probe_animation", "probe_clip", "read_clip"]
 _TRUNCATED_S = 0.25
 """A file that ends this much before its header says has lost its end."""
 _GIF_END = b";"
+_STREAMS = ("mpeg", "mpegts", "flv", "asf")
+"""containers that are also sent as they are made: two that were joined are one file"""
 _COARSE_TICK_S = 0.002
 """Containers with finer ticks (Matroska: 1 ms) round times to them, so one tick is forgiven;
 coarser ones are exact.
@@ -138,7 +141,7 @@ def _scan_packets(
     stamps: list[tuple[int, int]] = []
     first: VideoFrame | None = None
     media_end_s = 0.0
-    started = False
+    started, clock = False, -math.inf
     decoder = decoder_of(stream)
     for packet in container.demux():
         if packet.is_corrupt:
@@ -158,6 +161,10 @@ def _scan_packets(
         stamp = packet.pts if packet.pts is not None else packet.dts
         if stamp is None:
             raise refuse(path, "carries no times for its frames")
+        if packet.dts is not None and container.format.name in _STREAMS:
+            if packet.dts < clock:
+                raise refuse(path, "has times that jump back, as where two recordings were joined")
+            clock = packet.dts
         stamps.append((stamp, packet.duration or 0))
         if len(stamps) > MAX_FRAMES:
             raise refuse(path, f"has more than {MAX_FRAMES} frames", "Cut it into clips")

@@ -20,8 +20,10 @@ __all__ = ["TimedFrame", "timed_frames"]
 
 _SEEK_FROM_S = 2.0
 """Earlier beginnings are reached by decoding up to them."""
-_UNSEEKABLE = ("avi", "gif")
-"""AVI stores decoding times only, which make sense from the file's beginning on; GIF frames need all before them."""
+_UNSEEKABLE = ("avi", "gif", "mpeg", "mpegts", "asf", "flv")
+"""AVI stores decoding times only, which make sense from the file's beginning on; GIF frames need all before them; the
+others have no index, or one that need not be there, and are searched for a place that is only near.
+"""
 
 
 class TimedFrame(NamedTuple):

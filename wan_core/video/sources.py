@@ -44,7 +44,7 @@ MAX_FRAMES = 200_000
 MAX_BYTES = 16 << 30
 """per file"""
 
-_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif"
+_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif,mpeg,mpegts,asf,flv"
 _CODECS = frozenset(
     [
         "h264",
@@ -59,7 +59,13 @@ _CODECS = frozenset(
         "mjpeg",
         "png",
         "mpeg4",
+        "mpeg1video",
         "mpeg2video",
+        "h263",
+        "flv",
+        "wmv1",
+        "wmv2",
+        "msmpeg4",
         "qtrle",
         "dnxhd",
         "rawvideo",
@@ -125,8 +131,8 @@ def open_clip(path: Path) -> Generator[tuple[InputContainer, VideoStream]]:
             with av.open(file, "r", options=_open_options(), **_open_leniently()) as container:
                 yield container, _video_stream(path, container)
         except av.error.ArgumentError as error:  # FFmpeg's answer for a format that is not on the list
-            why = "is of a container format that is not read (mp4, mov, mkv, webm, avi and gif are)"
-            raise refuse(path, why) from error
+            known = "mp4, mov, mkv, webm, avi, gif, mpg, ts, wmv, flv and 3gp are"
+            raise refuse(path, f"is of a container format that is not read ({known})") from error
         except av.error.FFmpegError as error:
             reason = error.strerror or type(error).__name__
             raise refuse(path, f"cannot be read as a video ({reason})") from error

@@ -136,7 +136,7 @@ KINDS: dict[str, tuple[Any, Used | DamagedInside | str]] = {
     "music_with_a_cover.mp4": (cover_only, "holds no video, only a cover picture"),
     "one_pixel.mkv": (clip(grey(20, 1, 1), codec="ffv1", pix_fmt="bgr0"), "is only 1x1 pixels"),
     "hdr.mp4": (clip(pix_fmt="yuv420p10le", transfer=16), "is HDR, with the brightness curve PQ"),
-    "old_codec.avi": (clip(codec="wmv2", fps=25), "is encoded with wmv2, which is not supported"),
+    "old_codec.avi": (clip(codec="msmpeg4v2", fps=25), "is encoded with msmpeg4v2, which is not supported"),
     "protected.mp4": (patched(clip(), b"avc1\0\0\0\0", b"encv\0\0\0\0"), "is encoded with an unknown codec"),
     "folder.mp4": (Path.mkdir, "is a folder"),
     **(

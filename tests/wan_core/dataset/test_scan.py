@@ -312,6 +312,6 @@ def test_playlists_and_folders_called_like_clips_are_named(video, make_clip, fol
 
 
 def test_a_container_format_that_is_not_read_is_named_as_that(video, make_clip, folder):
-    make_clip("clips/a.ts").rename(folder / "a.mp4")
+    make_clip("clips/a.y4m", codec="wrapped_avframe").rename(folder / "a.mp4")
     with pytest.raises(DatasetError, match=r"a\.mp4: is of a container format that is not read \(mp4, mov, mkv"):
         scan_folder(config(trigger_word="x"), folder, ScanContext(video))

@@ -17,7 +17,8 @@ import { told } from "../run/server_sentences.mjs";
  */
 
 /** As the scan reads them (wan_core/dataset/files.py), and captions beside them. */
-const MEDIA = /[.](mp4|m4v|mov|mkv|webm|avi|gif|a?png|jpe?g|webp|bmp|tiff?|avif)$/i;
+const MEDIA =
+  /[.](mp4|m4v|mov|mkv|webm|avi|gif|mpe?g|m?ts|m2ts|wmv|flv|3gp|a?png|jpe?g|webp|bmp|tiff?|avif)$/i;
 const CAPTION = /[.](txt|caption|json)$/i;
 const LONGEST_NAME = 60;
 /** Of files that are left out. */

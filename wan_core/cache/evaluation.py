@@ -8,6 +8,7 @@ import json
 import torch
 
 from ..dataset import Dataset, file_names, files_below
+from ..dataset.caption_names import in_one_form
 from ..errors import DatasetError
 from ..flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
 from .cache_set import CacheSet
@@ -25,7 +26,7 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
         # Settings of another trainer are several parts with the same names: each name has to be in one of them.
         alike = [p for p in dataset.parts if p.config.held_out == part.config.held_out]
         known = {name for other in alike for sample in other.samples for name in file_names(sample)}
-        if missing := [name for name in part.config.held_out if name not in known]:
+        if missing := [name for name in part.config.held_out if in_one_form(name) not in known]:
             raise DatasetError(
                 f"held_out names {missing[0]!r}, which is no usable file of {part.config.folder!r}. Use names as they "
                 f"are in the folder, such as {paths[0].name!r}."

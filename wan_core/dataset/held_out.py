@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
+from .caption_names import in_one_form
 from .sample import Dataset, Sample, ScanResult
 
 __all__ = ["file_names", "files_below", "held_out_digests"]
@@ -26,7 +27,7 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
         config = part.config
         if not (config.held_out or config.held_out_folder or config.held_out_ratio):
             continue
-        below, names = files_below(config.held_out_folder, part), frozenset(config.held_out)
+        below, names = files_below(config.held_out_folder, part), frozenset(map(in_one_form, config.held_out))
         for sample in part.samples:
             digest = digest_of(sample)
             named = sample.path in below or not names.isdisjoint(file_names(sample))
@@ -45,8 +46,10 @@ def _a_few(digests: set[str]) -> set[str]:
 
 
 def file_names(sample: Sample) -> set[str]:
-    """Returns the names a file may have in `held_out`: with and without suffix, and below the folder of its dataset."""
-    return {sample.path.name, sample.path.stem, sample.name}
+    """Returns the names a file may have in `held_out`, in one Unicode form: with and without suffix, and below the
+    folder of its dataset.
+    """
+    return {in_one_form(name) for name in (sample.path.name, sample.path.stem, sample.name)}
 
 
 def files_below(folder: str, part: ScanResult) -> set[Path]:

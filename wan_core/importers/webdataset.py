@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from ..dataset.caption_names import in_one_form
 from ..dataset.captions import CAPTION_KEYS, MAX_CAPTION_BYTES, NotUtf8Error, decoded, one_line
 from ..dataset.files import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, SourcePart
 from ..errors import DatasetError
@@ -225,7 +226,7 @@ def _groups(members: Any) -> dict[str, _Group]:
         folder, slash, base = member.name.rpartition("/")
         stem, dot, suffix = base.partition(".")
         if stem:  # a hidden file is none of ours
-            groups.setdefault(folder + slash + stem, {})[dot + suffix.lower()] = member
+            groups.setdefault(in_one_form(folder + slash + stem), {})[dot + suffix.lower()] = member
     return groups
 
 

@@ -9,10 +9,21 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from wan_core.dataset import Dataset, DatasetConfig, MediaFile, ScanContext, ScanResult, scan_files, scan_folder
+from wan_core.dataset import (
+    Dataset,
+    DatasetConfig,
+    MediaFile,
+    Sample,
+    ScanContext,
+    ScanResult,
+    held_out_digests,
+    scan_files,
+    scan_folder,
+)
 from wan_core.dataset.caption_edits import CaptionEdits, scanned_files
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
+from wan_core.files import digest_file
 from wan_core.video import VideoProcess
 
 
@@ -138,6 +149,18 @@ def test_masks_go_with_a_clip_of_the_other_unicode_form(video: VideoProcess, tmp
         put(tmp_path, unicodedata.normalize(form, name))
     (sample,) = scanned(video, tmp_path, mask_use="loss").samples
     assert sample.mask is not None
+
+
+def test_a_file_is_held_out_by_its_name_in_either_form(video: VideoProcess, tmp_path: Path) -> None:
+    put(tmp_path, *(unicodedata.normalize("NFD", name) for name in ("café.png", "café.txt")), "b.png", "b.txt")
+    named = unicodedata.normalize("NFC", "café")
+    dataset = Dataset((scanned(video, tmp_path, held_out=(named,)),))
+    held = {sample.name for sample in dataset.samples if digest_file(sample.path) in held_out_digests(dataset, digest)}
+    assert held == {unicodedata.normalize("NFD", "café.png")}
+
+
+def digest(sample: Sample) -> str:
+    return digest_file(sample.path)
 
 
 def test_a_list_without_captions_names_the_column_they_may_stand_in(video: VideoProcess, tmp_path: Path) -> None:

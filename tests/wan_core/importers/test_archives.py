@@ -6,6 +6,7 @@ import io
 import json
 import random
 import tarfile
+import unicodedata
 
 import pytest
 from PIL import Image
@@ -73,6 +74,8 @@ def test_a_sample_is_the_files_of_one_name(tmp_path):
     members = [
         ("0001.png", png("red")),
         ("0001.txt", b"a red\r\n picture"),
+        (unicodedata.normalize("NFD", "0001 café.png"), png("red")),
+        (unicodedata.normalize("NFC", "0001 café.TXT"), b"a cup"),
         ("0002.json", json.dumps({"caption": "a blue one", "width": 64}).encode()),
         ("0002.png", png("blue")),
         ("deep/0003.jpg", png("green")),
@@ -88,12 +91,13 @@ def test_a_sample_is_the_files_of_one_name(tmp_path):
     part = read(pack(tmp_path / "set.tar", members), tmp_path)
     assert [(f.name, f.caption) for f in part.files] == [
         ("0001.png", "a red picture"),
+        (unicodedata.normalize("NFD", "0001 café.png"), "a cup"),
         ("0002.png", "a blue one"),
         ("deep/0003.jpg", ""),
         ("0004.PNG", ""),
     ]
-    assert part.files[3].control.read_bytes() == png("black")
-    assert part.files[3].mask.read_bytes() == png("white")
+    assert part.files[4].control.read_bytes() == png("black")
+    assert part.files[4].mask.read_bytes() == png("white")
     assert {r.name: r.reason for r in part.rejected} == {
         "0005": "has no clip and no still, only .txt",
         "0006.heic": ".heic files are not read",

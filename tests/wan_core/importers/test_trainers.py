@@ -280,6 +280,22 @@ def test_diffusion_pipe_size_buckets_are_sizes_of_clips_and_of_stills(mira):
         settings_file(mira, "d.toml", f"size_buckets = [[64, 64]]\n{directory}")
 
 
+def test_a_folder_of_videos_may_hold_nothing_but_pictures_that_move(mira):
+    (mira / "moving").mkdir()
+    for name in ("a.webp", "b.apng"):
+        frames = [Image.new("RGB", (64, 64), (9 * number, 0, 0)) for number in range(20)]
+        kind = {"lossless": True} if name.endswith("webp") else {"format": "PNG"}
+        frames[0].save(mira / "moving" / name, save_all=True, append_images=frames[1:], duration=62, **kind)
+    common = (
+        "[[datasets]]\nvideo_directory = 'moving'\nresolution = [64, 64]\ntarget_frames = [17]\nsource_fps = 16.0\n"
+    )
+    found = scanned(mira, settings_file(mira, "m.toml", common))[0]
+    assert [(s.name, s.kind, s.bucket.num_frames) for s in found.samples] == [
+        ("a.webp", "clip", 17),
+        ("b.apng", "clip", 17),
+    ]
+
+
 @pytest.mark.lasts(1)
 def test_musubi_takes_a_single_side_and_every_frame_where_no_rate_is_stated(mira, make_clip):
     clip = make_clip("clip20.mp4", num_frames=80, fps=20)

@@ -148,6 +148,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+_MAY_MOVE = (".webp", ".apng")
 _KINDS = {"clip": CLIP_SUFFIXES, "still": STILL_SUFFIXES}
 
 
@@ -216,6 +217,8 @@ def area_of(width: float, height: float, context: Context, ledger: Ledger, key: 
 def only_kind(files: Sequence[MediaFile], kind: str, ledger: Ledger) -> tuple[MediaFile, ...]:
     """The clips or the stills among `files`; DatasetError when there are none."""
     kept = tuple(file for file in files if file.path.suffix.lower() in _KINDS[kind])
+    if not kept and kind == "clip":  # whether it moves is seen when it is opened
+        kept = tuple(file for file in files if file.path.suffix.lower() in _MAY_MOVE)
     if not kept:
         raise DatasetError(f"{ledger.where}: no {kind}s are there. Put {kind}s into the folder, or remove the dataset.")
     if len(kept) < len(files):

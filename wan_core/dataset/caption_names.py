@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from ..files import lies_under
 from ..video import shown
 
 __all__ = ["CaptionNames", "in_one_form"]
@@ -29,8 +31,9 @@ def in_one_form(name: str) -> str:
 class CaptionNames:
     """Looks for the captions of one dataset; each folder is listed once."""
 
-    def __init__(self, ending: str) -> None:
-        self._ending = ending
+    def __init__(self, ending: str, allowed: Sequence[Path] = ()) -> None:
+        """`allowed`: what lies in other folders is said of these alone."""
+        self._ending, self._allowed = ending, tuple(allowed)
         self._of_folder = lru_cache(maxsize=None)(_names_of)
 
     def file_of(self, path: Path) -> Path:
@@ -53,7 +56,8 @@ class CaptionNames:
                 return f"{shown(found[0])} lies there and is not read: set caption_extension to {ending}"
         if found := self._in_capitals(path):
             return f"{shown(found)} lies there, in other capitals: name it {wanted}"
-        for folder in (place / name for place in (path.parent, path.parent.parent) for name in _FOLDERS):
+        near = (place / name for place in (path.parent, path.parent.parent) for name in _FOLDERS)
+        for folder in (folder for folder in near if lies_under(folder, self._allowed)):
             for ending in (self._ending, *_ENDINGS):
                 if found := self._of_folder(folder).get(_compared(path.stem + ending)):
                     return f"{folder.name}/{shown(found[0])} lies there and is not read: move it beside {shown(path)}"

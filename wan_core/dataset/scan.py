@@ -115,7 +115,7 @@ def scan_files(
     samples: list[Sample] = []
     rejected = list(rejected)
     files = with_companions(files, wanted_companions(config))
-    captions = CaptionNames(config.caption_extension)
+    captions = CaptionNames(config.caption_extension, context.allowed)
     for number, file in enumerate(files):
         context.stop_if_asked(f"scanning {source}")
         found = accompanied(_look_at(file, config, context, captions), file, config, context)

@@ -44,7 +44,7 @@ def captions(video: VideoProcess, folder: Path, **settings: Any) -> dict[str, st
 
 
 def scanned(video: VideoProcess, folder: Path, **settings: Any) -> ScanResult:
-    return scan_folder(DatasetConfig(width=64, height=48, **settings), folder, ScanContext(video))
+    return scan_folder(DatasetConfig(width=64, height=48, **settings), folder, ScanContext(video, allowed=[folder]))
 
 
 def said(result: ScanResult) -> str:
@@ -118,6 +118,10 @@ def test_captions_in_a_folder_beside_that_of_the_clips_are_named(video: VideoPro
     put(tmp_path, "videos/0.png", "captions/0.txt")
     expected = "captions/0.txt lies there and is not read: move it beside 0.png"
     assert expected in said(scanned(video, tmp_path, recursive=True))
+    config = DatasetConfig(width=64, height=48)
+    assert expected in said(scan_folder(config, tmp_path / "videos", ScanContext(video, allowed=[tmp_path])))
+    outside = scan_folder(config, tmp_path / "videos", ScanContext(video, allowed=[tmp_path / "videos"]))
+    assert "captions/0.txt" not in said(outside), "what lies in other folders is nobody's business"
 
 
 def test_clips_one_folder_down_are_counted(video: VideoProcess, tmp_path: Path) -> None:

@@ -93,14 +93,19 @@ def sentence_of(event: Event) -> str:
 
 
 def closing_line(use: object, template: object) -> str:
-    """Returns which LoRA goes on which model, at which strength and in which graph; "" where a run says none of it."""
+    """Returns which LoRA goes on which model, at which strength, in which graph and with which words in the prompt; ""
+    where a run says none of it.
+    """
     said: list[str] = []
+    words = ""
     for one in cast("list[Any]", use) if isinstance(use, list) else []:
+        words = one.get("trigger", words)
         under = " under it" if "strength" in one else ""
         said.append(f"{one['lora']} on {one['model']} at strength {one.get('strength', 1.0):g}{under}")
     graph = f", in ComfyUI's template {template}" if template else ""
     exact = ", or with Apply Wan LoRA, which is exact on packed models too" if template else ""
-    return f"Load with LoraLoaderModelOnly{graph}{exact}: {', '.join(said)}" if said else ""
+    prompt = f". Write {words} into the prompt" if words else ""
+    return f"Load with LoraLoaderModelOnly{graph}{exact}: {', '.join(said)}{prompt}" if said else ""
 
 
 def loss_text(value: float | None) -> str:

@@ -92,7 +92,7 @@ def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
     about = summary(directory, live, loras)
     return {
         **about,
-        "use": used(directory.name, config, about["lora_names"]),
+        "use": used(directory, config, about["lora_names"]),
         "template": template_called(about["variant"]),
         "settings": scrubbed({"train": config.train.to_dict(), "lora": config.lora.to_dict()}),
         "saves": [{"step": step, "eval_loss": losses.get(step)} for step in SaveStore(directory).steps()],

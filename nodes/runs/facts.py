@@ -5,13 +5,15 @@ Everything comes from the run's files, so a queue that had nothing to do answers
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...wan_core.errors import ConfigError, WanTrainerError
-from ...wan_core.files import read_json
+from ...wan_core.export import trigger_phrase
+from ...wan_core.files import FileError, confine, read_json
 from ...wan_core.metrics import Curves, read_curves, read_measured, read_tail, whole
 from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step, used_on
 from ...wan_core.sampler import template_called
@@ -187,16 +189,21 @@ def run_report(
         "seconds_per_step": facts.seconds_per_step,
         "lora_name": name_now(directory.name, experts[0], names) if step else "",
         "lora_names": names,
-        "use": used(directory.name, config, names),
+        "use": used(directory, config, names),
         "template": template_called(variant),
         "samples": facts.samples(),
     }
 
 
-def used(run: str, config: RunConfig, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns which LoRA goes on which model, both as loader lists spell them; what is not in `names` is left out."""
-    listed = {expert: name_now(run, expert, names) for expert in lora_experts(config.train)}
-    return used_on(config, {expert: name for expert, name in listed.items() if name})
+def used(directory: Path, config: RunConfig, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns which LoRA goes on which model, both as loader lists spell them, and the trigger words of the newest one;
+    what is not in `names` is left out.
+    """
+    listed = {expert: name_now(directory.name, expert, names) for expert in lora_experts(config.train)}
+    words, steps = "", SaveStore(directory).steps()
+    with contextlib.suppress(FileError):
+        words = trigger_phrase(confine(directory, f"saves/step-{max(steps, default=0):06d}/lora.safetensors", "LoRA"))
+    return used_on(config, {expert: name for expert, name in listed.items() if name}, scrubbed(words))
 
 
 def thinned(points: Sequence[tuple[int, float]], limit: int = LOSSES_KEPT) -> list[tuple[int, float]]:

@@ -90,5 +90,7 @@ def test_the_last_line_says_which_lora_goes_on_which_model_and_in_which_graph() 
         "saves/step-000009/lora_low_noise.safetensors on low.safetensors at strength 1"
     )
     assert RunLines().line(Finished(state="done", step=9, result={"use": [], "template": ""})) == "done at step 9"
+    worded = Finished(state="done", step=9, result={"use": [{**pair[0], "trigger": "ohwx, 絵"}], "template": ""})
+    assert RunLines().line(worded).endswith("on high.safetensors at strength 1. Write ohwx, 絵 into the prompt")
     nameless = Finished(state="done", step=9, result={"use": pair[:1], "template": ""})
     assert RunLines().line(nameless).startswith("done at step 9. Load with LoraLoaderModelOnly: saves/")

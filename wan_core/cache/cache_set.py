@@ -130,6 +130,8 @@ class CacheSet(Config):
     """CLIP vision encoder of the image tokens; empty where there are none"""
     held_out: tuple[CacheItem, ...] = ()
     """never trained: what the evaluation measures"""
+    trigger_words: tuple[str, ...] = ()
+    """what was set as trigger word of its datasets, in order; the captions hold them already"""
 
     def __post_init__(self) -> None:
         if self.version != SET_VERSION:
@@ -178,11 +180,12 @@ class CacheSet(Config):
         return (1, *self.latent_shape(item)[1:])
 
     def fingerprint(self) -> str:
-        """SHA-256 of what is trained on, hex: names and captions (already in their text keys) and the order of items do
-        not count, so renaming files is no new job. Nor do the fields of conditioning where there is none, so sets
-        written before there was any keep their names.
+        """SHA-256 of what is trained on, hex: names, captions and trigger words (already in the text keys) and the
+        order of items do not count, so renaming files is no new job. Nor do the fields of conditioning where there is
+        none, so sets written before there was any keep their names.
         """
         data = self.to_dict()
+        del data["trigger_words"]
         if not self.kind.tensors:
             del data["conditioning"], data["vision_identity"]
         uncounted = ("name", "caption") if self.kind.tensors else ("name", "caption", "condition_key")
@@ -257,6 +260,7 @@ def read_columns(path: Path, fingerprint: str) -> CacheSet:
         for group in ("items", "held_out"):
             if group in fields:
                 fields[group] = _items(fields[group])
+        fields["trigger_words"] = tuple(map(str, fields.get("trigger_words", ())))
         return CacheSet(**fields)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileError(f"{path.name} is not a cache set ({error}).") from error

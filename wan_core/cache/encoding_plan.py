@@ -137,6 +137,7 @@ def plan_encoding(
         text_identity=text_identity,
         conditioning=kind.name,
         vision_identity=names.vision_identity,
+        trigger_words=dataset.trigger_words,
     )
     known = {} if rebuild else UnreadableMemo(cache.root).known()
     unreadable = {key: known[key] for item in cache_set.all_items for key in keys_of(item) if key in known}

@@ -195,6 +195,12 @@ class Dataset:
         return any(part.config.masks_loss for part in self.parts)
 
     @property
+    def trigger_words(self) -> tuple[str, ...]:
+        """The trigger words that were set, each once, in order."""
+        words = (part.config.trigger_word.strip() for part in self.parts)
+        return tuple(dict.fromkeys(word for word in words if word))
+
+    @property
     def fps(self) -> float:
         """Frames per second of all clips."""
         return self.parts[0].config.fps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .diffusers_file import diffusers_bytes
 from .look import LoraLook, look_at_lora
-from .lora_file import LoraFile, lora_metadata, workflow_metadata
+from .lora_file import LoraFile, lora_metadata, trigger_phrase, workflow_metadata
 from .published import publish_file, withdraw_file
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "look_at_lora",
     "lora_metadata",
     "publish_file",
+    "trigger_phrase",
     "withdraw_file",
     "workflow_metadata",
 ]

@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..checkpoint import WanVariant
+from ..checkpoint import WanVariant, read_header
 from ..checkpoint.header import framed_header, header_end
-from ..errors import ExportError, WanTrainerError
+from ..errors import CheckpointError, ExportError, WanTrainerError
 from ..files import read_json
+from ..load import BaseWords
 from ..lora import FrozenLora, LoraConfig
 from ..precision import torch_dtype
 from .secrets import without_secrets
@@ -26,9 +27,12 @@ from .secrets import without_secrets
 __all__ = [
     "LoraFile",
     "lora_metadata",
+    "trigger_phrase",
     "workflow_metadata",
 ]
 
+_TRIGGER = "modelspec.trigger_phrase"
+_LONGEST_PHRASE = 500
 _FLOAT32 = (".alpha", ".dora_scale")
 
 
@@ -88,13 +92,16 @@ def lora_metadata(
     variant: WanVariant,
     data_fingerprint: str,
     base_digest: str,
+    base: BaseWords,
+    trigger_words: Sequence[str],
     pack_version: str,
     frozen: Sequence[FrozenLora] = (),
 ) -> dict[str, str]:
     """Returns header texts under the names other tools look for (`ss_*`, `modelspec.*`).
 
-    They hold no path, no captions and no secrets.
+    They hold no path, no captions and no secrets. A trigger word stands where other programs look for it.
     """
+    triggers = ", ".join(without_secrets(word) for word in trigger_words)
     low, high = (round(1000 * sigma) for sigma in variant.sigma_range())
     return {
         "format": "pt",
@@ -122,12 +129,27 @@ def lora_metadata(
         "ss_timestep_sampling": str(settings.get("timestep_sampling")),
         "ss_discrete_flow_shift": str(settings.get("discrete_flow_shift")),
         "ss_seed": str(settings.get("seed")),
+        "ss_mixed_precision": "no" if base.precision == "fp32" else base.precision,
+        "ss_fp8_base": str("fp8" in base.quantization.lower()),
         "wan_trainer.job_id": job_id,
         "wan_trainer.variant": variant.name,
         "wan_trainer.data_fingerprint": data_fingerprint,
         "wan_trainer.base_digest": base_digest,
+        "wan_trainer.base_precision": base.precision,
+        "wan_trainer.base_quantization": base.quantization,
+        "wan_trainer.base_stored": base.stored,
         "wan_trainer.version": pack_version,
-    } | ({"wan_trainer.trained_over": json.dumps([[one.name, one.strength] for one in frozen])} if frozen else {})
+        **({_TRIGGER: triggers} if triggers else {}),
+        **({"wan_trainer.trained_over": json.dumps([[one.name, one.strength] for one in frozen])} if frozen else {}),
+    }
+
+
+def trigger_phrase(lora: Path) -> str:
+    """Returns the trigger words that a LoRA file says it has, as one text; "" for none, and for a file that is gone."""
+    try:
+        return read_header(lora).metadata.get(_TRIGGER, "")[:_LONGEST_PHRASE]
+    except (CheckpointError, OSError):
+        return ""
 
 
 _LIMIT_BYTES = 2 << 20

@@ -10,12 +10,14 @@ from .build import (
     materialize,
 )
 from .plan import ModelPlan, WanFile, bytes_beside, inspect_model, inspect_pair, settled
-from .resting import packed_dtypes, quantized_anew, resting_bytes, stays_stored, unpacked_kinds
+from .resting import BaseWords, base_words, packed_dtypes, quantized_anew, resting_bytes, stays_stored, unpacked_kinds
 
 __all__ = [
+    "BaseWords",
     "ModelPlan",
     "WanFile",
     "attention_kernels",
+    "base_words",
     "bytes_beside",
     "check_plan_attention",
     "check_plan_matmul",

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from ..checkpoint import StoredWeight
 from ..model import Numerics, block_of
+from ..precision import torch_dtype
 from .plan import ModelPlan, WanFile
 
-__all__ = ["packed_dtypes", "quantized_anew", "resting_bytes", "stays_stored", "storage_dtype", "unpacked_kinds"]
+__all__ = [
+    "BaseWords",
+    "base_words",
+    "packed_dtypes",
+    "quantized_anew",
+    "resting_bytes",
+    "stays_stored",
+    "storage_dtype",
+    "unpacked_kinds",
+]
 
+_CALLED = {"F8_E4M3": "fp8_e4m3fn", "F8_E5M2": "fp8_e5m2", "I8": "int8"}
+"""packed dtypes of a file as the schemes made here are called; the others are called as they are"""
 _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 
@@ -28,6 +43,36 @@ def quantized_anew(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
     """Returns whether the weight `name` is one that the plan's Fp8Quantize makes packed."""
     linear = name.removesuffix(".weight")
     return linear != name and len(source.shape) == 2 and plan.quantize is not None and plan.quantize.selects(linear)
+
+
+class BaseWords(NamedTuple):
+    """The base a LoRA was trained on, in words. Where linears differ, all words, the most frequent first."""
+
+    precision: str
+    """what the linears compute in: bf16, fp16 or fp32"""
+    quantization: str
+    """how those of the blocks rest: none, a scheme of Fp8 / Int8 Quantize, or what the file packs them as"""
+    stored: str
+    """how the file stores them"""
+
+
+def base_words(plan: ModelPlan, found: WanFile) -> BaseWords:
+    """Returns what the plan makes of the linears of a file's blocks."""
+    stored, packed = Counter[str](), Counter[str]()
+    for name, weight in found.weights.items():
+        if len(weight.shape) != 2 or not name.endswith(".weight") or block_of(name) is None:
+            continue
+        stored[weight.dtype] += 1
+        if plan.quantize is not None and quantized_anew(plan, name, weight):
+            packed[plan.quantize.scheme] += 1
+        elif stays_stored(plan, name, weight):
+            packed[_CALLED.get(weight.dtype, weight.dtype)] += 1
+    precision = next(name for name in ("bf16", "fp16", "fp32") if torch_dtype(name) == found.compute_dtype)
+    return BaseWords(precision, _listed(packed) or "none", _listed(stored))
+
+
+def _listed(words: Counter[str]) -> str:
+    return ", ".join(word for word, _ in words.most_common())
 
 
 def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:

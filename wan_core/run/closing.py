@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..export import trigger_phrase
 from ..load import ModelPlan
 from ..sampler import template_called
 from ..train import EXPERTS, SavedStep
@@ -13,16 +14,17 @@ from .config import RunConfig
 __all__ = ["closing_of", "used_on"]
 
 
-def used_on(config: RunConfig, loras: Mapping[str, str]) -> list[dict[str, Any]]:
+def used_on(config: RunConfig, loras: Mapping[str, str], trigger: str = "") -> list[dict[str, Any]]:
     """Returns which LoRA goes on which model file. Those it was trained over come first, with the strengths they had;
     its own is used at 1.0.
 
-    `loras`: the names of its own, by expert high and low, or "" where one model is trained.
+    `loras`: the names of its own, by expert high and low, or "" where one model is trained. `trigger`: the words that
+    belong into prompts.
     """
     files = (config.model.base_file, config.model.low_noise_file)
     experts = EXPERTS if config.train.expert == "both" else ("",)
     own = [
-        {"lora": loras[expert], "model": file.partition(":")[2]}
+        {"lora": loras[expert], "model": file.partition(":")[2], **({"trigger": trigger} if trigger else {})}
         for expert, file in zip(experts, files, strict=False)
         if expert in loras
     ]
@@ -51,4 +53,4 @@ def closing_of(saved: SavedStep | None, config: RunConfig, variant: str) -> dict
     loras = {
         expert: f"{saved.folder.parent.name}/{saved.folder.name}/{file.name}" for expert, file in saved.loras.items()
     }
-    return {"use": used_on(config, loras), "template": template_called(variant)}
+    return {"use": used_on(config, loras, trigger_phrase(saved.lora_file)), "template": template_called(variant)}

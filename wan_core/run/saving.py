@@ -23,7 +23,7 @@ from ..errors import CheckpointError, Stopped
 from ..events import CheckpointSaved, Emit, Note
 from ..export import LoraFile, LoraLook, diffusers_bytes, look_at_lora, lora_metadata, workflow_metadata
 from ..files import DISK_FULL, FileError, Roots, atomic_write_bytes, clean_partials, is_held, own_folder, size_text
-from ..load import inspect_model
+from ..load import base_words, inspect_model
 from ..train import SavedStep, SaveStore, saved_bytes
 from ..words import logger
 from .checks import check_adapters
@@ -211,6 +211,8 @@ class Saver:
                 variant=run.variant,
                 data_fingerprint=config.data.fingerprint,
                 base_digest=config.base_digest,
+                base=base_words(config.model, run.file),
+                trigger_words=run.cache_set.trigger_words,
                 pack_version=config.pack_version,
                 frozen=config.model.loras,
             )

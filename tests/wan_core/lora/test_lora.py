@@ -190,9 +190,13 @@ def test_a_trained_file_says_what_it_is_under_the_names_other_tools_read(tmp_pat
         "ss_seed": "0",
         "wan_trainer.job_id": run.config.job_id,
         "wan_trainer.base_digest": run.config.base_digest,
+        "wan_trainer.base_precision": "fp32",
+        "wan_trainer.base_quantization": "none",
+        "wan_trainer.base_stored": "F32",
         "wan_trainer.data_fingerprint": run.config.data.fingerprint,
     }
     assert expected.items() <= metadata.items()
+    assert "modelspec.trigger_phrase" not in metadata
     assert json.loads(metadata["ss_network_args"])["targets"] == list(run.config.lora.targets)
     with pytest.raises(CheckpointError, match=r"^Run .* has no intact saved step 7\. Choose one of: 2\.$"):
         export_lora(run.directory, 7, target)

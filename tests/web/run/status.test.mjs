@@ -70,6 +70,10 @@ test("a run that ended says which LoRA goes on which model, and in which graph",
   for (const state of ["running", "failed"])
     assert.equal(standingText({ ...run, state }).split("\n").length, 1, state);
   assert.equal(standingText({ ...run, live: true }).split("\n").length, 1);
+  const worded = pair.map((one) => ({ ...one, trigger: "ohwx, 絵" }));
+  const said = standingText({ ...run, use: worded }).split("\n");
+  assert.equal(said[4], "Write ohwx, 絵 into the prompt.");
+  assert.deepEqual(said.toSpliced(4, 1), ["stopped: step 3 of 20", ...lines]);
   const [one] = pair;
   const single = { ...run, template: "text_to_video_wan", use: [{ ...one, strength: 0.5 }, one] };
   assert.match(

@@ -13,7 +13,7 @@ import { stateText } from "./facts.mjs";
  *   run?: string, of_run?: string, saved_step?: number, sample?: string, metrics_lines?: number }} Status
  */
 
-/** A LoRA and the model it goes on, as loader lists spell them. @typedef {{ lora: string, model: string, strength?: number }} Use */
+/** A LoRA and the model it goes on, as loader lists spell them. @typedef {{ lora: string, model: string, strength?: number, trigger?: string }} Use */
 
 /**
  * What TrainLoRA leaves in its ui output as `wan_run`.
@@ -63,7 +63,9 @@ function closingLines({ use = [], template }) {
       ? t("{lora}: on {model}, at strength 1.0", { lora, model })
       : t("{lora}: on {model}, at strength {strength}, under it", { lora, model, strength }),
   );
-  if (!lines.length || !template) return lines;
+  const words = use.at(-1)?.trigger;
+  if (words) lines.push(t("Write {words} into the prompt.", { words }));
+  if (!use.length || !template) return lines;
   const models = new Set(use.map(({ model }) => model)).size;
   const where = counted(
     models,

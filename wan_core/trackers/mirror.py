@@ -1,7 +1,8 @@
-"""Saved steps, copied to a folder elsewhere: a bucket, a server, another disk."""
+"""Saved steps and previews, copied to a folder elsewhere: a bucket, a server, another disk."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -11,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError, DependencyError, WanTrainerError
-from ..events import CheckpointSaved, Event, Finished
+from ..events import CheckpointSaved, Event, Finished, SampleReady
 from ..files import FileError, open_inside
 from ..packages import pip_line
 from .outbox import Outbox
@@ -36,7 +37,12 @@ _OF_THE_RUN = ("run.json", "metrics.jsonl")
 _STEP = re.compile(r"step-\d{6,}")
 _PIECE_BYTES = 8 << 20
 _LOOK_AGAIN_S = 0.5
+_SAMPLES, _INDEX = "samples", "index.json"
+_CLIPS = (".mp4", ".webm", ".png", ".webp")
 _STATE, _MANIFEST = "state.safetensors", "manifest.json"
+
+
+_COPIED_AT = (CheckpointSaved, SampleReady, Finished)
 
 
 class Gone(WanTrainerError):  # noqa: N818  what happened, as a sentence
@@ -44,7 +50,8 @@ class Gone(WanTrainerError):  # noqa: N818  what happened, as a sentence
 
 
 class Mirror:
-    """Copies each saved step once it is committed; the manifest goes last, so a folder that has one is whole.
+    """Copies each saved step once it is committed; the manifest goes last, so a folder that has one is whole. Then what
+    was measured, and the previews and clips of Validate Video, each once.
 
     What could not be copied is tried again with the next saved step and at the end, in a later session too, also of
     another run beside it. Of what is read nothing stays open and no link is followed: a run can be deleted meanwhile.
@@ -77,12 +84,14 @@ class Mirror:
         self._root = ""
         self._whole: set[tuple[str, str]] = set()
         """saved steps that are known to be there, by run and folder"""
+        self._clips: set[tuple[str, int]] = set()
+        """clips that are known to be there, by their place and size"""
         self.outbox = Outbox(directory.parent, "mirror")
         self.moved_at = 0.0
 
     def keep(self, event: Event) -> None:
         """Notes in the outbox that there is something to copy. Raises OSError or FileError where that cannot be."""
-        if isinstance(event, CheckpointSaved | Finished):
+        if isinstance(event, _COPIED_AT):
             saved = event.folder.rpartition("/")[2] if isinstance(event, CheckpointSaved) else ""
             self.outbox.put({"run": self._directory.name, "saved": saved})
 
@@ -94,11 +103,11 @@ class Mirror:
         self._root = root.rstrip("/")
 
     def take(self, event: Event) -> None:
-        """Copies the saved steps that are not there yet, and what the run measured so far.
+        """Copies the saved steps and previews that are not there yet, and what the run measured so far.
 
         Raises Gone, and what the storage raises.
         """
-        if isinstance(event, CheckpointSaved | Finished):
+        if isinstance(event, _COPIED_AT):
             self._copy_waiting()
 
     def end(self) -> None:
@@ -131,6 +140,7 @@ class Mirror:
             self._copy_step(folder, f"{there}/{folder.name}")
         for name in _OF_THE_RUN:
             self._put(directory / name, directory, f"{there}/{name}")
+        self._copy_clips(directory / _SAMPLES, directory, f"{there}/{_SAMPLES}")
         missing = (
             name for name in sorted(saved) if _STEP.fullmatch(name) and (directory.name, name) not in self._whole
         )
@@ -161,6 +171,21 @@ class Mirror:
         if all(self._put(folder / name, folder.parent.parent, f"{there}/{name}") for name in (*wanted, _MANIFEST)):
             self._whole.add((folder.parent.parent.name, folder.name))
 
+    def _copy_clips(self, folder: Path, run: Path, there: str) -> None:
+        """Copies the clips of a folder and of those in it that are not there in their whole size, then its index."""
+        for clip, size in _clips_in(folder):
+            place = f"{there}/{clip.relative_to(folder).as_posix()}"
+            if (place, size) in self._clips:
+                continue
+            if not self._files.exists(place) or self._files.size(place) != size:
+                self._files.makedirs(place.rpartition("/")[0], exist_ok=True)
+                if not self._put(clip, run, place):
+                    continue
+            self._clips.add((place, size))
+        if (folder / _INDEX).is_file():
+            self._files.makedirs(there, exist_ok=True)
+            self._put(folder / _INDEX, run, f"{there}/{_INDEX}")
+
     def _put(self, here: Path, run: Path, there: str) -> bool:
         """Returns False, and copies nothing or not all, where the file is gone or another one than it was."""
         try:
@@ -187,6 +212,27 @@ def _piece(file: Path, run: Path, place: int) -> tuple[bytes, int]:
     with open_inside(file, run) as opened:
         opened.seek(place)
         return opened.read(_PIECE_BYTES), os.fstat(opened.fileno()).st_size
+
+
+def _clips_in(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yields the clips and pictures of a folder of samples, then those of the folders in it, with their sizes; none of
+    links, or of what is deleted meanwhile.
+    """
+    entries = _entries(folder)
+    for entry in [*entries, *(inner for one in entries if _is_folder(one) for inner in _entries(one))]:
+        if entry.suffix in _CLIPS and _is_file(entry):
+            with contextlib.suppress(OSError):
+                yield entry, entry.stat().st_size
+
+
+def _entries(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [folder / name for name in sorted(os.listdir(folder)) if name[0] != "."] if _is_folder(folder) else []
+    return []
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _is_folder(path: Path) -> bool:

@@ -61,7 +61,7 @@ class WebhookSettings(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorSettings(Config):
-    """`mirror`: each saved step is copied to a folder elsewhere, by fsspec."""
+    """`mirror`: saved steps and previews are copied to a folder elsewhere, by fsspec."""
 
     url: str = setting("", "s3://bucket/loras, sftp://host/folder, file:///mnt/nas/loras and the like.")
     state: bool = setting(False, "Also what a resume needs (three times the size).")

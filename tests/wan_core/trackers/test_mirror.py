@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.tiny_run import make_run
-from wan_core.events import CheckpointSaved, Event, Finished
+from wan_core.events import CheckpointSaved, Event, Finished, SampleReady
 from wan_core.trackers.mirror import Mirror
 from wan_core.trackers.settings import MirrorSettings
 from wan_core.train import SaveStore
@@ -62,3 +62,51 @@ def test_a_step_whose_copy_failed_follows_with_the_next_one_and_in_a_later_sessi
     tell(mirror(), Finished(state="done", step=8))
     assert sorted(path.parent.name for path in there.glob("*/manifest.json")) == [*whole, "step-000008"]
     assert copied == {path: path.stat().st_mtime_ns for path in copied}, "what is there is not copied again"
+
+
+def test_previews_follow_each_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path)
+    fsspec_local = pytest.importorskip("fsspec.implementations.local").LocalFileSystem
+    there, written = tmp_path / "mirror" / run.directory.name / "samples", list[str]()
+    opened, cut = fsspec_local.open, ""
+
+    def put(self: Any, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        name = Path(path).name
+        written.append(name)
+        file = opened(self, path, mode, **kwargs)
+        if name == cut:
+            file.write(b"ha")
+            file.close()
+            raise OSError("the line is down")
+        return file
+
+    monkeypatch.setattr(fsspec_local, "open", put)
+    mirror = Mirror(MirrorSettings(url=(tmp_path / "mirror").as_uri()), run.directory)
+    mirror.begin()
+
+    def tell(event: Event) -> None:
+        mirror.keep(event)
+        mirror.take(event)
+
+    samples = run.directory / "samples"
+    (samples / "validate-0123456789ab").mkdir(parents=True)
+    secret = tmp_path / "secret.mp4"
+    secret.write_bytes(b"secret")
+    (samples / "linked.mp4").symlink_to(secret)
+    for name in ("step-000002_p0.mp4", "step-000002_p0.latent", ".half.mp4", "index.json", "notes.txt"):
+        (samples / name).write_bytes(name.encode())
+    tell(SampleReady(sample_id="step-000002_p0", step=2, file="samples/step-000002_p0.mp4"))
+    assert sorted(file.name for file in there.iterdir()) == ["index.json", "step-000002_p0.mp4"]
+
+    cut = "step-000004_p0.mp4"
+    (samples / cut).write_bytes(b"clip of step 4")
+    (samples / "validate-0123456789ab" / "grid-0.png").write_bytes(b"grid")
+    with pytest.raises(OSError, match="the line is down"):
+        tell(SampleReady(sample_id="step-000004_p0", step=4, file=f"samples/{cut}"))
+    assert (there / "step-000004_p0.mp4").read_bytes() == b"ha"
+    cut = ""
+    tell(Finished(state="done", step=4))
+    assert (there / "step-000004_p0.mp4").read_bytes() == b"clip of step 4"
+    assert (there / "validate-0123456789ab" / "grid-0.png").read_bytes() == b"grid"
+    clips = [name for name in written if name.endswith((".mp4", ".png"))]
+    assert sorted(clips) == ["grid-0.png", "step-000002_p0.mp4", "step-000004_p0.mp4", "step-000004_p0.mp4"]

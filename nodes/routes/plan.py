@@ -99,6 +99,7 @@ class Planner:
             "fits": plan.fits,
             "size": report["size"],
             "rank": report["rank"],
+            "lora_bytes": report["disk"]["lora_bytes"],
             "preview": report["preview"],
             "devices": devices,
             "host": {"needed": report["host"]["bytes"], "room": report["host"]["room_bytes"]},

@@ -62,6 +62,7 @@ def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
     (device,) = plan["devices"]
     assert (plan["fits"], plan["size"], plan["rank"]) == (True, "256x256x17", 32)
     assert (device["name"], device["total"], device["room"]) == ("cpu", 16 * GIB, 15 * GIB)
+    assert plan["lora_bytes"] == pytest.approx(2 * 43_745_280, rel=0.01)
     assert 2.8e9 < device["needed"] < 8e9
     assert plan["seconds"] == pytest.approx(100 * plan["step_seconds"], abs=1)
     assert plan["suggestions"] is None

@@ -8,6 +8,7 @@ stand in the metadata, where ComfyUI finds it in a file that is dropped on its c
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from .secrets import without_secrets
 
 __all__ = [
     "LoraFile",
+    "file_bytes",
     "lora_metadata",
     "trigger_phrase",
     "workflow_metadata",
@@ -33,6 +35,9 @@ __all__ = [
 
 _TRIGGER = "modelspec.trigger_phrase"
 _LONGEST_PHRASE = 500
+_PREFIX = "diffusion_model."
+_STORED = {"bf16": ("BF16", 2), "fp16": ("F16", 2), "fp32": ("F32", 4)}
+"""what a file calls a dtype, and the bytes of a value"""
 _FLOAT32 = (".alpha", ".dora_scale")
 
 
@@ -60,7 +65,7 @@ class LoraFile:
                     f"The LoRA weight {name} is not finite as {self.dtype}; the file was not written. "
                     "Resume from an earlier saved step with a lower learning rate."
                 )
-            found[f"diffusion_model.{name}"] = stored.contiguous()
+            found[f"{_PREFIX}{name}"] = stored.contiguous()
         return found
 
     def to_bytes(self) -> bytes:
@@ -68,6 +73,22 @@ class LoraFile:
         from safetensors.torch import save
 
         return _ordered(save(self.tensors(), self.metadata))
+
+
+def file_bytes(parts: Mapping[str, tuple[int, ...]], dtype: str, metadata: Mapping[str, str]) -> int:
+    """Returns how large a file of parts of such shapes, by `<module>.<part>`, will be."""
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    place = 0
+    kinds = {name: (_STORED["fp32"] if name.endswith(_FLOAT32) else _STORED[dtype]) for name in parts}
+    for name in sorted(parts, key=lambda name: (-kinds[name][1], name)):  # as safetensors lays them
+        stored, size = kinds[name][0], math.prod(parts[name]) * kinds[name][1]
+        header[f"{_PREFIX}{name}"] = {"dtype": stored, "shape": parts[name], "data_offsets": [place, place + size]}
+        place += size
+    return len(_framed(header)) + place
+
+
+def _framed(header: Mapping[str, object]) -> bytes:
+    return framed_header(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8"))
 
 
 def _ordered(data: bytes) -> bytes:
@@ -78,8 +99,7 @@ def _ordered(data: bytes) -> bytes:
     end = header_end(data)
     header = json.loads(data[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    return framed_header(text) + data[end:]
+    return _framed(header) + data[end:]
 
 
 def lora_metadata(

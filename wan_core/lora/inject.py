@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from ..model import block_of
 from .config import LoraConfig
-from .linear_adapter import AdaptedLinear, LinearAdapter, has_bias
+from .linear_adapter import BIAS, AdaptedLinear, LinearAdapter, has_bias
 from .low_rank import DoraAdapter, LoraAdapter, RsLoraAdapter
 from .module_adapter import ModuleAdapter
 from .norms import NormAdapter, norms_beside
@@ -28,6 +28,7 @@ __all__ = [
     "exported",
     "inject_lora",
     "limit_norms",
+    "parts_in_file",
     "set_adapter_dtype",
     "set_strength",
     "without_adapters",
@@ -137,6 +138,33 @@ def _values_of(kind: str, lokr_factor: int, wide: int, tall: int, rank: int, alp
     # A rank that is no even share of alpha changes no size.
     config = LoraConfig(kind=kind, rank=rank, lokr_factor=lokr_factor)
     return _adapter("linear", nn.Linear(wide, tall, device="meta"), config, rank, alpha).values
+
+
+def parts_in_file(model: nn.Module, config: LoraConfig) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of what a LoRA file will hold, by `<module>.<part>`; the model needs no memory."""
+    found, adapted = dict[str, tuple[int, ...]](), adapted_modules(model, config)
+    ranks = config.ranks_of([name for name, module in adapted.items() if isinstance(module, nn.Linear)])
+    for name, module in adapted.items():
+        if isinstance(module, nn.Linear):
+            size = (module.in_features, module.out_features, *ranks[name])
+            parts = dict(_parts_of(config.kind, config.init, config.lokr_factor, *size))
+            if config.trains_biases and has_bias(module):
+                parts[BIAS] = (module.out_features,)
+        else:
+            parts = {part: tuple(value.shape) for part, value in NormAdapter(name, module, config).in_file().items()}
+        found |= {f"{name}.{part}": shape for part, shape in parts.items()}
+    return found
+
+
+@lru_cache(maxsize=256)
+def _parts_of(
+    kind: str, init: str, lokr_factor: int, wide: int, tall: int, rank: int, alpha: float
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    config = LoraConfig(kind=kind, init=init, rank=rank, lokr_factor=lokr_factor)
+    adapter = _adapter("linear", nn.Linear(wide, tall, bias=False, device="meta"), config, rank, alpha)
+    adapter.start(0)
+    with torch.no_grad():
+        return tuple((part, tuple(value.shape)) for part, value in adapter.in_file().items())
 
 
 def exported(model: nn.Module) -> dict[str, Tensor]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .. import __version__
 from ..checkpoint import WanVariant
+from ..export import file_bytes, lora_metadata
 from ..files import Roots
 from ..footprint import job_shape
-from ..load import ModelPlan, WanFile
-from ..lora import LoraConfig
+from ..load import ModelPlan, WanFile, base_words
+from ..lora import LoraConfig, parts_in_file
+from ..model import model_without_values
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Placement, StepShape, estimate_memory
 from ..train import TrainConfig, held_bytes
 from .own_runs import OwnRuns, card_name, corrected
@@ -46,6 +49,26 @@ class Job:
     def scheme(self) -> str:
         """How the base weights are stored while it trains, in a word."""
         return self.model.quantize.scheme if self.model.quantize is not None else self.file.quantization
+
+    def lora_bytes(self) -> int:
+        """Returns the size of the LoRA file it makes, without the graph that ComfyUI may put into it."""
+        variant = self.file.variant
+        parts = parts_in_file(model_without_values(variant.shape), self.lora)
+        said = lora_metadata(
+            run_name="my_lora",
+            job_id="0" * 32,
+            step=self.train.steps,
+            lora=self.lora,
+            settings=self.train.to_dict(),
+            variant=variant,
+            data_fingerprint="0" * 64,
+            base_digest="0" * 64,
+            base=base_words(self.model, self.file),
+            trigger_words=(),
+            pack_version=__version__,
+            frozen=self.model.loras,
+        )
+        return file_bytes(parts, self.train.save_dtype, said)
 
     def ratio(self, device: str, phase: str) -> float | None:
         """Returns what runs of this kind took of a phase over what was predicted; None where none ran here."""

@@ -12,7 +12,7 @@ import torch
 
 from ..cache import CacheSet
 from ..errors import ConfigError
-from ..files import Roots
+from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, bytes_beside, inspect_model
 from ..lora import FrozenLora, LoraConfig
@@ -229,6 +229,7 @@ def plan_sentences(plan: MemoryPlan) -> str:
         free = "" if room is None else f" of {room / _GIB:.1f} GiB free"
         lines.append(f"{name}: {memory.peak / _GIB:.1f} GiB{free} ({phases})")
     lines.append(f"host memory: {estimate.host / _GIB:.1f} GiB, {estimate.pinned / _GIB:.1f} of it pinned")
+    lines.append(f"LoRA file: {size_text(job.lora_bytes())} in {job.train.save_dtype}")
     if remark := plan.remark():
         lines.append(remark)
     card = card_of(torch.device(next(iter(estimate.devices))), job)
@@ -261,7 +262,10 @@ def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
         "checkpointing_policy": plan.policy,
         "devices": devices,
         "host": {"bytes": estimate.host, "pinned_bytes": estimate.pinned, "room_bytes": plan.room.host},
-        "disk": {"save_bytes": saved_bytes(sum(job.shape().adapter_values.values()), job.train)},
+        "disk": {
+            "save_bytes": saved_bytes(sum(job.shape().adapter_values.values()), job.train),
+            "lora_bytes": job.lora_bytes(),
+        },
         "step_seconds": None if card is None else round(seconds_of(plan, card), 2),
         "card": None if card is None else card.name,
         "own_runs": plan.own_runs(),

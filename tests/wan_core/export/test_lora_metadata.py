@@ -12,13 +12,17 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tests.support import containers
+from tests.support.adapters import KINDS
 from tests.support.caching import set_of
 from tests.support.comfy_formats import plan, roots
-from tests.support.tiny_run import make_run
+from tests.support.tiny_run import TINY, make_run
 from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.dataset import Dataset, DatasetConfig, ScanResult
+from wan_core.export import LoraFile, file_bytes
 from wan_core.load import base_words, inspect_model
+from wan_core.lora import exported, inject_lora, parts_in_file
+from wan_core.model import WanTransformer, model_without_values
 from wan_core.precision import QuantizeConfig
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
@@ -97,6 +101,16 @@ def test_a_lora_says_its_trigger_words_and_base_and_is_the_same_to_the_byte(tmp_
     words = [said[f"wan_trainer.base_{which}"] for which in ("precision", "quantization", "stored")]
     assert words == ["fp32", "int8", "F32"]
     assert str(tmp_path) not in str(said)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_size_of_a_file_is_known_before_it_is_written(kind: str, dtype: str) -> None:
+    model = WanTransformer(replace(TINY, num_layers=1))
+    foreseen = parts_in_file(model_without_values(model.shape), KINDS[kind])
+    inject_lora(model, KINDS[kind], seed=0)
+    written = LoraFile(exported(model), dtype, {"format": "pt"}).to_bytes()
+    assert file_bytes(foreseen, dtype, {"format": "pt"}) == len(written)
 
 
 def test_trigger_words_are_those_of_the_datasets_each_once(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from wan_core.errors import ConfigError
 from wan_core.events import Event, StepDone
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
+from wan_core.run import plan_run
 from wan_core.run.config import DataConfig, RunConfig
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
@@ -54,6 +55,8 @@ def test_each_kind_trains_and_its_parts_all_move(tmp_path: Path, kind: str) -> N
     run = make_run(tmp_path, shape=shape, train=train, lora=KINDS[kind], clips=1)
     run_job(run.directory, run.roots, emit=events.append, control=SignalControl())
     assert all(event.loss > 0 for event in events if isinstance(event, StepDone))
+    written = (run.directory / "saves" / "step-000003" / "lora.safetensors").stat().st_size
+    assert plan_run(run.directory, run.roots)["disk"]["lora_bytes"] == pytest.approx(written, rel=0.01)
     first, last = (
         {
             name: value

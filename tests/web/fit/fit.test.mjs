@@ -52,6 +52,13 @@ test("a training is asked for by its widgets, from the loader down", () => {
   });
 });
 
+test("the size of the LoRA file is said at plan time", () => {
+  const plan = { fits: true, size: "48x48x5", rank: 4, devices: [], suggestions: null };
+  assert.equal(details({ ...plan, lora_bytes: 1.39 * MIB })[1], "LoRA file 1.39 MiB.");
+  assert.equal(details({ ...plan, lora_bytes: 1.5 * GIB })[1], "LoRA file 1.5 GiB.");
+  assert.equal(details(plan).length, 1);
+});
+
 test("what a plan does not know is said after all else", () => {
   const plan = { fits: true, size: "48x48x5", rank: 4, devices: [], suggestions: null };
   assert.equal(details(plan).length, 1);

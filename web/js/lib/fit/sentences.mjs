@@ -2,13 +2,13 @@
 /** A plan in words: whether a training fits, what it does for that, how long it takes, and what would make it fit. Pure. */
 
 import { counted, t } from "../page/words.mjs";
-import { clock, gib, known, short } from "../run/format.mjs";
+import { clock, fileSize, gib, known, short } from "../run/format.mjs";
 
 /**
  * What the server answers (nodes/routes/plan.py).
  * @typedef {{ name: string, needed: number, room: number | null, total: number | null }} Device
  * @typedef {Record<string, number | string | boolean>} Settings of widgets by their names
- * @typedef {{ fits: boolean | null, size?: string, rank?: number, preview?: string | null, devices: Device[],
+ * @typedef {{ fits: boolean | null, size?: string, rank?: number, lora_bytes?: number, preview?: string | null, devices: Device[],
  *   host?: { needed: number, room: number | null },
  *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
  *   card?: string | null, step_seconds?: number | null, seconds?: number | null, suggestions: Settings[] | null, more?: boolean,
@@ -69,6 +69,8 @@ export function details(plan) {
   const said = [];
   if (plan.size)
     said.push(t("Largest clips {size}, rank {rank}.", { size: plan.size, rank: plan.rank ?? "" }));
+  if (known(plan.lora_bytes))
+    said.push(t("LoRA file {size}.", { size: fileSize(plan.lora_bytes) }));
   if (plan.preview) said.push(t("Previews {size}.", { size: plan.preview }));
   if (device && !plan.fits && keeps(device)) {
     const kept = gib((device.total ?? 0) - (device.room ?? 0));

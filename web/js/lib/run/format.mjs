@@ -71,6 +71,15 @@ export function gib(bytes) {
 }
 
 /**
+ * Bytes of a file, in three digits where they are few: 1.39 MiB, 146 MiB, 1.2 GiB.
+ * @param {number} bytes
+ * @returns {string}
+ */
+export function fileSize(bytes) {
+  return bytes < 0.1 * GIB ? `${short(bytes / MIB)} MiB` : gib(bytes);
+}
+
+/**
  * How long ago, roughly.
  * @param {number | null | undefined} seconds
  * @returns {string}

@@ -123,12 +123,18 @@ def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
         return Path(text)
     name, separator, relative = text.partition(":")
     if not separator or name == "input":
-        return input_root / (relative if separator else text).lstrip("/\\")
+        return _below(input_root, relative if separator else text)
     if root := named_roots(extra_roots).get(name):
-        return root / relative.lstrip("/\\")
+        return _below(root, relative)
     raise DatasetError(
         f"Root {_short(name)} of folder {_short(text)} is unknown. Write its full path to {ROOTS_FILE} on the server."
     )
+
+
+def _below(root: Path, relative: str) -> Path:
+    """Returns the path below `root`; one that a graph made on Windows has, where there is none that is written so."""
+    wanted = root / relative.lstrip("/\\")
+    return wanted if os.path.exists(wanted) else root / relative.replace("\\", "/").lstrip("/")
 
 
 def _existing(folder: Path, text: str) -> Path:

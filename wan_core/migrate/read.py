@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -74,13 +75,24 @@ def read_texts(texts: Mapping[str, str]) -> tuple[Job, tuple[str, ...]]:
 
 def _settled(name: str, text: str, beside: Beside, clips: int) -> Job:
     suffix = PurePosixPath(name).suffix.lower()
-    data: Any = parse_document(name, text) if suffix in _DOCUMENTS else _command_line(name, text)
+    data: Any
+    commands = 1
+    if suffix in _DOCUMENTS:
+        data = parse_document(name, text)
+    else:
+        data, commands = _command_line(name, text)
     try:
-        return settle(_job_of(data, name, suffix), beside, clips)
+        job = settle(_job_of(data, name, suffix), beside, clips)
     except WanTrainerError:
         raise
     except _OF_ANOTHER_KIND as error:
         raise ConfigError(f"{name} has a value of another kind: {first_line(error)}. Correct it.") from error
+    if commands > 1:
+        job.hints.append(
+            f"{name} holds {commands} training commands, and this is the first; give each of the others a file of its "
+            "own, or choose low_noise_model in Load Wan Model where they are both experts of a pair"
+        )
+    return job
 
 
 def _job_of(data: Any, name: str, suffix: str) -> Job:
@@ -104,32 +116,59 @@ def _job_of(data: Any, name: str, suffix: str) -> Job:
         raise UnknownSettingsError(f"{name} is of no trainer that is known. {_READS}") from error
 
 
-def _command_line(name: str, text: str) -> dict[str, Any]:
-    """The options of the first command of musubi-tuner's Wan trainer in a script."""
+def _command_line(name: str, text: str) -> tuple[dict[str, Any], int]:
+    """Returns the options of the first command of musubi-tuner's Wan trainer in a script, and how many there are."""
     text = re.sub(r"[\\^`][ \t]*\r?\n", " ", text)  # lines that go on, in a shell, in cmd and in PowerShell
-    words, start = _words_of(text, name)
+    commands = list(_commands(text, name))
+    if not commands:
+        raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}")
+    words, start = commands[0]
     launcher = {key: said for key, said in _options(words[:start]).items() if key in _OF_LAUNCHER}
     before = {key: said[0] if isinstance(said, list) else said for key, said in launcher.items()}  # and the program
-    return before | _options(words[start + 1 :])
+    return before | _options(words[start + 1 :]), len(commands)
 
 
-def _words_of(text: str, name: str) -> tuple[list[str], int]:
-    """Returns the words of the first command, and which of them is the script; a comment may name it before."""
+def _commands(text: str, name: str) -> Iterator[tuple[list[str], int]]:
+    """Yields the words of each command of the trainer, and which of them is its script; one may be named elsewhere."""
     for line in text.splitlines():
-        if "wan_train_network" not in line:
+        if _SCRIPT not in line or _REMARK.match(line):
             continue
         if len(line) > _LONGEST_COMMAND:
             raise ConfigError(f"{name}: the command has {len(line):,} characters. Use at most {_LONGEST_COMMAND:,}.")
         try:
-            words = shlex.split(line.replace("\\", "/"), comments=True)
+            words = _shell_words(line)
         except ValueError as error:
             raise ConfigError(f"{name}: the command cannot be read ({error}). Check its quotes.") from error
-        start = next((index for index, word in enumerate(words) if "wan_train_network" in word), None)
-        if start is not None:
-            return words, start
-    raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}")
+        for ends, found in itertools.groupby(words, _ENDS.__contains__):
+            command = [] if ends else _without_redirects(found)
+            start = next((i for i, word in enumerate(command) if _SCRIPT in word and not re.search(r"\s", word)), None)
+            if start is not None and command[0].lower().lstrip("@") not in _PRINTS:
+                yield command, start
 
 
+def _shell_words(line: str) -> list[str]:
+    """Returns the words of a line, and what ends its commands as words of their own. Raises ValueError."""
+    line = re.sub(r"(?<=\s)[0-9]>(&[0-9])?", lambda found: "" if found[1] else ">", line.replace("\\", "/"))
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split = True
+    return list(lexer)
+
+
+def _without_redirects(words: Iterable[str]) -> list[str]:
+    found, kept = iter(words), list[str]()
+    for word in found:
+        if word in (">", ">>"):
+            next(found, None)
+        elif not word.startswith(">"):
+            kept.append(word)
+    return kept
+
+
+_SCRIPT = "wan_train_network"
+_ENDS = (";", "&", "&&", "|", "||")
+_PRINTS = ("echo", "printf", "write-host")
+_REMARK = re.compile(r"\s*@?(rem\s|::)", re.IGNORECASE)
+"""of cmd"""
 _LONGEST_COMMAND = 64 << 10
 _OF_LAUNCHER = ("num_processes", "mixed_precision", "num_cpu_threads_per_process")
 """options of accelerate that stand before the script"""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from wan_core.dataset import allowed_folder, list_folders, read_roots
+from wan_core.dataset import allowed_file, allowed_folder, list_folders, read_roots
 from wan_core.errors import ConfigError, DatasetError
 
 
@@ -93,6 +93,22 @@ def test_what_cannot_be_a_folder_is_said(tree, reference, message):
     (tree / "input" / "file.txt").write_text("x")
     with pytest.raises(DatasetError, match=message):
         allow(tree, reference)
+
+
+def test_a_folder_of_a_graph_made_on_windows_is_found(tmp_path):
+    inside, root = tmp_path / "input", tmp_path / "far"
+    for place in (inside / "my sets" / "one", root / "two" / "three", inside / "odd\\name"):
+        place.mkdir(parents=True)
+    (inside / "my sets" / "list.jsonl").write_text("{}")
+    where = {"input_root": inside, "extra_roots": [root]}
+    assert allowed_folder("my sets\\one", **where) == inside / "my sets" / "one"
+    assert allowed_folder("far:two\\three", **where) == root / "two" / "three"
+    assert allowed_file("input:my sets\\list.jsonl", **where) == inside / "my sets" / "list.jsonl"
+    assert allowed_folder("odd\\name", **where) == inside / "odd\\name"
+    with pytest.raises(DatasetError, match="outside the allowed folders"):
+        allowed_folder("my sets\\..\\..\\..", **where)
+    with pytest.raises(DatasetError, match="does not exist"):
+        allowed_folder("my sets\\two", **where)
 
 
 def test_the_menu_lists_input_first(tree):

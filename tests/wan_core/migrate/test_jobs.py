@@ -218,6 +218,37 @@ def test_secrets_stay_out_of_the_account(tmp_path):
     assert "wandb_api_key (hidden)" in note(job)
 
 
+HIGH = MUSUBI + "--task t2v-A14B --network_dim 8 --output_name high"
+LOW = MUSUBI + "--task t2v-A14B --network_dim 16 --output_name low"
+
+
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        (f"{HIGH}\n{LOW}\n", 2),
+        (f"{HIGH} & {LOW}", 2),
+        (f"{HIGH} && \\\n {LOW}; {LOW}", 3),
+        (f"{HIGH} &\nwait\n", 1),
+        (f"{HIGH} > log.txt 2>&1 &", 1),
+        (f"{HIGH} 2>&1 | tee 'log & more.txt'", 1),
+        (f"# {LOW}\necho wan_train_network.py; echo 'wan_train_network.py --network_dim 4'\n{HIGH}", 1),
+        (f"REM {LOW}\r\n:: {LOW}\r\n@echo wan_train_network.py\r\n{HIGH}\r\n", 1),
+    ],
+)
+def test_of_a_script_the_first_command_counts_and_others_are_said(tmp_path, text, commands):
+    (tmp_path / "train.sh").write_text(text)
+    job = read_job(tmp_path / "train.sh")
+    assert (job.of("TrainLoRA.run_name"), job.of("TrainLoRA.rank")) == ("high", 8)
+    said = [hint for hint in job.account()["to do"] if "training commands" in hint]
+    assert said == ([f"train.sh holds {commands} training commands, and this is the first; {OTHERS}"] * (commands > 1))
+
+
+OTHERS = (
+    "give each of the others a file of its own, or choose low_noise_model in Load Wan Model where they are both "
+    "experts of a pair"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [

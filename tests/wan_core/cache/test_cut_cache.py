@@ -39,6 +39,7 @@ def test_more_windows_crops_and_sides_encode_only_what_is_new(video, make_clip, 
         identities = {"vae_identity": "recorder", "text_identity": "recorder"}
         plan = plan_encoding(Dataset((scanned,)), cache, space=WAN21_LATENTS, **identities)
         report = encode_missing(plan, cache, codec=recorder, text_encoder=recorder, video=video)
+        assert cache.read_set(report.fingerprint).trigger_words == ("x",)
         return report.latents_encoded, report.latents_reused
 
     assert cached() == (1, 0)

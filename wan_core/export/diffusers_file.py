@@ -2,7 +2,7 @@
 
 Its loader takes a scale of 1 where a file says nothing, so alpha / rank is multiplied into the second matrix: exactly
 where it is a power of two, else in float32. It reads `transformer.` for either model of a Wan 2.2 pair (diffusers 0.42,
-`load_into_transformer_2`), so each expert has a file of its own.
+`load_into_transformer_2`), so each expert has a file of its own. What a file says of itself stays in it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from ..checkpoint import TensorFile, to_diffusers
 from ..errors import ExportError
 from ..lora import read_lora
+from .lora_file import ordered
 
 __all__ = ["diffusers_bytes"]
 
@@ -38,4 +39,7 @@ def diffusers_bytes(file: Path) -> bytes:
             exact = math.frexp(scale)[0] == 0.5
             found[f"{name}.lora_A.weight"] = down if exact else down.float()
             found[f"{name}.lora_B.weight"] = up * scale if exact else up.float() * torch.tensor(scale)
-    return save(found, {"format": "pt"})
+    said = source.header.metadata
+    if "ss_network_dim" in said:
+        said = {**said, "ss_network_alpha": said["ss_network_dim"]}  # the scale stands in the matrices
+    return ordered(save(found, {**said, "format": "pt"}))

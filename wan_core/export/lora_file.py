@@ -29,6 +29,7 @@ __all__ = [
     "LoraFile",
     "file_bytes",
     "lora_metadata",
+    "ordered",
     "trigger_phrase",
     "workflow_metadata",
 ]
@@ -72,7 +73,7 @@ class LoraFile:
         """Returns the bytes of the safetensors file."""
         from safetensors.torch import save
 
-        return _ordered(save(self.tensors(), self.metadata))
+        return ordered(save(self.tensors(), self.metadata))
 
 
 def file_bytes(parts: Mapping[str, tuple[int, ...]], dtype: str, metadata: Mapping[str, str]) -> int:
@@ -91,7 +92,7 @@ def _framed(header: Mapping[str, object]) -> bytes:
     return framed_header(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8"))
 
 
-def _ordered(data: bytes) -> bytes:
+def ordered(data: bytes) -> bytes:
     """Returns the same file with its metadata sorted: safetensors writes it in random order.
 
     Equal jobs make equal bytes.

@@ -19,7 +19,7 @@ from tests.support.tiny_run import TINY, make_run
 from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.dataset import Dataset, DatasetConfig, ScanResult
-from wan_core.export import LoraFile, file_bytes
+from wan_core.export import LoraFile, diffusers_bytes, file_bytes
 from wan_core.load import base_words, inspect_model
 from wan_core.lora import exported, inject_lora, parts_in_file
 from wan_core.model import WanTransformer, model_without_values
@@ -101,6 +101,19 @@ def test_a_lora_says_its_trigger_words_and_base_and_is_the_same_to_the_byte(tmp_
     words = [said[f"wan_trainer.base_{which}"] for which in ("precision", "quantization", "stored")]
     assert words == ["fp32", "int8", "F32"]
     assert str(tmp_path) not in str(said)
+
+
+def test_a_file_for_diffusers_says_the_same_of_itself(tmp_path: Path) -> None:
+    said = {"modelspec.trigger_phrase": "ohwx", "wan_trainer.base_precision": "bf16", "ss_network_dim": "4"}
+    model = WanTransformer(replace(TINY, num_layers=1))
+    inject_lora(model, KINDS["LoRA"], seed=0)
+    ours = tmp_path / "ours.safetensors"
+    ours.write_bytes(LoraFile(exported(model), "bf16", said | {"ss_network_alpha": "3.0"}).to_bytes())
+    theirs = diffusers_bytes(ours)
+    assert theirs == diffusers_bytes(ours)
+    (tmp_path / "theirs.safetensors").write_bytes(theirs)
+    with safe_open(tmp_path / "theirs.safetensors", "pt") as file:
+        assert file.metadata() == {**said, "ss_network_alpha": "4", "format": "pt"}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from comfy_server import ComfyServer, PromptRefused
 from graphs import CACHE, TRAIN, Graph, is_no_choice, run_of, training_graph
 from route_server import our_module, write_run
 from world import MODEL, VAE
+
+from wan_core.packages import pip_line
 
 pytestmark = pytest.mark.comfy
 
@@ -237,9 +238,7 @@ def test_a_pyav_that_reads_inexactly_is_refused_before_anything_runs(pack_nodes,
     (stated / "METADATA").write_text("Metadata-Version: 2.1\nName: av\nVersion: 16.1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     said = pack_nodes[node].validate_inputs()
-    assert said == (
-        f'PyAV 16.1.0 does not read clips exactly; 17.1 or newer does. Run: {sys.executable} -m pip install "av>=17.1"'
-    )
+    assert said == f"PyAV 16.1.0 does not read clips exactly; 17.1 or newer does. Run: {pip_line('av>=17.1')}"
 
 
 @pytest.mark.parametrize(

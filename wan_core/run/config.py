@@ -300,7 +300,7 @@ def read_status(directory: Path) -> RunStatus:
     try:
         return RunStatus.from_dict(read_json(path)) if path.exists() else RunStatus()
     except (FileError, ConfigError):  # only a summary; what counts is in saves/
-        return RunStatus(reason=f"{path.name} was damaged")
+        return RunStatus(reason="status.json was damaged")
 
 
 def write_status(directory: Path, status: RunStatus) -> None:

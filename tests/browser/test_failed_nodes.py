@@ -68,7 +68,21 @@ def test_a_scan_that_fails_is_said_on_the_dataset_and_its_old_pictures_go(
     canvas.script(RUN_ALONE, dataset)
     card.locator(".wan-facts").wait_for()
     assert canvas.script(BOX, "WanVideoDataset") == ""
-    assert canvas.our_problems == []
+    shutil.rmtree(folder)
+    canvas.script(RUN_ALONE, dataset)
+    shows(
+        card, "Folder 'emptied' does not exist. Choose one that does."
+    )  # ComfyUI refuses it when it is queued: nothing runs, and no message comes
+    assert card.locator(".wan-facts").count() == 0
+    assert canvas.script(RED, "WanVideoDataset")
+    canvas.focus("WanVideoDataset")
+    canvas.screenshot(f"refused-folder-{'vue' if vue else 'classic'}")
+    place_clips(folder)
+    canvas.script(RUN_ALONE, dataset)
+    card.locator(".wan-facts").wait_for()
+    assert canvas.script(BOX, "WanVideoDataset") == ""
+    # ComfyUI's page writes the refusal to the console, with the way it took.
+    assert [said for said in canvas.our_problems if "PromptExecutionError" not in said] == []
 
 
 @fronts

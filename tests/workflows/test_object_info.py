@@ -47,10 +47,15 @@ def faults(graph: Graph, info: Info) -> Iterator[str]:
 
 
 def _inputs(said: Info, given: dict[str, Any], before: str = "") -> tuple[Info, Info]:
-    """Required and optional inputs by name, with those that the given option of a dynamic choice brings."""
+    """Required and optional inputs by name, with those that the given option of a dynamic choice brings.
+
+    A choice within another is left out where it is not given, as the server does it.
+    """
     parts: tuple[Info, Info] = {}, {}
     for part, title in zip(parts, ("required", "optional"), strict=True):
         for name, spec in said.get(title, {}).items():
+            if before and spec[0] == DYNAMIC and before + name not in given:
+                continue
             part[before + name] = spec
             for option in spec[1]["options"] if spec[0] == DYNAMIC else ():
                 if option["key"] == given.get(before + name):
@@ -131,6 +136,28 @@ def test_what_an_option_of_a_dynamic_choice_brings_is_held_against_it(given: dic
     brings = {"required": {"crf": ["FLOAT", {"min": 0.0, "max": 51.0}]}, "optional": {"speed": ["INT", {}]}}
     options = [{"key": "auto", "inputs": {"required": {}}}, {"key": "h264", "inputs": brings}]
     info = {"SaveVideo": {"input": {"required": {"codec": [DYNAMIC, {"options": options}]}}, "output": []}}
+    assert list(faults({"1": {"class_type": "SaveVideo", "inputs": given}}, info)) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"format": "mp4"}, []),
+        ({"format": "mp4", "format.codec": "auto"}, []),
+        ({"format": "mp4", "format.codec": "film"}, ["1.format.codec: not a choice"]),
+        ({"format": "film", "format.codec": "auto"}, ["1.format: not a choice", "1.format.codec: unknown"]),
+        ({}, ["1.format: missing"]),
+    ],
+)
+def test_a_choice_within_a_choice_may_be_left_out(given: dict[str, Any], found: list[str]) -> None:
+    """As SaveVideo has it after 0.33.0: graphs of older versions say the outer one alone."""
+    inner = {"required": {"codec": [DYNAMIC, {"options": [{"key": "auto", "inputs": {}}]}]}}
+    info = {
+        "SaveVideo": {
+            "input": {"required": {"format": [DYNAMIC, {"options": [{"key": "mp4", "inputs": inner}]}]}},
+            "output": [],
+        }
+    }
     assert list(faults({"1": {"class_type": "SaveVideo", "inputs": given}}, info)) == found
 
 

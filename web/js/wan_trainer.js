@@ -36,6 +36,7 @@ import { translateTitle } from "./lib/page/titles.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { lineOf } from "./lib/run/line.mjs";
+import { watchQueue } from "./lib/run/queue_refusals.mjs";
 import { loadRefusals } from "./lib/run/refusals.mjs";
 import { told } from "./lib/run/server_sentences.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
@@ -65,6 +66,9 @@ const create = (kind) => /** @type {any} */ (window).LiteGraph?.createNode(idHer
 const cards = new CardNodes({ app, api, routes, frames, root, storage: sessionStorage, create });
 const settingNodes = new SettingNodes(frames);
 const fits = new FitNodes({ routes, frames, root, create });
+
+/** What the newest queue refused of the graph. @type {import("./lib/run/queue_refusals.mjs").Reasons} */
+let refused = {};
 
 /** Made when the words of the page's language are there: what it says is written once. @type {RunsTab} */
 let tab;
@@ -170,14 +174,25 @@ function setting(id) {
 function onError(detail) {
   trainers.rest();
   if (!trainers.isHere(detail)) return;
-  const reason = String(detail.exception_message).trim();
-  const node = findNode(root(), detail.node_id);
+  sayWhy(detail.node_id, String(detail.exception_message).trim());
+}
+
+/** Says on a node of ours why it failed. @param {string} id @param {string} reason */
+function sayWhy(id, reason) {
+  const node = findNode(root(), id);
   if (!node || !isOurs(node)) return;
-  const panel = trainers.panelOf(detail.node_id);
+  const panel = trainers.panelOf(id);
   if (panel) panel.onBroken(reason);
-  else if (!cards.onBroken(detail.node_id, told(reason)))
+  else if (!cards.onBroken(id, told(reason)))
     lines.fail(node, t("failed: {reason}", { reason: told(reason) }));
   fits.broken(node, reason);
+}
+
+/** Of a training that runs meanwhile, the panel stays as it is. */
+function sayRefusals() {
+  for (const [id, reason] of Object.entries(refused)) {
+    if (!trainers.panelOf(id)?.live) sayWhy(id, reason);
+  }
 }
 
 /** Graphs in API format are loaded by no road that asks extensions. */
@@ -232,6 +247,11 @@ const extension = {
     api.addEventListener("execution_start", (/** @type {{ detail: any }} */ { detail }) => {
       trainers.prompts.started(detail?.prompt_id);
       for (const one of [lines, cards, fits]) one.begun();
+      sayRefusals(); // the rest of that graph runs
+    });
+    watchQueue(api, (reasons) => {
+      refused = reasons;
+      sayRefusals();
     });
     api.addEventListener("execution_error", (/** @type {{ detail: any }} */ event) =>
       onError(event.detail),

@@ -1,0 +1,53 @@
+// @ts-check
+/** What ComfyUI refuses when a graph is queued: no node runs then, so no message says why, and a page shows a toast. */
+
+/** Other packs' and ComfyUI's own details may be a list of every file. */
+const LONGEST = 300;
+
+/**
+ * @typedef {{ type?: string, message?: string, details?: string }} NodeError
+ * @typedef {Record<string, string>} Reasons by the id of the node
+ */
+
+/**
+ * @param {unknown} nodeErrors as POST /prompt answers, also where the rest of the graph runs
+ * @returns {Reasons}
+ */
+export function reasonsIn(nodeErrors) {
+  /** @type {Reasons} */
+  const reasons = {};
+  for (const [id, said] of Object.entries(nodeErrors ?? {})) {
+    const errors = /** @type {NodeError[]} */ (Array.isArray(said?.errors) ? said.errors : []);
+    const found = [...new Set(errors.map(reasonOf))].join(" ");
+    if (found) reasons[id] = found;
+  }
+  return reasons;
+}
+
+/** What a node itself refuses comes behind the name of the input. @param {NodeError} error */
+function reasonOf({ type, message, details }) {
+  const said = String(details ?? "");
+  const own = type === "custom_validation_failed" ? said.indexOf(" - ") : -1;
+  if (own >= 0) return said.slice(own + 3).trim();
+  return [message, said.slice(0, LONGEST)].filter(Boolean).join(": ");
+}
+
+/**
+ * Hears what the queue answers, whoever queues.
+ * @param {any} api ComfyUI's
+ * @param {(reasons: Reasons) => void} tell also called before the queue is asked: a graph may start before its answer comes
+ */
+export function watchQueue(api, tell) {
+  const queue = api.queuePrompt;
+  api.queuePrompt = async function (/** @type {unknown[]} */ ...given) {
+    tell({});
+    try {
+      const answer = await queue.apply(this, given);
+      tell(reasonsIn(answer?.node_errors));
+      return answer;
+    } catch (error) {
+      tell(reasonsIn(/** @type {any} */ (error)?.response?.node_errors));
+      throw error;
+    }
+  };
+}

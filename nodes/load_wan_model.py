@@ -5,16 +5,17 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import torch
 from comfy_api.latest import io
 
+from ..wan_core.abilities import abilities_of, gpu_names
 from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
-from ..wan_core.errors import ConfigError, WanTrainerError
+from ..wan_core.errors import ConfigError, PlacementError, WanTrainerError
 from ..wan_core.files import Roots, file_mark
 from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.load import ModelPlan, WanFile, inspect_model, inspect_pair, settled, unpacked_kinds
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
+from ..wan_core.run import remarks_on_cards
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
 from .bridge.widgets import asked_of, check_menus, combo, comfyui_checks_menus, file_of, one_of, searched_as, widget
@@ -133,6 +134,7 @@ class LoadWanModel(io.ComfyNode):
             attention=str(attention),  # the plan says why a kernel without backward pass is refused
         )
         roots = folders.roots()
+        on_cards = said_of_cards(plan)
         plan = settled(plan, _files(plan, roots))
         files = _files(plan, roots)
         handle = ModelHandle(plan, files[0].variant, files[0].compute_dtype, files[0].quantization, base_precision)
@@ -140,6 +142,7 @@ class LoadWanModel(io.ComfyNode):
         lines = [line for file in files for line in describe(file, plan)]
         if plan.base_precision != base_precision:
             lines.append(FLOAT32)
+        lines += remarks_on_cards(plan, handle.compute_dtype) or on_cards
         info = "\n".join([*lines, f"precision {policy}: {MEANING[policy]}"])
         return io.NodeOutput(handle, info, ui={"wan_model": [{**model_facts(handle), "asked": asked_of(cls)}]})
 
@@ -194,7 +197,16 @@ def _files(plan: ModelPlan, roots: Roots) -> tuple[WanFile, ...]:
 
 def devices() -> list[str]:
     """default, every GPU, cpu."""
-    return ["default", *(f"cuda:{i}" for i in range(torch.cuda.device_count())), "cpu"]
+    return ["default", *gpu_names(), "cpu"]
+
+
+def said_of_cards(plan: ModelPlan) -> list[str]:
+    """Returns what each kind of card of a plan can, a sentence each; PlacementError for one that torch cannot use."""
+    cards = [abilities_of(name) for name in plan.placement.device_names()]
+    for refusal in (card.refusal() for card in cards):
+        if refusal:
+            raise PlacementError(refusal)
+    return list(dict.fromkeys(said for card in cards if (said := card.sentence())))
 
 
 def describe(file: WanFile, plan: ModelPlan) -> list[str]:

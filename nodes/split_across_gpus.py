@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from comfy_api.latest import io
 
+from ..wan_core.abilities import abilities_of
 from ..wan_core.config import settings_of
 from ..wan_core.files import Roots
 from ..wan_core.footprint import placements_of, planned_weights
@@ -96,7 +97,7 @@ def split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
 
 def _title(device: torch.device) -> str:
     """Returns what its maker calls the device; empty for the CPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return abilities_of(device).name if device.type == "cuda" else ""
 
 
 def _total(device: torch.device) -> int | None:

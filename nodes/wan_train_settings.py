@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from comfy_api.latest import io
 
+from ..wan_core.abilities import gpu_count
 from ..wan_core.config import settings_of
 from ..wan_core.errors import ConfigError
 from ..wan_core.lora import TARGET_PRESETS, LoraConfig
@@ -147,7 +148,7 @@ class WanTrainSettings(io.ComfyNode):
         if "lr_patterns" in values:
             values["lr_patterns"] = _lines(values["lr_patterns"])
         if values.get("compile"):  # here, and not after clips were encoded for an hour
-            check_compile(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+            check_compile(torch.device("cuda" if gpu_count() else "cpu"))
         # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.
         train = TrainConfig.from_dict({**values, "steps": 10_000_000})
         train.check_grammar()

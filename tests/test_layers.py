@@ -29,6 +29,7 @@ ROOMS = (
     "parsers",
     "video",
     "flow",
+    "abilities",
     "model",
     "checkpoint",
     "precision",

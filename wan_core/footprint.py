@@ -18,8 +18,7 @@ from .files import Roots
 from .load import (
     ModelPlan,
     WanFile,
-    check_plan_attention,
-    check_plan_matmul,
+    check_plan_devices,
     inspect_model,
     inspect_pair,
     quantized_anew,
@@ -121,8 +120,7 @@ def job_shape(
     shape, numerics = found.variant.shape, numerics or plan.precision.numerics(found.compute_dtype)
     if placement is None:
         placement = resolve_placement(plan.placement, shape.num_layers)
-        check_plan_attention(plan, shape, numerics, placement)
-        check_plan_matmul(plan, found, placement)
+        check_plan_devices(plan, shape, numerics, found, placement)
     return JobShape(
         shape=shape,
         numerics=numerics,

@@ -35,6 +35,8 @@ __all__ = [
 ]
 
 CATEGORY = "Wan Trainer"
+COMPUTES = ("", "fp16", "fp32")
+"""what "as in file" came to compute in, by the cards a run began on"""
 
 WanTrainModel = io.Custom("WAN_TRAIN_MODEL")
 WanDataset = io.Custom("WAN_DATASET")
@@ -59,12 +61,13 @@ class ModelHandle:
     """what base_precision was set to; the plan holds what a new run makes of it"""
 
     def earlier(self, plan: ModelPlan) -> tuple[ModelPlan, ...]:
-        """Returns `plan`, made from this handle's, as earlier versions understood the same widgets."""
-        asked = replace(plan, base_precision=self.asked_precision)
+        """Returns `plan`, made from this handle's, as earlier versions and other cards understood the same widgets."""
+        took = COMPUTES if self.asked_precision == "as in file" else (plan.compute,)
+        asked = tuple(replace(plan, base_precision=self.asked_precision, compute=compute) for compute in took)
         if plan.quantize is None or not plan.quantize.vace_blocks:
-            return (asked,)
+            return asked
         first_stream = replace(plan.quantize, vace_blocks=False)
-        return asked, plan.with_quantize(first_stream), asked.with_quantize(first_stream)
+        return *asked, *(one.with_quantize(first_stream) for one in (plan, *asked))
 
     def __repr__(self) -> str:
         scheme = f", {self.plan.quantize.scheme}" if self.plan.quantize else ""

@@ -8,7 +8,15 @@ from typing import Any
 
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.run import DataConfig, RunConfig, new_run_name, trained_variant, with_model_values, with_partner_digest
+from ...wan_core.run import (
+    DataConfig,
+    RunConfig,
+    new_run_name,
+    trained_variant,
+    with_model_values,
+    with_partner_digest,
+    with_scaled_loss,
+)
 from ...wan_core.train import EXPERTS, TrainConfig, earlier_meanings
 from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle
@@ -52,7 +60,7 @@ class AskedJob:
         check_menus(TrainConfig, {"expert": expert})
         expert = expert_of(plan, expert)
         variant = trained_variant(plan, expert, folders.roots())
-        train = with_model_values(self._train(expert), variant)
+        train = with_scaled_loss(with_model_values(self._train(expert), variant), plan)
         config = RunConfig(
             run_name=self.run_name,
             model=plan,
@@ -73,9 +81,11 @@ class AskedJob:
         """Returns what the same graph meant to earlier versions: their runs go on as they began."""
         left_out = ["discrete_flow_shift"] if self._train(config.train.expert).discrete_flow_shift == 0 else []
         left_out += ["lr_scheduler"] if self.settings is None else []
-        trains = earlier_meanings(config.train, left_out)
+        asked = replace(config.train, loss_scaling=self._train(config.train.expert).loss_scaling)
+        trains = earlier_meanings(asked, left_out)
         plans = [config.model, *self.model.earlier(config.model)]
-        return [replace(config, model=plan, train=train) for train in trains for plan in plans][1:]
+        jobs = [(plan, with_scaled_loss(train, plan)) for train in trains for plan in plans]
+        return [replace(config, model=plan, train=train) for plan, train in jobs][1:]
 
     def _train(self, expert: str) -> TrainConfig:
         given = {name: self.widgets[name] for name in TRAIN_WIDGETS if name in self.widgets}

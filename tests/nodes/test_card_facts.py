@@ -7,10 +7,11 @@ import shutil
 from typing import Any
 
 import pytest
-import torch
 from comfy_server import ComfyServer
 from graphs import Graph, training_graph
 from world import MODEL
+
+from tests.support.cards import gpu, put_in
 
 pytestmark = pytest.mark.comfy
 
@@ -62,10 +63,7 @@ def test_a_queue_without_training_tells_split_model_and_dataset(comfy: ComfyServ
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cards as far as their names and sizes go."""
-    size = type("Properties", (), {"total_memory": 24 << 30})
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"Card {device.index}")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: size)
+    put_in(monkeypatch, gpu("Card 0", (8, 6)), gpu("Card 1", (8, 6)))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.support.cards import AMPERE, GTX_1660, T4, put_in
 from tests.support.containers import cast, weights, write_folder, write_gguf, write_scaled_fp8
 from tests.support.tiny_run import TINY_VACE, random_weights
 
@@ -74,16 +75,39 @@ def test_an_fp32_file_is_computed_in_bf16_on_a_gpu_and_the_info_says_so(
     pack_nodes: dict[str, Any], models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_file(weights(), models / "wan.safetensors")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    put_in(monkeypatch, AMPERE)
     handle, info = pack_nodes["LoadWanModel"].execute(diffusion_model="wan.safetensors").result
     assert (handle.plan.base_precision, handle.compute_dtype) == ("bf16", torch.bfloat16)
     assert "computes in bfloat16" in info
     assert "The file is fp32 and is computed in bf16" in info
     assert "Set base_precision to fp32" in info
-    assert [plan.base_precision for plan in handle.earlier(handle.plan)] == ["as in file"], "runs begun before go on"
+    begun = [(plan.base_precision, plan.compute) for plan in handle.earlier(handle.plan)]
+    assert begun == [("as in file", ""), ("as in file", "fp16"), ("as in file", "fp32")], "runs begun before go on"
     asked, info = pack_nodes["LoadWanModel"].execute(diffusion_model="wan.safetensors", base_precision="fp32").result
     assert (asked.plan.base_precision, asked.compute_dtype) == ("fp32", torch.float32)
     assert "is computed in bf16" not in info
+
+
+@pytest.mark.parametrize(("card", "compute"), [(T4, torch.float16), (GTX_1660, torch.float32)])
+def test_on_a_card_without_bf16_the_model_computes_in_what_it_has_and_the_info_says_so(
+    pack_nodes: dict[str, Any], models: Path, monkeypatch: pytest.MonkeyPatch, card: Any, compute: torch.dtype
+) -> None:
+    save_file(cast(weights(), torch.float16), models / "wan.safetensors")
+    put_in(monkeypatch, card)
+    node = pack_nodes["LoadWanModel"]
+    handle, info = node.execute(diffusion_model="wan.safetensors").result
+    assert (handle.compute_dtype, handle.plan.base_precision) == (compute, "as in file")
+    assert f"{card.name} (compute capability 7.5) has no bf16 of its own, so new runs compute in" in info
+    begun = [plan.compute for plan in handle.earlier(handle.plan)]
+    assert begun == ["", "fp16", "fp32"], "runs that began on another card, or before, go on as they began"
+    handle, info = node.execute(diffusion_model="wan.safetensors", base_precision="bf16").result
+    assert handle.compute_dtype == torch.bfloat16, "it was asked for"
+    assert "torch emulates it, slowly" in info
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80", "sm_90"])
+    with pytest.raises(
+        Exception, match=r"has no code for .* it was built for sm_80, sm_90\. Install a torch built for"
+    ):
+        node.execute(diffusion_model="wan.safetensors")
 
 
 def test_the_info_says_what_the_weights_take_once_loaded(pack_nodes: dict[str, Any], models: Path) -> None:
@@ -160,7 +184,9 @@ def test_both_streams_of_vace_are_quantized_and_runs_begun_with_one_are_found(
     quantize = pack_nodes["Fp8Quantize"]
     handle = quantize.execute(load(pack_nodes, diffusion_model="vace.safetensors")[0]).result[0]
     assert handle.plan.quantize.vace_blocks
-    assert [plan.quantize.vace_blocks for plan in handle.earlier(handle.plan)] == [True, False, False]
+    earlier = [(plan.quantize.vace_blocks, plan.compute) for plan in handle.earlier(handle.plan)]
+    computes = ["", "fp16", "fp32"]
+    assert earlier == [(True, one) for one in computes] + [(False, one) for one in ("", *computes)]
     handle = quantize.execute(load(pack_nodes, diffusion_model="wan.safetensors")[0]).result[0]
     assert not handle.plan.quantize.vace_blocks
 

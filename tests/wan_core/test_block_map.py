@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.support.cards import AMPERE, put_in
 from tests.support.tiny_run import TINY, TINY_VACE, random_weights
 from wan_core.errors import ConfigError
 from wan_core.files import Roots
@@ -38,8 +38,7 @@ def roots(tmp_path: Path) -> Roots:
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=24 << 30))
+    put_in(monkeypatch, AMPERE, AMPERE)
 
 
 def plan(file: str = "wan_low_noise", **placement: str) -> ModelPlan:

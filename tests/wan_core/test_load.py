@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.cards import AMPERE, put_in
 from tests.support.containers import (
     cast,
     weights,
@@ -89,7 +90,7 @@ def test_a_new_run_computes_a_float32_file_in_bf16_on_a_gpu_unless_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: torch.dtype, gpus: int, asked: str, found: str
 ) -> None:
     save_file(cast(weights(), stored), tmp_path / "wan.safetensors")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    put_in(monkeypatch, *[AMPERE] * gpus)
     plan = ModelPlan(base_file="diffusion_models:wan.safetensors", base_precision=asked)
     file = inspect_model(plan, Roots({"diffusion_models": (str(tmp_path),)}))
     assert settled(plan, [file]).base_precision == found
@@ -102,7 +103,7 @@ def test_a_run_that_computes_in_float32_on_a_gpu_says_so_when_it_loads(
     plan = ModelPlan(base_file="diffusion_models:tiny.safetensors")
     found = inspect_model(plan, roots)
     assert remarks_on_base(plan, found) == []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    put_in(monkeypatch, AMPERE)
     (remark,) = remarks_on_base(plan, found)
     assert "tiny.safetensors is fp32, and this run computes it so: its weights take 0.00" in remark
     assert remarks_on_base(replace(plan, base_precision="fp32"), found) == [], "it was asked for"

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..abilities import abilities_of
 from ..cache import Batches, CacheItem
 from ..checkpoint import WanVariant
 from ..config import Config, setting
@@ -233,7 +234,7 @@ class _Audit:
             clips=tuple(item.name for item in self._items),
             timesteps=self._timesteps,
             tokens=self._largest().tokens,
-            device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            device=abilities_of(device).name,
             torch=torch.__version__,
             reference_seconds=sorted(reference_s)[len(reference_s) // 2],
             rows=tuple(map(row, self._rows)),

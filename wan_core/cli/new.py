@@ -119,13 +119,13 @@ def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
 def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
     """Settle what the model decides: its digests, the shift that is left open, and that both of a pair are trained."""
     from ..load import inspect_model, inspect_pair, settled
-    from ..run import trained_variant, with_model_values
+    from ..run import trained_variant, with_model_values, with_scaled_loss
 
     plan = config.model.of_expert(config.train.expert, roots)
     plan = settled(plan, inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),))
     expert = "both" if plan.low_noise_file else config.train.expert
     train = with_model_values(replace(config.train, expert=expert), trained_variant(plan, expert, roots))
-    return replace(config, model=plan, train=train).with_digests(roots)
+    return replace(config, model=plan, train=with_scaled_loss(train, plan)).with_digests(roots)
 
 
 def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:

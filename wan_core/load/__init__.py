@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from .build import (
     attention_kernels,
-    check_plan_attention,
-    check_plan_matmul,
+    check_plan_devices,
     import_libraries,
     materialize,
 )
@@ -19,8 +18,7 @@ __all__ = [
     "attention_kernels",
     "base_words",
     "bytes_beside",
-    "check_plan_attention",
-    "check_plan_matmul",
+    "check_plan_devices",
     "import_libraries",
     "inspect_model",
     "inspect_pair",

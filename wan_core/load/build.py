@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from ..abilities import abilities_of, all_have_bf16
 from ..checkpoint import FiniteCheck, StoredWeight, WeightReader, block_scales, code_scales, count_bad, scale_values
-from ..errors import CheckpointError, ConfigError
+from ..errors import CheckpointError, ConfigError, PlacementError
 from ..files import Roots
 from ..lora import (
     LoraConfig,
@@ -52,8 +53,7 @@ from .resting import packed_dtypes, stays_stored, storage_dtype
 
 __all__ = [
     "attention_kernels",
-    "check_plan_attention",
-    "check_plan_matmul",
+    "check_plan_devices",
     "import_libraries",
     "materialize",
 ]
@@ -90,8 +90,7 @@ def materialize(
     compute, shape = found.compute_dtype, found.variant.shape
     numerics = plan.precision.numerics(compute)
     placement = resolve_placement(plan.placement, shape.num_layers, rank)
-    check_plan_attention(plan, shape, numerics, placement)
-    check_plan_matmul(plan, found, placement)
+    check_plan_devices(plan, shape, numerics, found, placement)
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics)
     model.use_attention(plan.attention)
@@ -163,7 +162,7 @@ def _fill(
                     on_tensor(done, total)
             if bad := check.first_bad():
                 rests = storage_dtype(bad, model.numerics, sources[bad].dtype)
-                raise _not_finite(reader, bad, sources[bad], rests)
+                raise _not_finite(reader, bad, sources[bad], rests, placement)
             if plan.quantize is not None:
                 quantize_block(part, prefix, plan.quantize)
             for source, strength in loras:
@@ -178,7 +177,9 @@ def _bring_home(model: nn.Module, placement: Placement) -> None:
         adapter.move(placement.device_of(adapter.name))
 
 
-def _not_finite(reader: WeightReader, name: str, source: StoredWeight, rests: torch.dtype) -> Exception:
+def _not_finite(
+    reader: WeightReader, name: str, source: StoredWeight, rests: torch.dtype, placement: Placement
+) -> Exception:
     """Returns what to say of a weight that does not hold finite numbers.
 
     Either the file is damaged, or `rests` is too narrow.
@@ -188,6 +189,11 @@ def _not_finite(reader: WeightReader, name: str, source: StoredWeight, rests: to
         return CheckpointError(
             f"{source.file.name}: {bad} of {values.numel()} values of {name} are not finite (NaN or infinity), so no "
             "step could be. Download the file again, or choose another."
+        )
+    if not all_have_bf16(placement.devices):
+        return ConfigError(
+            f"{source.file.name}: {name} does not fit into {str(rests).removeprefix('torch.')}, its largest value is "
+            f"{float(values.abs().max()):.3g}. Set base_precision to fp32."
         )
     return ConfigError(
         f"{source.file.name}: {name} does not fit into {str(rests).removeprefix('torch.')}, its largest value is "
@@ -225,6 +231,17 @@ def _keep_stored(
     scales = None if scale is None else scale_values(scale, source.layout)
     of_codes = code_scales(values, source.layout) if source.code_scale_key else values
     return [tensor for tensor in (of_codes, scales, whole_scale) if tensor is not None]
+
+
+def check_plan_devices(
+    plan: ModelPlan, shape: WanShape, numerics: Numerics, found: WanFile, placement: Placement
+) -> None:
+    """Refuse what a device of the plan cannot do, before any weight is read: in a sentence that says what to do."""
+    for device in placement.devices:
+        if refusal := abilities_of(device).refusal():
+            raise PlacementError(refusal)
+    check_plan_attention(plan, shape, numerics, placement)
+    check_plan_matmul(plan, found, placement)
 
 
 def check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from ..abilities import abilities_of
 from ..checkpoint import (
     CheckpointHeader,
     StoredWeight,
@@ -43,11 +44,20 @@ class ModelPlan(Config):
     base_precision: str = setting(
         BASE_PRECISIONS[0],
         "Dtype the base weights are kept and computed in. as in file: runs fp16 files in bf16, fp32 files too "
-        "where there is a GPU, and keeps fp8, int8, nvfp4 and GGUF linear layers as they are.",
+        "where there is a GPU, and keeps fp8, int8, nvfp4 and GGUF linear layers as they are. Cards without bf16 "
+        "take fp16.",
         choices=BASE_PRECISIONS,
         refusal='{name} "{value}" is unknown. Use one of: {known}.',
     )
     """of the linears; `settled` says what a new run makes of it"""
+    compute: str = setting(
+        "",
+        "Where base_precision is as in file: what its linears compute in, packed or not. Empty: bf16, or fp32 for a "
+        "file of it.",
+        choices=BASE_PRECISIONS[1:],
+        also=("",),
+    )
+    """set by `settled` for cards without bf16; no widget"""
     precision: PrecisionPolicy = PrecisionPolicy()
     quantize: QuantizeConfig | None = None
     placement: PlacementConfig = PlacementConfig()
@@ -182,21 +192,27 @@ def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
 
 
 def settled(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
-    """Returns the plan as a new run takes it.
+    """Returns the plan as a new run takes it, which says itself what was left open.
 
-    Float32 files compute in bf16 on a GPU, unless a base precision was asked for.
-
-    In float32 the weights take twice the memory and attention has no fast kernel; on a CPU neither matters much. Runs
-    that say "as in file" themselves keep the numbers they began with.
+    Where a base precision was asked for it is taken. Else it computes in fp16 where a card has no bf16, in fp32 where
+    its fp16 is none to rely on either; elsewhere float32 files compute in bf16 on a GPU: in float32 the weights take
+    twice the memory and attention has no fast kernel; on a CPU neither matters much. Runs that say "as in file"
+    themselves keep the numbers they began with.
     """
-    open_to_us = plan.base_precision == "as in file" and all(f.compute_dtype == torch.float32 for f in files)
-    on_gpu = any(name != "cpu" for name in plan.placement.device_names())
-    return replace(plan, base_precision="bf16") if open_to_us and on_gpu else plan
+    names = plan.placement.device_names()
+    if plan.base_precision != "as in file":
+        return plan
+    if narrow := {abilities_of(name).compute for name in names} - {"bf16"}:
+        return replace(plan, compute=max(narrow))  # fp32 before fp16: it is right on every card
+    float32 = all(file.compute_dtype == torch.float32 for file in files)
+    return replace(plan, base_precision="bf16") if float32 and any(name != "cpu" for name in names) else plan
 
 
 def _compute_dtype(plan: ModelPlan, weights: Mapping[str, StoredWeight]) -> torch.dtype:
     if plan.base_precision != "as in file":
         return torch_dtype(plan.base_precision)
+    if plan.compute:
+        return torch_dtype(plan.compute)
     if any(weight.can_stay and len(weight.shape) == 2 and block_of(name) for name, weight in weights.items()):
         return torch.bfloat16  # also where some blocks were left in float32
     # float16 overflows in gradients without loss scaling; its files train in bfloat16 (3 mantissa bits fewer), and so

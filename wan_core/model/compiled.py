@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import DependencyError
+from ..abilities import abilities_of
+from ..errors import ConfigError, DependencyError
 from ..packages import pip_line
 
 __all__ = ["PlainMode", "check_compile", "compile_stages", "untraced"]
@@ -48,7 +49,16 @@ class PlainMode(TorchDispatchMode):
 
 
 def check_compile(device: torch.device) -> None:
-    """Raises DependencyError where torch cannot compile for `device`: it takes triton on a GPU, a compiler on a CPU."""
+    """Refuses a device that torch cannot compile for: it takes triton on a GPU, a compiler on a CPU.
+
+    Raises ConfigError for a card that is too old for triton, DependencyError for what is not installed.
+    """
+    card = abilities_of(device)
+    if not card.compiles:
+        raise ConfigError(
+            f"compile takes a card of compute capability 7.0 or newer, and {device} is {card.what}. Turn compile off: "
+            "training is the same, only slower."
+        )
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
         package = "triton-windows" if sys.platform == "win32" else "triton"
         raise DependencyError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..abilities import abilities_of
 from ..errors import ConfigError
 from .host import host_bytes, host_total
 from .memory import MemoryEstimate
@@ -108,7 +109,7 @@ def _said_gibibytes(variable: str) -> float | None:
 def total_bytes(device: torch.device) -> int:
     """Returns the memory of a device; of the host for the CPU, and without limit where psutil is missing."""
     if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
+        return abilities_of(device).memory
     return host_total() or 1 << 62  # unknown: the host's memory is not the limit anybody plans for
 
 
@@ -121,7 +122,7 @@ def card_bytes(device: torch.device) -> int | None:
 
 
 def _room_on_card(device: torch.device, limit: float | None, *, ask_driver: bool) -> int:
-    total = torch.cuda.get_device_properties(device).total_memory
+    total = abilities_of(device).memory
     taken = 0
     if ask_driver or torch.cuda.memory_reserved(device):  # where this process uses the card there is a context
         free, _ = torch.cuda.mem_get_info(device)

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import nn
 
+from ..abilities import abilities_of, gpu_names
 from ..config import Config, setting
 from ..errors import ConfigError, PlacementError
 from ..model import block_of
@@ -54,7 +55,7 @@ class PlacementConfig(Config):
 
     def device_names(self) -> tuple[str, ...]:
         """Returns the devices of this machine the job may use, at least one; PlacementError when one does not exist."""
-        gpus = tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
+        gpus = gpu_names()
         if self.devices == "default":
             return gpus[:1] or ("cpu",)
         if self.devices == "all":
@@ -162,7 +163,7 @@ def _gibibytes_of(devices: Sequence[torch.device]) -> list[float]:
     """Returns the memory of cards; nothing where one of the devices is none."""
     if any(device.type != "cuda" for device in devices):
         return []
-    return [torch.cuda.get_device_properties(device).total_memory / 2**30 for device in devices]
+    return [abilities_of(device).memory / 2**30 for device in devices]
 
 
 def _numbers(text: str) -> list[int]:

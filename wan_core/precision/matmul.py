@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..abilities import abilities_of
 from ..checkpoint import rotated, value_to_a_byte
 from ..errors import ConfigError
 from ..words import first_line
@@ -65,13 +66,19 @@ def matmul_bytes(values: int) -> int:
 
 
 def check_matmul(dtype: torch.dtype, device: torch.device) -> None:
-    """Raises ConfigError where torch has no such product on `device`: a tiny one is run, there and back."""
+    """Raises ConfigError where there is no such product on `device`: what its age allows is tried, there and back."""
+    name, card = "int8" if dtype == torch.int8 else "fp8", abilities_of(device)
+    if not (card.int8_products if dtype == torch.int8 else card.fp8_products):
+        newer = "7.0" if dtype == torch.int8 else "8.9 (RTX 40 and newer)"
+        raise ConfigError(
+            f'matmul "{name}" cannot run on {device}: it takes compute capability {newer}, and this is {card.what}. '
+            "Set matmul to compute in Precision Policy."
+        )
     weight = torch.zeros(_FEWEST_ROWS, _FEWEST_ROWS, device=device).to(dtype)
     rows = torch.zeros(_FEWEST_ROWS, _FEWEST_ROWS, device=device, dtype=torch.bfloat16)
     try:
         input_gradient(product(rows, weight, None, None), weight, None)
     except (RuntimeError, ValueError, NotImplementedError, AttributeError) as error:
-        name = "int8" if dtype == torch.int8 else "fp8"
         raise ConfigError(
             f'matmul "{name}" cannot run on {device} ({first_line(error)}). Set matmul to compute in Precision Policy.'
         ) from error

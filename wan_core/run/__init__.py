@@ -6,7 +6,14 @@ The jobs themselves (train_job, sample_job, ranks) are imported by their files: 
 from __future__ import annotations
 
 from .best_step import suggested_step
-from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
+from .checks import (
+    check_adapters,
+    check_quantize,
+    trained_variant,
+    with_expert,
+    with_model_values,
+    with_scaled_loss,
+)
 from .choose import RunDecision, choose_run, directories_of, new_run_name, prepare_run, say_ended
 from .closing import used_on
 from .config import (
@@ -39,6 +46,7 @@ from .own_runs import own_runs_of
 from .partner import with_partner_digest
 from .planning import MemoryPlan, plan_memory
 from .preview_size import is_free_of_clips, sized_as_template
+from .remarks import remarks_on_cards
 from .sample_job import sample_job
 from .suggestions import suggestions_for
 from .without_run import preview_without_run, untrained_run
@@ -80,6 +88,7 @@ __all__ = [
     "preview_without_run",
     "read_run",
     "read_status",
+    "remarks_on_cards",
     "report_of",
     "sample_job",
     "say_ended",
@@ -94,4 +103,5 @@ __all__ = [
     "with_global_batch",
     "with_model_values",
     "with_partner_digest",
+    "with_scaled_loss",
 ]

@@ -24,6 +24,7 @@ __all__ = [
     "trained_variant",
     "with_expert",
     "with_model_values",
+    "with_scaled_loss",
 ]
 
 
@@ -110,6 +111,11 @@ def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
     """
     placed_routes(train.routes, variant.shape.num_layers)
     return train if train.discrete_flow_shift else replace(train, discrete_flow_shift=variant.training_shift)
+
+
+def with_scaled_loss(train: TrainConfig, plan: ModelPlan) -> TrainConfig:
+    """Returns `train` with its loss scaled where the plan took fp16 of itself: nobody chose to lose small gradients."""
+    return replace(train, loss_scaling="dynamic") if plan.compute == "fp16" else train
 
 
 def with_expert(variant: WanVariant, expert: str) -> WanVariant:

@@ -206,6 +206,8 @@ class RunConfig(Config):
         data["model"]["loras"] = [lora.identity() for lora in self.model.loras]
         if not self.model.loras:
             data["model"].pop("loras")
+        if not self.model.compute:
+            data["model"].pop("compute")
         data["model"].pop("base_file")
         data["model"].pop("low_noise_file")  # its digest counts where it is trained
         if self.model.quantize is not None and not self.model.quantize.vace_blocks:

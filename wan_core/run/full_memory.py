@@ -6,8 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 
-import torch
-
+from ..abilities import gpu_count
 from ..errors import OutOfMemory, host_memory_ran_out
 from ..placement.host import host_bytes, host_total
 from ..placement.room import device_memory_ran_out
@@ -48,7 +47,7 @@ def memory_named(
             if host_memory_ran_out(error):
                 raise _host_is_full(rendering) from error
             raise
-        count = torch.cuda.device_count() if gpus is None else gpus
+        count = gpu_count() if gpus is None else gpus
         helps = _for_clips() if rendering else _for_training(config, stored_small(), count)
         if not _others_hold_enough(str(error)):
             helps.remove(_OTHERS)

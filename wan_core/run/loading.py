@@ -32,7 +32,15 @@ from .open import OpenRun
 from .own_runs import Measured
 from .partner import counting_partner
 from .planning import asked_measures, plan_memory, rest_alike, without_a_plan
-from .remarks import remark_on_adapter, remark_on_scaling, remarks_on_attention, remarks_on_base, remarks_on_clips
+from .remarks import (
+    notes_on_cards,
+    remark_on_adapter,
+    remark_on_scaling,
+    remarks_on_attention,
+    remarks_on_base,
+    remarks_on_cards,
+    remarks_on_clips,
+)
 
 __all__ = ["Loaded", "Planned", "load_model", "load_partner", "plan_training", "preview_inputs"]
 
@@ -63,10 +71,13 @@ def load_model(
 
     Raises Stopped when a stop is asked for while the weights are read.
     """
-    remarks = [*remarks_on_attention(run.config.model, run.file), *remarks_on_base(run.config.model, run.file)]
-    remarks += [*remarks_on_clips(run.cache_set), *remark_on_scaling(run.file.compute_dtype, run.config.train)]
-    for remark in remarks:
+    plan, compute = run.config.model, run.file.compute_dtype
+    remarks = [*remarks_on_cards(plan, compute), *remarks_on_clips(run.cache_set)]
+    remarks += remark_on_scaling(plan, compute, run.config.train)
+    for remark in [*remarks_on_attention(plan, run.file), *remarks_on_base(plan, run.file), *remarks]:
         emit(Note(text=remark, level="warning"))
+    for note in notes_on_cards(plan, compute):
+        emit(Note(text=note))
     model = _materialize(run, emit, control, group, planned.measures, shared, with_start=with_start)
     if remark := remark_on_adapter(run.config.lora, sum(p.numel() for p in adapter_parameters(model).values())):
         emit(Note(text=remark))

@@ -10,15 +10,17 @@ from typing import Any
 
 import torch
 
+from ..abilities import abilities_of
 from ..cache import CacheSet
 from ..errors import ConfigError
 from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
-from ..load import ModelPlan, WanFile, bytes_beside, inspect_model
+from ..load import ModelPlan, WanFile, bytes_beside, inspect_model, settled
 from ..lora import FrozenLora, LoraConfig
 from ..model import LatentSpace
 from ..placement import (
     Placement,
+    PlacementConfig,
     Room,
     StepShape,
     can_share,
@@ -39,6 +41,7 @@ from .own_runs import SECONDS, Measured, OwnRuns, own_runs_of
 from .partner import counting_partner, pair_of_previews
 from .planning import MemoryPlan, plan_memory, rest_alike
 from .preview_size import with_fitting_preview
+from .remarks import notes_on_cards, remarks_on_cards
 from .step_time import Card, card_named, card_of_size, step_seconds, step_tflops, unknown_card
 
 __all__ = [
@@ -98,9 +101,13 @@ def plan_settings(
     those of this machine. The plan for these follows what runs took on them, where `roots` name the folder of runs.
     """
     file = inspect_model(model, roots)
-    if cards and file.compute_dtype == torch.float32 and model.base_precision == "as in file":
+    if not cards:
+        model = settled(model, (file,))
+    elif file.compute_dtype == torch.float32 and model.base_precision == "as in file":
         model = replace(model, base_precision="bf16")  # as `load.settled` has it where there is a GPU
-        file = inspect_model(model, roots)
+    if cards:  # of this machine none is meant
+        model = model.with_placement(PlacementConfig(devices="cpu"))
+    file = inspect_model(model, roots)
     step = _step_of(size, train.batch_size, file.variant.latents)
     layers = file.variant.shape.num_layers
     if cards:
@@ -238,7 +245,7 @@ def plan_sentences(plan: MemoryPlan) -> str:
     for name, phases in plan.own_runs().items():
         said = ", ".join(f"{_WORDS.get(phase, phase)} x{ratio:.2f}" for phase, ratio in phases.items())
         lines.append(f"{name}: corrected by what runs of this model took on this card ({said})")
-    lines += notes_of(job.train)
+    lines += notes_of(job)
     lines.append(plan.verdict())
     return "\n".join(lines)
 
@@ -269,14 +276,16 @@ def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
         "step_seconds": None if card is None else round(seconds_of(plan, card), 2),
         "card": None if card is None else card.name,
         "own_runs": plan.own_runs(),
-        "notes": notes_of(job.train),
+        "notes": notes_of(job),
         "fits": plan.fits,
     }
 
 
-def notes_of(train: TrainConfig) -> list[str]:
-    """Returns what a plan does not know, a sentence each."""
-    return [UNKNOWN_CLASS] if train.optimizer == "custom" else []
+def notes_of(job: Job) -> list[str]:
+    """Returns what its cards do without, and what a plan does not know, a sentence each."""
+    compute = job.file.compute_dtype
+    on_cards = [*remarks_on_cards(job.model, compute), *notes_on_cards(job.model, compute)]
+    return [*on_cards, *([UNKNOWN_CLASS] if job.train.optimizer == "custom" else [])]
 
 
 def _step_of(size: str, batch_size: int, space: LatentSpace) -> StepShape:
@@ -325,7 +334,7 @@ def card_of(device: torch.device, job: Job | None = None) -> Card | None:
     A card that is in no table is known by what runs such as `job` reached on it.
     """
     if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
+        name = abilities_of(device).name
         known = card_named(name)
         return unknown_card(name) if known is None and job is not None and job.ratio(str(device), SECONDS) else known
     limit = card_limit()

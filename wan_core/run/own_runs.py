@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from ..abilities import abilities_of, gpu_count
 from ..config import Config
 from ..errors import ConfigError, WanTrainerError
 from ..events import Event, StageEnded, StepDone
@@ -118,8 +119,8 @@ def _file_of(roots: Roots) -> Path | None:
 def card_name(device: str) -> str | None:
     """Returns what the driver calls a device of this machine; None for the CPU, of which nothing is measured."""
     found = torch.device(device)
-    known = found.type == "cuda" and torch.cuda.is_available() and (found.index or 0) < torch.cuda.device_count()
-    return torch.cuda.get_device_name(found) if known else None
+    known = found.type == "cuda" and (found.index or 0) < gpu_count()
+    return abilities_of(found).name if known else None
 
 
 def corrected(estimate: MemoryEstimate, ratio_of: Callable[[str, str], float | None]) -> MemoryEstimate:

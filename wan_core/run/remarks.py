@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from ..abilities import abilities_of, all_have_bf16
 from ..cache import CacheSet
 from ..checkpoint import WanVariant
 from ..checkpoint.catalogue import HIGH
@@ -20,18 +21,21 @@ from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
 from ..lora import KINDS, LoraConfig, holds_both_experts
+from ..precision import torch_dtype
 from ..train import NotFinite, PreviewInputs, SaveStore, TrainConfig
 from ..words import logger, shortened
 from .config import RunConfig
 
 __all__ = [
     "disk_remark",
+    "notes_on_cards",
     "preview_note",
     "rate_remark",
     "remark_on_adapter",
     "remark_on_scaling",
     "remarks_on_attention",
     "remarks_on_base",
+    "remarks_on_cards",
     "remarks_on_clips",
     "set_aside_note",
     "start_note",
@@ -60,6 +64,28 @@ def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
     return remarks
 
 
+def remarks_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
+    """Returns a warning for each kind of card of a plan that computes in a dtype which that card does not have."""
+    remarks: list[str] = []
+    for card in map(abilities_of, plan.placement.device_names()):
+        again = f"A new run, with base_precision as in file and resume set to new, takes {card.compute}."
+        if compute == torch.bfloat16 and not card.bf16:
+            remarks.append(
+                f"{card.what} has no bf16 of its own: torch emulates it, slowly, and has only the plain attention for "
+                f"it, whose memory grows with the square of the tokens. {again}"
+            )
+        elif compute == torch.float16 and not card.fp16:
+            remarks.append(f"{card.what} is known to give NaN in fp16, or to be slow in it. {again}")
+    return list(dict.fromkeys(remarks))
+
+
+def notes_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
+    """Returns what cards without bf16 do in a run that computes as they can, a sentence for each kind."""
+    cards = map(abilities_of, plan.placement.device_names())
+    said = (card.sentence() for card in cards if not card.bf16 and torch_dtype(card.compute) == compute)
+    return list(dict.fromkeys(said))
+
+
 def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
     """Log which kernel computes attention, and return a warning for each GPU on which it is the plain one."""
     remarks: list[str] = []
@@ -68,9 +94,16 @@ def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
         if kernel == "math" and device != "cpu":
             remarks.append(
                 f"torch has no fast attention for this model on {device} and computes it the plain way, several "
-                "times slower. Set base_precision to bf16, or install a torch built for this GPU."
+                f"times slower. {_for_faster_attention(device, found.compute_dtype)}"
             )
     return remarks
+
+
+def _for_faster_attention(device: str, compute: torch.dtype) -> str:
+    fastest = abilities_of(device).compute
+    if fastest != "bf16" and compute == torch_dtype(fastest):
+        return "Install a torch built for this GPU."
+    return f"Set base_precision to {fastest}, or install a torch built for this GPU."
 
 
 _TIMES_ADAMW = {
@@ -170,14 +203,14 @@ def remarks_on_clips(clips: CacheSet) -> list[str]:
     return [NOTHING_TO_PREDICT] if clips.given_whole else []
 
 
-def remark_on_scaling(compute: torch.dtype, config: TrainConfig) -> list[str]:
+def remark_on_scaling(plan: ModelPlan, compute: torch.dtype, config: TrainConfig) -> list[str]:
     """Returns a warning where linears run in float16, which cannot say small gradients, and the loss is not scaled."""
     if compute != torch.float16 or config.loss_scaling != "off":
         return []
-    return [
-        "The base computes in fp16, in which small gradients vanish. Set loss_scaling to dynamic, or base_precision to "
-        "bf16, whose range is that of fp32."
-    ]
+    vanish = "The base computes in fp16, in which small gradients vanish. Set loss_scaling to dynamic"
+    if not all_have_bf16(plan.placement.device_names()):
+        return [f"{vanish}."]
+    return [f"{vanish}, or base_precision to bf16, whose range is that of fp32."]
 
 
 def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
@@ -252,7 +285,10 @@ def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunC
     if not good_step:
         again = "It never had a usable one: unchanged, it would end here again."
         first = "another LoRA to start from, or none (begins a new run)" if config.lora.start_from else ""
-    helps = [one for one in (first, "base_precision bf16 or fp32 in Load Wan Model (begins a new run)") if one]
+    wider = "base_precision bf16 or fp32 in Load Wan Model (begins a new run)"
+    if not all_have_bf16(config.model.placement.device_names()):
+        wider = "base_precision fp32 in Load Wan Model (begins a new run)"
+    helps = [one for one in (first, wider) if one]
     return TrainingError(f"{error} {stands} {again} What helps most, in this order: {'; '.join(helps)}.")
 
 

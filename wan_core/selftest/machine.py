@@ -11,9 +11,12 @@ import numpy as np
 import torch
 
 from .. import __version__
+from ..abilities import abilities_of, gpu_names
+from ..errors import PlacementError
 from ..model.kernels import sdpa_choice
 from ..packages import version_of
 from ..placement.host import host_bytes, host_total
+from ..precision import torch_dtype
 from ..video import VideoProcess
 
 __all__ = [
@@ -43,7 +46,7 @@ class Unneeded(Exception):  # noqa: N818  no error: not every machine has it
 
 def device() -> torch.device:
     """Returns where a run trains by default: the first CUDA device, else the CPU."""
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    return torch.device((*gpu_names(), "cpu")[0])
 
 
 def system(_place: Path) -> str:
@@ -71,32 +74,37 @@ def optional_packages(_place: Path) -> str:
 
 
 def compute(_place: Path) -> str:
-    """Returns the devices, after a product in bf16 on each and a look at 8-bit floats."""
+    """Returns the devices and what they can, after a product on each in what it computes in and a look at 8-bit floats.
+
+    Raises PlacementError for a card that this torch has no code for.
+    """
     names: list[str] = []
-    for index in range(torch.cuda.device_count()) if torch.cuda.is_available() else ():
-        card = torch.device("cuda", index)
-        properties = torch.cuda.get_device_properties(card)
-        names.append(f"{properties.name} {properties.total_memory / _GIB:.1f} GiB ({_numbers_on(card)})")
+    for name in gpu_names():
+        card = abilities_of(name)
+        if refusal := card.refusal():
+            raise PlacementError(refusal)
+        names.append(f"{card.name} {card.memory / _GIB:.1f} GiB ({_numbers_on(name)}). {card.sentence()}")
     if not names:
-        names.append(f"no CUDA device: the CPU trains ({_numbers_on(torch.device('cpu'))})")
+        names.append(f"no CUDA device: the CPU trains ({_numbers_on('cpu')})")
     return f"torch {torch.__version__}, " + "; ".join(names)
 
 
-def _numbers_on(where: torch.device) -> str:
-    square = torch.ones(64, 64, device=where, dtype=torch.bfloat16)
-    if float((square @ square).sum()) != 64.0**3:
-        raise ArithmeticError(f"a product in bf16 on {where} is wrong")
+def _numbers_on(where: str) -> str:
+    name = abilities_of(where).compute
+    square = torch.ones(64, 64, device=where, dtype=torch_dtype(name))
+    if float((square @ square).float().sum()) != 64.0**3:
+        raise ArithmeticError(f"a product in {name} on {where} is wrong")
     try:
-        stored = square.to(torch.float8_e4m3fn).to(torch.bfloat16)
+        stored = square.to(torch.float8_e4m3fn).to(square.dtype)
     except (RuntimeError, AttributeError) as error:
-        return f"bf16, no fp8: {type(error).__name__}"
-    return "bf16, fp8 storage" if bool((stored == square).all()) else "bf16, fp8 storage is wrong"
+        return f"{name}, no fp8: {type(error).__name__}"
+    return f"{name}, fp8 storage" if bool((stored == square).all()) else f"{name}, fp8 storage is wrong"
 
 
 def attention(_place: Path) -> str:
     """Returns the kernel that computes attention, after a forward and a backward pass of it."""
     where = device()
-    dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
+    dtype = torch_dtype(abilities_of(where).compute) if where.type == "cuda" else torch.float32
     parts = [torch.randn(1, 2, 256, 128, device=where, dtype=dtype, requires_grad=True) for _ in range(3)]
     query, key, value = parts
     torch.nn.functional.scaled_dot_product_attention(query, key, value).float().square().mean().backward()
@@ -108,7 +116,7 @@ def attention(_place: Path) -> str:
 
 def pinned_memory(_place: Path) -> str:
     """Returns how fast page-locked memory travels to the GPU, from which swapped blocks come."""
-    if not torch.cuda.is_available():
+    if not gpu_names():
         raise Unneeded("no CUDA device, so there is nowhere to send it")
     size = 64 << 20
     held = torch.empty(size, dtype=torch.uint8).pin_memory()

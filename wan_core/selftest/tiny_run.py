@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from ..dataset import condition_kind
 from ..errors import TrainingError
 from ..events import CheckpointSaved, DecodeWanted, Event, StepDone
 from ..files import Roots
-from ..load import ModelPlan
+from ..load import ModelPlan, inspect_model, settled
 from ..lora import LoraConfig
 from ..model import WAN21_LATENTS, WanShape, WanTransformer
 from ..precision import QuantizeConfig
-from ..run import DataConfig, RunConfig, choose_run, prepare_run
+from ..run import DataConfig, RunConfig, choose_run, prepare_run, with_scaled_loss
 from ..run.train_job import run_job
 from ..sampler import SampleConfig
 from ..train import SaveStore, TrainConfig
@@ -57,8 +56,6 @@ def trains_in_fp8(place: Path) -> str:
 
 
 def _train(place: Path, plan: ModelPlan) -> str:
-    if device().type == "cuda":
-        plan = replace(plan, base_precision="bf16")
     directory, roots = _made(place, plan)
     events: list[Event] = []
     for part in (_STEPS // 2, 0):  # stopped half-way, then resumed
@@ -83,15 +80,17 @@ def _made(place: Path, plan: ModelPlan) -> tuple[Path, Roots]:
     save_file(_weights(), models / _FILE)
     roots = Roots({"diffusion_models": (str(models),), "cache": (str(place / "cache"),), "loras": (str(place),)})
     clips = SyntheticConfig(count=4, width=64, height=64, num_frames=9, text_length=16)
+    plan = settled(plan, (inspect_model(plan, roots),))
     drawn = synthetic_set(clips, space=WAN21_LATENTS, size_multiple=16, kind=condition_kind("t2v", 0, 0))
+    train = TrainConfig(
+        steps=_STEPS, save_every_n_steps=3, preview_every_n_steps=_STEPS, eval_items=2, learning_rate=1e-3
+    )
     config = RunConfig(
         run_name="check",
         model=plan,
         data=DataConfig(fingerprint=LatentCache(place / "cache").write_set(drawn), num_items=len(drawn.items)),
         lora=LoraConfig(rank=4),
-        train=TrainConfig(
-            steps=_STEPS, save_every_n_steps=3, preview_every_n_steps=_STEPS, eval_items=2, learning_rate=1e-3
-        ),
+        train=with_scaled_loss(train, plan),
         preview=SampleConfig(steps=2),
     ).with_digests(roots)
     decision = choose_run(place / "runs", config)

@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from ..abilities import abilities_of
 from ..errors import RankLost
 from ..words import shortened
 
@@ -93,7 +94,7 @@ class Group:
         if not self._asked_for_nccl:
             self._asked_for_nccl = True
             has = device.type == "cuda" and torch.distributed.is_nccl_available() and os.environ.get(_NCCL) != "0"
-            card = getattr(torch.cuda.get_device_properties(device), "uuid", device) if has else ""
+            card = abilities_of(device).uuid or device if has else ""
             cards = self.gather(f"{socket.gethostname()} {card}" if has else "")
             if all(cards) and len(set(cards)) == self.world:
                 torch.cuda.set_device(device)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..abilities import gpu_count
 from ..errors import CheckpointError, ConfigError, WanTrainerError
 from ..words import first_line
 from .config import TrainConfig
@@ -286,7 +287,7 @@ class _Trial:
     def __init__(self, config: TrainConfig) -> None:
         draw = torch.Generator().manual_seed(0)
         shapes = {"trial.lora_A.weight": (16, 1024), "trial.lora_B.weight": (1024, 16)}
-        where = "cuda" if runs_on_gpu(config) and torch.cuda.is_available() else "cpu"
+        where = "cuda" if runs_on_gpu(config) and gpu_count() else "cpu"
         values = {name: 0.02 * torch.randn(shape, generator=draw) for name, shape in shapes.items()}
         self.weights = {name: nn.Parameter(value.to(where)) for name, value in values.items()}
         self.optimizer, self._rate = AdapterOptimizer(self.weights, config), config.learning_rate

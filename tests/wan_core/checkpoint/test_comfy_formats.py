@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
+from tests.support.cards import AMPERE, put_in
 from tests.support.comfy_formats import FORMATS, LINEARS, ONE, WHOLE, found_in, kept, load, plan, roots
 from tests.support.containers import (
     SHAPE,
@@ -385,7 +386,7 @@ def test_a_model_whose_first_block_was_left_in_float32_stays_packed_on_a_gpu_too
     found = found_in(tmp_path)
     assert found.compute_dtype == torch.bfloat16
     assert len(kept(load(tmp_path))) == len(LINEARS) // 2
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    put_in(monkeypatch, AMPERE)
     assert settled(plan(), [found]).base_precision == "as in file"
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.support.blocks import MIXED, SHAPE
+from tests.support.cards import AMPERE, put_in
 from tests.support.tiny_run import make_run
 from wan_core.control import SignalControl
 from wan_core.errors import DependencyError
@@ -66,6 +67,7 @@ def test_a_handful_of_graphs_serves_all_blocks_chunks_and_sizes() -> None:
 
 
 def test_without_triton_or_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(monkeypatch, AMPERE)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(DependencyError, match=r"compile needs the package triton.*pip.*or turn compile off"):
         check_compile(torch.device("cuda"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from tests.support import sim_device
+from tests.support.cards import gpu, put_in
 from tests.support.forked import RunScript
 from wan_core.errors import ConfigError, PlacementError
 from wan_core.placement import PlacementConfig, resolve_placement
@@ -79,11 +79,7 @@ def test_auto_gives_a_larger_card_more_blocks(gibibytes: tuple[float, ...], bloc
 
 
 def test_auto_asks_the_cards_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = [24 << 30, 12 << 30]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=sizes[device.index])
-    )
+    put_in(monkeypatch, gpu("large", (8, 6), 24), gpu("small", (8, 6), 12))
     for split_at, blocks in (("auto", 28), ("midpoint", 20), ("30", 30)):
         placement = resolve_placement(PlacementConfig(mode="split blocks", devices="all", split_at=split_at), 40)
         assert placement.block_devices.count(torch.device("cuda", 0)) == blocks

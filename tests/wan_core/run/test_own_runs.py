@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cards import gpu, put_in
 from tests.support.metrics_file import read_metrics
 from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.control import SignalControl
@@ -210,7 +211,7 @@ def test_the_time_of_a_step_follows_this_machine_also_on_a_card_that_no_table_kn
 
     import torch
 
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device=None: "NVIDIA Something New")
+    put_in(monkeypatch, gpu("NVIDIA Something New", (12, 0)))
     for user in ("job", "planning"):
         monkeypatch.setattr(f"wan_core.run.{user}.card_name", lambda _device: "NVIDIA Something New")
     assert card_of(torch.device("cuda:0"), job) is None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
+from tests.support.cards import AMPERE, put_in
 from tests.support.headers import write_empty_model
 from tests.support.tiny_run import make_run
 from wan_core.control import SignalControl
@@ -203,8 +202,7 @@ def test_each_process_is_planned_for_its_own_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: PlacementConfig, rank: int, devices: list[str]
 ) -> None:
     """Predicting needs no GPU: only names and sizes of the devices are looked at."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=24 * GIB))
+    put_in(monkeypatch, AMPERE, AMPERE)
     run = make_run(tmp_path, plan=ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement))
     opened = open_run(run.directory, run.roots)
     job = job_of_run(opened, resolve_placement(placement, opened.variant.shape.num_layers, rank))
@@ -227,7 +225,7 @@ def test_a_copy_per_gpu_is_planned_for_the_fullest_card_and_its_share_of_host_me
 ) -> None:
     """Each rank would refuse what its own card does not hold, hours later, when everything is encoded."""
     free = {0: 40 * GIB, 1: 20 * GIB}
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    put_in(monkeypatch, AMPERE, AMPERE)
     monkeypatch.setattr(cards, "_room_on_card", lambda device, _limit, *, ask_driver: free[device.index])
     monkeypatch.setattr(cards, "host_bytes", lambda: 10 * GIB)
     placement = PlacementConfig(mode="copy per GPU", devices="0,1")
@@ -251,7 +249,7 @@ def test_what_rests_counts_once_for_copies_on_equal_cards(
     a14b: Job, monkeypatch: pytest.MonkeyPatch, free: tuple[int, int], shares: bool, once: bool
 ) -> None:
     """Where cards differ other blocks rest for each, and a system may know no memory that is shared."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    put_in(monkeypatch, AMPERE, AMPERE)
     monkeypatch.setattr(cards, "_room_on_card", lambda device, _limit, *, ask_driver: free[device.index] * GIB)
     monkeypatch.setattr(cards, "host_bytes", lambda: 64 * GIB)
     monkeypatch.setattr(memory_report, "can_share", lambda: shares)

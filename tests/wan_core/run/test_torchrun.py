@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.cards import gpu, put_in
 from tests.support.forked import ForkServer, Worker
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cli.torchrun import ranks_here
@@ -126,7 +127,7 @@ class Heard:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, other: str) -> None:
         self.made: list[str] = []
         monkeypatch.setattr(socket, "gethostname", lambda: "one")
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: type("Card", (), {"uuid": "a"})())
+        put_in(monkeypatch, gpu("one", (8, 6), uuid="a"))
         monkeypatch.setattr(torch.cuda, "set_device", lambda _device: None)
         monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
         monkeypatch.setattr(

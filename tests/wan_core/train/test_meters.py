@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.cards import gpu, put_in
 from tests.support.metrics_file import read_metrics
 from tests.support.tiny_run import ONE_LOOK, TINY, TinyRun, make_run
+from wan_core.abilities import Abilities
 from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.events import Event
@@ -134,6 +136,9 @@ def test_a_step_says_what_the_process_holds_and_how_much_it_computes(tmp_path: P
     assert [step["tflops"] * step["seconds"] for step in steps] == pytest.approx([of_step / 1e12] * 4)
 
 
+PLAIN_ATTENTION = "Set base_precision to bf16, or install a torch built for this GPU."
+
+
 @pytest.mark.parametrize(("kernel", "device", "warned"), [("math", "cuda:0", 1), ("math", "cpu", 0), ("", "cuda:0", 0)])
 def test_which_attention_runs_is_logged_and_the_plain_one_on_a_gpu_is_said(
     tmp_path: Path,
@@ -144,12 +149,15 @@ def test_which_attention_runs_is_logged_and_the_plain_one_on_a_gpu_is_said(
     warned: int,
 ) -> None:
     monkeypatch.setattr("wan_core.run.remarks.attention_kernels", lambda *_: {device: kernel})
+    ampere = Abilities(name="NVIDIA RTX A5000", capability=(8, 6))
+    monkeypatch.setattr("wan_core.run.remarks.abilities_of", lambda _device: ampere)
     events: list[Event] = []
     with caplog.at_level("INFO"):
         trained(small_run(tmp_path, steps=1, preview_every_n_steps=0, eval_items=0), emit=events.append)
     assert f"attention on {device}: {kernel or 'chosen by torch'}" in caplog.text
     said = [getattr(event, "text", "") for event in events if event.name == "note"]
-    assert len([text for text in said if "no fast attention" in text]) == warned
+    plain = [text for text in said if "no fast attention" in text]
+    assert [text.partition("slower. ")[2] for text in plain] == [PLAIN_ATTENTION] * warned
 
 
 def tiny_model(run: TinyRun) -> Any:
@@ -168,7 +176,7 @@ class Cards:
         monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak[str(device)])
         monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: self.peak[str(device)] + 1)
         monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self._reset)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(total_memory=100))
+        put_in(monkeypatch, *[gpu("small", (8, 6), 100 / 2**30)] * 2)
 
     def use(self, *most: int) -> None:
         for name, value in zip(self.peak, most, strict=True):

@@ -54,10 +54,16 @@ _HAS_FUSED_RMS_NORM = hasattr(torch, "_fused_rms_norm")
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis, computed in `dtype`, returned in x's; weight (D,)."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis, computed in `dtype`, returned in x's; weight (D,).
+
+    Sums are float32 at least, whatever `dtype`. One of 16 bits holds what is normalised before the weight is multiplied
+    too, as diffusers' norm does; a wider one rounds once.
+    """
     if (x.is_cuda and _HAS_FUSED_RMS_NORM) or torch.compiler.is_compiling():  # one kernel there
         wide = x.to(dtype)
         with remade(wide, partial(x.to, dtype)):
+            if dtype.itemsize == 2:
+                return (functional.rms_norm(wide, weight.shape, None, eps) * weight.to(dtype)).to(x.dtype)
             return functional.rms_norm(wide, weight.shape, weight.to(dtype), eps).to(x.dtype)
     return cast(Tensor, _RMSNorm.apply(x, weight, eps, dtype))
 
@@ -75,7 +81,10 @@ class _RMSNorm(torch.autograd.Function):
         inverse = (length.square() / x.shape[-1] + eps).rsqrt()
         ctx.save_for_backward(x, weight, inverse)
         ctx.dtype = dtype
-        return (wide * inverse * weight.to(inverse.dtype)).to(dtype).to(x.dtype)
+        normed = wide * inverse
+        if dtype.itemsize == 2:
+            return (normed.to(dtype) * weight.to(dtype)).to(x.dtype)
+        return (normed * weight.to(inverse.dtype)).to(dtype).to(x.dtype)
 
     @staticmethod
     @once_differentiable

@@ -85,7 +85,9 @@ class PrecisionPolicy(Config):
         "residual", "The token stream between blocks. In bf16 the largest loss of precision by far."
     )
     norm: str = _switch("norm", "Layer norms of blocks and head, with their scale and shift.")
-    qk_norm: str = _switch("qk_norm", "RMS norm of queries and keys.")
+    qk_norm: str = _switch(
+        "qk_norm", "RMS norm of queries and keys. In 16 bits rounded before its learned scale is multiplied too."
+    )
     time: str = _switch("time", "Time embedding and its projection.")
     modulation: str = _switch("modulation", "Modulation tables and gates.")
     head: str = _switch("head", "The output projection.")

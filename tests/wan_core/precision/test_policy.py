@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
 
+from tests.support.golden import Golden
+from wan_core.audit.any_dtype import compute_in, fill_empty_adapters, let_linears_cast
 from wan_core.errors import ConfigError
+from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import Numerics, WanShape, WanTransformer
 from wan_core.model.rope import rope_table
 from wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
@@ -50,6 +55,32 @@ def test_every_offered_value_is_accepted_and_others_are_named(part: str) -> None
         assert PrecisionPolicy(**{part: value}).resolved()[part] == value
     with pytest.raises(ConfigError, match=rf'precision of {part} "fp8" is not a choice\. Use one of: .*fp32, bf16'):
         PrecisionPolicy(**{part: "fp8"})
+
+
+@pytest.fixture(scope="module")
+def audited() -> Callable[[PrecisionPolicy], torch.Tensor]:
+    """What the golden model, with a LoRA, makes of its inputs in bf16 under a policy."""
+    file = Golden("t2v")
+    model = file.model()
+    inject_lora(model, LoraConfig(rank=4), seed=0)
+    fill_empty_adapters(model, 0)
+    let_linears_cast(model)
+
+    @cache  # a repeat would be the same to the bit
+    def run(policy: PrecisionPolicy) -> torch.Tensor:
+        compute_in(model, policy.numerics(BF16))
+        with torch.no_grad():
+            return model(*file.inputs())
+
+    return run
+
+
+@pytest.mark.parametrize("part", SWITCHES)
+def test_every_switch_changes_something_in_a_run_of_bf16(
+    audited: Callable[[PrecisionPolicy], torch.Tensor], part: str
+) -> None:
+    other = "fp32" if PrecisionPolicy().resolved()[part] == "compute" else "bf16"
+    assert not torch.equal(audited(PrecisionPolicy()), audited(PrecisionPolicy(**{part: other})))
 
 
 def test_float64_is_for_the_rotary_embedding_only() -> None:

@@ -23,6 +23,7 @@ from wan_core.precision import PrecisionPolicy, check_matmul
 from wan_core.run import Job, with_scaled_loss
 from wan_core.run.memory_report import notes_of
 from wan_core.run.remarks import notes_on_cards, remark_on_scaling, remarks_on_attention, remarks_on_cards
+from wan_core.selftest import machine
 from wan_core.train import TrainConfig
 
 ADA, HOPPER, MAXWELL = gpu("RTX 4090", (8, 9)), gpu("H100", (9, 0)), gpu("GTX 980", (5, 2))
@@ -188,6 +189,20 @@ def test_a_plan_says_what_its_cards_do_without(monkeypatch: pytest.MonkeyPatch, 
         )  # fmt: skip
         found = notes_of(job)
         assert [one.partition(" has")[0] for one in found] == ["cpu (compute capability 7.5)"] * notes
+
+
+def test_the_self_test_says_what_a_card_can_and_fails_where_torch_has_no_code_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert "the CPU trains (bf16, fp8 storage)" in machine.compute(tmp_path)
+    monkeypatch.setenv("WAN_TRAINER_CARD_CAPABILITY", "7.5")
+    said = machine.compute(tmp_path)
+    assert "the CPU trains (fp16, fp8 storage). cpu (compute capability 7.5) has no bf16 of its own" in said
+    monkeypatch.delenv("WAN_TRAINER_CARD_CAPABILITY")
+    put_in(monkeypatch, V100)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80"])
+    with pytest.raises(PlacementError, match="has no code for Tesla V100"):
+        machine.compute(tmp_path)
 
 
 @pytest.mark.parametrize("said", ["T4", "75", "-7.5", "7.5.1"])

@@ -85,7 +85,9 @@ def compute(_place: Path) -> str:
             raise PlacementError(refusal)
         names.append(f"{card.name} {card.memory / _GIB:.1f} GiB ({_numbers_on(name)}). {card.sentence()}")
     if not names:
-        names.append(f"no CUDA device: the CPU trains ({_numbers_on('cpu')})")
+        names.append(
+            f"no CUDA device: the CPU trains ({_numbers_on('cpu')}). {abilities_of('cpu').sentence()}".strip(" .")
+        )
     return f"torch {torch.__version__}, " + "; ".join(names)
 
 

@@ -15,7 +15,7 @@ from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.load import ModelPlan, WanFile, inspect_model, inspect_pair, settled, unpacked_kinds
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
-from ..wan_core.run import remarks_on_cards
+from ..wan_core.run import notes_on_cards, remarks_on_cards
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
 from .bridge.widgets import asked_of, check_menus, combo, comfyui_checks_menus, file_of, one_of, searched_as, widget
@@ -138,11 +138,12 @@ class LoadWanModel(io.ComfyNode):
         plan = settled(plan, _files(plan, roots))
         files = _files(plan, roots)
         handle = ModelHandle(plan, files[0].variant, files[0].compute_dtype, files[0].quantization, base_precision)
-        policy = plan.precision.preset
+        compute, policy = handle.compute_dtype, plan.precision.preset
+        said = [*remarks_on_cards(plan, compute), *notes_on_cards(plan, compute)]
         lines = [line for file in files for line in describe(file, plan)]
         if plan.base_precision != base_precision:
             lines.append(FLOAT32)
-        lines += remarks_on_cards(plan, handle.compute_dtype) or on_cards
+        lines += said or on_cards
         info = "\n".join([*lines, f"precision {policy}: {MEANING[policy]}"])
         return io.NodeOutput(handle, info, ui={"wan_model": [{**model_facts(handle), "asked": asked_of(cls)}]})
 

@@ -288,6 +288,19 @@ _MAY_CHANGE = {
 }
 
 
+def test_one_file_asks_torch_what_a_card_is() -> None:
+    """torch calls bf16 supported where it is emulated, and a stand-in for a card stands at one place."""
+    facts = re.compile(r"torch\.cuda\.(device_count|get_device_\w+|is_\w+_supported|get_arch_list)")
+
+    def offences(file: Path, nodes: Nodes, _: Parents) -> Iterator[str]:
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and facts.fullmatch(dotted(node)):
+                yield f"{name_of(file)}:{node.lineno}: {ast.unparse(node)}; ask wan_core.abilities"
+
+    others = [file for file in sources("wan_core", "nodes") if file.name != "abilities.py"]
+    no_line_of(others, offences)
+
+
 def test_files_are_written_and_removed_by_one_room() -> None:
     """`wan_core/files` follows no link below a folder of ours (rule S16); whoever opens files to write may."""
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from comfy_server import ComfyServer
 from safetensors.torch import save_file
+from world import tiny_graph
 
 from tests.support.cards import AMPERE, GTX_1660, T4, put_in
 from tests.support.containers import cast, weights, write_folder, write_gguf, write_scaled_fp8
@@ -108,6 +113,22 @@ def test_on_a_card_without_bf16_the_model_computes_in_what_it_has_and_the_info_s
         Exception, match=r"has no code for .* it was built for sm_80, sm_90\. Install a torch built for"
     ):
         node.execute(diffusion_model="wan.safetensors")
+
+
+@pytest.mark.soak  # the node, the choice and a run of it are seen apart in CI
+def test_a_graph_queued_where_there_is_no_bf16_trains_in_fp16(
+    own_comfy: Callable[..., ComfyServer], repo: Path
+) -> None:
+    comfy = own_comfy(env={"WAN_TRAINER_CARD_CAPABILITY": "7.5"})
+    graph = json.loads((repo / "workflows" / "api" / "08_smoke_test.json").read_text(encoding="utf-8"))
+    queued = tiny_graph(graph, TrainLoRA={"steps": 2, "save_every_n_steps": 2, "preview_every_n_steps": 2})
+    comfy.run(queued)
+    (folder,) = (file.parent for file in (comfy.base / "output" / "wan_trainer").glob("*/run.json"))
+    run, status = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("run.json", "status.json"))
+    assert (run["model"]["base_precision"], run["model"]["compute"]) == ("as in file", "fp16")
+    assert (run["train"]["loss_scaling"], status["state"], status["step"]) == ("dynamic", "done", 2)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert all(math.isfinite(line["loss"]) for line in lines if line.get("event") == "step_done")
 
 
 def test_the_info_says_what_the_weights_take_once_loaded(pack_nodes: dict[str, Any], models: Path) -> None:

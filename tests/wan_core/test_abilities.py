@@ -159,6 +159,9 @@ def test_a_card_without_bf16_is_never_advised_to_take_it(monkeypatch: pytest.Mon
     assert "Set base_precision to fp16, or install" in faster
     assert remarks_on_cards(plan, torch.float16) == []
     assert notes_on_cards(plan, torch.float16) == [abilities_of("cuda:0").sentence()]
+    fast = plan.with_precision(PrecisionPolicy(preset="fast"))
+    (narrow,) = remarks_on_cards(fast, torch.float16)
+    assert narrow.startswith("The token stream is kept in fp16")
     put_in(monkeypatch, GTX_1660)
     (wrong,) = remarks_on_cards(plan, torch.float16)
     assert "known to give NaN in fp16" in wrong

@@ -46,7 +46,7 @@ from .own_runs import own_runs_of
 from .partner import with_partner_digest
 from .planning import MemoryPlan, plan_memory
 from .preview_size import is_free_of_clips, sized_as_template
-from .remarks import remarks_on_cards
+from .remarks import notes_on_cards, remarks_on_cards
 from .sample_job import sample_job
 from .suggestions import suggestions_for
 from .without_run import preview_without_run, untrained_run
@@ -77,6 +77,7 @@ __all__ = [
     "is_free_of_clips",
     "job_on_clips",
     "new_run_name",
+    "notes_on_cards",
     "open_experts",
     "own_runs_of",
     "plan_here",

@@ -65,8 +65,15 @@ def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
 
 
 def remarks_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
-    """Returns a warning for each kind of card of a plan that computes in a dtype which that card does not have."""
+    """Returns a warning for each kind of card of a plan that computes in a dtype which that card does not have, and one
+    for a token stream that is summed up in float16.
+    """
     remarks: list[str] = []
+    if plan.precision.numerics(compute).residual == torch.float16:
+        remarks.append(
+            "The token stream is kept in fp16, which ends at 65504, and a trained Wan may come near it. Set "
+            "precision_policy to balanced, which keeps it in fp32."
+        )
     for card in map(abilities_of, plan.placement.device_names()):
         again = f"A new run, with base_precision as in file and resume set to new, takes {card.compute}."
         if compute == torch.bfloat16 and not card.bf16:

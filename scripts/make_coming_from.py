@@ -26,6 +26,7 @@ TITLES = {
     "Fp8Quantize": "Fp8 / Int8 Quantize",
     "SplitAcrossGPUs": "Split Across GPUs",
     "AddFrozenLora": "Add Frozen LoRA",
+    "WanDatasetSettings": "Wan Dataset Settings",
     "WanDatasetFromFile": "Wan Dataset From File",
     "WanTrainSettings": "Wan Train Settings",
     "WanPreviewSettings": "Wan Preview Settings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .catalogue import AMBIGUOUS_NAMES, HIGH, LOW, PAIR_BOUNDARIES
+from .catalogue import AMBIGUOUS_NAMES, HIGH, LOW, PAIR_BOUNDARIES, expert_said
 from .container import checkpoint_digest, checkpoint_files, read_checkpoint
 from .dequantise import dequantise, row_values, scale_values, unpacking_bytes
 from .finite import FiniteCheck, count_bad
@@ -34,6 +34,7 @@ __all__ = [
     "count_bad",
     "dequantise",
     "detect_variant",
+    "expert_said",
     "locate_weights",
     "pair_names",
     "read_checkpoint",

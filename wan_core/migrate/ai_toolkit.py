@@ -10,7 +10,7 @@ from ..importers import processes_of
 from . import ai_toolkit_values as to
 from .job import Job
 from .keys import Key, drops, ledger_of, take_over
-from .learning import adapter, run_name, save_dtype, scheduler
+from .learning import adapter, alpha_of, rank_of, run_name, save_dtype, scheduler
 from .loras import one
 from .models import base_name
 
@@ -33,8 +33,8 @@ _PROCESS = (
 )  # fmt: skip
 _NETWORK = (
     Key("type", "WanTrainSettings.adapter", "LoRA, LoKr", read=adapter),
-    Key("linear rank", "TrainLoRA.rank", kind=int, own=4),
-    Key("linear_alpha alpha", "TrainLoRA.alpha", kind=float, own=1.0),
+    Key("linear rank", "TrainLoRA.rank", "above 1024, for whole matrices: 1024", kind=int, own=4, read=rank_of),
+    Key("linear_alpha alpha", "TrainLoRA.alpha", kind=float, own=1.0, read=alpha_of),
     Key("dropout", "WanTrainSettings.lora_dropout", kind=float),
     Key(
         "pretrained_lora_path",
@@ -69,8 +69,8 @@ _TRAIN = (
     Key("batch_size", "WanTrainSettings.batch_size", kind=int),
     Key("gradient_accumulation gradient_accumulation_steps", "WanTrainSettings.gradient_accumulation_steps", kind=int),
     Key("gradient_checkpointing", "WanTrainSettings.gradient_checkpointing", kind=bool),
-    Key("optimizer", "WanTrainSettings.optimizer", "torchao's and pytorch-optimizer's classes", own="adamw",
-        read=to.optimizer),
+    Key("optimizer", "WanTrainSettings.optimizer", "torchao's and pytorch-optimizer's classes", kind=object,
+        own="adamw", read=to.optimizer),
     Key("optimizer_params", "WanTrainSettings.optimizer_args", "weight_decay, betas and eps have widgets of their own",
         kind=object, read=lambda _value, _job: None),
     Key("lr_scheduler", "WanTrainSettings.lr_scheduler", own="constant", read=scheduler),

@@ -95,6 +95,9 @@ def experts(value: Any, job: Job) -> None:
     high, low = bool(given.get("train_high_noise", True)), bool(given.get("train_low_noise", True))
     if high and low:
         job.put("LoadWanModel.low_noise_model", kind.low_noise_file)
+    if not given:
+        job.now.take(f"both experts are trained -> low_noise_model {kind.low_noise_file}, ai-toolkit's own")
+    elif high and low:
         job.now.take("model_kwargs train_high_noise and train_low_noise -> low_noise_model: both experts")
     else:
         job.put("LoadWanModel.diffusion_model", kind.file if high else kind.low_noise_file)
@@ -171,9 +174,22 @@ def full_rank(kind: str) -> Any:
     return read
 
 
-def optimizer(value: str, job: Job) -> Any:
+def optimizer(value: Any, job: Job) -> Any:
+    """A name, or a table with its type, its rate and its arguments."""
     train: dict[str, Any] = job.ledger.get("train", dict, {})
     given = cast("dict[str, Any]", train.get("optimizer_params") or {})
+    if isinstance(value, dict):
+        inside = cast("dict[str, Any]", value)
+        params = inside.get("params") or inside.get("optimizer_params")
+        more = cast("dict[str, Any]", params) if isinstance(params, dict) else {}
+        named = {"type", "name", "lr", "params", "optimizer_params"}
+        given = {**{key: said for key, said in inside.items() if key not in named}, **more, **given}
+        if "lr" in inside and "lr" not in train:
+            job.put("TrainLoRA.learning_rate", float(inside["lr"]))
+            job.now.take(f"optimizer lr {shown(inside['lr'])} -> learning_rate {float(inside['lr']):g}")
+        value = inside.get("type") or inside.get("name") or "adamw"
+    if not isinstance(value, str):
+        raise ConfigError(f"{job.source}: optimizer is {shown(value)!r}; it must be text, or a table with its type.")
     given = {name: number(said) for name, said in given.items()}
     made = known_optimizer(value, given, job)
     if "eps" not in given and str(job.of("WanTrainSettings.optimizer")).startswith(("adamw", "prodigy")):

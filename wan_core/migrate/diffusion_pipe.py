@@ -10,7 +10,7 @@ from .job import Job
 from .keys import Changed, Key, Without, drops, ledger_of, shown, take_over
 from .learning import adapter, optimizer, quantized, run_name, save_dtype, scheduler
 from .loras import fused
-from .models import base_name, model_file, text_encoder
+from .models import base_name, expert_shown, level_of, model_file, text_encoder
 
 __all__ = ["TABLES", "read_diffusion_pipe_job"]
 
@@ -83,7 +83,17 @@ def _name(value: str, job: Job) -> Any:
     return Changed(run_name(base_name(value.rstrip("/\\"))), "runs lie in output/wan_trainer")
 
 
+def _clip_mode(value: str, _job: Job) -> Any:
+    """The part of a longer clip that is trained."""
+    return {
+        "single_beginning": "head",
+        "multiple_overlapping": Changed("chunk", "parts follow one another, and none overlaps the next"),
+    }.get(value, Changed("head", "clips are cut from their beginning"))
+
+
 def _type(value: str, job: Job) -> None:
+    if not value.strip():
+        raise ConfigError(f"{job.source}: the type of [model] is empty. Write wan there.")
     if "wan" not in value.lower():
         raise ConfigError(f"{job.source} trains {value[:40]!r}. Only Wan models are trained here.")
 
@@ -164,7 +174,7 @@ _TOP = (
         "eval_micro_batch_size_per_gpu image_eval_micro_batch_size_per_gpu eval_gradient_accumulation_steps",
         "each clip is measured for itself",
     ),
-    *drops("video_clip_mode", "frame_extraction of Wan Dataset Settings; clips are cut from their beginning"),
+    Key("video_clip_mode", "WanDatasetSettings.frame_extraction", "multiple_overlapping: chunk", read=_clip_mode),
     *drops("caching_batch_size map_num_proc", "ComfyUI's own loaders encode"),
     *drops("steps_per_print logging_steps x_axis_examples", _LOGS),
     *drops("resume_from_checkpoint", "Run again goes on where a run stopped"),
@@ -233,6 +243,10 @@ def read_diffusion_pipe_job(data: Mapping[str, Any], source: str) -> Job:
             continue
         section = job.ledger.get(name, dict, {})
         inner = ledger_of(f"{source}, {name}", section)
+        if name == "model":
+            said = {**section, **job.unset}
+            levels = [1000 * level_of(said.get(key), usual) for key, usual in (("min_t", 0.0), ("max_t", 1.0))]
+            job.expert = expert_shown(str(said.get("transformer_path") or said.get("ckpt_path") or ""), *levels)
         if name == "optimizer":
             more = section.keys() - {one for key in keys for one in key.names.split()}
             keys += tuple(Key(one, _ARGUMENTS, kind=object, read=lambda _value, _job: None) for one in sorted(more))

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import __version__
 from ..canvas import note_node, workflow_document
-from .job import DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
+from .job import CUTTING, DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
 from .models import base_name
 
 __all__ = ["Node", "api_graph", "canvas_graph"]
@@ -18,12 +18,17 @@ Link = tuple[str, int]
 Node = tuple[dict[str, str], list[tuple[str, str]]]
 
 _MODEL, _VAE, _CLIP, _SEEN = "WAN_TRAIN_MODEL", "VAE", "CLIP", "CLIP_VISION"
+_CUTTING = "WAN_DATASET_SETTINGS"
 NODES: dict[str, Node] = {
     LOADER: ({}, [("model", _MODEL), ("info", "STRING")]),
     QUANTIZE: ({"model": _MODEL}, [("model", _MODEL)]),
     SPLIT: ({"model": _MODEL}, [("model", _MODEL)]),
     FROZEN: ({"model": _MODEL}, [("model", _MODEL)]),
-    DATA: ({"model": _MODEL}, [("dataset", "WAN_DATASET"), ("report", "STRING"), ("contact_sheet", "IMAGE")]),
+    CUTTING: ({}, [("settings", _CUTTING)]),
+    DATA: (
+        {"model": _MODEL, "settings": _CUTTING},
+        [("dataset", "WAN_DATASET"), ("report", "STRING"), ("contact_sheet", "IMAGE")],
+    ),
     "VAELoader": ({}, [("VAE", _VAE)]),
     "CLIPLoader": ({}, [("CLIP", _CLIP)]),
     VISION: ({}, [("CLIP_VISION", _SEEN)]),
@@ -56,13 +61,14 @@ _CORE: dict[str, dict[str, Any]] = {
 """widgets of core nodes, in their order"""
 _COLUMNS = (
     (LOADER, "VAELoader", "CLIPLoader", VISION),
-    (FROZEN, QUANTIZE, SPLIT, DATA),
+    (FROZEN, QUANTIZE, SPLIT, CUTTING, DATA),
     (CACHE, PREVIEW),
     (SETTINGS,),
     (TRAINER,),
 )
 _SIZES = {
     LOADER: (400, 330), FROZEN: (400, 200), QUANTIZE: (400, 220), SPLIT: (400, 545), DATA: (400, 910),
+    CUTTING: (400, 700),
     "VAELoader": (400, 120), "CLIPLoader": (400, 170), VISION: (400, 120), CACHE: (400, 215), PREVIEW: (400, 900),
     SETTINGS: (420, 1900), TRAINER: (420, 700),
 }  # fmt: skip
@@ -113,8 +119,8 @@ def _values(job: Job) -> dict[str, dict[str, Any]]:
         low = {"low_noise_lora": file, "strength_low_noise": strength} if job.is_pair else {}
         given[f"{FROZEN} {number}"] = {"lora": file, "strength": strength, **low}
     chain = [LOADER, *(node for node in given if _kind(node) == FROZEN), QUANTIZE, SPLIT]
-    wanted = [*chain, DATA, "VAELoader", "CLIPLoader", VISION, CACHE, SETTINGS, PREVIEW, TRAINER]
-    optional = {QUANTIZE, SPLIT, PREVIEW, VISION} - given.keys()
+    wanted = [*chain, CUTTING, DATA, "VAELoader", "CLIPLoader", VISION, CACHE, SETTINGS, PREVIEW, TRAINER]
+    optional = {QUANTIZE, SPLIT, CUTTING, PREVIEW, VISION} - given.keys()
     if job.kind is not None and job.kind.reads_clip:
         optional.discard(VISION)
     return {node: {**_CORE.get(node, {}), **given.get(node, {})} for node in wanted if node not in optional}
@@ -133,6 +139,8 @@ def _links(job: Job) -> dict[str, dict[str, Link]]:
     for before, node in pairwise(chain):
         found[node]["model"] = (before, 0)
     found[DATA]["model"] = (LOADER, 0)
+    if CUTTING in there:
+        found[DATA]["settings"] = (CUTTING, 0)
     found[CACHE] |= {"dataset": (DATA, 0), "vae": ("VAELoader", 0), "clip": ("CLIPLoader", 0)}
     found[TRAINER] |= {"model": (chain[-1], 0), "cache": (CACHE, 0), "vae": ("VAELoader", 0), "settings": (SETTINGS, 0)}
     if PREVIEW in there:

@@ -15,6 +15,8 @@ from ..sampler import SampleConfig
 from ..train import TrainConfig
 
 __all__ = [
+    "ASKED",
+    "CUTTING",
     "DATA",
     "FROZEN",
     "LOADER",
@@ -29,8 +31,11 @@ __all__ = [
 ]
 
 LOADER, QUANTIZE, SPLIT, DATA = "LoadWanModel", "Fp8Quantize", "SplitAcrossGPUs", "WanDatasetFromFile"
-FROZEN = "AddFrozenLora"
+FROZEN, CUTTING = "AddFrozenLora", "WanDatasetSettings"
 SETTINGS, PREVIEW, TRAINER = "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"
+ASKED = "choose a model"
+"""stands in place of a file that the settings do not tell; no file is called so, so nothing is trained until one is
+chosen"""
 _CONFIGS = {
     LOADER: (ModelPlan,),
     QUANTIZE: (QuantizeConfig,),
@@ -90,6 +95,12 @@ class Job:
     frozen: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     """LoRAs that act under the one that is trained: file, strength"""
     kind: Kind | None = None
+    expert: str = ""
+    """high or low, where one of a pair is trained and the settings show which; both"""
+    unset: dict[str, str] = field(default_factory=dict[str, str])
+    """key -> its value as it is written, where nothing in the file says what it stands for"""
+    huge_rank: int = 0
+    """above all ranks here, as it was stated"""
     epochs: tuple[str, int] | None = None
     """(key, epochs) where the length is given so"""
     every_epochs: dict[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])

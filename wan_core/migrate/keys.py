@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..importers import Ledger
-from .job import Job, default_of
+from .job import ASKED, LOADER, Job, default_of
 
 __all__ = ["Changed", "Key", "Without", "drops", "ledger_of", "shown", "take_over"]
 
@@ -71,8 +71,12 @@ def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
     """Set the widgets of `job` by the settings in `ledger`, and say in it what became of each key."""
     job.now = ledger
     for key in keys:
-        name = next((name for name in key.names.split() if name in ledger), "")
+        name = next((name for name in key.names.split() if name in ledger or name in job.unset), "")
         if not name and key.own is None:
+            continue
+        if key.at and name and _is_unset(name, job, ledger):
+            if key.at.startswith(LOADER):
+                job.put(key.at, ASKED)
             continue
         stated = bool(name)
         name = name or key.name
@@ -83,6 +87,34 @@ def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
         value = _as(key.kind, given, f"{ledger.where}: {name}")
         made = key.read(value, job) if key.read else value
         _tell(key, name, value, made, job, ledger, stated=stated)
+
+
+_NOT_SET = re.compile(r"\$\{?[A-Za-z_]|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
+"""what a shell, cmd or a template would put something in place of"""
+
+
+def _is_unset(name: str, job: Job, ledger: Ledger) -> bool:
+    """Names a value that stands for something the file does not say; nothing is put in its place."""
+    value = ledger.get(name, object, None) if name in ledger else None
+    if isinstance(value, str) and "\n" not in value and _NOT_SET.search(re.split(r"[/\\]", value.rstrip("/\\"))[-1]):
+        if name in _MAY_HOLD:
+            return False
+        job.unset[name] = value
+    if name not in job.unset:
+        return False
+    written = shown(job.unset[name])
+    ledger.change(f"{name} {written} -> skipped: nothing in the file says what it stands for")
+    job.hints.append(f"{name} is {written}, which nothing in the file sets: choose it in the nodes")
+    return True
+
+
+_MAY_HOLD = frozenset(
+    (
+        *("validation_prompt", "validation_negative_prompt", "prompts", "samples", "neg"),
+        *("trigger_word", "caption_prefix", "network_args"),
+    )
+)
+"""texts in which such letters mean themselves"""
 
 
 def _tell(key: Key, name: str, value: Any, made: Any, job: Job, ledger: Ledger, *, stated: bool) -> None:

@@ -13,11 +13,13 @@ from .keys import Changed, Without, shown
 
 __all__ = [
     "adapter",
+    "alpha_of",
     "arguments_of",
     "copies",
     "only_for",
     "optimizer",
     "quantized",
+    "rank_of",
     "run_name",
     "save_dtype",
     "scheduler",
@@ -125,7 +127,12 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str
         job.put("WanTrainSettings.optimizer_class", kind)
     elif not ours:
         ours, why = "adamw", "it is not known here"
-    _arguments({**own, **arguments}, ours, set(arguments), job)
+    given = dict(arguments)
+    if ours == "adafactor" and all(given.get(name) is False for name in ("scale_parameter", "relative_step")):
+        ours, why, own = "custom", "the class pytorch_optimizer.AdaFactor, which steps as far with these arguments", {}
+        job.put("WanTrainSettings.optimizer_class", "pytorch_optimizer.AdaFactor")
+        given = _of_adafactor(given)
+    _arguments({**own, **given}, ours, set(given), job)
     if ours == "prodigy" and job.of("TrainLoRA.learning_rate") < 0.1:
         job.mended.append(
             f"learning_rate {job.of('TrainLoRA.learning_rate'):g} -> 1: Prodigy finds the rate itself, and this is a "
@@ -133,6 +140,14 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str
         )
         job.put("TrainLoRA.learning_rate", 1.0)
     return Changed(ours, why) if why else ours
+
+
+def _of_adafactor(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of transformers' class as those of pytorch-optimizer's, which has a momentum where nobody says."""
+    made = {name: value for name, value in given.items() if name not in ("beta1", "eps")}
+    if isinstance(eps := given.get("eps"), list | tuple) and len(eps) == 2:
+        made |= {"eps1": eps[0], "eps2": eps[1]}
+    return {**made, "betas": (given.get("beta1"), 0.999)}
 
 
 def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Job) -> None:
@@ -273,6 +288,23 @@ def quantized(value: str, job: Job) -> Any:
         "Load Wan Model, and remove Fp8 / Int8 Quantize"
     )
     return Changed("int8", f"{shown(value)} is not made here")
+
+
+def rank_of(value: int, job: Job) -> Any:
+    """The rank. LyCORIS and its kind say a huge one for whole matrices; the largest here is 1024."""
+    kind = job.of("WanTrainSettings.adapter")
+    if value <= 1024 or kind not in ("LoKr", "LoHa"):
+        return value
+    job.huge_rank = value
+    return Changed(1024, "the largest here")
+
+
+def alpha_of(value: float, job: Job) -> Any:
+    """Alpha beside a huge rank: a whole matrix of LoKr counts in full, else the scale stays what it was."""
+    if not job.huge_rank:
+        return value
+    whole = job.of("WanTrainSettings.adapter") == "LoKr"
+    return Changed(0.0 if whole else value * 1024 / job.huge_rank, "the LoRA counts as much as with the rank there")
 
 
 def run_name(value: str) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
+from ..checkpoint import expert_said
 from ..errors import ConfigError
-from .job import LOADER, Job, Kind
+from .job import ASKED, LOADER, Job, Kind
 from .keys import Changed, Without
 
-__all__ = ["KINDS", "base_name", "model_file", "said_kind", "text_encoder", "vae_file"]
+__all__ = ["KINDS", "base_name", "expert_shown", "level_of", "model_file", "said_kind", "text_encoder", "vae_file"]
 
 _VAE_22 = "wan2.2_vae.safetensors"
 KINDS = {
@@ -31,9 +33,10 @@ KINDS = {
 }
 _RULES = (
     (r"s2v|animate|infinitetalk", ""),
+    (r"(2[._]2|a14b).*(fun|vace)|(fun|vace).*(2[._]2|a14b)", ""),
     (r"ti2v|(^|[^\d.])5b", "TI2V-5B"),
-    (r"i2v.*(a14b|2[._]2)|(a14b|2[._]2).*i2v", "I2V-A14B"),
-    (r"a14b|2[._]2.*14b|14b.*2[._]2|wan22_14b", "T2V-A14B"),
+    (r"i2v.*(a14b|2[._]2)|(a14b|2[._]2|wan22).*i2v", "I2V-A14B"),
+    (r"a14b|2[._]2.*14b|14b.*2[._]2|wan22.*14b", "T2V-A14B"),
     (r"(-fc$|fun.?control).*1\.3b|1\.3b.*(-fc$|fun.?control)", "Fun-Control-1.3B"),
     (r"-fc$|fun.?control", "Fun-Control-14B"),
     (r"vace.*1\.3b", "VACE-1.3B"),
@@ -45,7 +48,19 @@ _RULES = (
     (r"14b|wan", "T2V-14B"),
 )
 """first match counts"""
+_WEAK = ("I2V-14B-480P", "T2V-14B")
+"""what a name means that says little: a task beside it may say more"""
+_NAMELESS = re.compile(
+    r"(high|low)_noise_model|transformer(_2)?|diffusion_pytorch_model.*|(pytorch_)?model(-\d+-of-\d+)?\.safetensors"
+)
+"""parts of a path that are called so whatever the model"""
 _SOUND = re.compile(r"(?:s2v|animate|infinitetalk)")
+_TAKES_REPOSITORIES = ("ai-toolkit", "SimpleTuner")
+_OWNERS = frozenset(["wan-ai", "comfy-org", "alibaba-pai", "ai-toolkit", "kijai", "quantstack", "city96", "ostris"])
+"""who has the published weights, lower case"""
+_FOLDERS = frozenset(
+    ("model", "models", "ckpt", "ckpts", "checkpoint", "checkpoints", "weights", "pretrained", "data", ".")
+)
 
 
 def kind_of(said: str) -> Kind | None:
@@ -53,8 +68,10 @@ def kind_of(said: str) -> Kind | None:
 
     Raises ConfigError for the Wan models that are not trained here.
     """
-    words = said.lower().replace("\\", "/").rstrip("/")
-    words = "/".join(words.split("/")[-2:])
+    parts = said.lower().replace("\\", "/").rstrip("/").split("/")
+    while len(parts) > 1 and _NAMELESS.fullmatch(parts[-1]):
+        del parts[-1]
+    words = "/".join(parts[-2:])
     if _SOUND.search(words):
         raise ConfigError(f"{said[:80]} is a model that is driven by sound or by a pose. It is not trained here.")
     name = next((name for pattern, name in _RULES if re.search(pattern, words)), "")
@@ -71,20 +88,63 @@ def base_name(path: str) -> str:
     return PureWindowsPath(path).name if "\\" in path else PurePosixPath(path).name
 
 
-def model_file(value: str, job: Job, at: str = f"{LOADER}.diffusion_model") -> str | Changed | Without:
+def expert_shown(path: str, lowest: float = 0.0, highest: float = 1000.0) -> str:
+    """Returns high or low where a file, its folder or its variable is called so, else where the noise levels say it.
+
+    "" where nothing does. The experts part at 875 or 900 of 1000.
+    """
+    parts = PurePosixPath(path.replace("\\", "/"))
+    said = expert_said(Path(parts)) if parts.name != "transformer" else None
+    if said is not None:
+        return said.partition("_")[0]
+    if highest <= 900 and lowest < 850:
+        return "low"
+    return "high" if lowest >= 850 else ""
+
+
+def level_of(value: Any, usual: float) -> float:
+    """A noise level that may have been written as text, or not at all."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return usual
+
+
+def model_file(value: str, job: Job, at: str = f"{LOADER}.diffusion_model") -> str | Changed | Without | None:
     """A model by its file; by the files ComfyUI has where it is a folder or a repository."""
     found = kind_of(value)
-    if found is not None and job.kind is None:
+    if found is not None and (job.kind is None or found.name not in _WEAK):
         job.kind = found
     name = base_name(value)
-    if name.lower().endswith((".safetensors", ".gguf")) and not name.lower().startswith("diffusion_pytorch_model"):
+    if _is_file(name):
         return name
-    kind = job.kind or found
+    kind = job.kind
     if kind is None:
         return Without("which Wan model it is does not show; choose it in Load Wan Model")
-    low = bool(kind.low_noise_file) and re.search(r"low_?noise|-low", value.lower()) is not None
-    low = low or at.endswith("low_noise_model")
-    return Changed(kind.low_noise_file if low else kind.file, "the file that ComfyUI has it in")
+    if job.trainer in _TAKES_REPOSITORIES and _of_others(value):
+        job.put(at, ASKED)
+        job.hints.append(f"{value:.80} holds other weights than the original: choose their file in Load Wan Model")
+        return None
+    expert = "low" if at.endswith("low_noise_model") else job.expert or expert_shown(value)
+    if kind.low_noise_file and expert not in ("high", "low"):
+        job.now.change(f"{value:.80} -> skipped: nothing in the file says which expert is trained")
+        job.put(at, ASKED)
+        return None
+    return Changed(kind.low_noise_file if expert == "low" else kind.file, "the file that ComfyUI has it in")
+
+
+def _is_file(name: str) -> bool:
+    """Tells the name of one file from that of a part of several, or of any."""
+    name = name.lower()
+    in_parts = name.startswith("diffusion_pytorch_model") or re.search(r"-\d{5}-of-\d{5}\.safetensors$", name)
+    return name.endswith((".safetensors", ".gguf")) and not in_parts
+
+
+def _of_others(value: str) -> bool:
+    """Tells a repository of somebody who trained the model on."""
+    owner, slash, name = value.partition("/")
+    is_repository = bool(slash and name and owner) and re.fullmatch(r"[\w.-]+/[\w.-]+", value) is not None
+    return is_repository and owner.lower() not in _OWNERS | _FOLDERS
 
 
 def vae_file(value: str, job: Job) -> str | Changed:

@@ -9,11 +9,11 @@ from ..errors import ConfigError
 from . import musubi_values as to
 from .job import Job
 from .keys import Key, drops, ledger_of, take_over
-from .learning import copies, only_for, save_dtype, scheduler
+from .learning import alpha_of, copies, only_for, rank_of, save_dtype, scheduler
 from .loras import merged
-from .models import said_kind, text_encoder, vae_file
+from .models import expert_shown, level_of, said_kind, text_encoder, vae_file
 
-__all__ = ["FLAGS", "KEYS", "NotOfMusubiError", "read_musubi_job"]
+__all__ = ["FLAGS", "KEYS", "OF_MUSUBI", "NotOfMusubiError", "flat_settings", "read_musubi_job"]
 
 
 class NotOfMusubiError(ConfigError):
@@ -56,8 +56,8 @@ KEYS = (
     *drops("lr_scheduler_type lr_scheduler_args lr_scheduler_timescale", "schedules are those of the menu"),
     Key("network_module", "WanTrainSettings.adapter", "LoRA, LoHa, LoKr; of LyCORIS what algo says",
         read=to.network),
-    Key("network_dim", "TrainLoRA.rank", kind=int, own=4),
-    Key("network_alpha", "TrainLoRA.alpha", kind=float, own=1.0),
+    Key("network_dim", "TrainLoRA.rank", "above 1024, for whole matrices: 1024", kind=int, own=4, read=rank_of),
+    Key("network_alpha", "TrainLoRA.alpha", kind=float, own=1.0, read=alpha_of),
     Key("network_dropout", "WanTrainSettings.lora_dropout", kind=float),
     Key("network_args", "WanTrainSettings.lora_targets", "patterns; loraplus_lr_ratio has a widget of its own",
         kind=object, read=to.network_args),
@@ -152,17 +152,38 @@ FLAGS = {name for key in KEYS for name in key.names.split() if key.kind is bool}
 """keys that stand on a command line without a value"""
 
 
-def read_musubi_job(data: Mapping[str, Any], source: str) -> Job:
-    """Returns the job of settings that are flat or in tables, as --config_file takes them."""
+OF_MUSUBI = frozenset({"dit", "task", "network_module", "dataset_config", "network_dim"})
+"""keys of which some stand in every job of it"""
+
+
+def _expert_of(said: Mapping[str, Any]) -> str:
+    """The expert that is trained, by the name of its file, else by the noise levels."""
+    if "dit_high_noise" in said:
+        return "both"
+    levels = [level_of(said.get(name), usual) for name, usual in (("min_timestep", 0.0), ("max_timestep", 1000.0))]
+    return expert_shown(str(said.get("dit", "")), *levels)
+
+
+def flat_settings(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a --config_file, whose sections are for the eye."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         flat |= value if isinstance(value, dict) else {key: value}
-    flat = {key.replace("-", "_"): value for key, value in flat.items()}
-    if not {"dit", "task", "network_module", "dataset_config", "network_dim"} & flat.keys():
+    return {str(key).replace("-", "_"): value for key, value in flat.items()}
+
+
+def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, str] | None = None) -> Job:
+    """Returns the job of settings that are flat or in tables, as --config_file takes them.
+
+    `unset`: values that the file does not say, as they are written.
+    """
+    flat = flat_settings(data)
+    if not OF_MUSUBI & (flat.keys() | (unset or {}).keys()):
         raise NotOfMusubiError(
             f"{source} holds no training settings of musubi-tuner. Choose the file or command line that names its dit."
         )
-    job = Job("musubi-tuner", source, ledger_of(source, flat))
+    job = Job("musubi-tuner", source, ledger_of(source, flat), unset=dict(unset or {}))
+    job.expert = _expert_of({**flat, **job.unset})
     take_over(KEYS, job, job.ledger)
     high = job.values.get("LoadWanModel", {}).pop("high_noise_model", "")
     if high:

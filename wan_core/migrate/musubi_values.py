@@ -98,7 +98,10 @@ def network_args(value: Any, job: Job) -> None:
             job.put(f"WanTrainSettings.{_OF_LORA[name]}", int(said) if name == "factor" else float(said))
             job.ledger.take(f"network_args {name} -> {_OF_LORA[name]} {said}")
         elif name in ("include_patterns", "exclude_patterns"):
-            _patterns(name, said, job)
+            if said not in ([], (), "", None):
+                _patterns(name, said, job)
+            else:
+                job.ledger.take(f"network_args {name} -> {name} []")
         else:
             job.ledger.drop("network_args", f"{name} has no counterpart")
 
@@ -137,7 +140,8 @@ def attention(name: str) -> Key:
 
 
 def steps(value: int, job: Job) -> Any:
-    return Without("max_train_epochs leads") if "max_train_epochs" in job.ledger else value
+    leads = "max_train_epochs" in job.ledger or "max_train_epochs" in job.unset
+    return Without("max_train_epochs leads") if leads else value
 
 
 def epochs(value: int, job: Job) -> None:

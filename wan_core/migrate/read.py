@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -14,9 +11,11 @@ from ..importers import is_backend_list, parse_document, processes_of, read_sett
 from ..words import first_line
 from .ai_toolkit import read_ai_toolkit_job
 from .beside import Beside, Folders, Texts
+from .command_line import Command, commands_of
 from .diffusion_pipe import read_diffusion_pipe_job
 from .job import Job
-from .musubi import FLAGS, NotOfMusubiError, read_musubi_job
+from .musubi import OF_MUSUBI, NotOfMusubiError, flat_settings, read_musubi_job
+from .pairs import as_one_job
 from .settle import settle
 from .simpletuner import read_simpletuner_job
 
@@ -75,24 +74,13 @@ def read_texts(texts: Mapping[str, str]) -> tuple[Job, tuple[str, ...]]:
 
 def _settled(name: str, text: str, beside: Beside, clips: int) -> Job:
     suffix = PurePosixPath(name).suffix.lower()
-    data: Any
-    commands = 1
-    if suffix in _DOCUMENTS:
-        data = parse_document(name, text)
-    else:
-        data, commands = _command_line(name, text)
     try:
-        job = settle(_job_of(data, name, suffix), beside, clips)
+        job = _job_of(parse_document(name, text), name, suffix) if suffix in _DOCUMENTS else _script(name, text, beside)
+        return settle(job, beside, clips)
     except WanTrainerError:
         raise
     except _OF_ANOTHER_KIND as error:
         raise ConfigError(f"{name} has a value of another kind: {first_line(error)}. Correct it.") from error
-    if commands > 1:
-        job.hints.append(
-            f"{name} holds {commands} training commands, and this is the first; give each of the others a file of its "
-            "own, or choose low_noise_model in Load Wan Model where they are both experts of a pair"
-        )
-    return job
 
 
 def _job_of(data: Any, name: str, suffix: str) -> Job:
@@ -104,7 +92,7 @@ def _job_of(data: Any, name: str, suffix: str) -> Job:
     keys = {str(key).lstrip("-") for key in table}
     if suffix == ".json" and keys & {"model_family", "data_backend_config", "pretrained_model_name_or_path"}:
         return read_simpletuner_job(table, name)
-    if suffix == ".toml" and isinstance(table.get("model"), dict):
+    if suffix == ".toml" and isinstance(table.get("model"), dict) and not _in_sections_of_musubi(table):
         return read_diffusion_pipe_job(table, name)
     if suffix == ".toml" and isinstance(table.get("datasets"), list):
         raise DataHalfError(_DATA_HALF.format(name=name, trainer="musubi-tuner"))
@@ -116,76 +104,39 @@ def _job_of(data: Any, name: str, suffix: str) -> Job:
         raise UnknownSettingsError(f"{name} is of no trainer that is known. {_READS}") from error
 
 
-def _command_line(name: str, text: str) -> tuple[dict[str, Any], int]:
-    """Returns the options of the first command of musubi-tuner's Wan trainer in a script, and how many there are."""
-    text = re.sub(r"[\\^`][ \t]*\r?\n", " ", text)  # lines that go on, in a shell, in cmd and in PowerShell
-    commands = list(_commands(text, name))
+def _in_sections_of_musubi(table: dict[str, Any]) -> bool:
+    """Tells sections that musubi-tuner makes one of from the tables of diffusion-pipe."""
+    return "type" not in table["model"] and bool(OF_MUSUBI & flat_settings(table).keys())
+
+
+def _script(name: str, text: str, beside: Beside) -> Job:
+    """The job of the commands of a script that train."""
+    commands = commands_of(name, text)
     if not commands:
         raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}")
-    words, start = commands[0]
-    launcher = {key: said for key, said in _options(words[:start]).items() if key in _OF_LAUNCHER}
-    before = {key: said[0] if isinstance(said, list) else said for key, said in launcher.items()}  # and the program
-    return before | _options(words[start + 1 :]), len(commands)
+    return as_one_job([_job_of_command(name, command, beside) for command in commands[:_MOST_COMMANDS]])
 
 
-def _commands(text: str, name: str) -> Iterator[tuple[list[str], int]]:
-    """Yields the words of each command of the trainer, and which of them is its script; one may be named elsewhere."""
-    for line in text.splitlines():
-        if _SCRIPT not in line or _REMARK.match(line):
-            continue
-        if len(line) > _LONGEST_COMMAND:
-            raise ConfigError(f"{name}: the command has {len(line):,} characters. Use at most {_LONGEST_COMMAND:,}.")
-        try:
-            words = _shell_words(line)
-        except ValueError as error:
-            raise ConfigError(f"{name}: the command cannot be read ({error}). Check its quotes.") from error
-        for ends, found in itertools.groupby(words, _ENDS.__contains__):
-            command = [] if ends else _without_redirects(found)
-            start = next((i for i, word in enumerate(command) if _SCRIPT in word and not re.search(r"\s", word)), None)
-            if start is not None and command[0].lower().lstrip("@") not in _PRINTS:
-                yield command, start
+def _job_of_command(name: str, command: Command, beside: Beside) -> Job:
+    settings = dict(command.settings)
+    named = str(settings.pop("config_file", ""))
+    found = beside.text(named) if named else None
+    missing = named if found is None else ""
+    if found is not None:
+        held: Any = parse_document(*found)
+        settings = {**flat_settings(cast("dict[str, Any]", held) if isinstance(held, dict) else {}), **settings}
+    try:
+        job = read_musubi_job(settings, name, command.unset)
+    except NotOfMusubiError as error:
+        if missing:
+            raise ConfigError(f"{name} takes its settings from {missing[:80]}. Import it with that file.") from error
+        raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}") from error
+    if missing:
+        job.hints.append(f"{missing:.80} was not found, so its settings are not here; import it with that file")
+    for words in (command.loose, command.cut):
+        if words:
+            job.hints.append(f"{' '.join(words):.200} stands behind no option that the command has: look what it is")
+    return job
 
 
-def _shell_words(line: str) -> list[str]:
-    """Returns the words of a line, and what ends its commands as words of their own. Raises ValueError."""
-    line = re.sub(r"(?<=\s)[0-9]>(&[0-9])?", lambda found: "" if found[1] else ">", line.replace("\\", "/"))
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split = True
-    return list(lexer)
-
-
-def _without_redirects(words: Iterable[str]) -> list[str]:
-    found, kept = iter(words), list[str]()
-    for word in found:
-        if word in (">", ">>"):
-            next(found, None)
-        elif not word.startswith(">"):
-            kept.append(word)
-    return kept
-
-
-_SCRIPT = "wan_train_network"
-_ENDS = (";", "&", "&&", "|", "||")
-_PRINTS = ("echo", "printf", "write-host")
-_REMARK = re.compile(r"\s*@?(rem\s|::)", re.IGNORECASE)
-"""of cmd"""
-_LONGEST_COMMAND = 64 << 10
-_OF_LAUNCHER = ("num_processes", "mixed_precision", "num_cpu_threads_per_process")
-"""options of accelerate that stand before the script"""
-
-
-def _options(words: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name, sign, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            found[name] = value if sign else True if name in FLAGS else None
-        elif name and name not in FLAGS:
-            held = found[name]
-            if isinstance(held, list):
-                cast("list[str]", held).append(word)
-            else:
-                found[name] = word if held is None else [held, word]
-    return {key: value for key, value in found.items() if value is not None}
+_MOST_COMMANDS = 8

@@ -10,10 +10,10 @@ from ..errors import ConfigError, WanTrainerError
 from ..importers import parse_document
 from ..sampler import SampleConfig, read_prompts
 from .beside import Beside
-from .job import LOADER, PREVIEW, SETTINGS, TRAINER, Job
+from .job import ASKED, LOADER, PREVIEW, SETTINGS, TRAINER, Job
 from .keys import Changed
 from .learning import adapter
-from .models import KINDS
+from .models import KINDS, expert_shown
 
 __all__ = ["settle"]
 
@@ -55,11 +55,14 @@ def _files(job: Job) -> None:
     kind = job.kind
     files = job.values.setdefault(LOADER, {})
     if kind is not None:
-        files.setdefault("diffusion_model", kind.file)
+        if not kind.low_noise_file or job.expert:
+            files.setdefault("diffusion_model", kind.low_noise_file if job.expert == "low" else kind.file)
         job.values.setdefault("VAELoader", {}).setdefault("vae_name", kind.vae)
     if not files.get("diffusion_model"):
-        files["diffusion_model"] = KINDS["T2V-1.3B"].file
-        job.hints.append("which Wan model is trained does not show; choose it in Load Wan Model")
+        files["diffusion_model"] = ASKED
+        if kind is None:
+            job.hints.append("which Wan model is trained does not show; choose it in Load Wan Model")
+    _expert(job)
     job.values.setdefault("VAELoader", {}).setdefault("vae_name", KINDS["T2V-1.3B"].vae)
     encoder = job.values.setdefault("CLIPLoader", {})
     encoder.setdefault("clip_name", "umt5_xxl_fp8_e4m3fn_scaled.safetensors")
@@ -69,6 +72,20 @@ def _files(job: Job) -> None:
         f"the model files are {files['diffusion_model']}{both}, {job.values['VAELoader']['vae_name']} and "
         f"{encoder['clip_name']}; choose yours in the nodes where they are called otherwise"
     )
+
+
+def _expert(job: Job) -> None:
+    """Say which expert of a pair is trained where its file's name does not; ask where nothing does."""
+    kind, file = job.kind, str(job.of(f"{LOADER}.diffusion_model"))
+    if kind is None or not kind.low_noise_file or job.is_pair or expert_shown(file):
+        return
+    if job.expert in ("high", "low"):
+        job.put("TrainLoRA.expert", job.expert)
+        job.ledger.take(f"{job.expert} noise, as the names or noise levels say -> expert {job.expert}")
+    else:
+        job.hints.append(
+            f"which expert {file} is does not show: choose its file in Load Wan Model, and set expert of Train Wan LoRA"
+        )
 
 
 def _dataset(job: Job, beside: Beside) -> None:
@@ -158,6 +175,8 @@ def _lycoris(job: Job, beside: Beside) -> None:
     for key, at in _LYCORIS.items():
         if isinstance(value := given.get(key), int | float):
             job.put(at, min(int(value), 1024) if at != _ALPHA else float(value))
+    if int(given.get("linear_dim") or 0) > 1024 and job.of("WanTrainSettings.adapter") == "LoKr":
+        job.put(_ALPHA, 0.0)  # whole matrices count in full
     rest = sorted(given.keys() - _LYCORIS.keys() - {"algo"})
     job.ledger.take(f"lycoris_config: algo {given['algo']} -> adapter, and {', '.join(given.keys() & _LYCORIS.keys())}")
     if rest:

@@ -21,7 +21,6 @@ _WITHOUT = {
     "shuffle_metadata": "the order follows from the seed of the run",
     "online_captions": "",
     "subsample_ratio": "",
-    "video_clip_mode": "",
 }
 _SHAPES = {
     key: "each file keeps its own aspect ratio in the same number of pixels"
@@ -168,9 +167,21 @@ def _frames(ledger: Ledger) -> dict[str, Any]:
     lengths = sorted({rounded_frames(entry, ledger, "frame_buckets") for entry in entries})
     clips = [length for length in lengths if length > 1]
     ledger.take(f"frame_buckets {', '.join(map(str, lengths))}")
+    mode = _clip_mode(ledger)
     if not clips:
         return {"num_frames": 1}
-    return {"num_frames": clips[0], **({"frame_buckets": tuple(clips)} if len(clips) > 1 else {})}
+    return {"num_frames": clips[0], **({"frame_buckets": tuple(clips)} if len(clips) > 1 else {}), **mode}
+
+
+def _clip_mode(ledger: Ledger) -> dict[str, Any]:
+    """The part of a longer clip that is trained."""
+    mode = ledger.get("video_clip_mode", str, "")
+    if mode == "multiple_overlapping":
+        ledger.change(f"video_clip_mode {mode} -> frame_extraction chunk: parts follow one another, and none overlaps")
+        return {"frame_extraction": "chunk"}
+    if mode not in ("", "single_beginning"):
+        ledger.change(f"video_clip_mode {mode[:40]} -> frame_extraction head: clips are cut from their beginning")
+    return {}
 
 
 def _repeats(ledger: Ledger) -> dict[str, Any]:

@@ -156,6 +156,12 @@ def _frames(ledger: Ledger, kind: str) -> list[dict[str, Any]]:
         frames = rounded_frames(most, ledger, "max_frames")
         ledger.take(f"max_frames {frames}")
         return [{"num_frames": frames, **more}]
+    if "target_frames" not in ledger:
+        ledger.change(
+            "no target_frames is stated: the first frame of each clip alone is trained, as in musubi-tuner, and "
+            "nothing moves in it. Write target_frames = [33] for 33 frames"
+        )
+        return [{"num_frames": 1, **more}]
     lengths = dict.fromkeys(rounded_frames(target, ledger, "target_frames") for target in targets)
     ledger.take(f"target_frames {', '.join(map(str, lengths))}: each a dataset of its own")
     return [{"num_frames": frames, **more} for frames in lengths]

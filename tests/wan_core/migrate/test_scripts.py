@@ -1,0 +1,359 @@
+"""Scripts of a shell, of cmd, of PowerShell and of Python: their own variables are followed, nothing is guessed.
+
+The scripts are ours; each has a property of scripts that people have written for a training of their own.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from wan_core.errors import ConfigError
+from wan_core.migrate import UnknownSettingsError, api_graph, read_job
+from wan_core.migrate.job import ASKED, Job
+
+LOW, HIGH = "wan2.2_t2v_low_noise_14B_fp16.safetensors", "wan2.2_t2v_high_noise_14B_fp16.safetensors"
+TRAIN = "accelerate launch --num_processes 1 src/musubi_tuner/wan_train_network.py"
+
+
+def job_of(folder: Path, text: str, name: str = "a.sh") -> Job:
+    (folder / name).write_text(text, encoding="utf-8")
+    return read_job(folder / name)
+
+
+def said(job: Job, title: str = "") -> str:
+    account = job.account()
+    return "\n".join(line for key, lines in account.items() if title in ("", key) for line in lines)
+
+
+def model(job: Job) -> tuple[str, str]:
+    return job.of("LoadWanModel.diffusion_model"), job.values["LoadWanModel"].get("low_noise_model", "none")
+
+
+SHELL = f"""#!/bin/bash
+# musubi's wan_train_network.py, as it's called here:  (an apostrophe is no quote in a comment)
+#   {TRAIN} --task t2v-14B --dit old.safetensors
+set -euo pipefail
+M=/models
+DIT_LOW="$M/dit/{LOW}"
+export RANK=${{RANK:-64}}
+STEPS=1500
+: "${{SEED:=7}}"
+NAME=fox
+EXTRA=(--save_every_n_steps 100   # often
+       --lr_scheduler cosine)
+EXTRA+=(--fp8_base)
+cat > set.toml <<'EOF'
+it's {TRAIN} --dit not_this.safetensors
+EOF
+echo "now wan_train_network.py --dit not_this.safetensors"
+python wan_cache_latents.py --dataset_config set.toml --vae v.safetensors && echo cached
+CUDA_VISIBLE_DEVICES=1 nohup {TRAIN} \\
+  --task t2v-A14B --dit "$DIT_LOW" --network_dim $RANK --max_train_steps "$STEPS" --seed $SEED \\
+  --output_name "${{NAME}}_v1" "${{EXTRA[@]}}" > log.txt 2>&1 &
+"""
+BATCH = f"""@echo off
+rem wan_train_network.py --dit not_this.safetensors
+:: it's not a command either: {TRAIN} --dit x
+set "M=C:\\models"
+set DIT_LOW=%m%\\{LOW}
+set RANK=64
+if not defined STEPS set STEPS=1500
+if "%SEED%"=="" (set SEED=7)
+set NAME=fox
+set EXTRA=--save_every_n_steps 100 --lr_scheduler cosine
+echo wan_train_network.py --dit not_this.safetensors
+python wan_cache_latents.py --vae v.safetensors & echo cached
+accelerate launch src\\musubi_tuner\\wan_train_network.py ^
+  --task t2v-A14B --dit "%DIT_LOW%" --network_dim %RANK% --max_train_steps %STEPS% --seed %SEED% ^
+  --output_name "%NAME%_v1" %EXTRA% --fp8_base > log.txt 2>&1
+if %errorlevel% neq 0 pause
+"""
+POWERSHELL = f"""param([string]$Name = "fox", [int]$Seed = 7)
+# wan_train_network.py --dit not_this.safetensors
+$m = "C:\\models"
+$low = Join-Path $m "{LOW}"
+[int]$rank = 64; $steps = 1500
+$more = @("--save_every_n_steps", 100,
+    # often
+    "--lr_scheduler", "cosine")
+$more += "--fp8_base"
+Write-Host "wan_train_network.py --dit not_this.safetensors"
+& accelerate launch $m\\src\\wan_train_network.py `
+  --task t2v-A14B --dit $low --network_dim $rank --max_train_steps $steps --seed $Seed `
+  --output_name "${{Name}}_v1" @more | Tee-Object log.txt
+"""
+PYTHON = f"""import subprocess
+DIT = Path("/models") / "{LOW}"
+NAME = "fox"
+def main():
+    print("wan_train_network.py --dit not_this.safetensors")
+    command = [
+        "accelerate", "launch", f"{{MUSUBI}}/wan_train_network.py", "--task", "t2v-A14B", "--dit", str(DIT),
+        "--network_dim", str(64), "--max_train_steps", "1500", "--seed", "7", "--output_name", NAME + "_v1",
+        "--save_every_n_steps", "100",
+    ]
+    command += ["--lr_scheduler", "cosine"]
+    command.append("--fp8_base")
+    subprocess.run(command, check=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.sh", SHELL), ("a.bat", BATCH), ("a.ps1", POWERSHELL), ("a.py", PYTHON), ("a.txt", BATCH)]
+)
+def test_what_a_script_sets_is_followed(tmp_path: Path, name: str, text: str) -> None:
+    job = job_of(tmp_path, text, name)
+    train = job.train()
+    assert model(job) == (LOW, "none")
+    assert (job.lora().rank, train.steps, train.seed, train.save_every_n_steps) == (64, 1500, 7, 100)
+    assert (job.of("TrainLoRA.run_name"), train.lr_scheduler) == ("fox_v1", "cosine")
+    assert job.values["Fp8Quantize"] == {"scheme": "fp8_e4m3fn"}
+    assert "skipped" not in said(job)
+    assert "not_this" not in said(job)
+    assert "commands train" not in said(job)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", f'{TRAIN} --task t2v-A14B --dit "$DIT_LOW" --network_dim $RANK --max_train_steps ${{S:?}}'),
+        ("a.bat", f'{TRAIN} --task t2v-A14B --dit "%DIT_LOW%" --network_dim %RANK% --max_train_steps %S%'),
+        ("a.ps1", f"{TRAIN} --task t2v-A14B --dit $dit_low --network_dim $c.rank --max_train_steps $env:S"),
+        ("a.py", "run(['wan_train_network.py', '--task', 't2v-A14B', '--dit', dit_low, '--network_dim', rank,"
+         " '--max_train_steps', a.steps])"),
+        ("a.toml", "task = 't2v-A14B'\ndit = '$DIT_LOW'\nnetwork_dim = '${RANK}'\nmax_train_steps = '%S%'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_followed_is_named_and_nothing_put_in_its_place(tmp_path: Path, name: str, text: str) -> None:
+    job = job_of(tmp_path, text, name)
+    assert model(job) == (ASKED, "none")
+    assert "rank" not in job.values["TrainLoRA"]
+    assert "steps" not in job.values["TrainLoRA"]
+    to_do = said(job, "to do")
+    for key in ("dit is", "network_dim is", "max_train_steps is"):
+        assert key in to_do
+    assert "ComfyUI has it in" not in said(job)
+    assert job.of("TrainLoRA.expert") == "low"
+
+
+def test_both_experts_by_names_that_nobody_sets_are_asked_for(tmp_path: Path) -> None:
+    text = f'{TRAIN} --task t2v-A14B --dit "%DIT_LOW%" --dit_high_noise "%DIT_HIGH%"'
+    job = job_of(tmp_path, text, "a.bat")
+    assert model(job) == (ASKED, ASKED)
+    assert "noise_14B" not in str(api_graph(job))
+
+
+@pytest.mark.parametrize(
+    ("said_of_it", "file", "expert"),
+    [
+        ("--dit /m/mine.safetensors --max_timestep 875", "mine.safetensors", "low"),
+        ("--dit /m/mine.safetensors --min_timestep 0 --max_timestep 900", "mine.safetensors", "low"),
+        ("--dit /m/mine.safetensors --min_timestep 875", "mine.safetensors", "high"),
+        ("--dit /m/mine.safetensors --min_timestep 900 --max_timestep 1000", "mine.safetensors", "high"),
+        ("--dit /m/mine.safetensors", "mine.safetensors", "auto"),
+        ("--dit /m/mine.safetensors --max_timestep 990", "mine.safetensors", "auto"),
+        ("--dit /m/Wan2.2-T2V-A14B/low_noise_model/diffusion_pytorch_model-00001-of-00006.safetensors", LOW, "auto"),
+        ("--dit /m/Wan2.2-T2V-A14B/high_noise_model/diffusion_pytorch_model-00001-of-00006.safetensors", HIGH, "auto"),
+        ("--dit /m/Wan2.2-T2V-A14B --max_timestep 875", LOW, "auto"),
+        ("--dit /m/Wan2.2-T2V-A14B", ASKED, "auto"),
+        ("--max_timestep 875", LOW, "auto"),
+        ("--network_dim 4", ASKED, "auto"),
+    ],
+)
+def test_which_expert_is_trained_is_shown_or_asked(tmp_path: Path, said_of_it: str, file: str, expert: str) -> None:
+    job = job_of(tmp_path, f"{TRAIN} --task t2v-A14B {said_of_it}")
+    assert (model(job)[0], job.of("TrainLoRA.expert")) == (file, expert)
+    asked = "does not show: choose its file" in said(job, "to do")
+    assert asked is (file == ASKED or (file == "mine.safetensors" and expert == "auto"))
+
+
+@pytest.mark.parametrize(
+    ("model_said", "file"),
+    [("max_t = 0.875", LOW), ("min_t = 0.875", HIGH), ("max_t = 1.0", ASKED)],
+)
+def test_diffusion_pipe_says_the_expert_by_its_noise_levels(tmp_path: Path, model_said: str, file: str) -> None:
+    text = (
+        f"[model]\ntype = 'wan'\nckpt_path = '/m/Wan2.2-T2V-A14B'\n{model_said}\n[adapter]\ntype = 'lora'\nrank = 8\n"
+    )
+    assert model(job_of(tmp_path, text, "a.toml"))[0] == file
+
+
+def test_a_folder_says_more_than_the_task_beside_it(tmp_path: Path) -> None:
+    shards = "diffusion_pytorch_model-00001-of-00006.safetensors"
+    job = job_of(tmp_path, f"{TRAIN} --task t2v-14B --dit /m/Wan2.2-T2V-A14B/low_noise_model/{shards}")
+    assert model(job)[0] == LOW
+    job = job_of(tmp_path, f"{TRAIN} --task i2v-14B --dit /m/Wan2.1-I2V-14B-720P/{shards}")
+    assert model(job)[0] == "wan2.1_i2v_720p_14B_fp16.safetensors"
+
+
+PAIRS = {
+    "a.sh": """for x in 1; do python wan_cache_latents.py --dataset_config d.toml; done
+R=16
+accelerate launch wan_train_network.py --task t2v-A14B --dit m/{high} --dataset_config d.toml --network_dim $R \\
+  --network_alpha 8 --learning_rate 3e-4 --max_train_steps 600 --min_timestep 875 --max_timestep 1000 --seed 1 \\
+  --output_name fox_high; accelerate launch wan_train_network.py --task t2v-A14B --dit m/{low} \\
+  --dataset_config d.toml --network_dim 32 --network_alpha 16 --learning_rate 1e-4 --max_train_steps 1400 \\
+  --min_timestep 0 --max_timestep 875 --seed 2 --output_name fox_low
+""",
+    "a.bat": """set HIGH=m\\{high}
+set "LOW=m\\{low}"
+python wan_train_network.py --task t2v-A14B --dit "%LOW%" --dataset_config d.toml --network_dim 32 ^
+  --network_alpha 16 --learning_rate 1e-4 --max_train_steps 1400 --max_timestep 875 --seed 2 --output_name fox_low
+python wan_train_network.py --task t2v-A14B --dit "%HIGH%" --dataset_config d.toml --network_dim 16 ^
+  --network_alpha 8 --learning_rate 3e-4 --max_train_steps 600 --min_timestep 875 --seed 1 --output_name fox_high
+""",
+    "a.ps1": """$common = @("--task", "t2v-A14B", "--dataset_config", "d.toml")
+$high = "m\\{high}"
+python wan_train_network.py @common --dit $high --network_dim 16 --network_alpha 8 `
+  --learning_rate 3e-4 --max_train_steps 600 --min_timestep 875 --seed 1 --output_name "fox_high"
+python wan_train_network.py @common --dit "m\\{low}" --network_dim 32 --network_alpha 16 `
+  --learning_rate 1e-4 --max_train_steps 1400 --max_timestep 875 --seed 2 --output_name "fox_low"
+""",
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_commands_of_the_experts_are_one_run_of_the_pair(tmp_path: Path, name: str) -> None:
+    job = job_of(tmp_path, PAIRS[name].format(high=HIGH, low=LOW), name)
+    train = job.train()
+    assert model(job) == (HIGH, LOW)
+    assert (train.learning_rate, train.low_noise_learning_rate) == (3e-4, 1e-4)
+    assert (job.lora().rank, job.lora().alpha, train.low_noise_rank) == (16, 8, 32)
+    assert (train.steps, train.high_noise_share) == (2000, 0.3)
+    assert (train.min_timestep, train.max_timestep, train.timestep_range) == (0, 1000, type(train).timestep_range)
+    assert (job.of("TrainLoRA.run_name"), job.data, train.seed) == ("fox", "d.toml", 1)
+    assert "two commands, one for each expert" in said(job, "put right")
+    assert "seed 2 -> skipped: both experts share it" in said(job, "changed")
+
+
+def test_experts_by_epochs_keep_their_shares(tmp_path: Path) -> None:
+    one = f"{TRAIN} --task t2v-A14B --dit m/{HIGH} --max_train_epochs 30\n"
+    job = job_of(tmp_path, one + one.replace(HIGH, LOW).replace("30", "60"))
+    assert (job.train().max_train_epochs, job.train().high_noise_share) == (45, pytest.approx(1 / 3, abs=1e-6))
+
+
+def test_what_the_experts_cannot_have_for_themselves_is_named(tmp_path: Path) -> None:
+    one = f"{TRAIN} --task t2v-A14B --dit m/{HIGH} --network_dim 8 --network_alpha 8 --lr_scheduler cosine\n"
+    two = f"{TRAIN} --task t2v-A14B --dit m/{LOW} --network_dim 8 --network_alpha 4 --max_timestep 500 --oddity 3\n"
+    account = said(job_of(tmp_path, one + two))
+    assert "network_alpha 4 of low noise -> 8" in account
+    assert "max_timestep 500 of low noise -> skipped" in account
+    assert "lr_scheduler constant -> skipped" in account
+    assert "oddity 3" in account
+
+
+def test_of_other_commands_the_account_says_which_was_taken(tmp_path: Path) -> None:
+    one = f"{TRAIN} --task t2v-1.3B --dit a.safetensors --output_name one\n"
+    job = job_of(tmp_path, one + one.replace("one", "two") + one)
+    assert job.of("TrainLoRA.run_name") == "one"
+    assert "2 commands train, and the first is taken (one)" in said(job, "to do")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# wan_train_network.py --dit x",
+        "echo wan_train_network.py --dit x",
+        'echo "run wan_train_network.py --dit x"',
+        "if [ -f src/wan_train_network.py ]; then ls; fi",
+        "pgrep -f wan_train_network.py -l",
+        "cat <<EOF\npython wan_train_network.py --dit x\nEOF",
+        "python wan_cache_latents.py --dataset_config x --vae y",
+    ],
+)
+def test_words_about_the_program_are_no_command(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UnknownSettingsError, match="no command of a known trainer"):
+        job_of(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        ('CMD="python wan_train_network.py --dit x"\nCMD="$CMD --network_dim 9"\neval "$CMD"', 9),
+        ('CMD="python wan_train_network.py --dit x --network_dim 9"\n$CMD', 9),
+        ("bash -c 'cd x && python wan_train_network.py --dit x --network_dim 9'", 9),
+        ("(cd x; python -m musubi_tuner.wan_train_network --dit x --network_dim=9)", 9),
+        ("R=3; if [ $1 = a ]; then R=9; python wan_train_network.py --dit x --network_dim $R; fi", 9),
+        ("Here's how:\n$ python wan_train_network.py --dit x --network_dim 9\n", 9),
+        ("python wan_train_network.py --dit x --network_dim 9; echo done", 9),
+        ("python wan_train_network.py --dit x --network_dim 9 || exit 1", 9),
+        ("env A=1 uv run wan_train_network.py --dit x --network_dim 9 2>err.log | tee log", 9),
+    ],
+)
+def test_ways_to_start_it(tmp_path: Path, text: str, rank: int) -> None:
+    job = job_of(tmp_path, text)
+    assert job.lora().rank == rank
+    assert "not known, so not used" not in job.account()
+    assert "stands behind no option" not in said(job)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "R=9\nif [ -n \"$1\" ]; then R=12; fi\npython wan_train_network.py --dit x --network_dim $R",
+        "case $1 in a) R=9;; b) R=12;; esac\npython wan_train_network.py --dit x --network_dim $R",
+        "for R in 9 12; do python wan_train_network.py --dit x --network_dim $R; done",
+        "read R\npython wan_train_network.py --dit x --network_dim $R",
+        "R=$(cat rank)\npython wan_train_network.py --dit x --network_dim $R",
+        "t() { python wan_train_network.py --dit x --network_dim $1; }",
+    ],
+)  # fmt: skip
+def test_what_depends_on_more_than_the_script_is_not_guessed(tmp_path: Path, text: str) -> None:
+    job = job_of(tmp_path, text)
+    assert "rank" not in job.values["TrainLoRA"]
+    assert "network_dim is" in said(job, "to do")
+
+
+def test_options_that_may_be_there_or_not_are_named(tmp_path: Path) -> None:
+    text = (
+        'MORE="--fp8_base"\nif [ "$1" ]; then MORE="$MORE --compile"; fi\nlist=(--seed 3)\n'
+        '[ -z $2 ] && list+=(--sdpa)\npython wan_train_network.py --dit x $MORE "${list[@]}" $OTHER\n'
+    )
+    job = job_of(tmp_path, text)
+    assert (job.train().seed, job.train().compile) == (3, False)
+    assert "if ...: --compile if ...: --sdpa $OTHER stands behind no option" in said(job, "to do")
+
+
+def test_options_that_a_comment_cuts_off_are_named(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "python wan_train_network.py --dit x \\\n # --network_dim 3 \\\n --seed 4\n")
+    assert "seed" not in job.values["TrainLoRA"]
+    assert "--seed 4" in said(job, "to do")
+
+
+def test_a_settings_file_of_a_command_is_read_with_it(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text("[net]\nnetwork_dim = 5\nlearning_rate = 1e-3\n[model]\ndit = 'x.safetensors'\n")
+    job = job_of(tmp_path, "python wan_train_network.py --config_file t.toml --network_dim 6")
+    assert (job.lora().rank, job.train().learning_rate, model(job)[0]) == (6, 1e-3, "x.safetensors")
+    with pytest.raises(ConfigError, match=r"takes its settings from gone\.toml"):
+        job_of(tmp_path, "python wan_train_network.py --config_file gone.toml")
+
+
+def test_backslashes_of_expressions_stay(tmp_path: Path) -> None:
+    text = (
+        r"""python wan_train_network.py --dit C:\m\x.safetensors --network_args "exclude_patterns=[r'blocks\.0\.']" """
+    )
+    job = job_of(tmp_path, text)
+    assert model(job)[0] == "x.safetensors"
+    assert r"(?!(?:blocks\.0\.))" in job.of("WanTrainSettings.lora_targets")
+
+
+def test_an_empty_list_of_patterns_changes_nothing(tmp_path: Path) -> None:
+    job = job_of(tmp_path, 'python wan_train_network.py --dit x --network_args "exclude_patterns=[]"')
+    assert "lora_targets" not in job.values["WanTrainSettings"]
+    assert "lora_targets" not in said(job)
+
+
+def test_a_value_that_expands_for_ever_is_refused(tmp_path: Path) -> None:
+    doubled = "\n".join(f"A{n}=$A{n - 1}$A{n - 1}" for n in range(1, 40))
+    with pytest.raises(ConfigError, match="has more than 65,536 characters"):
+        job_of(tmp_path, f"A0={'x' * 100}\n{doubled}\npython wan_train_network.py --dit $A39")
+
+
+@pytest.mark.parametrize("letter", ["'", '"', "$(", "${", "`", "@(", "(", "{", "-", "%", "<<a "])
+def test_a_script_of_brackets_ends_in_an_answer(tmp_path: Path, letter: str) -> None:
+    for name in ("a.sh", "a.bat", "a.ps1", "a.py"):
+        with suppress(ConfigError):
+            job_of(tmp_path, f"python wan_train_network.py --dit {letter * 5001}", name)

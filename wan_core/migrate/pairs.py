@@ -1,0 +1,143 @@
+"""Two commands, one for each expert of a pair, as one run of both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import isclose
+
+from .job import LOADER, TRAINER, Job
+from .keys import shown
+from .learning import run_name
+from .models import base_name
+
+__all__ = ["as_one_job"]
+
+_RATE, _RANK, _ALPHA = "TrainLoRA.learning_rate", "TrainLoRA.rank", "TrainLoRA.alpha"
+_STEPS, _LOW = "TrainLoRA.steps", f"{LOADER}.low_noise_model"
+_OWN = frozenset({_RATE, _RANK, _ALPHA, _STEPS, f"{LOADER}.diffusion_model", "TrainLoRA.run_name", "TrainLoRA.expert"})
+"""what each expert has for itself, or what is put together here"""
+_LEVELS = ("min_timestep", "max_timestep", "timestep_range")
+
+
+def as_one_job(jobs: Sequence[Job]) -> Job:
+    """Returns one job of several that are trained one after the other: of both experts, else the first.
+
+    What is not taken over is named in its account.
+    """
+    high = next((job for job in jobs if job.expert == "high"), None)
+    low = next((job for job in jobs if job.expert == "low"), None)
+    if high is None or low is None or not _of_one_model(high, low):
+        first = jobs[0]
+        if len(jobs) > 1:
+            first.hints.append(
+                f"{len(jobs)} commands train, and the first is taken ({_called(first)}): import the others from files "
+                "of their own"
+            )
+        return first
+    _join(high, low)
+    if len(jobs) > 2:
+        high.hints.append(
+            f"{len(jobs)} commands train, and those of the two experts are taken ({_called(high)}): import the others "
+            "from files of their own"
+        )
+    return high
+
+
+def _of_one_model(high: Job, low: Job) -> bool:
+    return high.kind is low.kind and high.kind is not None and bool(high.kind.low_noise_file)
+
+
+def _called(job: Job) -> str:
+    return str(job.of("TrainLoRA.run_name") or job.of(f"{LOADER}.diffusion_model"))[:80]
+
+
+def _join(high: Job, low: Job) -> None:
+    high.put(_LOW, low.of(f"{LOADER}.diffusion_model"))
+    high.expert = "both"
+    high.mended.append("two commands, one for each expert -> one run of both, each with its own rate, rank and steps")
+    _length(high, low)
+    _rate_and_rank(high, low)
+    _noise_levels(high, low)
+    name = _stem(str(high.of("TrainLoRA.run_name") or ""), str(low.of("TrainLoRA.run_name") or ""))
+    if name:
+        high.put("TrainLoRA.run_name", name)
+    _shared(high, low)
+    for sentence in low.hints:
+        if sentence not in high.hints:
+            high.hints.append(f"low noise: {sentence}")
+    for sentence in low.ledger.complete()[3]:
+        if sentence not in high.ledger.complete()[3]:
+            high.ledger.change(f"low noise: {sentence} -> skipped: not known here")
+
+
+def _length(high: Job, low: Job) -> None:
+    if high.epochs and low.epochs:
+        key, first, second = high.epochs[0], high.epochs[1], low.epochs[1]
+        total = first + second
+        high.epochs = (key, max(1, (total + 1) // 2))
+    elif high.epochs or low.epochs:
+        high.hints.append("one expert is trained by epochs and the other by steps: set steps and high_noise_share")
+        return
+    else:
+        first, second = int(high.of(_STEPS)), int(low.of(_STEPS))
+        total = first + second
+        high.put(_STEPS, total)
+        high.ledger.take(f"steps {first} of high noise and {second} of low noise -> steps {total}")
+    if first != second and total:
+        high.put("WanTrainSettings.high_noise_share", round(min(0.99, max(0.01, first / total)), 6))
+        high.ledger.take(f"{first} of {total} -> high_noise_share {first / total:g}")
+
+
+def _rate_and_rank(high: Job, low: Job) -> None:
+    if low.of(_RATE) != high.of(_RATE):
+        high.put("WanTrainSettings.low_noise_learning_rate", low.of(_RATE))
+        high.ledger.take(f"learning_rate {low.of(_RATE):g} of low noise -> low_noise_learning_rate {low.of(_RATE):g}")
+    if low.of(_RANK) != high.of(_RANK):
+        high.put("WanTrainSettings.low_noise_rank", low.of(_RANK))
+        high.ledger.take(f"network_dim {low.of(_RANK)} of low noise -> low_noise_rank {low.of(_RANK)}")
+    alpha, follows = low.of(_ALPHA), high.of(_ALPHA) * low.of(_RANK) / max(1, high.of(_RANK))
+    if not isclose(alpha, follows, rel_tol=1e-6):
+        high.ledger.change(
+            f"network_alpha {alpha:g} of low noise -> {follows:g}: alpha follows the rank where both are trained"
+        )
+
+
+def _noise_levels(high: Job, low: Job) -> None:
+    """Each expert has its own levels here; narrower ones are named."""
+    for job, expert in ((high, "high"), (low, "low")):
+        lowest, highest = job.of("WanTrainSettings.min_timestep"), job.of("WanTrainSettings.max_timestep")
+        narrower = lowest > 900 or highest < 1000 if expert == "high" else lowest > 0 or highest < 875
+        for name in _LEVELS:
+            job.values.get("WanTrainSettings", {}).pop(name, None)
+        if narrower:
+            high.ledger.change(
+                f"min_timestep {lowest:g}, max_timestep {highest:g} of {expert} noise -> skipped: each expert is "
+                "trained on all of its own noise levels where both are trained"
+            )
+
+
+def _shared(high: Job, low: Job) -> None:
+    """Name what the commands say differently, and both experts have in common here."""
+    places = {f"{node}.{widget}" for job in (high, low) for node in job.values for widget in job.values[node]}
+    differ = [
+        f"{place.partition('.')[2]} {shown(low.of(place))}"
+        for place in sorted(places - _OWN)
+        if low.of(place) != high.of(place) and place not in (_LOW, f"{TRAINER}.steps")
+        and not place.startswith("WanTrainSettings.low_noise") and place != "WanTrainSettings.high_noise_share"
+    ]  # fmt: skip
+    if base_name(high.data) != base_name(low.data):
+        differ.append(f"dataset_config {base_name(low.data)}")
+    if differ:
+        high.ledger.change(
+            f"low noise: {', '.join(differ):.400} -> skipped: both experts share it, as the high noise command says it"
+        )
+
+
+def _stem(high: str, low: str) -> str:
+    """The common part of two names, without the words that tell the experts apart."""
+    if high == low:
+        return high
+    apart = re.compile(r"[-_. ]*(?:high|low|hn|ln)(?:[-_. ]?noise)?(?![a-z])", re.IGNORECASE)
+    stems = [apart.sub("", name).strip("-_. ") for name in (high, low)]
+    return run_name(stems[0]) if stems[0] and stems[0] == stems[1] else high

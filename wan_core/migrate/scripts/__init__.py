@@ -1,0 +1,134 @@
+"""Scripts of a shell, of cmd, of PowerShell or of Python, read for the commands that train. None is ever run.
+
+What a script sets itself is followed where it is literal; all else stays as it is written and is named.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from ...errors import ConfigError
+from .batch import batch_commands
+from .posix import Shell
+from .powershell import PowerShell
+from .python_file import SCRIPT, python_commands
+from .scope import Scope, UnbalancedError, as_written, ends_unset, is_unset, without_marks
+
+__all__ = ["Training", "as_written", "ends_unset", "is_unset", "trainings"]
+
+_IS_SCRIPT = re.compile(rf"(?:.*[/\\.])?{SCRIPT}(?:\.py)?")
+_SAY = frozenset(
+    (
+        *("echo", "printf", "print", "cat", "ls", "dir", "test", "[", "[[", "grep", "rg", "find", "cp", "mv", "rm"),
+        *("chmod", "touch", "nano", "vim", "vi", "sed", "awk", "ps", "pgrep", "pkill", "kill", "wget", "curl", "git"),
+        *("tail", "head", "less", "more", "log", "info", "die", "warn", "title", "rem", "if", "exist", "type"),
+        *("write-host", "write-output", "pip", "dos2unix", "source", ".", "call:echo", "exit", "return"),
+    )
+)
+"""commands that speak of a script and do not start it"""
+_ENDINGS = {".bat": "cmd", ".cmd": "cmd", ".ps1": "powershell", ".psm1": "powershell", ".py": "python"}
+_DEEPEST = 2
+
+
+@dataclass
+class Training:
+    """A command that trains."""
+
+    before: list[str]
+    """its words in front of the script"""
+    after: list[str]
+    behind: list[str] = field(default_factory=list[str])
+    """options that stand behind the end of the command, as when a comment cuts it"""
+
+
+def trainings(name: str, text: str) -> list[Training]:
+    """Returns the commands that train, in their order. Raises ConfigError where one cannot be read."""
+    text = without_marks(text).replace("\r\n", "\n").replace("\r", "\n")
+    return _found(_commands(name, text, _dialect(name, text)), name)
+
+
+def _found(commands: list[list[str]], name: str, depth: int = 0) -> list[Training]:
+    found: list[Training] = []
+    last: Training | None = None
+    for words in commands:
+        training = _training(words)
+        if training is not None:
+            found.append(training)
+        elif last is not None and words[0].startswith("--"):
+            last.behind += words
+            continue
+        elif depth < _DEEPEST and words[0].lower() not in _SAY:
+            inside = [word for word in words if SCRIPT in word and " " in word.strip()]
+            for word in inside[:4]:  # bash -c "...", eval "$COMMAND"
+                text = " ".join(words) if words[0] == "eval" else word
+                found += _found(_commands(name, text.removeprefix("eval "), "posix"), name, depth + 1)
+        last = training
+    return found
+
+
+def _training(words: list[str]) -> Training | None:
+    if not words or words[0].lower() in _SAY or words[0].startswith("#"):
+        return None
+    start = next((index for index, word in enumerate(words) if _IS_SCRIPT.fullmatch(word)), None)
+    if start is None:
+        return None
+    after = words[start + 1 :]
+    if not any(word.startswith("-") or is_unset(word) for word in after):
+        return None
+    return Training(words[:start], after)
+
+
+def _dialect(name: str, text: str) -> str:
+    """The language of a script, by its ending; of a text file by how its lines go on."""
+    ending = PurePosixPath(name).suffix.lower()
+    if ending in _ENDINGS:
+        return _ENDINGS[ending]
+    if ending in (".sh", ".bash", ".zsh", ".command") or text.startswith("#!"):
+        return "posix"
+    if re.search(r"\^[ \t]*\n|^@?set \"?\w+=|^@?rem\s", text, re.MULTILINE | re.IGNORECASE):
+        return "cmd"
+    if re.search(r"[^`\s][ \t]+`[ \t]*\n|^\$\w+[ \t]*=", text, re.MULTILINE):
+        return "powershell"
+    if SCRIPT in text and re.search(r"[A-Za-z]:\\", text) and not re.search(r"\\[ \t]*\n", text):
+        return "cmd"
+    return "posix"
+
+
+def _commands(name: str, text: str, dialect: str) -> list[list[str]]:
+    try:
+        if dialect == "python":
+            return python_commands(name, text)
+        return _whole(text, dialect)
+    except UnbalancedError:
+        return _by_lines(name, text, dialect)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}" if not str(error).startswith(name) else str(error)) from error
+
+
+def _whole(text: str, dialect: str, scope: Scope | None = None) -> list[list[str]]:
+    if dialect == "cmd":
+        return batch_commands(text, scope)
+    if dialect == "powershell":
+        return PowerShell(re.sub(r"`[ \t]+\n", "`\n", text), scope).read()
+    return Shell(re.sub(r"\\[ \t]+\n", "\\\\\n", text), scope).read()
+
+
+_GOES_ON = {
+    "posix": re.compile(r"\\[ \t]*\n"),
+    "cmd": re.compile(r"\^[ \t]*\n"),
+    "powershell": re.compile(r"`[ \t]*\n"),
+}
+
+
+def _by_lines(name: str, text: str, dialect: str) -> list[list[str]]:
+    """Reads a text that is not all script, as notes around a command: each line that can be read counts."""
+    scope, found = Scope(folds=dialect != "posix"), list[list[str]]()
+    for line in _GOES_ON[dialect].sub(" ", text).split("\n"):
+        try:
+            found += _whole(line, dialect, scope)
+        except UnbalancedError as error:
+            if re.search(rf"{SCRIPT}\S*\s+-", line) and not line.lstrip().startswith(("#", "rem ", "::")):
+                raise ConfigError(f"{name}: the command cannot be read ({error}). Check its quotes.") from error
+    return found

@@ -96,7 +96,7 @@ _NOT_SET = re.compile(r"\$\{?[A-Za-z_]|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*
 def _is_unset(name: str, job: Job, ledger: Ledger) -> bool:
     """Names a value that stands for something the file does not say; nothing is put in its place."""
     value = ledger.get(name, object, None) if name in ledger else None
-    if isinstance(value, str) and "\n" not in value and _NOT_SET.search(re.split(r"[/\\]", value.rstrip("/\\"))[-1]):
+    if isinstance(value, str) and "\n" not in value and _NOT_SET.search(_last_part(value)):
         if name in _MAY_HOLD:
             return False
         job.unset[name] = value
@@ -106,6 +106,11 @@ def _is_unset(name: str, job: Job, ledger: Ledger) -> bool:
     ledger.change(f"{name} {written} -> skipped: nothing in the file says what it stands for")
     job.hints.append(f"{name} is {written}, which nothing in the file sets: choose it in the nodes")
     return True
+
+
+def _last_part(value: str) -> str:
+    """The name at the end of a path, in which a command of a shell stays whole."""
+    return re.split(r"[/\\]", re.sub(r"\$\([^)\n]*\)?", "$(", value).rstrip("/\\"))[-1]
 
 
 _MAY_HOLD = frozenset(

@@ -71,6 +71,7 @@ def _found(commands: list[list[str]], name: str, depth: int = 0) -> list[Trainin
 def _training(words: list[str]) -> Training | None:
     if not words or words[0].lower() in _SAY or words[0].startswith("#"):
         return None
+    words = [words[0].lstrip("!$"), *words[1:]]
     start = next((index for index, word in enumerate(words) if _IS_SCRIPT.fullmatch(word)), None)
     if start is None:
         return None
@@ -83,6 +84,8 @@ def _training(words: list[str]) -> Training | None:
 def _dialect(name: str, text: str) -> str:
     """The language of a script, by its ending; of a text file by how its lines go on."""
     ending = PurePosixPath(name).suffix.lower()
+    if ending == ".py" and re.search(r"^\s*[!%]\s*\w", text, re.MULTILINE):
+        return "posix"  # a notebook, whose commands stand behind an exclamation mark
     if ending in _ENDINGS:
         return _ENDINGS[ending]
     if ending in (".sh", ".bash", ".zsh", ".command") or text.startswith("#!"):

@@ -14,6 +14,7 @@ _VARIABLE = re.compile(r"%%~?[A-Za-z]+|%~[A-Za-z$:]*[0-9*]|%[0-9*]|%([^%\s=:!]+)
 _DELAYED = re.compile(r"!([^!\s=:]+)!")
 _SET = re.compile(r"set\s+(/[ap]\s+)?\"?\s*([^=\"&|<>]+?)=(.*)", re.IGNORECASE | re.DOTALL)
 _MISSING = re.compile(r"if\s+(?:not\s+defined\s+(\S+)|\"?%([^%\s]+)%\"?\s*==\s*\"\"?)\s+\(?", re.IGNORECASE)
+_DEEPEST = 20
 _PASSED = re.compile(r"(?:rem\b|::|:)", re.IGNORECASE)
 
 
@@ -27,7 +28,7 @@ def batch_commands(text: str, scope: Scope | None = None) -> list[list[str]]:
     return found
 
 
-def _line(line: str, scope: Scope, found: list[list[str]], *, delayed: bool) -> None:
+def _line(line: str, scope: Scope, found: list[list[str]], *, delayed: bool, depth: int = 0) -> None:
     line = line.strip().lstrip("@").strip()
     while line.startswith(")"):
         scope.close()
@@ -36,8 +37,8 @@ def _line(line: str, scope: Scope, found: list[list[str]], *, delayed: bool) -> 
         return
     missing = _MISSING.match(line)
     name = next(filter(None, missing.groups()), "") if missing else ""
-    if missing and name and not scope.has(name):  # what counts where nobody has set it
-        _line(line[missing.end() :].rstrip(")"), scope, found, delayed=delayed)
+    if missing and name and not scope.has(name) and depth < _DEEPEST:  # what counts where nobody has set it
+        _line(line[missing.end() :].rstrip(")"), scope, found, delayed=delayed, depth=depth + 1)
         return
     opens = bool(re.match(r"(?:if|for|else)\b", line, re.IGNORECASE))
     if opens:
@@ -96,6 +97,7 @@ def _expanded(text: str, scope: Scope, *, delayed: bool) -> str:
         text = _DELAYED.sub(value, text)
     if len(text) > MOST_LETTERS and "wan_train_network" in text:
         raise ConfigError(f"the command has {len(text):,} characters. Use at most {MOST_LETTERS:,}.")
+    scope.spend([text])
     return text[: MOST_LETTERS + 1]
 
 

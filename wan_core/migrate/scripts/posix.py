@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...errors import ConfigError
-from .scope import MOST_LETTERS, Scope, UnbalancedError, unset
+from .scope import MOST_LETTERS, Scope, UnbalancedError, check_length, unset
 
 __all__ = ["Shell"]
 
@@ -31,7 +31,6 @@ class Shell:
         self.commands: list[list[str]] = []
         self._depth = depth
         self._words: list[str] = []
-        self._letters = 0
         self._docs: list[str] = []
         self._sets = False
         """the words may be assignments, behind export"""
@@ -101,9 +100,7 @@ class Shell:
             return  # the number of a stream
         if first and raw in _SETS:
             self._sets = True
-        self._letters += sum(map(len, words)) + len(words)
-        if self._letters > MOST_LETTERS and any("wan_train_network" in word for word in self._words):
-            raise ConfigError(f"the command has more than {MOST_LETTERS:,} characters. Use fewer.")
+        self.scope.spend(words)
         self._words += words
 
     def _reserved(self, word: str) -> None:
@@ -124,8 +121,9 @@ class Shell:
                 if word.isidentifier():
                     self.scope.forget(word)
         if words and not self._sets:
+            check_length(words)
             self.commands.append(words)
-        self._words, self._sets, self._maybe, self._letters = [], False, False, 0
+        self._words, self._sets, self._maybe = [], False, False
 
     def _assign(self, assigns: re.Match[str]) -> None:
         self.at = assigns.end()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from ...errors import ConfigError
-from .scope import MOST_LETTERS, Scope, UnbalancedError, unset
+from .scope import Scope, UnbalancedError, check_length, unset
 
 __all__ = ["PowerShell"]
 
-_NAME = re.compile(r"\$(?:\{([^}\n]*)\}|((?:script:|global:|local:|env:)?\w+))", re.IGNORECASE)
-_ASSIGNS = re.compile(r"(?:\[[\w.\[\]]+\]\s*)*\$((?:script:|global:|local:|env:)?\w+)[ \t]*(\+?)=(?!=)", re.IGNORECASE)
+_NAME = re.compile(r"\$(?:\{([^}\n]{0,200})\}|((?:script:|global:|local:|env:)?\w+))", re.IGNORECASE)
+_ASSIGNS = re.compile(
+    r"(?:\[[\w.]{1,80}(?:\[\])?\]\s*)*\$((?:script:|global:|local:|env:)?\w+)[ \t]*(\+?)=(?!=)", re.IGNORECASE
+)
 _BLANK = re.compile(r"(?:[ \t\r]|`\r?\n)+")
 _SPACE = re.compile(r"(?:\s|`\r?\n)+")
 _PLAIN = re.compile(r"[^\s'\"`$;|(){}@,&<>#]+")
@@ -184,17 +185,16 @@ class PowerShell:
                 self.at = splat.end()
                 held = self.scope.get(splat[1])
                 words += [unset(splat[0])] if held is None else held
+                self.scope.spend(held or ())
             elif letter in "(@":
                 begin = self.at
                 self.at = self._bracket(self.at + (letter == "@"))
                 words.append(unset(self.text[begin : self.at]))
             else:
                 words += self._word()
-            if sum(map(len, words)) > MOST_LETTERS and any("wan_train_network" in word for word in words):
-                raise ConfigError(f"the command has more than {MOST_LETTERS:,} characters. Use fewer.")
-            if len(words) > MOST_LETTERS:
-                raise ConfigError(f"a command has more than {MOST_LETTERS:,} words. Use fewer.")
+        self.scope.spend(words)
         if words:
+            check_length(words)
             self.commands.append(words)
 
     def _redirect(self, words: list[str]) -> None:
@@ -218,6 +218,7 @@ class PowerShell:
                 word += self._double()
             elif letter == "$":
                 words = self._variable(alone=self.at == begin)
+                self.scope.spend(words)
                 if len(words) != 1:
                     return words
                 word += words[0]
@@ -246,7 +247,7 @@ class PowerShell:
             self.at += 1
             return ["$"]
         self.at = name.end()
-        further = re.compile(r"(?:\.\w+|\[[^\]\n]*\])+").match(self.text, self.at)
+        further = re.compile(r"(?:\.\w+|\[[^\]\n]{0,200}\])+").match(self.text, self.at)
         if further is not None and alone:
             self.at = further.end()
             return [unset(self.text[begin : self.at])]

@@ -6,21 +6,39 @@ A value that cannot be followed stays in a word as it is written, between two ma
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...errors import ConfigError
 
-__all__ = ["MOST_LETTERS", "Scope", "UnbalancedError", "as_written", "ends_unset", "is_unset", "unset", "without_marks"]
+__all__ = [
+    "MOST_LETTERS",
+    "Scope",
+    "UnbalancedError",
+    "as_written",
+    "check_length",
+    "ends_unset",
+    "is_unset",
+    "unset",
+    "without_marks",
+]
 
 MOST_LETTERS = 64 << 10
 """of a command, and of a value"""
 _OPEN, _CLOSE, _BLANK = "\ue000", "\ue001", "\ue002"
 _MARKED = re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}?")
-_MOST_NAMES, _MOST_WRITTEN = 2000, 200
+_MOST_NAMES, _MOST_WRITTEN, _MOST_SPENT = 2000, 200, 16 << 20
 
 
 class UnbalancedError(Exception):
     """A quote or a bracket that is never closed."""
+
+
+def check_length(words: list[str]) -> None:
+    """Raises ConfigError for a command that trains and is longer than commands are."""
+    letters = sum(len(word) + 1 for word in words)
+    if letters > MOST_LETTERS and any("wan_train_network" in word for word in words):
+        raise ConfigError(f"the command has more than {MOST_LETTERS:,} characters. Use fewer.")
 
 
 def without_marks(text: str) -> str:
@@ -67,6 +85,13 @@ class Scope:
         self._folds = folds
         self._values: dict[str, list[str] | None] = {}
         self._blocks: list[_Block] = []
+        self._spent = 0
+
+    def spend(self, words: Iterable[str]) -> None:
+        """Count the letters that a script stands for; raises ConfigError where they are more than one of people has."""
+        self._spent += sum(len(word) + 1 for word in words)
+        if self._spent > _MOST_SPENT:
+            raise ConfigError("the script stands for more than 16 MiB of text. Keep the command that trains alone.")
 
     def set(self, name: str, value: list[str] | str | None) -> None:
         """None: it is set to something that cannot be followed."""
@@ -74,6 +99,7 @@ class Scope:
         words = [value] if isinstance(value, str) else value
         if sum(map(len, words or ())) > MOST_LETTERS:
             raise ConfigError(f"the value of {name[:40]} has more than {MOST_LETTERS:,} characters. Use fewer.")
+        self.spend(words or ())
         if len(self._values) >= _MOST_NAMES and name not in self._values:
             raise ConfigError(f"the script sets more than {_MOST_NAMES:,} names. Keep the command alone.")
         if self._blocks and name not in self._blocks[-1].before:

@@ -65,7 +65,7 @@ _SAVE = (
 )
 _TRAIN = (
     Key("steps", "TrainLoRA.steps", kind=int, own=1000),
-    Key("lr", "TrainLoRA.learning_rate", kind=float, own=1e-6),
+    Key("lr", "TrainLoRA.learning_rate", kind=float, own=1e-6, read=to.rate),
     Key("batch_size", "WanTrainSettings.batch_size", kind=int),
     Key("gradient_accumulation gradient_accumulation_steps", "WanTrainSettings.gradient_accumulation_steps", kind=int),
     Key("gradient_checkpointing", "WanTrainSettings.gradient_checkpointing", kind=bool),

@@ -28,6 +28,7 @@ __all__ = [
     "path",
     "prompts",
     "quantize",
+    "rate",
     "targets",
     "timestep_type",
     "turns",
@@ -79,7 +80,7 @@ def arch(value: str, job: Job) -> None:
 
 def path(value: str, job: Job) -> Any:
     """The repository tells 1.3B from 14B and 480P from 720P; the arch tells the rest."""
-    stated, job.kind = job.kind, None
+    stated, job.kind, job.expert = job.kind, None, "both"
     made = model_file(value, job)
     if stated is not None and (job.kind is None or stated.low_noise_file or stated.vae != job.kind.vae):
         job.kind = stated
@@ -96,12 +97,20 @@ def experts(value: Any, job: Job) -> None:
     if high and low:
         job.put("LoadWanModel.low_noise_model", kind.low_noise_file)
     if not given:
-        job.now.take(f"both experts are trained -> low_noise_model {kind.low_noise_file}, ai-toolkit's own")
+        job.now.take(f"experts is not stated: both, ai-toolkit's own -> low_noise_model {kind.low_noise_file}")
     elif high and low:
         job.now.take("model_kwargs train_high_noise and train_low_noise -> low_noise_model: both experts")
     else:
         job.put("LoadWanModel.diffusion_model", kind.file if high else kind.low_noise_file)
         job.now.take(f"model_kwargs train_{'high' if high else 'low'}_noise alone -> that expert's file")
+
+
+def rate(value: float, job: Job) -> Any:
+    """The rate, unless it stands in the table of the optimizer alone."""
+    train: dict[str, Any] = job.ledger.get("train", dict, {})
+    table: Any = train.get("optimizer")
+    inside = "lr" not in train and isinstance(table, dict) and "lr" in table
+    return None if inside else value
 
 
 def turns(value: int, job: Job) -> Any:

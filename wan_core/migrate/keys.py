@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..importers import Ledger
 from .job import ASKED, LOADER, Job, default_of
+from .unset import is_unset
 
 __all__ = ["Changed", "Key", "Without", "drops", "ledger_of", "shown", "take_over"]
 
@@ -74,7 +75,7 @@ def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
         name = next((name for name in key.names.split() if name in ledger or name in job.unset), "")
         if not name and key.own is None:
             continue
-        if key.at and name and _is_unset(name, job, ledger):
+        if key.at and name and is_unset(name, job, ledger):
             if key.at.startswith(LOADER):
                 job.put(key.at, ASKED)
             continue
@@ -87,39 +88,6 @@ def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
         value = _as(key.kind, given, f"{ledger.where}: {name}")
         made = key.read(value, job) if key.read else value
         _tell(key, name, value, made, job, ledger, stated=stated)
-
-
-_NOT_SET = re.compile(r"\$\{?[A-Za-z_]|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
-"""what a shell, cmd or a template would put something in place of"""
-
-
-def _is_unset(name: str, job: Job, ledger: Ledger) -> bool:
-    """Names a value that stands for something the file does not say; nothing is put in its place."""
-    value = ledger.get(name, object, None) if name in ledger else None
-    if isinstance(value, str) and "\n" not in value and _NOT_SET.search(_last_part(value)):
-        if name in _MAY_HOLD:
-            return False
-        job.unset[name] = value
-    if name not in job.unset:
-        return False
-    written = shown(job.unset[name])
-    ledger.change(f"{name} {written} -> skipped: nothing in the file says what it stands for")
-    job.hints.append(f"{name} is {written}, which nothing in the file sets: choose it in the nodes")
-    return True
-
-
-def _last_part(value: str) -> str:
-    """The name at the end of a path, in which a command of a shell stays whole."""
-    return re.split(r"[/\\]", re.sub(r"\$\([^)\n]*\)?", "$(", value).rstrip("/\\"))[-1]
-
-
-_MAY_HOLD = frozenset(
-    (
-        *("validation_prompt", "validation_negative_prompt", "prompts", "samples", "neg"),
-        *("trigger_word", "caption_prefix", "network_args"),
-    )
-)
-"""texts in which such letters mean themselves"""
 
 
 def _tell(key: Key, name: str, value: Any, made: Any, job: Job, ledger: Ledger, *, stated: bool) -> None:

@@ -76,6 +76,8 @@ _CLASSES = {
     **dict.fromkeys(("ademamix8bit", "bnbademamix", "bnbademamix8bit"), "pytorch_optimizer.AdEMAMix"),
     "soap": "pytorch_optimizer.SOAP",
 }
+_RECIPES = {"adafactor": "pytorch_optimizer.AdaFactor"}
+"""of ours -> the class that steps as far as AdamW where neither scale_parameter nor relative_step is on"""
 _NONE = ("automagic", "genericoptim", "dadapt")
 _BETAS = (
     *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "prodigy", "schedule_free"),
@@ -129,8 +131,9 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str
         ours, why = "adamw", "it is not known here"
     given = dict(arguments)
     if ours == "adafactor" and all(given.get(name) is False for name in ("scale_parameter", "relative_step")):
-        ours, why, own = "custom", "the class pytorch_optimizer.AdaFactor, which steps as far with these arguments", {}
-        job.put("WanTrainSettings.optimizer_class", "pytorch_optimizer.AdaFactor")
+        kind = _RECIPES[ours]
+        ours, why, own = "custom", f"the class {kind}, which needs its package", {}
+        job.put("WanTrainSettings.optimizer_class", kind)
         given = _of_adafactor(given)
     _arguments({**own, **given}, ours, set(given), job)
     if ours == "prodigy" and job.of("TrainLoRA.learning_rate") < 0.1:

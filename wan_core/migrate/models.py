@@ -110,8 +110,12 @@ def level_of(value: Any, usual: float) -> float:
         return usual
 
 
-def model_file(value: str, job: Job, at: str = f"{LOADER}.diffusion_model") -> str | Changed | Without | None:
-    """A model by its file; by the files ComfyUI has where it is a folder or a repository."""
+def model_file(value: str, job: Job, expert: str = "") -> str | Changed | Without | None:
+    """A model by its file; by the files ComfyUI has where it is a folder or a repository.
+
+    `expert` is the one of a pair that the key stands for, where its name says none.
+    """
+    at = f"{LOADER}.diffusion_model"
     found = kind_of(value)
     if found is not None and (job.kind is None or found.name not in _WEAK):
         job.kind = found
@@ -125,8 +129,8 @@ def model_file(value: str, job: Job, at: str = f"{LOADER}.diffusion_model") -> s
         job.put(at, ASKED)
         job.hints.append(f"{value:.80} holds other weights than the original: choose their file in Load Wan Model")
         return None
-    expert = "low" if at.endswith("low_noise_model") else job.expert or expert_shown(value)
-    if kind.low_noise_file and expert not in ("high", "low"):
+    expert = expert_shown(value) or expert or job.expert
+    if kind.low_noise_file and not expert:
         job.now.change(f"{value:.80} -> skipped: nothing in the file says which expert is trained")
         job.put(at, ASKED)
         return None

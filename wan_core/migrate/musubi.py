@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from . import musubi_values as to
-from .job import Job
+from .job import ASKED, Job
 from .keys import Key, drops, ledger_of, take_over
 from .learning import alpha_of, copies, only_for, rank_of, save_dtype, scheduler
 from .loras import merged
@@ -27,8 +27,8 @@ _ENCODES = "ComfyUI's own loaders encode"
 
 KEYS = (
     Key("task", "LoadWanModel.diffusion_model", "says which model it is", own="t2v-14B", read=said_kind),
-    Key("dit", "LoadWanModel.diffusion_model", "its file; with dit_high_noise it is low_noise_model", read=to.low),
-    Key("dit_high_noise", "LoadWanModel.high_noise_model", "both experts are trained", read=to.low),
+    Key("dit", "LoadWanModel.diffusion_model", "its file; with dit_high_noise it is low_noise_model", read=to.dit),
+    Key("dit_high_noise", "LoadWanModel.high_noise_model", "both experts are trained", read=to.high),
     Key("vae", "VAELoader.vae_name", "the file that ComfyUI has", read=vae_file),
     Key("t5", "CLIPLoader.clip_name", "the file that ComfyUI has", read=text_encoder),
     *drops("clip", "clip_vision_h, where the model reads it"),
@@ -193,6 +193,9 @@ def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, st
             "musubi-tuner trains one LoRA for both experts; here each has its own, in one run: see expert_order and "
             "high_noise_share of Wan Train Settings"
         )
+    if not {"dit", "task"} & (flat.keys() | job.unset.keys()):
+        job.put("LoadWanModel.diffusion_model", ASKED)
+        job.hints.append("which Wan model is trained does not show; choose it in Load Wan Model")
     if not {"sample_every_n_steps", "sample_every_n_epochs"} & flat.keys():
         job.put("TrainLoRA.preview_every_n_steps", 0)
         job.hints.append("no previews are asked for; set preview_every_n_steps to see clips while it trains")

@@ -15,12 +15,13 @@ __all__ = [
     "attention",
     "data",
     "decay",
+    "dit",
     "epochs",
     "every",
     "fp8",
     "fp8_scaled",
+    "high",
     "keep",
-    "low",
     "network",
     "network_args",
     "noise_range",
@@ -202,9 +203,13 @@ def data(value: str, job: Job) -> None:
     job.ledger.take(f"dataset_config {value:.80}: read by Wan Dataset From File")
 
 
-def low(value: str, job: Job) -> Any:
+def dit(value: str, job: Job) -> Any:
     """--dit is the low noise expert where there is a high noise one."""
-    return model_file(value, job, "LoadWanModel.diffusion_model")
+    return model_file(value, job, "low" if job.expert == "both" else "")
+
+
+def high(value: str, job: Job) -> Any:
+    return model_file(value, job, "high")
 
 
 def prompts(value: str, job: Job) -> None:

@@ -28,20 +28,15 @@ def as_one_job(jobs: Sequence[Job]) -> Job:
     high = next((job for job in jobs if job.expert == "high"), None)
     low = next((job for job in jobs if job.expert == "low"), None)
     if high is None or low is None or not _of_one_model(high, low):
-        first = jobs[0]
-        if len(jobs) > 1:
-            first.hints.append(
-                f"{len(jobs)} commands train, and the first is taken ({_called(first)}): import the others from files "
-                "of their own"
-            )
-        return first
-    _join(high, low)
-    if len(jobs) > 2:
-        high.hints.append(
-            f"{len(jobs)} commands train, and those of the two experts are taken ({_called(high)}): import the others "
-            "from files of their own"
+        job, taken = jobs[0], 1
+    else:
+        _join(high, low)
+        job, taken = high, 2
+    if len(jobs) > taken:
+        job.hints.append(
+            f"{len(jobs)} commands train, and {_called(job)} is taken: import the others from files of their own"
         )
-    return high
+    return job
 
 
 def _of_one_model(high: Job, low: Job) -> bool:
@@ -53,49 +48,50 @@ def _called(job: Job) -> str:
 
 
 def _join(high: Job, low: Job) -> None:
+    job = high
     high.put(_LOW, low.of(f"{LOADER}.diffusion_model"))
     high.expert = "both"
-    high.mended.append("two commands, one for each expert -> one run of both, each with its own rate, rank and steps")
+    job.mended.append("two commands, one for each expert -> one run of both, each with its own rate, rank and steps")
     _length(high, low)
     _rate_and_rank(high, low)
     _noise_levels(high, low)
-    name = _stem(str(high.of("TrainLoRA.run_name") or ""), str(low.of("TrainLoRA.run_name") or ""))
-    if name:
+    names = [str(job.of("TrainLoRA.run_name") or "") for job in (high, low)]
+    if name := _stem(*names):
         high.put("TrainLoRA.run_name", name)
+        high.ledger.change(f"output_name {names[0]}, {names[1]} -> run_name {name}")
     _shared(high, low)
-    for sentence in low.hints:
-        if sentence not in high.hints:
-            high.hints.append(f"low noise: {sentence}")
+    high.hints += [sentence for sentence in low.hints if sentence not in high.hints]
     for sentence in low.ledger.complete()[3]:
         if sentence not in high.ledger.complete()[3]:
             high.ledger.change(f"low noise: {sentence} -> skipped: not known here")
 
 
-def _length(high: Job, low: Job) -> None:
+def _length(job: Job, low: Job) -> None:
+    high = job
     if high.epochs and low.epochs:
         key, first, second = high.epochs[0], high.epochs[1], low.epochs[1]
         total = first + second
         high.epochs = (key, max(1, (total + 1) // 2))
     elif high.epochs or low.epochs:
-        high.hints.append("one expert is trained by epochs and the other by steps: set steps and high_noise_share")
+        job.hints.append("one expert is trained by epochs and the other by steps: set steps and high_noise_share")
         return
     else:
         first, second = int(high.of(_STEPS)), int(low.of(_STEPS))
         total = first + second
         high.put(_STEPS, total)
-        high.ledger.take(f"steps {first} of high noise and {second} of low noise -> steps {total}")
+        high.ledger.take(f"steps {first} + {second} -> steps {total}")
     if first != second and total:
         high.put("WanTrainSettings.high_noise_share", round(min(0.99, max(0.01, first / total)), 6))
-        high.ledger.take(f"{first} of {total} -> high_noise_share {first / total:g}")
+        high.ledger.take(f"{first} / {total} -> high_noise_share {first / total:g}")
 
 
 def _rate_and_rank(high: Job, low: Job) -> None:
     if low.of(_RATE) != high.of(_RATE):
         high.put("WanTrainSettings.low_noise_learning_rate", low.of(_RATE))
-        high.ledger.take(f"learning_rate {low.of(_RATE):g} of low noise -> low_noise_learning_rate {low.of(_RATE):g}")
+        high.ledger.take(f"learning_rate {low.of(_RATE):g} -> low_noise_learning_rate {low.of(_RATE):g}")
     if low.of(_RANK) != high.of(_RANK):
         high.put("WanTrainSettings.low_noise_rank", low.of(_RANK))
-        high.ledger.take(f"network_dim {low.of(_RANK)} of low noise -> low_noise_rank {low.of(_RANK)}")
+        high.ledger.take(f"network_dim {low.of(_RANK)} -> low_noise_rank {low.of(_RANK)}")
     alpha, follows = low.of(_ALPHA), high.of(_ALPHA) * low.of(_RANK) / max(1, high.of(_RANK))
     if not isclose(alpha, follows, rel_tol=1e-6):
         high.ledger.change(
@@ -104,13 +100,12 @@ def _rate_and_rank(high: Job, low: Job) -> None:
 
 
 def _noise_levels(high: Job, low: Job) -> None:
-    """Each expert has its own levels here; narrower ones are named."""
+    """Each expert has its own levels here; those of the commands are named."""
     for job, expert in ((high, "high"), (low, "low")):
         lowest, highest = job.of("WanTrainSettings.min_timestep"), job.of("WanTrainSettings.max_timestep")
-        narrower = lowest > 900 or highest < 1000 if expert == "high" else lowest > 0 or highest < 875
         for name in _LEVELS:
             job.values.get("WanTrainSettings", {}).pop(name, None)
-        if narrower:
+        if (lowest, highest) != (0, 1000):
             high.ledger.change(
                 f"min_timestep {lowest:g}, max_timestep {highest:g} of {expert} noise -> skipped: each expert is "
                 "trained on all of its own noise levels where both are trained"

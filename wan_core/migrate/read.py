@@ -121,18 +121,21 @@ def _job_of_command(name: str, command: Command, beside: Beside) -> Job:
     settings = dict(command.settings)
     named = str(settings.pop("config_file", ""))
     found = beside.text(named) if named else None
-    missing = named if found is None else ""
+    missing = found is None and bool(named)
     if found is not None:
         held: Any = parse_document(*found)
         settings = {**flat_settings(cast("dict[str, Any]", held) if isinstance(held, dict) else {}), **settings}
+    unset = dict(command.unset)
+    if command.loose and not {"dit", "config_file"} & {*settings, *unset, *command.settings}:
+        unset["dit"] = " ".join(command.loose)
     try:
-        job = read_musubi_job(settings, name, command.unset)
+        job = read_musubi_job(settings, name, unset)
     except NotOfMusubiError as error:
         if missing:
-            raise ConfigError(f"{name} takes its settings from {missing[:80]}. Import it with that file.") from error
+            raise ConfigError(f"{name} takes its settings from {named[:80]}. Import it with that file.") from error
         raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}") from error
     if missing:
-        job.hints.append(f"{missing:.80} was not found, so its settings are not here; import it with that file")
+        job.hints.append(f"{named:.80} was not found, so its settings are not here; import it with that file")
     for words in (command.loose, command.cut):
         if words:
             job.hints.append(f"{' '.join(words):.200} stands behind no option that the command has: look what it is")

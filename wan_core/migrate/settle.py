@@ -67,11 +67,12 @@ def _files(job: Job) -> None:
     encoder = job.values.setdefault("CLIPLoader", {})
     encoder.setdefault("clip_name", "umt5_xxl_fp8_e4m3fn_scaled.safetensors")
     low = files.get("low_noise_model", "none")
-    both = f" and {low}" if low != "none" else ""
-    job.hints.append(
-        f"the model files are {files['diffusion_model']}{both}, {job.values['VAELoader']['vae_name']} and "
-        f"{encoder['clip_name']}; choose yours in the nodes where they are called otherwise"
-    )
+    both = f" and {low}" if low not in ("none", ASKED) else ""
+    if files["diffusion_model"] != ASKED:
+        job.hints.append(
+            f"the model files are {files['diffusion_model']}{both}, {job.values['VAELoader']['vae_name']} and "
+            f"{encoder['clip_name']}; choose yours in the nodes where they are called otherwise"
+        )
 
 
 def _expert(job: Job) -> None:
@@ -81,7 +82,9 @@ def _expert(job: Job) -> None:
         return
     if job.expert in ("high", "low"):
         job.put("TrainLoRA.expert", job.expert)
-        job.ledger.take(f"{job.expert} noise, as the names or noise levels say -> expert {job.expert}")
+        job.ledger.take(f"expert {job.expert}")
+    elif file == ASKED:
+        job.hints.append("which expert is trained does not show: choose its file in Load Wan Model")
     else:
         job.hints.append(
             f"which expert {file} is does not show: choose its file in Load Wan Model, and set expert of Train Wan LoRA"

@@ -31,6 +31,15 @@ NO_WORDS = {
     "{} {} -> max_train_epochs {}",
     "{} {} -> optimizer_args {}",
     "{} -> {}",
+    "expert {}",
+    "experts is not stated: both, ai-toolkit's own -> low_noise_model {}",
+    "learning_rate {} -> low_noise_learning_rate {}",
+    "network_args {} -> {} []",
+    "network_dim {} -> low_noise_rank {}",
+    "optimizer lr {} -> learning_rate {}",
+    "output_name {}, {} -> run_name {}",
+    "steps {} + {} -> steps {}",
+    "{} / {} -> high_noise_share {}",
     "type {} -> offload_optimizer",
 }
 """keys, widgets and numbers alone"""

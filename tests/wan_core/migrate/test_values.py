@@ -70,7 +70,7 @@ def test_experts_are_chosen_where_ai_toolkit_reads_them_alone(tmp_path: Path, pl
     else:
         assert model(job)[1] == low
         assert "model_kwargs {'train_high_noise'" in said(job, "not known, so not used")
-        assert "both experts are trained" in said(job, "taken over")
+        assert "experts is not stated: both" in said(job, "taken over")
 
 
 SECTIONS = """[model]

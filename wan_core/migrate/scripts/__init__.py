@@ -18,7 +18,7 @@ from .scope import Scope, UnbalancedError, as_written, ends_unset, is_unset, wit
 
 __all__ = ["Training", "as_written", "ends_unset", "is_unset", "trainings"]
 
-_IS_SCRIPT = re.compile(rf"(?:.*[/\\.])?{SCRIPT}(?:\.py)?")
+_IS_SCRIPT = re.compile(rf"(?:.*[/\\.\ue001])?{SCRIPT}(?:\.py)?")
 _SAY = frozenset(
     (
         *("echo", "printf", "print", "cat", "ls", "dir", "test", "[", "[[", "grep", "rg", "find", "cp", "mv", "rm"),

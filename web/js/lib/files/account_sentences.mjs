@@ -14,6 +14,42 @@ export const HEADS = [(v) => t("{key} is not stated: {value}, {trainer}'s own", 
 /** @type {Says[]} */
 export const SENTENCES = [
   (v) => t("which Wan model is trained does not show; choose it in Load Wan Model", v),
+  (v) => t("{key} is {value}, which nothing in the file sets: choose it in the nodes", v),
+  (v) => t("{key} -> skipped: nothing in the file says what it stands for", v),
+  (v) => t("{key} -> skipped: nothing in the file says which expert is trained", v),
+  (v) => t("which expert is trained does not show: choose its file in Load Wan Model", v),
+  (v) =>
+    t(
+      "which expert {file} is does not show: choose its file in Load Wan Model, and set expert of Train Wan LoRA",
+      v,
+    ),
+  (v) => t("{file} holds other weights than the original: choose their file in Load Wan Model", v),
+  (v) => t("{n} commands train, and {name} is taken: import the others from files of their own", v),
+  (v) =>
+    t(
+      "two commands, one for each expert -> one run of both, each with its own rate, rank and steps",
+      v,
+    ),
+  (v) =>
+    t("one expert is trained by epochs and the other by steps: set steps and high_noise_share", v),
+  (v) =>
+    t(
+      "network_alpha {alpha} of low noise -> {to}: alpha follows the rank where both are trained",
+      v,
+    ),
+  (v) =>
+    t(
+      "min_timestep {min}, max_timestep {max} of {expert} noise -> skipped: each expert is trained on all of its own noise levels where both are trained",
+      v,
+    ),
+  (v) =>
+    t(
+      "low noise: {values} -> skipped: both experts share it, as the high noise command says it",
+      v,
+    ),
+  (v) => t("low noise: {key} -> skipped: not known here", v),
+  (v) => t("{file} was not found, so its settings are not here; import it with that file", v),
+  (v) => t("{words} stands behind no option that the command has: look what it is", v),
   (v) =>
     t(
       "the model files are {file} and {low}, {vae} and {encoder}; choose yours in the nodes where they are called otherwise",

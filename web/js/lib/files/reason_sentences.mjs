@@ -81,7 +81,9 @@ export const REASONS = [
   (v) => t("exactly so many steps are trained", v),
   (v) => t("files are read block by block", v),
   (v) => t("flow matching", v),
-  (v) => t("frame_extraction of Wan Dataset Settings; clips are cut from their beginning", v),
+  (v) => t("clips are cut from their beginning", v),
+  (v) => t("parts follow one another, and none overlaps the next", v),
+  (v) => t("the LoRA counts as much as with the rank there", v),
   (v) =>
     t(
       "gradients are clipped by their norm here; {value} for each value of one is another measure",

@@ -1,0 +1,38 @@
+"""Values that stand for something that a file does not say: named, and never replaced."""
+
+from __future__ import annotations
+
+import re
+
+from ..importers import Ledger
+from .job import Job
+
+__all__ = ["is_unset"]
+
+_NOT_SET = re.compile(r"\$\{?[A-Za-z_]|^@[A-Za-z_]\w*@$|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
+"""in place of which a shell, cmd or a template would put something"""
+_MAY_HOLD = frozenset(
+    (
+        *("validation_prompt", "validation_negative_prompt", "prompts", "samples", "neg"),
+        *("trigger_word", "caption_prefix", "network_args"),
+    )
+)
+"""texts in which such letters mean themselves"""
+
+
+def is_unset(name: str, job: Job, ledger: Ledger) -> bool:
+    """Tells whether a key has such a value, and names it."""
+    value = ledger.get(name, object, None) if name in ledger else None
+    if isinstance(value, str) and "\n" not in value and name not in _MAY_HOLD and _NOT_SET.search(_last_part(value)):
+        job.unset[name] = value
+    if name not in job.unset:
+        return False
+    written = job.unset[name].replace("\n", " ")[:60]
+    ledger.change(f"{name} {written} -> skipped: nothing in the file says what it stands for")
+    job.hints.append(f"{name} is {written}, which nothing in the file sets: choose it in the nodes")
+    return True
+
+
+def _last_part(value: str) -> str:
+    """The name at the end of a path, in which a command of a shell stays whole."""
+    return re.split(r"[/\\]", re.sub(r"\$\([^)\n]*\)?", "$(", value).rstrip("/\\"))[-1]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 from route_server import RouteServer, assert_safe, loose, our_module
+
+from tests.support.mutated import mutations
 
 pytestmark = pytest.mark.comfy
 JOBS = Path(__file__).parents[1] / "fixtures" / "jobs"
@@ -139,3 +142,31 @@ def test_whatever_goes_wrong_is_answered(
     answer = routes.post("/import", texts("musubi_command.sh"))
     assert (answer.status, answer.headers["x-content-type-options"]) == (500, "nosniff")
     assert answer.data["error"].startswith("This cannot be answered, which is a bug (")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# wan_train_network.py is started below\n#   accelerate launch wan_train_network.py --dit old.safetensors\n",
+        'echo "starting wan_train_network.py --dit old.safetensors"\n',
+        "cat > note.txt <<'EOF'\nit's wan_train_network.py --dit old.safetensors\nEOF\n",
+    ],
+)
+def test_a_usual_script_is_answered_with_its_command(routes: RouteServer, text: str) -> None:
+    command = 'DIT=/m/new.safetensors\npython wan_train_network.py --task t2v-1.3B --dit "$DIT"\n'
+    said = routes.post("/import", {"files": {"a.sh": text + command}}).data
+    loader = next(node for node in said["graph"]["nodes"] if node["type"] == "LoadWanModel")
+    assert loader["widgets_values_named"]["diffusion_model"] == "new.safetensors"
+    assert routes.post("/import", {"files": {"a.sh": text}}).data["known"] is False
+
+
+@pytest.mark.parametrize("apart", [251, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_value_of_any_other_kind_is_answered(routes: RouteServer, apart: int) -> None:
+    texts_of = islice(mutations(), 3, None, apart)
+    seen: set[int] = set()
+    for name, text in texts_of:
+        answer = routes.post("/import", {"files": {name: text}})
+        seen.add(answer.status)
+        assert answer.status in (200, 409), (name, answer.data)
+        assert len(answer.data.get("error") or answer.data.get("reason") or "") < 1200
+    assert seen == {200, 409}

@@ -159,17 +159,22 @@ DIFFERENT = 1.2
 
 def off_speed(samples: Sequence[Sample], fps: float) -> tuple[list[Sample], list[Sample]]:
     """One sample of each clip that is faster than the model's rate by a fifth or more, and of each that is slower."""
-    clips = [sample for sample in one_per_file(samples) if sample.kind == "clip" and not sample.cut.fps]
+    clips = [sample for sample in _moving(samples) if sample.kind == "clip" and not sample.cut.fps]
     fast = [sample for sample in clips if sample.info.fps >= fps * DIFFERENT]
     slow = [sample for sample in clips if 0 < sample.info.fps <= fps / DIFFERENT]
     return fast, slow
+
+
+def _moving(samples: Sequence[Sample]) -> list[Sample]:
+    """One sample of each file of which more than one frame is trained: a single one has no speed."""
+    return one_per_file([sample for sample in samples if sample.bucket.num_frames > 1])
 
 
 def speed_lines(samples: Sequence[Sample], fps: float) -> list[str]:
     """Sentences for the report; none when every clip is near the model's rate."""
     fast, slow = ([sample.info.fps for sample in group] for group in off_speed(samples, fps))
     lines: list[str] = []
-    if other := [sample.cut.fps for sample in one_per_file(samples) if sample.cut.fps]:
+    if other := [sample.cut.fps for sample in _moving(samples) if sample.cut.fps]:
         slowest, fastest = f"{max(other) / fps:.2g}", f"{min(other) / fps:.2g}"
         times = slowest if slowest == fastest else f"{fastest} to {slowest}"
         lines.append(

@@ -182,7 +182,10 @@ def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, st
         raise NotOfMusubiError(
             f"{source} holds no training settings of musubi-tuner. Choose the file or command line that names its dit."
         )
-    job = Job("musubi-tuner", source, ledger_of(source, flat), unset=dict(unset or {}))
+    becomes = {name for key in KEYS if key.at for name in key.names.split()}
+    flat |= {key: value for key, value in (unset or {}).items() if key not in becomes}  # to be named as it is
+    unset = {key: value for key, value in (unset or {}).items() if key in becomes}
+    job = Job("musubi-tuner", source, ledger_of(source, flat), unset=unset)
     job.expert = _expert_of({**flat, **job.unset})
     take_over(KEYS, job, job.ledger)
     high = job.values.get("LoadWanModel", {}).pop("high_noise_model", "")

@@ -94,6 +94,8 @@ def test_held_out_files_are_named_and_no_part_of_an_epoch(tmp_path, make_clip, v
 def test_rates_that_differ_by_a_fifth_are_told_with_what_happens_to_the_frames():
     near = [sample("a", fps=16), sample("b", fps=19), sample("c", fps=14)]
     assert speed_lines(near, 16.0) == []
+    single = replace(sample("g", fps=30), bucket=Bucket(1, 480, 832), cut=Cut(fps=30))
+    assert speed_lines([single], 16.0) == [], "one frame of a clip does not move"
     lines = speed_lines([*near, sample("d", fps=32), sample("e", fps=64), sample("f", fps=8)], 16.0)
     assert lines[0] == (
         "faster than the model's 16 fps: 32 (1), 64 (1) fps. They play at the same speed; 25% to 50% of their frames "

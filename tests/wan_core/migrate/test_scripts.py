@@ -207,6 +207,13 @@ def test_options_that_may_be_there_or_not_are_named(tmp_path: Path) -> None:
     assert "if ...: --compile if ...: --sdpa $OTHER stands behind no option" in said(job, "to do")
 
 
+def test_what_becomes_nothing_is_named_as_it_is_written(tmp_path: Path) -> None:
+    text = "python wan_train_network.py --task t2v-1.3B --dit x.safetensors --output_dir $OUT/a --oddity $ODD"
+    account = said(job_of(tmp_path, text))
+    assert "output_dir $OUT/a (" in account
+    assert "oddity $ODD" in account
+
+
 def test_options_that_a_comment_cuts_off_are_named(tmp_path: Path) -> None:
     job = job_of(tmp_path, "python wan_train_network.py --dit x \\\n # --network_dim 3 \\\n --seed 4\n")
     assert "seed" not in job.values["TrainLoRA"]

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
-from tests.support.tiny_run import ONE_LOOK, make_run
+from tests.support.scripts import PAIRS
+from tests.support.tiny_run import ONE_LOOK, make_pair_run, make_run
+from wan_core.config import settings_of
 from wan_core.control import SignalControl
+from wan_core.events import Event, StepDone
 from wan_core.migrate import read_job
 from wan_core.packages import version_of
 from wan_core.run import read_run, read_status
 from wan_core.run.train_job import run_job
+from wan_core.train import SaveStore, TrainConfig
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "jobs"
 
@@ -31,3 +36,29 @@ def test_an_imported_job_trains(tmp_path: Path, name: str) -> None:
     assert (finished.state, read_status(run.directory).step) == ("done", 2)
     assert read_run(run.directory).train.optimizer == job.of("WanTrainSettings.optimizer")
     assert read_run(run.directory).lora.rank == 32
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair_of_two_commands_trains_with_the_values_of_each(tmp_path: Path, name: str) -> None:
+    text = PAIRS[name].replace("_steps 600", "_steps 3").replace("_steps 1400", "_steps 7")
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    job = read_job(tmp_path / name)
+    names = settings_of(TrainConfig).keys() - {"expert"}
+    asked: dict[str, Any] = {name: getattr(job.train(), name) for name in names}
+    asked |= {"save_every_n_steps": 10, "preview_every_n_steps": 0, "eval_items": 0}
+    run = make_pair_run(tmp_path / "run", lora=job.lora(), **asked)
+    heard: list[Event] = []
+    run_job(run.directory, run.roots, emit=heard.append, control=SignalControl(signals=False))
+    steps = [(event.expert, event.lr) for event in heard if isinstance(event, StepDone)]
+    assert steps == [("high", 3e-4)] * 3 + [("low", 1e-4)] * 7
+    saved = SaveStore(run.directory).read(10)
+    assert saved is not None
+    assert saved.low_noise_lora_file is not None
+    ranks = [_rank_and_alpha(file) for file in (saved.lora_file, saved.low_noise_lora_file)]
+    assert ranks == [(16, 8.0), (32, 16.0)]
+
+
+def _rank_and_alpha(file: Path) -> tuple[int, float]:
+    tensors = load_file(file)
+    down = next(tensor for name, tensor in tensors.items() if name.endswith("lora_A.weight") or "lora_down" in name)
+    return down.shape[0], float(next(tensor for name, tensor in tensors.items() if name.endswith("alpha")))

@@ -60,6 +60,21 @@ test("a workflow, a graph of the queue API, a picture and a note stay ComfyUI's,
   assert.deepEqual(asked, []);
 });
 
+test("a script that speaks of the trainer and does not start it is told so; a document of nobody is ComfyUI's", async () => {
+  for (const [name, tells] of [
+    ["a.sh", true],
+    ["a.PY", true],
+    ["a.toml", false],
+  ]) {
+    const { files, said, opened } = made({ known: false, reason: "holds no command." });
+    const one = file(name, "echo wan_train_network.py");
+    files.fell([one]);
+    assert.equal(await files.takes(one), tells, name);
+    assert.deepEqual(said, tells ? [["error", "holds no command."]] : []);
+    assert.deepEqual(opened, []);
+  }
+});
+
 test("each trainer's file may be settings", () => {
   assert.ok(mayBeSettings("a.toml", ""));
   assert.ok(mayBeSettings("a.YAML", ""));

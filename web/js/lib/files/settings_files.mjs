@@ -10,15 +10,16 @@ import { noteInWords, SAID } from "./note.mjs";
 
 /**
  * @typedef {{ known: boolean, trainer: string, source: string, graph: any, account: Record<string, string[]>,
- *   missing: string[] }} Imported
+ *   missing: string[], reason?: string }} Imported
  * @typedef {{ name: string, size: number, lastModified: number, text(): Promise<string> }} TextFile
  * @typedef {{ read: (files: Record<string, string>) => Promise<Imported>, open: (graph: any, name: string) => Promise<void>,
  *   say: (severity: string, text: string) => void }} Doors
  */
 
-const TEXT = /[.](toml|ya?ml|json|txt|sh|bat|cmd|ps1)$/i;
+const TEXT = /[.](toml|ya?ml|json|txt|md|sh|bat|cmd|ps1|py)$/i;
+const DOCUMENT = /[.](toml|ya?ml|json)$/i;
 /** What the dialog Open offers besides ComfyUI's own. */
-export const SUFFIXES = ".toml,.yaml,.yml,.txt,.sh,.bat,.cmd,.ps1";
+export const SUFFIXES = ".toml,.yaml,.yml,.txt,.md,.sh,.bat,.cmd,.ps1,.py";
 /** What a document of a trainer holds, in any of its files. */
 const WORDS = /model_family|data_backend_config|pretrained_model_name_or_path|"process"/;
 const COMMAND = "wan_train_network";
@@ -74,6 +75,15 @@ export class SettingsFiles {
     );
   }
 
+  /** Say why a script that speaks of the trainer is none; other texts are ComfyUI's. @param {Record<string, string>} texts @param {string} [reason] */
+  #tells(texts, reason) {
+    const script = Object.entries(texts).some(
+      ([name, text]) => !DOCUMENT.test(name) && text.includes(COMMAND),
+    );
+    if (script && reason) this.doors.say("error", told(reason));
+    return script && Boolean(reason);
+  }
+
   /** @param {TextFile[]} files @param {Record<string, string>} texts */
   async #open(files, texts) {
     let found;
@@ -84,7 +94,7 @@ export class SettingsFiles {
       this.doors.say("error", told(error.message));
       return true;
     }
-    if (!found.known) return false;
+    if (!found.known) return this.#tells(texts, found.reason);
     for (const one of files) this.#taken.add(nameOf(one));
     await this.doors.open(noteInWords(found.graph), found.source.replace(/[.]\w+$/, ""));
     this.doors.say(found.missing.length ? "warn" : "success", summary(found));

@@ -254,3 +254,10 @@ def test_a_script_of_brackets_ends_in_an_answer(tmp_path: Path, letter: str) -> 
     for name in ("a.sh", "a.bat", "a.ps1", "a.py"):
         with suppress(ConfigError):
             job_of(tmp_path, f"python wan_train_network.py --dit {letter * 5001}", name)
+
+
+def test_a_python_file_with_letters_that_python_warns_of_is_read(tmp_path: Path) -> None:
+    text = 'run(["wan_train_network.py", "--dit", "x.safetensors", "--network_dim", "9"])\nprint("\\d")\n'
+    assert job_of(tmp_path, text, "a.py").lora().rank == 9
+    notebook = "!pip install x\n!accelerate launch wan_train_network.py --dit x.safetensors --network_dim 9\n"
+    assert job_of(tmp_path, notebook, "b.py").lora().rank == 9

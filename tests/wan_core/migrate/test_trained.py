@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.support.scripts import PAIRS
-from tests.support.tiny_run import ONE_LOOK, make_pair_run, make_run
+from tests.support.tiny_run import HIGH_FILE, LOW_FILE, ONE_LOOK, PAIR, make_roots, make_run
 from wan_core.config import settings_of
 from wan_core.control import SignalControl
 from wan_core.events import Event, StepDone
@@ -21,6 +22,7 @@ from wan_core.run.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "jobs"
+DEMO = Path(__file__).parents[2] / "assets" / "demo"
 
 
 @pytest.mark.parametrize("name", ["musubi_command.sh", "ai_toolkit_wan21_1b.yaml", "diffusion_pipe_min_vram.toml"])
@@ -46,7 +48,12 @@ def test_a_pair_of_two_commands_trains_with_the_values_of_each(tmp_path: Path, n
     names = settings_of(TrainConfig).keys() - {"expert"}
     asked: dict[str, Any] = {name: getattr(job.train(), name) for name in names}
     asked |= {"save_every_n_steps": 10, "preview_every_n_steps": 0, "eval_items": 0}
-    run = make_pair_run(tmp_path / "run", lora=job.lora(), **asked)
+    roots, _ = make_roots(tmp_path / "run")
+    for file in (HIGH_FILE, LOW_FILE):
+        expert = "high" if file == HIGH_FILE else "low"
+        shutil.copyfile(DEMO / f"wan_demo_{expert}_noise.safetensors", tmp_path / "run" / "models" / file)
+    plan, train = PAIR.of_expert("both", roots), TrainConfig(**asked, expert="both")
+    run = make_run(tmp_path / "run", plan=plan, train=train, lora=job.lora())
     heard: list[Event] = []
     run_job(run.directory, run.roots, emit=heard.append, control=SignalControl(signals=False))
     steps = [(event.expert, event.lr) for event in heard if isinstance(event, StepDone)]

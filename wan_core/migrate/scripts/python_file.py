@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 
 from ...errors import ConfigError
 from .scope import Scope, unset
@@ -22,7 +23,9 @@ def python_commands(name: str, text: str) -> list[list[str]]:
     if len(text) > _MOST_BYTES:
         raise ConfigError(f"{name} is larger than 512 KiB; a file that starts a training is not. Choose that file.")
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a stranger's "\\d" is none of ours
+            tree = ast.parse(text)
         reader = _Reader()
         reader.block(tree.body, depth=0)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:

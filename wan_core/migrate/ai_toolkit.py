@@ -13,6 +13,7 @@ from .keys import Key, drops, ledger_of, take_over
 from .learning import adapter, alpha_of, rank_of, run_name, save_dtype, scheduler
 from .loras import one
 from .models import base_name
+from .unset import stands_for_more
 
 __all__ = ["TABLES", "read_ai_toolkit_job"]
 
@@ -170,8 +171,8 @@ def read_ai_toolkit_job(data: Mapping[str, Any], source: str) -> Job:
         inner = ledger_of(f"{source}, {name}", cast("dict[str, Any]", section) if isinstance(section, dict) else {})
         take_over(keys, job, inner)
         job.ledger.absorb(inner, name)
-    name = run_name(str(config.get("name") or "imported"))
-    job.put("TrainLoRA.run_name", name)
+    name = str(config.get("name") or "imported")
+    job.put("TrainLoRA.run_name", "imported" if stands_for_more(name) else run_name(name))
     if "sample" not in job.ledger:
         job.put("TrainLoRA.preview_every_n_steps", 0)
     dropped = [to.number(one.get("caption_dropout_rate")) for one in processes[0].get("datasets") or () if one]

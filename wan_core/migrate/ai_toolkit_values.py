@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from ..errors import ConfigError
 from ..lora import LoraConfig
-from .job import Job
+from .job import ASKED, Job
 from .keys import Changed, Without, shown
 from .learning import optimizer as known_optimizer
 from .learning import quantized
@@ -93,6 +93,9 @@ def experts(value: Any, job: Job) -> None:
     if not isinstance(value, dict) or kind is None or not kind.low_noise_file:
         return
     given = cast("dict[str, Any]", value)
+    if job.of("LoadWanModel.diffusion_model") == ASKED:
+        job.put("LoadWanModel.low_noise_model", ASKED)
+        return
     high, low = bool(given.get("train_high_noise", True)), bool(given.get("train_low_noise", True))
     if high and low:
         job.put("LoadWanModel.low_noise_model", kind.low_noise_file)

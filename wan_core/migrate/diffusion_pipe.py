@@ -10,7 +10,7 @@ from .job import Job
 from .keys import Changed, Key, Without, drops, ledger_of, shown, take_over
 from .learning import adapter, optimizer, quantized, run_name, save_dtype, scheduler
 from .loras import fused
-from .models import base_name, expert_shown, level_of, model_file, text_encoder
+from .models import base_name, expert_shown, level_of, model_file, said_kind, text_encoder
 
 __all__ = ["TABLES", "read_diffusion_pipe_job"]
 
@@ -99,7 +99,9 @@ def _type(value: str, job: Job) -> None:
 
 
 def _folder(value: str, job: Job) -> Any:
-    """ckpt_path counts where no transformer_path does."""
+    """ckpt_path counts where no transformer_path does; it may still say which model it is."""
+    if job.kind is None:
+        said_kind(value, job)
     if job.values.get("LoadWanModel", {}).get("diffusion_model"):
         return None
     return model_file(value, job)

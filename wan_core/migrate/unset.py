@@ -7,7 +7,7 @@ import re
 from ..importers import Ledger
 from .job import Job
 
-__all__ = ["is_unset"]
+__all__ = ["is_unset", "stands_for_more"]
 
 _NOT_SET = re.compile(r"\$\{?[A-Za-z_]|^@[A-Za-z_]\w*@$|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
 """in place of which a shell, cmd or a template would put something"""
@@ -23,7 +23,7 @@ _MAY_HOLD = frozenset(
 def is_unset(name: str, job: Job, ledger: Ledger) -> bool:
     """Tells whether a key has such a value, and names it."""
     value = ledger.get(name, object, None) if name in ledger else None
-    if isinstance(value, str) and "\n" not in value and name not in _MAY_HOLD and _NOT_SET.search(_last_part(value)):
+    if isinstance(value, str) and name not in _MAY_HOLD and stands_for_more(value):
         job.unset[name] = value
     if name not in job.unset:
         return False
@@ -31,6 +31,11 @@ def is_unset(name: str, job: Job, ledger: Ledger) -> bool:
     ledger.change(f"{name} {written} -> skipped: nothing in the file says what it stands for")
     job.hints.append(f"{name} is {written}, which nothing in the file sets: choose it in the nodes")
     return True
+
+
+def stands_for_more(value: str) -> bool:
+    """Tells a text that a shell, cmd or a template would put something into, at its end."""
+    return "\n" not in value and _NOT_SET.search(_last_part(value)) is not None
 
 
 def _last_part(value: str) -> str:

@@ -52,12 +52,14 @@ def test_damaged_scripts_end_in_an_answer() -> None:
     assert 20 < sum(map(bool, answers)) < 280
 
 
+@pytest.mark.lasts(1)
 def test_a_value_of_any_other_kind_ends_in_an_answer() -> None:
     answers = list(answers_of(islice(mutations(), 0, None, 97)))
     assert len(answers) > 60
     assert 10 < sum(map(bool, answers)) < len(answers) - 10
 
 
+@pytest.mark.lasts(1)
 @pytest.mark.parametrize("apart", [401, pytest.param(1, marks=pytest.mark.soak)])
 def test_the_command_line_says_it_in_a_sentence(tmp_path: Path, apart: int) -> None:
     parser = argparse.ArgumentParser()
@@ -92,6 +94,7 @@ def test_every_value_of_every_other_kind_ends_in_an_answer() -> None:
     assert sum(map(bool, answers)) > 500
 
 
+@pytest.mark.lasts(1)
 def test_the_cost_of_a_script_grows_with_its_length() -> None:
     """Ten times the letters take about ten times the time, of every language and of what makes regexes slow."""
     hard = {

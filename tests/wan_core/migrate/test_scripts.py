@@ -169,6 +169,7 @@ def test_words_about_the_program_are_no_command(tmp_path: Path, text: str) -> No
         ("R=3; if [ $1 = a ]; then R=9; python wan_train_network.py --dit x --network_dim $R; fi", 9),
         ("Here's how:\n$ python wan_train_network.py --dit x --network_dim 9\n", 9),
         ("python wan_train_network.py --dit x --network_dim 9; echo done", 9),
+        ('docker run img bash -lc "python wan_train_network.py --dit x --network_dim 9"', 9),
         ("python wan_train_network.py --dit x --network_dim 9 || exit 1", 9),
         ("env A=1 uv run wan_train_network.py --dit x --network_dim 9 2>err.log | tee log", 9),
     ],

@@ -40,6 +40,7 @@ def test_an_imported_job_trains(tmp_path: Path, name: str) -> None:
     assert read_run(run.directory).lora.rank == 32
 
 
+@pytest.mark.lasts(1)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_pair_of_two_commands_trains_with_the_values_of_each(tmp_path: Path, name: str) -> None:
     text = PAIRS[name].replace("_steps 600", "_steps 3").replace("_steps 1400", "_steps 7")

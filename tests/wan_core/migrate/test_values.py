@@ -123,6 +123,18 @@ def test_a_repository_of_somebody_else_of_ai_toolkit_is_asked_for(tmp_path: Path
     assert model(job)[0] == ASKED
 
 
+def test_names_that_nothing_sets_are_asked_for_in_documents_too(tmp_path: Path) -> None:
+    job = toolkit(tmp_path, model={"arch": "wan22_14b", "name_or_path": "${MODEL}"})
+    assert model(job) == (ASKED, ASKED)
+    said_of_it = {"config": {"name": "$NAME", "process": [{"model": {"arch": "wan21:1b"}}]}}
+    assert job_of(tmp_path, json.dumps(said_of_it), "b.json").of("TrainLoRA.run_name") == "imported"
+    text = "[model]\ntype = 'wan'\ntransformer_path = '$LOW'\nckpt_path = '/m/Wan2.2-T2V-A14B'\n"
+    job = job_of(tmp_path, text, "c.toml")
+    assert (model(job)[0], job.of("TrainLoRA.expert")) == (ASKED, "low")
+    prose = "1. Train:\n   `accelerate launch wan_train_network.py --dit x.safetensors --network_dim 5`\n"
+    assert job_of(tmp_path, prose, "d.txt").lora().rank == 5
+
+
 @pytest.mark.parametrize(
     ("mode", "ours"),
     [("single_beginning", "head"), ("multiple_overlapping", "chunk"), ("single_middle", "head"), ("else", "head")],

@@ -29,6 +29,8 @@ _SAY = frozenset(
 )
 """commands that speak of a script and do not start it"""
 _ENDINGS = {".bat": "cmd", ".cmd": "cmd", ".ps1": "powershell", ".psm1": "powershell", ".py": "python"}
+_IN_PROSE = re.compile(rf"`([^`\n]*{SCRIPT}[^`\n]*)`")
+"""a command as Markdown has it in a line of text"""
 _DEEPEST = 2
 
 
@@ -46,7 +48,10 @@ class Training:
 def trainings(name: str, text: str) -> list[Training]:
     """Returns the commands that train, in their order. Raises ConfigError where one cannot be read."""
     text = without_marks(text).replace("\r\n", "\n").replace("\r", "\n")
-    return _found(_commands(name, text, _dialect(name, text)), name)
+    dialect = _dialect(name, text)
+    if dialect == "posix" and PurePosixPath(name).suffix.lower() in (".txt", ".md", ""):
+        text = _IN_PROSE.sub(r"\n\1\n", text)
+    return _found(_commands(name, text, dialect), name)
 
 
 def _found(commands: list[list[str]], name: str, depth: int = 0) -> list[Training]:

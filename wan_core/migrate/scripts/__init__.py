@@ -74,9 +74,9 @@ def _found(commands: list[list[str]], name: str, depth: int = 0) -> list[Trainin
 
 
 def _training(words: list[str]) -> Training | None:
-    if not words or words[0].lower() in _SAY or words[0].startswith("#"):
+    if not words or words[0].lower().lstrip("@") in _SAY or words[0].startswith(("#", "::")):
         return None
-    words = [words[0].lstrip("!$"), *words[1:]]
+    words = [words[0].lstrip("!$@"), *words[1:]]
     start = next((index for index, word in enumerate(words) if _IS_SCRIPT.fullmatch(word)), None)
     if start is None:
         return None

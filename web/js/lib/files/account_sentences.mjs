@@ -88,11 +88,6 @@ export const SENTENCES = [
       "{value}: 4-bit and smaller bases are trained here from GGUF files (Q4_K, Q5_K, Q6_K); choose one in Load Wan Model, and remove Fp8 / Int8 Quantize",
       v,
     ),
-  (v) =>
-    t(
-      "{file} holds {count} training commands, and this is the first; give each of the others a file of its own, or choose low_noise_model in Load Wan Model where they are both experts of a pair",
-      v,
-    ),
   (v) => t("no previews are asked for; set preview_every_n_steps to see clips while it trains", v),
   (v) =>
     t(

@@ -14,6 +14,7 @@
     |-- PlacementError       blocks and devices
     |-- ExportError          a LoRA file that is written or read
     |-- FileError            files: a file or folder that is refused, missing or damaged
+    |   `-- LockLost         files/locks.py: a lock that another process has taken over
     |-- TrainingError        a run that cannot go on
     |   |-- NotFinite        train/streak.py: steps that are not finite
     |   `-- RankLost         another rank of the run ended

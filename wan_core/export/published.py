@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..checkpoint import read_header
 from ..errors import CheckpointError
-from ..files import atomic_write, digest_file, remove_file, replace_patiently
+from ..files import atomic_write, digest_file, remove_file, replace_patiently, sync_file
 
 __all__ = ["publish_file", "withdraw_file"]
 
@@ -30,7 +30,7 @@ def publish_file(source: Path, target: Path, job_id: str) -> None:
         shutil.copyfileobj(file, out, 4 << 20)
         if owner != job_id:
             out.flush()
-            os.fsync(out.fileno())  # on a full disk what is there stays under its name
+            sync_file(out.fileno())  # on a full disk what is there stays under its name
             _keep_aside(target, owner)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .inside import (
     OpenFolder,
     freed_by,
+    fsync_folder,
     is_held,
     make_folder,
     open_inside,
@@ -14,7 +15,9 @@ from .inside import (
     remove_empty,
     remove_file,
     replace_patiently,
+    sync_file,
 )
+from .locks import Hold, LockLost, is_locked, locked
 from .names import name_key, safe_name, with_safe_letters
 from .reading import (
     FileError,
@@ -37,10 +40,7 @@ from .writing import (
     atomic_write_bytes,
     atomic_write_json,
     clean_partials,
-    fsync_folder,
-    is_locked,
     is_partial,
-    locked,
     new_partial,
     open_append,
 )
@@ -48,6 +48,8 @@ from .writing import (
 __all__ = [
     "DISK_FULL",
     "FileError",
+    "Hold",
+    "LockLost",
     "OpenFolder",
     "Roots",
     "atomic_write",
@@ -83,5 +85,6 @@ __all__ = [
     "sampled_digest",
     "shown_folder",
     "size_text",
+    "sync_file",
     "with_safe_letters",
 ]

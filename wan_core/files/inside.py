@@ -18,31 +18,37 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
-from .reading import FileError
+from .reading import FileError, naming
 
 __all__ = [
-    "NO_FOLDER",
     "OpenFolder",
+    "folder_for",
     "freed_by",
+    "fsync_folder",
     "is_held",
     "make_folder",
-    "no_own_folder",
     "open_inside",
     "open_new",
+    "open_to_append",
     "opened_folder",
     "own_folder",
     "remove_empty",
     "remove_file",
     "replace_patiently",
+    "sync_file",
 ]
 
-NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
+_NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
 """what a system says of a link, or of a file, where a folder is asked for"""
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd
 _HELD = (5, 32, 33, 1224)
 """Windows: access denied, sharing violation, lock violation, mapped into a process"""
+_NO_SYNC = tuple(getattr(errno, name) for name in ("EINVAL", "ENOSYS", "ENOTSUP", "EOPNOTSUPP") if hasattr(errno, name))
+"""what a file system says that has no such call; a disk that fails says EIO, a full one ENOSPC"""
+_NO_SYNC_OF_FOLDERS = (*_NO_SYNC, errno.EBADF, errno.EROFS)
+"""the same of a folder that is open for reading, as folders are; databases bear it too"""
 
 
 class OpenFolder:
@@ -53,7 +59,8 @@ class OpenFolder:
 
     def look(self, name: str) -> os.stat_result:
         """Returns the facts of a name itself, never of what it leads to. Raises OSError where there is none."""
-        return os.stat(self._of(name), dir_fd=self._descriptor, follow_symlinks=False)
+        with naming(self.path / name):
+            return os.stat(self._of(name), dir_fd=self._descriptor, follow_symlinks=False)
 
     def is_regular(self, name: str) -> bool | None:
         """Returns whether it is a regular file; None where there is nothing of that name."""
@@ -66,10 +73,12 @@ class OpenFolder:
         """Returns the descriptor of what has the name, which is no link. Never waits for a pipe."""
         for more in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
             flags |= getattr(os, more, 0)
-        return os.open(self._of(name), flags, 0o666, dir_fd=self._descriptor)
+        with naming(self.path / name):
+            return os.open(self._of(name), flags, 0o666, dir_fd=self._descriptor)
 
     def make(self, name: str) -> None:
-        os.mkdir(self._of(name), dir_fd=self._descriptor)
+        with naming(self.path / name):
+            os.mkdir(self._of(name), dir_fd=self._descriptor)
 
     def remove(self, name: str) -> None:
         os.unlink(self._of(name), dir_fd=self._descriptor)
@@ -99,10 +108,37 @@ class OpenFolder:
     def sync(self) -> None:
         """Makes renames inside it durable; nothing where folders cannot be opened (Windows)."""
         if self._descriptor is not None:
-            os.fsync(self._descriptor)
+            _sync(self._descriptor, _NO_SYNC_OF_FOLDERS)
 
     def _of(self, name: str) -> str:
         return name if self._descriptor is not None else os.path.join(self.path, name)
+
+
+def sync_file(file: int) -> None:
+    """Makes what was written to an open file durable.
+
+    A file system that cannot do so at all is borne: what a power cut tears there is found by its checksum.
+    """
+    _sync(file, _NO_SYNC)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable; a no-op where folders cannot be opened (Windows)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _sync(descriptor, _NO_SYNC_OF_FOLDERS)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(descriptor: int, borne: tuple[int, ...]) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in borne:
+            raise
 
 
 @contextlib.contextmanager
@@ -135,7 +171,8 @@ def opened_folder(folder: Path, below: Path | None = None, *, make: bool = False
         yield OpenFolder(folder, opened[-1])
     finally:
         for descriptor in opened:
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # nothing was written by it
+                os.close(descriptor)
 
 
 def _flags() -> int:
@@ -178,12 +215,12 @@ def own_folder(parent: Path, name: str) -> Path:
         with opened_folder(parent / name, parent, make=True):
             return parent / name
     except OSError as error:
-        if error.errno not in NO_FOLDER:
+        if error.errno not in _NO_FOLDER:
             raise
-        raise no_own_folder(parent, name) from error
+        raise _no_own_folder(parent, name) from error
 
 
-def no_own_folder(parent: Path, name: str) -> FileError:
+def _no_own_folder(parent: Path, name: str) -> FileError:
     """Returns the refusal of what should be a folder of ours."""
     return FileError(
         f"{parent.name}/{name} is a link or no folder. Move it away: what is saved would not lie in {parent.name}."
@@ -216,6 +253,42 @@ def open_inside(path: Path, below: Path) -> BinaryIO:
     raise FileError(f"{path.name} is not a regular file. Put the file itself there.")
 
 
+@contextlib.contextmanager
+def folder_for(path: Path, below: Path | None, make: bool = True) -> Iterator[OpenFolder]:
+    """The folder that a file is written into. Raises FileError where it cannot be one."""
+    with contextlib.ExitStack() as opened:
+        try:
+            folder = opened.enter_context(opened_folder(path.parent, below, make=make and below is not None))
+        except OSError as error:
+            if below is not None and error.errno in _NO_FOLDER:
+                raise _no_own_folder(below, path.parent.relative_to(below).as_posix()) from error
+            if error.errno not in (*_NO_FOLDER, errno.ENOENT) or (make and below is not None):
+                raise
+            missing = next((p for p in (*reversed(path.parent.parents), path.parent) if not p.is_dir()), path.parent)
+            problem = "is not a folder" if os.path.lexists(missing) else "does not exist"
+            raise FileError(
+                f"Folder {missing} {problem}, so {path.name} cannot be written. Make it, or choose another."
+            ) from error
+        yield folder
+
+
+def open_to_append(path: Path, below: Path | None = None) -> BinaryIO:
+    """Open a regular file, made if needed, to be appended to at once, without a buffer.
+
+    Raises FileError for anything else, without waiting for a pipe.
+    """
+    with folder_for(path, below) as folder:
+        refusal = FileError(f"{path.name} is a link or no regular file. Move it away, then try again.")
+        if folder.is_regular(path.name) is False:  # Windows has no O_NOFOLLOW
+            raise refusal
+        descriptor = folder.open(path.name, os.O_APPEND | os.O_WRONLY | os.O_CREAT)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise refusal
+    with naming(path):
+        return cast("BinaryIO", os.fdopen(descriptor, "ab", buffering=0))
+
+
 def remove_file(path: Path, below: Path) -> bool:
     """Remove one regular file, through no link from `below` on; False when it is not there, is none, or is held."""
     try:
@@ -245,5 +318,9 @@ def remove_empty(path: Path, below: Path) -> None:
 
 def replace_patiently(source: Path, target: Path, below: Path | None = None) -> None:
     """Rename a file or folder over another, through no link from `below` on."""
-    with opened_folder(source.parent, below) as folder, opened_folder(target.parent, below) as other:
+    with (
+        opened_folder(source.parent, below) as folder,
+        opened_folder(target.parent, below) as other,
+        naming(target),
+    ):
         folder.rename(source.name, other, target.name)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +21,7 @@ __all__ = [
     "is_touched",
     "lies_under",
     "mark_of_facts",
+    "naming",
     "open_regular",
     "read_json",
     "sampled_digest",
@@ -66,15 +68,26 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
     except OSError as error:
         fix = next((fix for kind, fix in _OPENING_FIXES if isinstance(error, kind)), "Put a readable file there.")
         raise FileError(f"{os.path.basename(path)} cannot be opened: {error.strerror}. {fix}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FileError(f"{os.path.basename(path)} is not a regular file. Put the file itself there.")
-    return os.fdopen(descriptor, "rb")
+    with naming(path):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise FileError(f"{os.path.basename(path)} is not a regular file. Put the file itself there.")
+        return os.fdopen(descriptor, "rb")
+
+
+@contextlib.contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """An OSError inside says which file it is of; the system does not, where it is asked by a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = os.fspath(path), None
+        raise
 
 
 def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
     """Returns the parsed JSON of a regular file; FileError when it is missing, too large or not JSON."""
-    with open_regular(path) as file:
+    with naming(path), open_regular(path) as file:
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise FileError(f"{path.name} is larger than {limit_bytes >> 20} MiB; it is not a file of ours.")
@@ -87,7 +100,7 @@ def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
 def digest_file(path: Path, should_stop: Callable[[], bool] | None = None) -> str:
     """Returns the SHA-256 of all bytes, hex, read 4 MiB at a time; FileError when `should_stop` answers True."""
     digest = hashlib.sha256()
-    with open_regular(path) as file:
+    with naming(path), open_regular(path) as file:
         while chunk := file.read(4 << 20):
             digest.update(chunk)
             if should_stop is not None and should_stop():

@@ -1,4 +1,4 @@
-"""Writing, safely: commits whole or absent, and locks that go with the process that holds them.
+"""Writing, safely: commits whole or absent.
 
 Owns every write that must survive a crash. Never writes to a path that was opened for reading: a new file is staged
 beside the target, synced, and renamed over it (safetensors' own `save_file` does not sync; some versions tear), all
@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .inside import NO_FOLDER, OpenFolder, no_own_folder, opened_folder
+from .inside import folder_for, open_to_append, opened_folder, sync_file
+from .locks import is_written, mark_as_written
 from .reading import FileError, open_regular
 
 __all__ = [
@@ -29,10 +30,7 @@ __all__ = [
     "atomic_write_bytes",
     "atomic_write_json",
     "clean_partials",
-    "fsync_folder",
-    "is_locked",
     "is_partial",
-    "locked",
     "new_partial",
     "open_append",
 ]
@@ -40,20 +38,8 @@ __all__ = [
 DISK_FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
 """no room, or none for this account"""
 
-_LOCK_ATTEMPTS = 3
 _PARTIAL = re.compile(r"\..+\.(?:\d+|[0-9a-f]{16})\.partial")
 """what a killed write leaves; earlier versions put the process id into the name"""
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make renames inside `folder` durable; a no-op where folders cannot be opened (Windows)."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -65,15 +51,15 @@ def atomic_write(path: Path, below: Path | None = None, *, make: bool = True) ->
     extension no loader lists. Refuses to replace a link, folder or device. An OSError names `path`.
     """
     staged = new_partial(path)
-    with _folder_for(path, below, make) as folder:
+    with folder_for(path, below, make) as folder:
         if folder.is_regular(path.name) is False:
             raise FileError(f"{path.name} exists and is not a regular file. Move it away, then try again.")
         try:
             with open(staged, "xb", opener=lambda _path, flags: folder.open(staged.name, flags)) as file:
-                _hold(file)
+                mark_as_written(file)
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
             folder.rename(staged.name, folder, path.name)
             folder.sync()
         except BaseException as error:
@@ -88,25 +74,6 @@ def _is_ours(name: object, staged: Path) -> bool:
     return name is None or name in (staged.name, os.fspath(staged))
 
 
-@contextlib.contextmanager
-def _folder_for(path: Path, below: Path | None, make: bool = True) -> Iterator[OpenFolder]:
-    """The folder that a file is written into. Raises FileError where it cannot be one."""
-    with contextlib.ExitStack() as opened:
-        try:
-            folder = opened.enter_context(opened_folder(path.parent, below, make=make and below is not None))
-        except OSError as error:
-            if below is not None and error.errno in NO_FOLDER:
-                raise no_own_folder(below, path.parent.relative_to(below).as_posix()) from error
-            if error.errno not in (*NO_FOLDER, errno.ENOENT) or (make and below is not None):
-                raise
-            missing = next((p for p in (*reversed(path.parent.parents), path.parent) if not p.is_dir()), path.parent)
-            problem = "is not a folder" if os.path.lexists(missing) else "does not exist"
-            raise FileError(
-                f"Folder {missing} {problem}, so {path.name} cannot be written. Make it, or choose another."
-            ) from error
-        yield folder
-
-
 def new_partial(path: Path) -> Path:
     """Returns a name beside `path` for what is not yet whole; nobody else has it, in whatever container or machine."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
@@ -115,13 +82,6 @@ def new_partial(path: Path) -> Path:
 def is_partial(name: str) -> bool:
     """Returns whether a file is called like what is not yet whole."""
     return _PARTIAL.fullmatch(name) is not None
-
-
-def _hold(file: BinaryIO) -> None:
-    """Mark a staged file as being written, for `clean_partials`. Windows lets nobody delete an open file anyway."""
-    if os.name != "nt":
-        with contextlib.suppress(OSError):  # a file system without locks: its age protects it
-            _lock(file)
 
 
 def clean_partials(folder: Path, older_than_s: float = 3600.0, below: Path | None = None) -> int:
@@ -134,7 +94,7 @@ def clean_partials(folder: Path, older_than_s: float = 3600.0, below: Path | Non
         for name in filter(_PARTIAL.fullmatch, opened.names()):
             with contextlib.suppress(OSError):
                 facts = opened.look(name)
-                if stat.S_ISREG(facts.st_mode) and facts.st_mtime <= limit and not is_locked(folder / name):
+                if stat.S_ISREG(facts.st_mode) and facts.st_mtime <= limit and not is_written(folder / name):
                     opened.remove(name)
                     removed += 1
     return removed
@@ -153,22 +113,6 @@ def atomic_write_json(path: Path, data: Any, below: Path | None = None, *, make:
     atomic_write_bytes(path, text.encode("utf-8", "backslashreplace"), below, make=make)
 
 
-def open_to_write(path: Path, below: Path | None = None) -> int:
-    """Returns the descriptor of a regular file that is appended to, made if needed.
-
-    Raises FileError for anything else, without waiting for a pipe.
-    """
-    with _folder_for(path, below) as folder:
-        refusal = FileError(f"{path.name} is a link or no regular file. Move it away, then try again.")
-        if folder.is_regular(path.name) is False:  # Windows has no O_NOFOLLOW
-            raise refusal
-        descriptor = folder.open(path.name, os.O_APPEND | os.O_WRONLY | os.O_CREAT)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise refusal
-    return descriptor
-
-
 def open_append(path: Path) -> BinaryIO:
     """Open for appending, unbuffered, making the file; FileError unless it is a regular file.
 
@@ -176,12 +120,12 @@ def open_append(path: Path) -> BinaryIO:
     may make the writer wait (rule S16). A file with other names too (hard links, as `cp -al` and programs that look for
     copies make them) becomes a copy of its own first; what the others name stays as it is.
     """
-    file = os.fdopen(open_to_write(path), "ab", buffering=0)
+    file = open_to_append(path)
     if os.fstat(file.fileno()).st_nlink > 1:
         file.close()
         with atomic_write(path) as copy, open_regular(path, follow_links=False) as shared:
             shutil.copyfileobj(shared, copy, 4 << 20)
-        file = os.fdopen(open_to_write(path), "ab", buffering=0)
+        file = open_to_append(path)
     if os.fstat(file.fileno()).st_nlink > 1:  # somebody makes links faster than they are broken
         file.close()
         raise FileError(
@@ -189,45 +133,3 @@ def open_append(path: Path) -> BinaryIO:
             "copy in its place, or move it away."
         )
     return file
-
-
-@contextlib.contextmanager
-def locked(path: Path, busy: str, below: Path | None = None) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (made if needed); FileError(`busy`) when another process holds it.
-
-    The system releases it with the process, so a crash leaves no stale lock.
-    """
-    with os.fdopen(open_to_write(path, below), "ab") as file:
-        for attempt in range(_LOCK_ATTEMPTS):
-            try:
-                _lock(file)
-                break
-            except OSError as error:
-                if attempt == _LOCK_ATTEMPTS - 1:
-                    raise FileError(busy) from error
-                time.sleep(0.05)  # somebody may only be looking
-        yield
-
-
-def is_locked(path: Path) -> bool:
-    """Returns whether a process holds `locked(path)` now. Writes nothing, and makes no file."""
-    try:
-        with open_regular(path, follow_links=False) as file:
-            _lock(file)  # given back when the file is closed
-    except FileError:
-        return False
-    except OSError:
-        return True
-    return False
-
-
-def _lock(file: BinaryIO) -> None:
-    if os.name == "nt":
-        import msvcrt
-
-        file.seek(0)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    else:
-        import fcntl
-
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,6 +21,7 @@ _MAKES_ROOM = (
     "steps are kept; press Run again to resume."
 )
 
+_LACKS = "The file system there lacks what is needed: choose an output folder on another drive."
 _HELPS = {
     errno.EROFS: "Its drive is read-only: make it writable, or choose an output folder on another one.",
     errno.EACCES: "Give the account that runs this the right to write there.",
@@ -28,6 +29,11 @@ _HELPS = {
     errno.EIO: "The drive itself failed: check its health and its cable, and copy what matters to another one.",
     errno.EMFILE: "This program has too many files open: start it again, or allow it more (ulimit -n).",
     errno.ENFILE: "The system has too many files open: close other programs.",
+    **{
+        getattr(errno, name): _LACKS
+        for name in ("EINVAL", "ENODEV", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "EXDEV")
+        if hasattr(errno, name)
+    },
 }
 
 

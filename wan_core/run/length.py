@@ -10,6 +10,7 @@ from ..cache import CacheSet, Order
 from ..control import Control
 from ..errors import ConfigError
 from ..events import Event, StageEnded, StepDone
+from ..files import Hold
 from ..metrics import finite, records_of
 from ..train import TrainConfig, check_warmup
 
@@ -103,12 +104,17 @@ class TimeLimit:
 
 
 class TimedControl(Control):
-    """A control that says stop too when the hours of a run are over and what it learnt is saved."""
+    """A control that says stop too when the hours of a run are over and what it learnt is saved.
 
-    def __init__(self, inner: Control, limit: TimeLimit) -> None:
-        self._inner, self._limit = inner, limit
+    Raises LockLost where another process has taken the run over: nothing more is saved then.
+    """
+
+    def __init__(self, inner: Control, limit: TimeLimit, hold: Hold | None) -> None:
+        self._inner, self._limit, self._hold = inner, limit, hold
 
     def stop_reason(self) -> str:
+        if self._hold is not None:
+            self._hold.check()
         return self._inner.stop_reason() or (self._limit.reason if self._limit.ended else "")
 
     def take(self, command: str) -> bool:

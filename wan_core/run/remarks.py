@@ -27,6 +27,7 @@ from ..words import logger, shortened
 from .config import RunConfig
 
 __all__ = [
+    "LOCKLESS",
     "disk_remark",
     "notes_on_cards",
     "preview_note",
@@ -44,6 +45,11 @@ __all__ = [
 ]
 
 _log = logger(__name__)
+LOCKLESS = (
+    "The file system of the runs has no file locks, so the run is marked as in use by a file of its own; after the "
+    "crash of a machine or container, another one can go on with it in 5 minutes."
+)
+"""to be said once a session"""
 
 
 def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
@@ -270,9 +276,10 @@ def set_aside_note(store: SaveStore) -> str:
 
 
 def disk_remark(directory: Path, bytes_of_a_save: int) -> str:
-    """Returns what to say of a disk without room for two saved steps; "" where there is room."""
-    need = 2 * bytes_of_a_save
-    free = shutil.disk_usage(directory).free
+    """Returns what to say of a disk without room for two saved steps; "" where there is room, or nobody says so."""
+    need = free = 2 * bytes_of_a_save
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(directory).free
     if free >= need:
         return ""
     return f"Only {free / 2**30:.1f} GiB are free; two saved steps need about {need / 2**30:.1f} GiB."

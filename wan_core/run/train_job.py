@@ -15,7 +15,7 @@ from ..cache import nothing_shown_reason, synthetic_note
 from ..control import Control
 from ..errors import CheckpointError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Marked, Note, Stage, StageEnded
-from ..files import Roots, locked
+from ..files import Hold, LockLost, Roots, locked
 from ..train import Group, NotFinite, TargetFunction, check_split, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
@@ -32,7 +32,7 @@ from .open import OpenRun, open_experts
 from .partner import pair_of_previews
 from .preview_loras import check_preview_loras
 from .remaining import Remaining
-from .remarks import disk_remark, rate_remark, set_aside_note, start_note, what_stands
+from .remarks import LOCKLESS, disk_remark, rate_remark, set_aside_note, start_note, what_stands
 from .saving import Saver
 from .showing import begin_showing
 from .spill import SpillWatch
@@ -68,8 +68,8 @@ def run_job(
     lock = locked(
         directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first."
     )
-    with lock if group.leads else contextlib.nullcontext():
-        session = _Session(directory, config, roots, emit, control, group, target, embed_workflow, profile_steps)
+    with lock if group.leads else contextlib.nullcontext() as hold:
+        session = _Session(directory, config, roots, emit, control, group, target, embed_workflow, profile_steps, hold)
         with session, session.memory_named():
             return session.train(max_steps, require_state, {"cache": cache_seconds, "start": start_seconds})
 
@@ -80,8 +80,9 @@ def judge_job(directory: Path, roots: Roots, *, emit: Emit, control: Control) ->
     Raises CheckpointError where nothing is saved, Stopped, and what `run_job` raises while it loads.
     """
     config = read_run(directory)
-    with locked(directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first."):
-        session = _Session(directory, config, roots, emit, control, Group(), true_velocity, False, 0)
+    busy = f"Run {directory.name} is being trained by another process. Stop that one first."
+    with locked(directory / ".lock", busy) as hold:
+        session = _Session(directory, config, roots, emit, control, Group(), true_velocity, False, 0, hold)
         with session, session.memory_named():
             return session.judge()
 
@@ -100,11 +101,12 @@ class _Session:
         target: TargetFunction,
         embed_workflow: bool,
         profile_steps: int,
+        hold: Hold | None,
     ) -> None:
         self.directory, self.config, self.roots = directory, config, roots
         self._limit = TimeLimit(directory, config.train)
-        self.control, self.group, self.target = TimedControl(control, self._limit), group, target
-        self._profile_steps = profile_steps
+        self.control, self.group, self.target = TimedControl(control, self._limit, hold), group, target
+        self._profile_steps, self._hold = profile_steps, hold
         self._sinks = EventSinks(directory, emit, self._limit, Remaining(config.train), leads=group.leads)
         self.emit = self._sinks.emit
         self.saver = Saver(
@@ -122,7 +124,7 @@ class _Session:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
-            if error is not None and not isinstance(error, Stopped):
+            if error is not None and not isinstance(error, (Stopped, LockLost)):
                 with contextlib.suppress(OSError):  # the error that ended the run says more than a full disk
                     self.saver.write_status("failed", shortened(str(error), 1000))
         finally:
@@ -180,6 +182,8 @@ class _Session:
         if saver.saved is not None and (saver.saved.step >= total or self._limit.is_over):
             return self._finish("done", saver.saved.step, "" if saver.saved.step >= total else self._limit.reason)
         saver.begin(self.roots)
+        if self._hold is not None and not self._hold.by_system:
+            self.emit(Note(text=LOCKLESS))
         for stage, seconds in before.items():
             if seconds > 0:
                 self.emit(StageEnded(stage=stage, seconds=seconds, step=saver.saved_step))
@@ -197,6 +201,8 @@ class _Session:
             if reason == self._limit.reason:
                 return self._finish("done", self.experts.step, reason)
             return self._finish("stopped", saver.saved_step, reason)
+        except LockLost:
+            raise  # nothing of ours is written beside what the other process saves
         except NotFinite as error:
             if self.group.leads:
                 saver.store.suspect(self._sinks.good_until(self.experts.good_step))

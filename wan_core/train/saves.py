@@ -30,6 +30,7 @@ from ..files import (
     remove_empty,
     remove_file,
     replace_patiently,
+    sync_file,
 )
 from .config import EXPERTS
 from .manifest import Manifest, can_belong, counters_of
@@ -225,8 +226,10 @@ class SaveStore:
             replace_patiently(staged, final, self._run)  # the commit: from here on the saved step exists
             fsync_folder(folder)
             fsync_folder(folder.parent)  # `saves` itself, when this is the first one
-        except BaseException:
+        except BaseException as error:
             self._remove_staged(staged)
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = os.fspath(final)  # a failed write does not say what it wrote
             raise
         return SavedStep(step, final, job_id, progress, bool(low_noise_lora))
 
@@ -264,5 +267,5 @@ def _write(path: Path, data: bytes, run: Path) -> str:
     with open_new(path, run) as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     return hashlib.sha256(data).hexdigest()

@@ -14,6 +14,7 @@ from ..wan_core.placement import Room
 from ..wan_core.run import MemoryPlan, job_on_clips, plan_here, plan_memory, plan_sentences, with_expert
 from ..wan_core.train import TrainConfig, settings_of_expert
 from .bridge import folders
+from .bridge.held_models import held_models, idle_bytes, in_words
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, SettingsHandle, WanCache, WanSettings, WanTrainModel
 from .bridge.widgets import check_menus, searched_as, widget
 
@@ -65,6 +66,8 @@ class PlanMemory(io.ComfyNode):
         plans = [_planned(plan.of_expert(one, roots), one, lora, train, cache.cache_set) for one in train.experts]
         largest = max(plans, key=lambda one: max((m.peak for m in one.estimate.devices.values()), default=0))
         report = plan_sentences(largest)
+        if held := in_words(held_models()):
+            report += f"\nComfyUI holds {held} of RAM; before a training it lets go of what no node waits for."
         if len(plans) > 1:
             resting = max(weights_once_loaded(one.job.model, one.job.file) for one in plans) / 2**30
             report += (
@@ -80,4 +83,4 @@ def _planned(plan: ModelPlan, expert: str, lora: LoraConfig, train: TrainConfig,
         lora = lora.with_rank(train.low_noise_rank)
     job = job_on_clips(plan, roots, lora, own, clips)
     with_expert(job.file.variant, own.expert)
-    return plan_here(job) or plan_memory(job, Room(devices={}))
+    return plan_here(job, idle_bytes()) or plan_memory(job, Room(devices={}))

@@ -201,7 +201,7 @@ def members(node: ast.expr) -> list[ast.expr] | None:
     if isinstance(node, ast.BoolOp):
         return node.values
     if isinstance(node, ast.List | ast.Tuple):
-        return node.elts
+        return [one.value if isinstance(one, ast.Starred) else one for one in node.elts]
     if isinstance(node, ast.Dict):
         return [key for key in node.keys if key]
     if isinstance(node, ast.ListComp):

@@ -26,6 +26,7 @@ An OSError that reaches the command line is bad input too; any other exception i
 
 from __future__ import annotations
 
+import os
 from enum import IntEnum
 
 from .words import plain, shortened
@@ -146,6 +147,17 @@ HOST_HELPS_FOR_CLIPS = (
     "a smaller width, height or num_frames in Wan Preview Settings",
 )
 """the same where clips of a run are made and nothing is trained"""
+HELD_ELSEWHERE = "WAN_TRAINER_HELD"
+"""environment variable: what ComfyUI, which started this process, holds of the computer's memory, in words"""
+
+
+def host_helps(held: str, rendering: bool = False) -> list[str]:
+    """Returns what frees the computer's own memory; first the `held` models of ComfyUI."""
+    free = (
+        f"free the {held} that ComfyUI itself holds: press Free model and node cache, and queue what stands behind "
+        "this node as a graph of its own"
+    )
+    return [*([free] if held else []), *(HOST_HELPS_FOR_CLIPS if rendering else HOST_HELPS)]
 
 
 class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field know
@@ -156,7 +168,7 @@ class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field 
     @classmethod
     def of_host(cls, account: str = "", rendering: bool = False) -> OutOfMemory:
         """Returns the error to raise where `host_memory_ran_out` says so; `account` is how much there is of it."""
-        helps = HOST_HELPS_FOR_CLIPS if rendering else HOST_HELPS
+        helps = host_helps(os.environ.get(HELD_ELSEWHERE, ""), rendering)
         return OutOfMemory(
             f"The computer's own memory (RAM) ran out{account}. What helps most, in this order: "
             f"{'; '.join(helps)}. Saved steps are kept."

@@ -18,6 +18,7 @@ from ...wan_core.sampler import AS_TEMPLATE, SampleConfig
 from ...wan_core.train import TrainConfig, settings_of_expert
 from ...wan_core.words import logger
 from ..bridge import folders
+from ..bridge.held_models import idle_bytes
 from ..bridge.progress import current_prompt_id
 
 __all__ = ["AskedTraining", "note_training", "refuse_what_does_not_fit"]
@@ -42,7 +43,7 @@ class AskedTraining:
         asked = replace(self, train=with_clip_values(self.train, clips, self.plan.placement.ranks))
         for expert in asked.train.experts:  # two take turns, so each must fit alone
             try:
-                plan = plan_here(asked._job(expert, clips))
+                plan = plan_here(asked._job(expert, clips), idle_bytes())
             except WanTrainerError:
                 raise
             except Exception:  # the worker plans again, and says what it finds
@@ -78,7 +79,7 @@ class AskedTraining:
         jobs = [replace(asked._job(expert, clips), preview_gives_way=True) for expert in self.train.experts]
         frames: list[int] = []
         for job in jobs:
-            plan = plan_here(job)
+            plan = plan_here(job, idle_bytes())
             found = plan and plan.job.preview
             if not found or not job.preview or found.latent_height != job.preview.latent_height:
                 return config

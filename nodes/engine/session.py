@@ -21,6 +21,7 @@ from ...wan_core.files import confine
 from ...wan_core.video import VideoProcess, measure_clip
 from ...wan_core.words import logger
 from ..bridge import folders
+from ..bridge.held_models import held_models, in_words, release_idle_models
 from ..bridge.interrupts import CancelButton
 from ..bridge.progress import NodeProgress
 from ..bridge.sockets import ComfyVae
@@ -49,10 +50,12 @@ def run_engine(
     """
     progress.on_event(Stage(stage="start"))
     free_comfyui_memory()
+    if held := in_words(held_models()):
+        _log.info("ComfyUI goes on holding %s of RAM, for nodes behind this one", held)
     arguments = [command, str(directory), "--controlled", "--roots", str(folders.roots_file()), *options]
     with (
         LIVE.used(directory.name),
-        Worker(engine_command(*arguments), directory, directory / "log.txt") as worker,
+        Worker(engine_command(*arguments), directory, directory / "log.txt", held) as worker,
         live.listening(worker) if live is not None else contextlib.nullcontext(),
     ):
 
@@ -70,7 +73,10 @@ def run_engine(
 
 
 def free_comfyui_memory() -> None:
-    """Give every GPU back before another process needs it. ComfyUI loads its models again when it wants them."""
+    """Give every GPU back before another process needs it, and the RAM of models that no node waits for. ComfyUI loads
+    its models again when it wants them.
+    """
+    release_idle_models()  # first: what leaves a GPU goes to RAM
     mm.unload_all_models()
     # That knows only ComfyUI's own device. Others are asked only where a model lies: the question alone would open a
     # CUDA context of some hundred MiB on a card that ComfyUI does not use, and keep it.

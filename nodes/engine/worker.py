@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...wan_core.errors import HOST_HELPS
+from ...wan_core.errors import HELD_ELSEWHERE, host_helps
 from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
 from ...wan_core.files import FileError, is_held, open_append
 from .host_watch import HostWatch
@@ -60,6 +60,8 @@ class Ending:
     """what it and the computer held when last looked at: "it held 3.1 GiB ..."; "" where nobody could look"""
     was_full: bool = True
     """whether the computer's memory was nearly full then; True too where nobody could look"""
+    held: str = ""
+    """what ComfyUI itself holds of it: "9.4 GiB (WanTEModel 6.7 ...)"; "" where that is little or not known"""
 
     def sentence(self) -> str:
         """Returns the reason it did not end well, for the user."""
@@ -67,16 +69,17 @@ class Ending:
             return self.failed.message
         if self.exit_code in _KILLED:
             seen = self.memory or "how much was in use is not known"
+            helps = "; ".join(host_helps(self.held))
             if not self.was_full:
                 return (
                     "The training process was killed from outside; why is not known. Shortly before, the computer's "
                     f"own memory (RAM) had room ({seen}). If you or another program ended it, nothing has to change. "
-                    f"If it ends again by itself, what helps most, in this order: {'; '.join(HOST_HELPS)}. Saved steps "
+                    f"If it ends again by itself, what helps most, in this order: {helps}. Saved steps "
                     "are kept; press Run again to resume."
                 )
             return (
                 "The training process was killed by the system, most likely because the computer's own memory (RAM) "
-                f"was full: {seen}. What helps most, in this order: {'; '.join(HOST_HELPS)}. Saved steps are kept; "
+                f"was full: {seen}. What helps most, in this order: {helps}. Saved steps are kept; "
                 "press Run again to resume."
             )
         last = " ".join(" ".join(without_noise(self.log_tail)).split())[-300:]
@@ -100,11 +103,13 @@ def _opened_log(log: Path) -> tuple[Path, BinaryIO]:
 class Worker:
     """One engine process. stdin carries commands, stdout events, stderr goes straight into the log file."""
 
-    def __init__(self, command: Sequence[str], cwd: Path, log: Path) -> None:
+    def __init__(self, command: Sequence[str], cwd: Path, log: Path, held: str = "") -> None:
+        """`held`: what ComfyUI itself holds of the computer's memory, in words."""
+        self._held = held
         self._log, opened = _opened_log(log)
         with opened as stderr:
             self._log_start = stderr.tell()
-            self.process = start_process(command, cwd, worker_environment(os.environ), stderr)
+            self.process = start_process(command, cwd, worker_environment({**os.environ, HELD_ELSEWHERE: held}), stderr)
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._sending = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True, name="wan-trainer-events")
@@ -173,7 +178,7 @@ class Worker:
         self._note_end(finished or failed)
         return Ending(
             *(self.process.returncode, stop.pressed, stop.killed, finished, failed, tail),
-            *(watch.in_words, watch.was_full),
+            *(watch.in_words, watch.was_full, self._held),
         )
 
     def log_tail(self) -> str:

@@ -19,6 +19,7 @@ from ...wan_core.patterns import waits_end_with
 from ...wan_core.placement import Room, card_bytes
 from ...wan_core.run import Job, card_of, plan_here, report_of, suggestions_for
 from ...wan_core.train import TrainConfig
+from ..bridge.held_models import held_models, idle_bytes, in_words
 from .refusal import Refused
 
 __all__ = ["NO_PLAN", "Planner"]
@@ -41,6 +42,8 @@ class Planner:
     """what an answer depends on besides the question"""
     standing: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _asked: None
     """what is said of a run that has the name already, where `asked["run"]` says which job it would be"""
+    held: Callable[[], tuple[str, int]] = lambda: (in_words(held_models()), idle_bytes())
+    """what ComfyUI holds of the computer's memory, in words, and the bytes of it that a training would free"""
     _answers: OrderedDict[str, dict[str, Any]] = field(default_factory=OrderedDict[str, dict[str, Any]])
     _busy: Lock = field(default_factory=Lock)
     _waiting: int = 0
@@ -68,17 +71,18 @@ class Planner:
             self._busy.release()
 
     def _planned(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        key = json.dumps([asked, self.mark(asked)], sort_keys=True)
-        found = self._answers.pop(key, None) or self._plan(asked)
+        held, freed = self.held()
+        key = json.dumps([asked, self.mark(asked), held, freed], sort_keys=True)
+        found = self._answers.pop(key, None) or self._plan(asked, held, freed)
         if not found.get("more"):
             self._answers[key] = found
         while len(self._answers) > _KEPT:
             self._answers.popitem(last=False)
         return found
 
-    def _plan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _plan(self, asked: Mapping[str, Any], held: str, freed: int) -> dict[str, Any]:
         job = self.job(asked)
-        plan = plan_here(job)
+        plan = plan_here(job, freed)
         if plan is None:
             return NO_PLAN  # on the CPU
         report = report_of(plan, card_of(torch.device(next(iter(plan.estimate.devices))), job))
@@ -102,7 +106,7 @@ class Planner:
             "lora_bytes": report["disk"]["lora_bytes"],
             "preview": report["preview"],
             "devices": devices,
-            "host": {"needed": report["host"]["bytes"], "room": report["host"]["room_bytes"]},
+            "host": {"needed": report["host"]["bytes"], "room": report["host"]["room_bytes"], "held": held},
             "measures": {**report["measures"], "gradient_checkpointing": job.train.gradient_checkpointing},
             "card": report["card"],
             "own_runs": report["own_runs"],

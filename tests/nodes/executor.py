@@ -91,9 +91,18 @@ class Executor:
             send_sync=lambda event, data, _client=None: self._sent.append((event, data)),
         )
         self.server = server
-        self._queue = execution.PromptExecutor(
-            server, cache_type=execution.CacheType.NONE, cache_args={"ram": 1.0, "ram_inactive": 0.0, "lru": 0}
-        )
+        self.queue: Any = None
+        self.keep(execution.CacheType.NONE)
+
+    def keep(self, cache: Any) -> None:
+        """Begin with an empty cache of a kind of ComfyUI's."""
+        sizes = {"ram": 1.0, "ram_inactive": 0.0, "lru": 100}
+        self.queue = self._execution.PromptExecutor(self.server, cache_type=cache, cache_args=sizes)
+
+    def run_graph(self, graph: dict[str, Any]) -> None:
+        """Queue a whole graph of these nodes, which runs to its end."""
+        assert self._thread.submit(self._run, graph, {}).result() is None
+        assert self.queue.status_messages[-1][0] == "execution_success", self.queue.status_messages
 
     def run(self, kind: str, inputs: dict[str, Any], extra: dict[str, Any] | None = None) -> Outcome:
         """Queue one node; an input ("wire", name) is linked to that wire."""
@@ -124,7 +133,7 @@ class Executor:
             root.removeHandler(handler)
             root.setLevel(level)
         json.dumps(self._sent, default=str).encode("ascii")
-        messages = self._queue.status_messages if answer is None else []
+        messages = self.queue.status_messages if answer is None else []
         said = [data["exception_message"] for kind_, data in messages if kind_ == "execution_error"]
         return Outcome(said, answer, messages, printed.getvalue().decode("utf-8"))
 
@@ -135,7 +144,7 @@ class Executor:
         good, error, outputs, node_errors = await self._execution.validate_prompt("p", graph, None)
         if not good:
             return {"error": error, "node_errors": node_errors}
-        await self._queue.execute_async(graph, "p", {"client_id": "test", **extra}, outputs)
+        await self.queue.execute_async(graph, "p", {"client_id": "test", **extra}, outputs)
         return None
 
 

@@ -82,6 +82,28 @@ def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
     assert quantized["devices"][0]["needed"] < device["needed"] - 1e9
 
 
+def test_what_comfyui_holds_is_said_and_what_it_frees_is_room(
+    planner: Any, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is another one once ComfyUI holds something else."""
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")
+    monkeypatch.setenv("WAN_TRAINER_HOST_GIB", "20")
+    holds = ["", 0]
+    planner.held = lambda: tuple(holds)
+    before = planner.answer(asked())
+    assert (before["host"]["held"], before["host"]["room"]) == ("", 20 * GIB)
+    holds[:] = ["9.4 GiB (WanTEModel 6.7)", 9 * GIB]
+    after = planner.answer(asked())
+    assert (after["host"]["held"], after["host"]["room"]) == ("9.4 GiB (WanTEModel 6.7)", 29 * GIB)
+    words, models = our_module(pack_nodes, "bridge.held_models").in_words, []
+    assert words(models) == ""
+    model = our_module(pack_nodes, "bridge.held_models").HeldModel
+    models += [model("WanTEModel", int(6.7 * GIB)), model("WanVAE", GIB // 2), model("Little", 1 << 20)]
+    assert words(models) == "7.2 GiB (WanTEModel 6.7, WanVAE 0.5)"
+    assert words(models[1:2]) == "0.5 GiB (WanVAE 0.5)"
+    assert words(models[2:]) == "", "not worth a word"
+
+
 @pytest.mark.lasts(2)
 def test_a_class_that_a_graph_names_is_not_loaded_for_a_plan_which_says_so(
     planner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -64,13 +64,13 @@ def worker_module(pack_nodes: dict[str, Any]) -> Any:
 
 
 @pytest.fixture
-def start(worker_module: Any, tmp_path: Path) -> Callable[[str], Any]:
+def start(worker_module: Any, tmp_path: Path) -> Callable[..., Any]:
     script = tmp_path / "child.py"
     script.write_text(CHILD, encoding="utf-8")
 
-    def go(mode: str) -> Any:
+    def go(mode: str, held: str = "") -> Any:
         command = [sys.executable, str(script), mode, str(tmp_path / "ended.txt")]
-        return worker_module.Worker(command, tmp_path, tmp_path / "log.txt")
+        return worker_module.Worker(command, tmp_path, tmp_path / "log.txt", held)
 
     return go
 
@@ -200,17 +200,19 @@ def test_a_crash_quotes_the_log(start: Callable[[str], Any]) -> None:
     ],
 )
 def test_a_worker_that_was_killed_says_whether_memory_was_full(
-    start: Callable[[str], Any], worker_module: Any, monkeypatch: pytest.MonkeyPatch, free: int, said: str
+    start: Callable[..., Any], worker_module: Any, monkeypatch: pytest.MonkeyPatch, free: int, said: str
 ) -> None:
     watch = sys.modules[worker_module.HostWatch.__module__]
     monkeypatch.setattr(watch, "host_bytes", lambda: free << 30)
     monkeypatch.setattr(watch, "host_total", lambda: 16 << 30)
     monkeypatch.setattr(watch, "_JUST_STARTED", 0)
-    with start("waits") as worker:
+    with start("waits", "9.4 GiB (WanTEModel 6.7)" if free == 1 else "") as worker:
         # Only once it speaks: one that is gone before it was looked at has held nothing anybody saw.
         ending = worker.follow(lambda _event: worker.process.kill(), never)
     assert (ending.exit_code, ending.cancelled) == (-9, False)
     assert said in ending.sentence()
+    first = "free the 9.4 GiB (WanTEModel 6.7) that ComfyUI itself holds: " if free == 1 else "close other programs; "
+    assert f"hat helps most, in this order: {first}" in ending.sentence()
     assert ending.sentence().count("(begins a new run)") == 2, "each remedy that begins a new run says so"
     assert "INFO wan_trainer: the training process was ended by signal 9, without a word\n" in worker.log_tail()
     assert re.search(rf"it held [\d.]+ GiB, and {free}\.0 of 16\.0 GiB were free when last seen", ending.sentence())

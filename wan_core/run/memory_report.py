@@ -195,15 +195,18 @@ def beside_preview(model: ModelPlan, roots: Roots, file: WanFile, expert: str, l
     return sum(bytes_beside(model, roots, file.variant, file.compute_dtype, here).values())
 
 
-def plan_here(job: Job) -> MemoryPlan | None:
+def plan_here(job: Job, host_freed: int = 0) -> MemoryPlan | None:
     """Returns the plan of a job for the devices of this machine; None where no device has an end, as the CPU.
 
+    `host_freed`: bytes of host memory that this process frees before the job starts.
     Where each card trains a copy, it is that of the process with the least room.
     Cards that this process does not use are taken for empty: asking would open a CUDA context on them, and keep it.
     """
     job, room = _in_the_fullest_process(job, ask_driver=False)
     if not room.devices:
         return None
+    if room.host is not None:
+        room = replace(room, host=room.host + host_freed // job.model.placement.ranks)
     return plan_memory(with_fitting_preview(job, room) if job.preview_gives_way else job, room)
 
 

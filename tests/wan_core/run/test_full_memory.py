@@ -172,6 +172,21 @@ def test_clips_of_a_finished_run_are_made_smaller_not_trained_otherwise() -> Non
         assert word not in text
 
 
+@pytest.mark.parametrize("rendering", [False, True])
+def test_what_comfyui_holds_is_the_first_remedy(rendering: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts the process, and says so in its environment."""
+    monkeypatch.setenv("WAN_TRAINER_HELD", "9.4 GiB (WanTEModel 6.7, WanVAE 0.5)")
+    first = re.escape(
+        "in this order: free the 9.4 GiB (WanTEModel 6.7, WanVAE 0.5) that ComfyUI itself holds: press Free model and "
+        "node cache, and queue what stands behind this node as a graph of its own; close other programs; give"
+    )
+    with pytest.raises(OutOfMemory, match=first), memory_named(PLAIN, rendering=rendering):
+        raise MemoryError
+    monkeypatch.setenv("WAN_TRAINER_HELD", "")
+    with pytest.raises(OutOfMemory, match="in this order: close other programs"), memory_named(PLAIN):
+        raise MemoryError
+
+
 def test_other_errors_pass() -> None:
     with pytest.raises(RuntimeError, match="something else"), memory_named(PLAIN):
         raise RuntimeError("something else")

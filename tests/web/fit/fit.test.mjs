@@ -322,6 +322,10 @@ test("host memory is said where much of it is taken, also when all fits", () => 
     });
   assert.deepEqual(said(60), ["Host memory: 60.0 GiB needed, 64.0 GiB free."]);
   assert.deepEqual(said(20), []);
+  const held = { needed: 20 * GIB, room: 64 * GIB, held: "9.4 GiB (WanTEModel 6.7, WanVAE 0.5)" };
+  assert.deepEqual(details({ fits: true, devices, suggestions: null, host: held }), [
+    "ComfyUI holds 9.4 GiB (WanTEModel 6.7, WanVAE 0.5) of host memory; training frees what no node waits for.",
+  ]);
 });
 
 test("buttons say what they set", () => {

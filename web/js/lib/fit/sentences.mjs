@@ -9,12 +9,12 @@ import { clock, fileSize, gib, known, short } from "../run/format.mjs";
  * @typedef {{ name: string, needed: number, room: number | null, total: number | null }} Device
  * @typedef {Record<string, number | string | boolean>} Settings of widgets by their names
  * @typedef {{ fits: boolean | null, size?: string, rank?: number, lora_bytes?: number, preview?: string | null, devices: Device[],
- *   host?: { needed: number, room: number | null },
+ *   host?: { needed: number, room: number | null, held?: string },
  *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
  *   card?: string | null, step_seconds?: number | null, seconds?: number | null, suggestions: Settings[] | null, more?: boolean,
  *   own_runs?: Record<string, Record<string, number>>, notes?: string[], reason?: string,
  *   run?: import("./standing.mjs").Standing | null }} Plan `own_runs`: by which ratios the plan follows
- *   earlier runs, by device and phase; `notes`: what the plan does not know, as the server says it; `reason`: why nothing could be planned
+ *   earlier runs, by device and phase; `held`: what ComfyUI holds of host memory, with the names of its models; `notes`: what the plan does not know, as the server says it; `reason`: why nothing could be planned
  */
 
 /** Settings that leave it to the planner what rests in host memory. */
@@ -87,6 +87,10 @@ export function details(plan) {
   if (device?.name && host && known(host.room) && host.needed > WORTH_SAYING * host.room) {
     const values = { needed: gib(host.needed), free: gib(host.room) };
     said.push(t("Host memory: {needed} needed, {free} free.", values));
+  }
+  if (host?.held) {
+    const values = { held: host.held };
+    said.push(t("ComfyUI holds {held} of host memory; training frees what no node waits for.", values));
   }
   if (known(pace) && pace >= SOONEST) {
     said.push(paceText(short(pace), known(seconds) && seconds >= 1 ? clock(seconds) : "", plan));

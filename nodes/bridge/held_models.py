@@ -1,0 +1,254 @@
+"""Models that ComfyUI itself holds in the computer's memory (RAM): names, sizes, and letting go of those nobody needs.
+
+ComfyUI keeps what its nodes gave, so that an equal queue runs nothing twice, and models with it: a text encoder of
+11 GB for all the hours of a training that has its captions encoded. Its own button, *Free model and node cache*, works
+between two prompts, so a training lets go of the same itself.
+
+No version has a door to these caches. They are found by their classes, which ComfyUI takes entries out of while a
+prompt runs too (`--cache-ram`): a node that waits for its turn has the values of its inputs beside them
+(`ExecutionList.execution_cache`). Where a version has them no more, nothing is known, and nothing is let go.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import gc
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from comfy import model_management as mm
+from torch import Tensor, nn
+
+from ...wan_core.words import logger, plain
+
+__all__ = ["HeldModel", "held_models", "idle_bytes", "in_words", "release_idle_models"]
+
+_log = logger(__name__)
+_GIB = 1 << 30
+_HOLDERS = ("patcher", "model", "control_model")
+"""attributes under which ComfyUI's objects, and those of other packs, hold a module or what holds one"""
+_DEEPEST = 6
+_WORTH_SAYING = _GIB // 2
+
+
+@dataclass(frozen=True)
+class HeldModel:
+    """One model, by the class of its module."""
+
+    name: str
+    bytes: int
+
+
+def held_models() -> list[HeldModel]:
+    """Lists the models in ComfyUI's RAM, the largest first; what lies on a GPU or is a mapped file is not counted."""
+    try:
+        return _held(_Caches.found())
+    except Exception:  # never the end of a run
+        _log.warning("what ComfyUI holds in RAM is not known", exc_info=True)
+        return []
+
+
+def idle_bytes() -> int:
+    """Returns the bytes that `release_idle_models` would free now, less those that models on a GPU will take here
+    when they make room there.
+    """
+    try:
+        caches, count = _Caches.found(), _Counted()
+        stay = [module for module in _all_modules(caches) if module not in caches.idle_modules]
+        coming = sum(part.nbytes for module in stay for part in _parts(module) if part.device.type == "cuda")
+        for module in stay:
+            count.of(module)  # what is shared with them stays
+        return max(sum(map(count.of, caches.idle_modules)) - coming, 0)
+    except Exception:
+        _log.warning("what ComfyUI holds in RAM is not known", exc_info=True)
+        return 0
+
+
+def release_idle_models() -> None:
+    """Take models out of ComfyUI's caches that no node of the running prompt waits for; a later queue loads them again.
+
+    Before GPUs are freed: what has gone need not come back from there.
+    """
+    try:
+        gc.collect()  # lists of prompts that are over
+        caches, count = _Caches.found(), _Counted()
+        going = [HeldModel(type(one).__name__, count.of(one)) for one in caches.idle_modules]
+        for cache, key in caches.idle:
+            cache.pop(key, None)
+        del caches
+        gc.collect()
+        _give_back()
+        if sum(one.bytes for one in going) >= _WORTH_SAYING:
+            _log.info("ComfyUI's RAM was freed of %s", in_words(going))
+    except Exception:
+        _log.warning("ComfyUI's models stay in RAM", exc_info=True)
+
+
+def in_words(models: Iterable[HeldModel]) -> str:
+    """Returns "9.4 GiB (WanTEModel 6.7, WanVAE 0.5)"; "" where it is not worth a word."""
+    models = list(models)
+    total = sum(one.bytes for one in models)
+    if total < _WORTH_SAYING:
+        return ""
+    large = [one for one in models if one.bytes >= _GIB // 20]
+    return f"{total / _GIB:.1f} GiB ({', '.join(f'{plain(one.name)} {one.bytes / _GIB:.1f}' for one in large)})"
+
+
+@dataclass
+class _Caches:
+    """The caches of this process, as they are now."""
+
+    waited_for: list[Any] = field(default_factory=list[Any])
+    """entries of nodes that have not run yet"""
+    idle: list[tuple[MutableMapping[Any, Any], Any]] = field(default_factory=list[tuple[MutableMapping[Any, Any], Any]])
+    """cache and key of each entry with a model that nobody waits for"""
+    idle_modules: list[nn.Module] = field(default_factory=list[nn.Module])
+
+    @classmethod
+    def found(cls) -> _Caches:
+        self = cls()
+        executors, lists = _instances(("execution", "PromptExecutor"), ("comfy_execution.graph", "ExecutionList"))
+        self.waited_for = [entry for one in lists for node in one.execution_cache.values() for entry in node.values()]
+        waiting = _modules(self.waited_for)
+        for cache in (store for one in executors for store in _stores(one.caches.outputs)):
+            for key, entry in list(cache.items()):
+                modules = _modules(entry)
+                if not set(modules) <= set(waiting):
+                    self.idle.append((cache, key))
+                    self.idle_modules += [one for one in modules if one not in (*waiting, *self.idle_modules)]
+        return self
+
+
+def _held(caches: _Caches) -> list[HeldModel]:
+    count = _Counted()
+    found = [HeldModel(type(one).__name__, count.of(one)) for one in _all_modules(caches)]
+    pinned = [HeldModel(type(one.model).__name__, _pinned_bytes(one)) for one in _loaded()]
+    return sorted((one for one in found + pinned if one.bytes), key=lambda one: -one.bytes)
+
+
+def _all_modules(caches: _Caches) -> list[nn.Module]:
+    waiting = _modules(caches.waited_for)
+    return list(dict.fromkeys([*caches.idle_modules, *waiting, *_modules(_loaded())]))
+
+
+def _loaded() -> list[Any]:
+    """Lists the patchers of models that ComfyUI has in use."""
+    patchers = [loaded.model for loaded in list(mm.current_loaded_models)]
+    return [one for one in patchers if one is not None]
+
+
+def _pinned_bytes(patcher: Any) -> int:
+    """Returns the page-locked memory through which a model of dynamic VRAM (0.33) passes; its weights are a file."""
+    is_dynamic = getattr(patcher, "is_dynamic", None)
+    return int(patcher.loaded_ram_size()) if is_dynamic is not None and is_dynamic() else 0
+
+
+def _instances(*kinds: tuple[str, str]) -> list[list[Any]]:
+    """Returns the living instances of each (module, class); those of a class that is not there are none."""
+    classes = [getattr(sys.modules.get(module), name, None) for module, name in kinds]
+    found: list[list[Any]] = [[] for _ in kinds]
+    for one in gc.get_objects():
+        if type(one) in classes:
+            found[classes.index(type(one))].append(one)
+    return found
+
+
+def _stores(cache: Any) -> Iterator[MutableMapping[Any, Any]]:
+    """Yields the entries of a cache and of those below it; none under --cache-none."""
+    if isinstance(store := getattr(cache, "cache", None), dict):
+        yield store
+    for below in list(getattr(cache, "subcaches", {}).values()):
+        yield from _stores(below)
+
+
+def _modules(value: Any) -> list[nn.Module]:
+    """Lists the modules in what a node gave, wherever they are in it."""
+    return list(dict.fromkeys(_found_in(value, 0)))
+
+
+def _found_in(value: Any, depth: int) -> Iterator[nn.Module]:
+    if isinstance(value, nn.Module):
+        yield value
+    elif depth > _DEEPEST or value is None or isinstance(value, Tensor | str | bytes | int | float):
+        return
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _found_in(one, depth + 1)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _found_in(one, depth + 1)
+    else:  # by its own dictionary: an attribute may be code that loads something
+        own = getattr(value, "__dict__", {})
+        for name in _HOLDERS:
+            yield from _found_in(own.get(name), depth + 1)
+
+
+class _Counted:
+    """Counts each piece of memory once, however many modules have a part in it."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._files = _MappedFiles()
+
+    def of(self, module: nn.Module) -> int:
+        """Returns the bytes of a module in the computer's memory which it has not counted yet."""
+        total = 0
+        for part in _parts(module):
+            if part.device.type != "cpu":
+                continue
+            storage = part.untyped_storage()
+            place = storage.data_ptr()
+            if place and place not in self._seen and place not in self._files:
+                self._seen.add(place)
+                total += storage.nbytes()
+        return total
+
+
+def _parts(module: nn.Module) -> Iterator[Tensor]:
+    for tensor in itertools.chain(module.parameters(), module.buffers()):
+        yield from _plain_parts(tensor)
+
+
+def _plain_parts(tensor: Tensor) -> Iterator[Tensor]:
+    """Yields the tensors that a quantized one is made of; else itself."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        yield tensor
+        return
+    for name in flatten()[0]:
+        yield from _plain_parts(getattr(tensor, name))
+
+
+class _MappedFiles:
+    """The addresses that are pages of a file: the system takes those back when it needs memory. Told by Linux alone."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        try:
+            lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return
+        for line in lines:
+            area, _mode, _offset, _device, inode, *path = line.split(maxsplit=5)
+            if inode != "0" and path and not path[0].startswith(("/dev/", "/memfd:", "/SYSV")):
+                start, end = area.split("-")
+                self._starts.append(int(start, 16))
+                self._ends.append(int(end, 16))
+
+    def __contains__(self, address: int) -> bool:
+        place = bisect.bisect_right(self._starts, address) - 1
+        return place >= 0 and address < self._ends[place]
+
+
+def _give_back() -> None:
+    """Give the system what was freed: Linux' allocator keeps pieces below 32 MiB for the next that asks."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:  # of glibc alone
+            trim(0)

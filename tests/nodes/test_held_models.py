@@ -1,0 +1,184 @@
+"""Models that ComfyUI keeps of queues that are over make room for a training; those that wait for their turn stay."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from executor import Executor
+
+pytestmark = pytest.mark.comfy
+
+MIB = 1 << 20
+LOADED: dict[str, weakref.ref[torch.nn.Module]] = {}
+SEEN: list[Any] = []
+WORK: list[Callable[[], Any]] = []
+"""what Train does, and what that returned"""
+
+
+def is_there(name: str) -> bool:
+    gc.collect()
+    return LOADED[name]() is not None
+
+
+def _patcher(name: str, mib: int) -> Any:
+    from comfy.model_patcher import ModelPatcher
+
+    kind = type(name, (torch.nn.Module,), {})
+    model = kind()
+    model.weight = torch.nn.Parameter(torch.zeros(mib * MIB // 4), requires_grad=False)
+    LOADED[name] = weakref.ref(model)
+    cpu = torch.device("cpu")
+    return ModelPatcher(model, load_device=cpu, offload_device=cpu)
+
+
+class Load:
+    """A loader as ComfyUI's own: a patcher, or an encoder that has one."""
+
+    RETURN_TYPES = ("MODEL",)
+    FUNCTION = "load"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"name": ("STRING", {}), "mib": ("INT", {}), "held": ("STRING", {})}}
+
+    def load(self, name: str, mib: int, held: str) -> tuple[Any]:
+        from types import SimpleNamespace
+
+        found = _patcher(name, mib)
+        return ({"patcher": SimpleNamespace(patcher=found), "dict": {"model": found.model}}.get(held, found),)
+
+
+class Use:
+    RETURN_TYPES = ("INT",)
+    FUNCTION = "use"
+    CATEGORY = "test"
+    OUTPUT_NODE = True
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"what": ("MODEL",)}, "optional": {"after": ("INT", {"forceInput": True})}}
+
+    def use(self, what: Any, after: int = 0) -> tuple[int]:
+        assert what is not None
+        return (1,)
+
+
+class Train(Use):
+    """Does what a training does before its worker starts."""
+
+    def use(self, what: Any, after: int = 0) -> tuple[int]:
+        SEEN.append(WORK[0]())
+        return (1,)
+
+
+@pytest.fixture
+def held(pack_nodes: dict[str, Any]) -> Any:
+    SEEN.clear()
+    LOADED.clear()
+    return sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.bridge.held_models"]
+
+
+@pytest.fixture
+def queue(held: Any, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    import execution
+
+    executor = Executor({"Load": Load, "Use": Use, "Train": Train}, monkeypatch.setitem)
+
+    def of(cache: str) -> Callable[[dict[str, Any]], None]:
+        executor.keep(getattr(execution.CacheType, cache))
+        return executor.run_graph
+
+    yield of
+    executor.queue.reset()
+
+
+def load(name: str, mib: int = 8, held: str = "") -> dict[str, Any]:
+    return {"class_type": "Load", "inputs": {"name": name, "mib": mib, "held": held}}
+
+
+def use(what: str, after: str = "", kind: str = "Use") -> dict[str, Any]:
+    inputs: dict[str, Any] = {"what": [what, 0]}
+    return {"class_type": kind, "inputs": inputs | ({"after": [after, 0]} if after else {})}
+
+
+ENCODER, VAE, SAMPLER, OLD = "TextEncoder", "TinyVae", "Sampled", "Earlier"
+
+GRAPH = {
+    "encoder": load(ENCODER, held="patcher"),
+    "wrapper": load("Wrapped", held="dict"),
+    "vae": load(VAE),
+    "model": load(SAMPLER),
+    "look": use("model"),
+    "encode": use("encoder", after="look"),
+    "more": use("wrapper", after="encode"),
+    "train": use("vae", after="more", kind="Train"),
+    "sample": use("model", after="train"),
+    "again": use("encoder", after="sample") | {"class_type": "Use"},
+}
+"""as a graph that trains: the VAE decodes previews meanwhile, the model samples with the LoRA behind it"""
+
+
+@pytest.mark.parametrize("cache", ["CLASSIC", "LRU", "RAM_PRESSURE"])
+def test_what_no_node_waits_for_is_let_go_and_the_graph_goes_on(
+    held: Any, queue: Callable[..., Any], cache: str
+) -> None:
+    run = queue(cache)
+    run({"old": load(OLD), "use": use("old")})
+    graph = {name: node for name, node in GRAPH.items() if name != "again"}
+
+    def work() -> tuple[Any, ...]:
+        before = held.held_models(), held.idle_bytes()
+        held.release_idle_models()
+        return *before, held.held_models(), {name for name in LOADED if is_there(name)}
+
+    WORK[:] = [work]
+    run(graph)
+    ((before, idle, after, there),) = SEEN
+    earlier = {OLD} if cache != "CLASSIC" else set()  # the classic cache lets go itself of what a new graph lacks
+    assert {one.name for one in before} == {ENCODER, "Wrapped", VAE, SAMPLER, *earlier}
+    assert {one.bytes for one in before} == {8 * MIB}
+    assert idle == 8 * MIB * len({ENCODER, "Wrapped", *earlier})
+    assert there == {VAE, SAMPLER}
+    assert {one.name: one.bytes for one in after} == {VAE: 8 * MIB, SAMPLER: 8 * MIB}
+
+
+def test_a_model_that_a_node_behind_the_training_takes_stays(held: Any, queue: Callable[..., Any]) -> None:
+    run = queue("CLASSIC")
+
+    def work() -> set[str]:
+        held.release_idle_models()
+        return {name for name in LOADED if is_there(name)}
+
+    WORK[:] = [work]
+    run(GRAPH)
+    assert [{ENCODER, VAE, SAMPLER}] == SEEN
+    first = {name: LOADED[name] for name in (ENCODER, VAE, SAMPLER)}
+    run(GRAPH | {"train": use("vae", after="more", kind="Train") | {"_meta": {}}, "last": use("vae", after="again")})
+    assert {name: LOADED[name] for name in first} == first, "what stayed was loaded again"
+
+
+def test_without_a_cache_of_comfyui_nothing_is_known_and_nothing_fails(
+    held: Any, queue: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = queue("NONE")
+
+    def work() -> tuple[list[str], int]:
+        held.release_idle_models()
+        return [one.name for one in held.held_models()], held.idle_bytes()
+
+    WORK[:] = [work]
+    run({name: node for name, node in GRAPH.items() if name != "again"})
+    names, idle = SEEN[0]
+    assert idle == 0
+    assert VAE in names
+    monkeypatch.delitem(sys.modules, "execution")
+    monkeypatch.delitem(sys.modules, "comfy_execution.graph")
+    assert (held.held_models(), held.idle_bytes()) == ([], 0)
+    held.release_idle_models()

@@ -24,7 +24,7 @@ from typing import Any
 from comfy import model_management as mm
 from torch import Tensor, nn
 
-from ...wan_core.words import logger, plain
+from ...wan_core.words import first_line, logger, plain
 
 __all__ = ["HeldModel", "held_models", "idle_bytes", "in_words", "release_idle_models"]
 
@@ -48,8 +48,8 @@ def held_models() -> list[HeldModel]:
     """Lists the models in ComfyUI's RAM, the largest first; what lies on a GPU or is a mapped file is not counted."""
     try:
         return _held(_Caches.found())
-    except Exception:  # never the end of a run
-        _log.warning("what ComfyUI holds in RAM is not known", exc_info=True)
+    except Exception as error:  # never the end of a run
+        _log.warning("what ComfyUI holds in RAM is not known: %s", first_line(error))
         return []
 
 
@@ -64,8 +64,8 @@ def idle_bytes() -> int:
         for module in stay:
             count.of(module)  # what is shared with them stays
         return max(sum(map(count.of, caches.idle_modules)) - coming, 0)
-    except Exception:
-        _log.warning("what ComfyUI holds in RAM is not known", exc_info=True)
+    except Exception as error:
+        _log.warning("what ComfyUI holds in RAM is not known: %s", first_line(error))
         return 0
 
 
@@ -85,8 +85,8 @@ def release_idle_models() -> None:
         _give_back()
         if sum(one.bytes for one in going) >= _WORTH_SAYING:
             _log.info("ComfyUI's RAM was freed of %s", in_words(going))
-    except Exception:
-        _log.warning("ComfyUI's models stay in RAM", exc_info=True)
+    except Exception as error:
+        _log.warning("models of ComfyUI stay in RAM: %s", first_line(error))
 
 
 def in_words(models: Iterable[HeldModel]) -> str:
@@ -113,7 +113,8 @@ class _Caches:
     def found(cls) -> _Caches:
         self = cls()
         executors, lists = _instances(("execution", "PromptExecutor"), ("comfy_execution.graph", "ExecutionList"))
-        self.waited_for = [entry for one in lists for node in one.execution_cache.values() for entry in node.values()]
+        nodes = [node for one in lists for node in list(one.execution_cache.values())]  # a page asks from its thread
+        self.waited_for = [entry for node in nodes for entry in list(node.values())]
         waiting = _modules(self.waited_for)
         for cache in (store for one in executors for store in _stores(one.caches.outputs)):
             for key, entry in list(cache.items()):
@@ -150,11 +151,12 @@ def _pinned_bytes(patcher: Any) -> int:
 
 def _instances(*kinds: tuple[str, str]) -> list[list[Any]]:
     """Returns the living instances of each (module, class); those of a class that is not there are none."""
-    classes = [getattr(sys.modules.get(module), name, None) for module, name in kinds]
     found: list[list[Any]] = [[] for _ in kinds]
+    classes = [getattr(sys.modules.get(module), name, None) for module, name in kinds]
+    places = {id(kind): one for kind, one in zip(classes, found, strict=True) if kind is not None}
     for one in gc.get_objects():
-        if type(one) in classes:
-            found[classes.index(type(one))].append(one)
+        if (place := places.get(id(type(one)))) is not None:
+            place.append(one)
     return found
 
 

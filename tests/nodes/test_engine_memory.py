@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from comfy_server import ComfyServer
+from graphs import training_graph
 
 pytestmark = pytest.mark.comfy
 
@@ -34,6 +36,22 @@ def test_only_cards_that_hold_a_model_of_comfyui_are_asked_for_memory(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(CARDS))
     engine.free_comfyui_memory()
     assert asked == [CARDS[1]]
+
+
+def own_memory(pid: int) -> int:
+    """The bytes that a process has in RAM beside pages of files."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
+@pytest.mark.lasts(5)
+def test_the_text_encoder_leaves_the_memory_of_the_server_for_a_training(comfy: ComfyServer) -> None:
+    graph, mib = training_graph("ram", steps=1, save_every_n_steps=1), 384
+    graph["clip"]["inputs"]["ballast_mib"] = mib
+    before = own_memory(comfy.pid)
+    comfy.run(graph)
+    assert own_memory(comfy.pid) - before < (mib << 20) // 2
 
 
 class Codec:

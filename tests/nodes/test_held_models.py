@@ -70,6 +70,36 @@ class Use:
         return (1,)
 
 
+class Later(Use):
+    """Asks for its model only when all else is there: by then it may have gone."""
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"what": ("MODEL", {"lazy": True}), "after": ("INT", {"forceInput": True})}}
+
+    def check_lazy_status(self, after: int, what: Any = None) -> list[str]:
+        return [] if what is not None else ["what"]
+
+
+class Expand:
+    """A node that becomes others, as loops and groups do: their values lie in a cache below."""
+
+    RETURN_TYPES = ("INT",)
+    FUNCTION = "expand"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"name": ("STRING", {}), "after": ("INT", {"forceInput": True})}}
+
+    def expand(self, name: str, after: int) -> dict[str, Any]:
+        from comfy_execution.graph_utils import GraphBuilder
+
+        graph = GraphBuilder()
+        used = graph.node("Use", what=graph.node("Load", name=name, mib=8, held="").out(0), after=after)
+        return {"result": (used.out(0),), "expand": graph.finalize()}
+
+
 class Train(Use):
     """Does what a training does before its worker starts."""
 
@@ -89,7 +119,7 @@ def held(pack_nodes: dict[str, Any]) -> Any:
 def queue(held: Any, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     import execution
 
-    executor = Executor({"Load": Load, "Use": Use, "Train": Train}, monkeypatch.setitem)
+    executor = Executor({kind.__name__: kind for kind in (Load, Use, Later, Expand, Train)}, monkeypatch.setitem)
 
     def of(cache: str) -> Callable[[dict[str, Any]], None]:
         executor.keep(getattr(execution.CacheType, cache))
@@ -118,9 +148,10 @@ GRAPH = {
     "look": use("model"),
     "encode": use("encoder", after="look"),
     "more": use("wrapper", after="encode"),
-    "train": use("vae", after="more", kind="Train"),
+    "group": {"class_type": "Expand", "inputs": {"name": "Inside", "after": ["more", 0]}},
+    "train": use("vae", after="group", kind="Train"),
     "sample": use("model", after="train"),
-    "again": use("encoder", after="sample") | {"class_type": "Use"},
+    "again": use("encoder", after="sample"),
 }
 """as a graph that trains: the VAE decodes previews meanwhile, the model samples with the LoRA behind it"""
 
@@ -142,9 +173,9 @@ def test_what_no_node_waits_for_is_let_go_and_the_graph_goes_on(
     run(graph)
     ((before, idle, after, there),) = SEEN
     earlier = {OLD} if cache != "CLASSIC" else set()  # the classic cache lets go itself of what a new graph lacks
-    assert {one.name for one in before} == {ENCODER, "Wrapped", VAE, SAMPLER, *earlier}
+    assert {one.name for one in before} == {ENCODER, "Wrapped", "Inside", VAE, SAMPLER, *earlier}
     assert {one.bytes for one in before} == {8 * MIB}
-    assert idle == 8 * MIB * len({ENCODER, "Wrapped", *earlier})
+    assert idle == 8 * MIB * len({ENCODER, "Wrapped", "Inside", *earlier})
     assert there == {VAE, SAMPLER}
     assert {one.name: one.bytes for one in after} == {VAE: 8 * MIB, SAMPLER: 8 * MIB}
 
@@ -158,10 +189,34 @@ def test_a_model_that_a_node_behind_the_training_takes_stays(held: Any, queue: C
 
     WORK[:] = [work]
     run(GRAPH)
-    assert [{ENCODER, VAE, SAMPLER}] == SEEN
-    first = {name: LOADED[name] for name in (ENCODER, VAE, SAMPLER)}
-    run(GRAPH | {"train": use("vae", after="more", kind="Train") | {"_meta": {}}, "last": use("vae", after="again")})
-    assert {name: LOADED[name] for name in first} == first, "what stayed was loaded again"
+    (there,) = SEEN
+    assert there == {ENCODER, VAE, SAMPLER}
+    first = {name: LOADED[name] for name in there}
+    run(GRAPH | {"last": use("encoder", after="again")})
+    assert {name: LOADED[name] for name in there} == first, "what stayed was loaded again"
+
+
+def test_a_lazy_input_behind_the_training_is_loaded_again(held: Any, queue: Callable[..., Any]) -> None:
+    run = queue("CLASSIC")
+
+    def work() -> tuple[set[str], set[str]]:
+        before = {name for name in LOADED if is_there(name)}
+        held.release_idle_models()
+        return before, {name for name in LOADED if is_there(name)}
+
+    WORK[:] = [work]
+    run(
+        {
+            "encoder": load(ENCODER),
+            "vae": load(VAE),
+            "encode": use("encoder"),
+            "train": use("vae", after="encode", kind="Train"),
+            "later": use("encoder", after="train", kind="Later"),
+        }
+    )
+    (seen,) = SEEN
+    assert seen == ({ENCODER, VAE}, {VAE})
+    assert is_there(ENCODER), "the queue ended with it"
 
 
 def test_without_a_cache_of_comfyui_nothing_is_known_and_nothing_fails(

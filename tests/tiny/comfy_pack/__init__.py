@@ -93,10 +93,18 @@ class TinyWanCLIPLoader:
 
     @classmethod
     def INPUT_TYPES(cls) -> dict[str, Any]:
-        return {"optional": {"seed": ("INT", {"default": 22, "min": 0, "max": 2**31})}}
+        seed, mib = ({"default": value, "min": 0, "max": 2**31} for value in (22, 0))
+        return {"optional": {"seed": ("INT", seed), "ballast_mib": ("INT", mib)}}
 
-    def load(self, seed: int = 22) -> tuple[Any]:
-        return (_tiny_clip(seed),)
+    def load(self, seed: int = 22, ballast_mib: int = 0) -> tuple[Any]:
+        """`ballast_mib`: as much more in RAM, in pieces as large as those of the real one's fp8 file."""
+        import torch
+
+        clip = _tiny_clip(seed)
+        for piece in range(ballast_mib // 16):
+            ballast = torch.ones(16 << 20, dtype=torch.uint8)
+            clip.cond_stage_model.register_buffer(f"ballast_{piece}", ballast, persistent=False)
+        return (clip,)
 
 
 def _fill(model: Any, seed: int) -> None:

@@ -16,6 +16,7 @@ import ctypes
 import gc
 import itertools
 import sys
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,10 +31,14 @@ __all__ = ["HeldModel", "held_models", "idle_bytes", "in_words", "release_idle_m
 
 _log = logger(__name__)
 _GIB = 1 << 30
+_KINDS = (("execution", "PromptExecutor"), ("comfy_execution.graph", "ExecutionList"))
+"""the classes that hold what nodes gave: for later queues, and for the nodes of a prompt that have not run yet"""
 _HOLDERS = ("patcher", "model", "control_model")
 """attributes under which ComfyUI's objects, and those of other packs, hold a module or what holds one"""
 _DEEPEST = 6
 _WORTH_SAYING = _GIB // 2
+_SEEN: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""models that were found once and are there still, whoever holds them now"""
 
 
 @dataclass(frozen=True)
@@ -77,14 +82,17 @@ def release_idle_models() -> None:
     try:
         gc.collect()  # lists of prompts that are over
         caches, count = _Caches.found(), _Counted()
-        going = [HeldModel(type(one).__name__, count.of(one)) for one in caches.idle_modules]
+        going = [(weakref.ref(one), HeldModel(type(one).__name__, count.of(one))) for one in caches.idle_modules]
         for cache, key in caches.idle:
-            cache.pop(key, None)
+            # A prompt of 0.33 keeps a list of the entries that it began with, so the entry is emptied too.
+            outputs = getattr(cache.pop(key, None), "outputs", None)
+            if isinstance(outputs, list):
+                outputs.clear()
         del caches
         gc.collect()
         _give_back()
-        if sum(one.bytes for one in going) >= _WORTH_SAYING:
-            _log.info("ComfyUI's RAM was freed of %s", in_words(going))
+        if freed := in_words(model for module, model in going if module() is None):
+            _log.info("ComfyUI's RAM was freed of %s", freed)
     except Exception as error:
         _log.warning("models of ComfyUI stay in RAM: %s", first_line(error))
 
@@ -112,7 +120,10 @@ class _Caches:
     @classmethod
     def found(cls) -> _Caches:
         self = cls()
-        executors, lists = _instances(("execution", "PromptExecutor"), ("comfy_execution.graph", "ExecutionList"))
+        kinds = [getattr(sys.modules.get(module), name, None) for module, name in _KINDS]
+        if None in kinds:
+            return self  # nobody knows who waits
+        executors, lists = _instances(kinds)
         nodes = [node for one in lists for node in list(one.execution_cache.values())]  # a page asks from its thread
         self.waited_for = [entry for node in nodes for entry in list(node.values())]
         waiting = _modules(self.waited_for)
@@ -122,6 +133,7 @@ class _Caches:
                 if not set(modules) <= set(waiting):
                     self.idle.append((cache, key))
                     self.idle_modules += [one for one in modules if one not in (*waiting, *self.idle_modules)]
+        _SEEN.update([*waiting, *self.idle_modules])
         return self
 
 
@@ -134,7 +146,7 @@ def _held(caches: _Caches) -> list[HeldModel]:
 
 def _all_modules(caches: _Caches) -> list[nn.Module]:
     waiting = _modules(caches.waited_for)
-    return list(dict.fromkeys([*caches.idle_modules, *waiting, *_modules(_loaded())]))
+    return list(dict.fromkeys([*caches.idle_modules, *waiting, *_modules(_loaded()), *_SEEN]))
 
 
 def _loaded() -> list[Any]:
@@ -149,11 +161,10 @@ def _pinned_bytes(patcher: Any) -> int:
     return int(patcher.loaded_ram_size()) if is_dynamic is not None and is_dynamic() else 0
 
 
-def _instances(*kinds: tuple[str, str]) -> list[list[Any]]:
-    """Returns the living instances of each (module, class); those of a class that is not there are none."""
+def _instances(kinds: list[Any]) -> list[list[Any]]:
+    """Returns the living instances of each class."""
     found: list[list[Any]] = [[] for _ in kinds]
-    classes = [getattr(sys.modules.get(module), name, None) for module, name in kinds]
-    places = {id(kind): one for kind, one in zip(classes, found, strict=True) if kind is not None}
+    places = {id(kind): one for kind, one in zip(kinds, found, strict=True)}
     for one in gc.get_objects():
         if (place := places.get(id(type(one)))) is not None:
             place.append(one)

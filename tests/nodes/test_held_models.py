@@ -161,7 +161,8 @@ def test_what_no_node_waits_for_is_let_go_and_the_graph_goes_on(
     held: Any, queue: Callable[..., Any], cache: str
 ) -> None:
     run = queue(cache)
-    run({"old": load(OLD), "use": use("old")})
+    encoder = GRAPH["encoder"]  # one that is there already when the graph is queued
+    run({"old": load(OLD), "use": use("old"), "encoder": encoder, "encode": use("encoder")})
     graph = {name: node for name, node in GRAPH.items() if name != "again"}
 
     def work() -> tuple[Any, ...]:
@@ -237,3 +238,35 @@ def test_without_a_cache_of_comfyui_nothing_is_known_and_nothing_fails(
     monkeypatch.delitem(sys.modules, "comfy_execution.graph")
     assert (held.held_models(), held.idle_bytes()) == ([], 0)
     held.release_idle_models()
+
+
+def test_nothing_is_let_go_where_nobody_knows_who_waits(
+    held: Any, queue: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a version whose lists are of another kind."""
+    run = queue("CLASSIC")
+    graph = sys.modules["comfy_execution.graph"]
+
+    def work() -> tuple[int, set[str]]:
+        with monkeypatch.context() as patch:
+            patch.delattr(graph, "ExecutionList")
+            held.release_idle_models()
+            return held.idle_bytes(), {name for name in LOADED if is_there(name)}
+
+    WORK[:] = [work]
+    run(GRAPH)
+    assert [(0, {ENCODER, "Wrapped", "Inside", VAE, SAMPLER})] == SEEN
+
+
+def test_a_model_that_somebody_else_holds_too_is_said_to_be_held(held: Any, queue: Callable[..., Any]) -> None:
+    """A pack may have a cache of its own."""
+    run, kept = queue("CLASSIC"), []
+
+    def work() -> list[str]:
+        kept.append(LOADED["Wrapped"]())
+        held.release_idle_models()
+        return sorted(one.name for one in held.held_models())
+
+    WORK[:] = [work]
+    run(GRAPH)
+    assert [sorted([ENCODER, "Wrapped", VAE, SAMPLER])] == SEEN

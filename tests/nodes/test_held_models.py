@@ -6,6 +6,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,3 +271,32 @@ def test_a_model_that_somebody_else_holds_too_is_said_to_be_held(held: Any, queu
     WORK[:] = [work]
     run(GRAPH)
     assert [sorted([ENCODER, "Wrapped", VAE, SAMPLER])] == SEEN
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system tells which pages are a file's")
+def test_pages_of_a_file_are_not_counted_and_shared_ones_once(held: Any, tmp_path: Path) -> None:
+    """As GGUF loaders of other packs leave weights where the file is mapped."""
+
+    class Packed(torch.nn.Module):
+        def __init__(self, *tensors: torch.Tensor) -> None:
+            super().__init__()
+            for number, tensor in enumerate(tensors):
+                self.register_buffer(f"part_{number}", tensor)
+
+    (tmp_path / "weights").write_bytes(bytes(MIB))
+    mapped = torch.from_file(str(tmp_path / "weights"), size=MIB, dtype=torch.uint8)
+    memory = torch.zeros(MIB, dtype=torch.uint8)
+    count = held._Counted()
+    assert count.of(Packed(mapped)) == 0
+    assert count.of(Packed(memory, memory[: MIB // 2], torch.zeros(3, device="meta"))) == MIB
+    assert count.of(Packed(memory)) == 0, "counted before"
+
+    class Quantized(torch.Tensor):
+        """Of a float32 shape, with a quarter of its bytes."""
+
+        def __tensor_flatten__(self) -> tuple[list[str], None]:
+            return ["packed"], None
+
+    quantized = torch.zeros(MIB).as_subclass(Quantized)
+    quantized.packed = torch.zeros(MIB, dtype=torch.uint8)  # type: ignore[attr-defined]
+    assert count.of(Packed(quantized)) == MIB

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["canonical_names", "to_diffusers", "to_original", "unwrapped"]
+__all__ = ["MARK_OF_SCALES", "canonical_names", "models_under", "to_diffusers", "to_original", "unwrapped"]
 
 PREFIXES = (
     "model.diffusion_model.",
@@ -34,7 +34,8 @@ _OF_TORCH = re.compile(r"(^|\.)(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_
 """what torch.compile, FSDP and checkpointing put between the names of a module and of what it holds"""
 _MARKS = ("head.modulation", "condition_embedder.time_proj.weight", "patch_embedding.weight")
 _DIFFUSERS_MARK = "condition_embedder.time_proj.weight"
-_NEVER_WRAPPED = ("scaled_fp8",)
+MARK_OF_SCALES = "scaled_fp8"
+"""a tensor that says how a file is quantized; some writers leave it outside of their prefix"""
 
 # Whole dotted components only: substring renaming is order-sensitive (norm2/norm3 swap, head.modulation).
 _TOP = {
@@ -115,16 +116,24 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
     stripped = {
         name: inner.removeprefix(prefix)
         for name, inner in plain.items()
-        if inner.startswith(prefix) or inner in _NEVER_WRAPPED
+        if inner.startswith(prefix) or inner == MARK_OF_SCALES
     }
     if _DIFFUSERS_MARK in stripped.values():
         return {name: to_original(inner) for name, inner in stripped.items()}
     return stripped
 
 
-def _prefix(names: list[str]) -> str:
+def models_under(names: Iterable[str]) -> list[str]:
+    """Returns the prefixes under each of which a Wan model is, in the order of the file."""
+    plain = [unwrapped(name) for name in names]
     for mark in _MARKS:
-        for name in names:
-            if name.endswith(mark) and (match := _WRAPPED.match(name)) and match[2] == mark:
-                return match[1]
+        ends = (match for name in plain if name.endswith(mark) and (match := _WRAPPED.match(name)) and match[2] == mark)
+        if found := dict.fromkeys(match[1] for match in ends):
+            return list(found)
+    return []
+
+
+def _prefix(names: list[str]) -> str:
+    if found := models_under(names):
+        return found[0]
     return next((p for p in PREFIXES if sum(n.startswith(p) for n in names) > len(names) // 2), "")

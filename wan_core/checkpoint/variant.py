@@ -14,7 +14,7 @@ from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape, block_o
 from .catalogue import HIGH, LOW, Published, expert_said, file_words, guess, published, usual_shift
 from .foreign_files import recognise, refuse_quantizers
 from .header import CheckpointHeader, TensorInfo, damaged
-from .keys import canonical_names
+from .keys import MARK_OF_SCALES, canonical_names, models_under
 from .locate import locate_weights
 from .stated import stated_model
 
@@ -98,6 +98,7 @@ def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVa
     Raises CheckpointError naming what the file is instead when it is not a Wan diffusion model.
     """
     names = canonical_names(header.tensors)
+    _refuse_two_models(header, names)
     tensors = {name: header.tensors[key] for key, name in names.items()}
     file_name = header.path.name
     if "head.modulation" not in tensors or "patch_embedding.weight" not in tensors:
@@ -127,6 +128,23 @@ def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVa
     if override not in ("auto", found.name):
         raise _refused(file_name, override, (found.name,))
     return found
+
+
+def _refuse_two_models(header: CheckpointHeader, names: Mapping[str, str]) -> None:
+    file_name = header.path.name
+    under = models_under(header.tensors)
+    if len(under) > 1:
+        raise CheckpointError(
+            f'{file_name} holds a Wan model under "{under[0]}" and another under "{under[1]}". '
+            "Choose a file with one model in it."
+        )
+    first: dict[str, str] = {}
+    for key, name in names.items():
+        if first.setdefault(name, key) != key and name != MARK_OF_SCALES:
+            raise CheckpointError(
+                f'{file_name} has two tensors for {name[:80]}: "{first[name][:80]}" and "{key[:80]}". '
+                "Choose a file with one model in it."
+            )
 
 
 def _one_of(found: WanVariant, same: tuple[Published, ...], path: Path, override: str) -> WanVariant:

@@ -44,7 +44,9 @@ _REFUSED = {
 }
 _BOTH = (("transformer.", "transformer_2."), ("pipe.dit.", "pipe.dit2."))
 """what stands before the names of the high and the low noise expert in a file of both"""
-_OF_A_TEXT_ENCODER = re.compile(r"(lora_te\d?_|lycoris_te|text_encoders?\.|te\d?\.|lora_text_encoder_|conditioner\.)")
+_OF_A_TEXT_ENCODER = re.compile(
+    r"(lora_te\d?_|lycoris_te|text_encoders?(_\d)?\.|te\d?\.|lora_text_encoder_|conditioner\.)"
+)
 _LOHA = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
 
 
@@ -208,7 +210,7 @@ def read_lora(path: Path, expert: str | None = None, *, leave_out: Callable[[str
     keys: list[LoraKey] = []
     left_out: list[str] = []
     for key, info in header.tensors.items():
-        found = parse_key(key)
+        found = None if is_of_a_text_encoder(key) else parse_key(key)
         if found is None:
             if leave_out is None or not leave_out(key):
                 raise _no_key(path, key, header)

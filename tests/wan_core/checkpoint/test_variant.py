@@ -327,3 +327,24 @@ def test_other_words_in_the_metadata_change_nothing(config: str) -> None:
     shapes, file_name, name = FAMILIES["t2v 14B"]
     plain = header(shapes, f"{file_name}.safetensors")
     assert detect_variant(replace(plain, metadata={"config": config})).name == name
+
+
+@pytest.mark.parametrize(
+    ("beside", "says"),
+    [
+        ("_orig_mod.", r'two tensors for \S+: "\S+" and "_orig_mod\.\S+"'),
+        ("dit.", r'a Wan model under "net\." and another under "dit\."'),
+        ("module.", r'a Wan model under "net\." and another under "module\."'),
+    ],
+)
+def test_one_of_two_models_in_a_file_is_never_taken_without_a_word(beside: str, says: str) -> None:
+    first = "" if beside == "_orig_mod." else "net."
+    both = [header(shapes_of(SMALL), "wan.safetensors", prefix).tensors for prefix in (first, beside)]
+    with pytest.raises(CheckpointError, match=says):
+        detect_variant(CheckpointHeader(Path("wan.safetensors"), {**both[0], **both[1]}, {}, 0))
+
+
+def test_the_average_beside_a_distilled_model_is_left_out() -> None:
+    both = [header(shapes_of(SMALL), "wan.safetensors", prefix).tensors for prefix in ("generator.", "generator_ema.")]
+    found = detect_variant(CheckpointHeader(Path("wan.safetensors"), {**both[0], **both[1]}, {}, 0))
+    assert (found.task, found.shape.num_layers) == ("t2v", 30)

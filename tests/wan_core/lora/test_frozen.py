@@ -181,6 +181,7 @@ def with_strangers(path: Path) -> Path:
         {
             **tensors,
             "lora_te1_text_model_encoder_layers_0_mlp_fc1.lora_down.weight": torch.ones(4, 8),
+            "text_encoder.layer.q.lora_A.weight": torch.ones(4, 8),
             "diffusion_model.blocks.0.diff_m": torch.ones(1, 6, 128),
             "diffusion_model.patch_embedding.lora_A.weight": torch.ones(4, 20 * 4),
             "diffusion_model.patch_embedding.lora_B.weight": torch.ones(128, 4),
@@ -196,6 +197,9 @@ def with_strangers(path: Path) -> Path:
     ("added", "says"),
     [
         ({"lora_te_fc1.lora_down.weight": torch.ones(4, 4)}, "adapts a text encoder too .1 keys, .* lora_te_fc1"),
+        ({"text_encoder.a.q.lora_A.weight": torch.ones(4, 4)}, "adapts a text encoder too .1 keys, .* text_encoder.a.q"),
+        ({"text_encoder_2.a.q.lora_A.weight": torch.ones(4, 4)}, "adapts a text encoder too .1 keys"),
+        ({"text_encoders.umt5xxl.a.q.lora_B.weight": torch.ones(4, 4)}, "adapts a text encoder too .1 keys"),
         ({"diffusion_model.blocks.0.diff_m": torch.ones(4)}, "blocks.0.diff_m. is not the key of a Wan LoRA"),
         (
             {f"{FFN}.lora_A.weight": torch.ones(4, 4, dtype=torch.int8)},
@@ -225,8 +229,15 @@ def test_what_fits_is_used_when_that_is_asked_for(tmp_path: Path, caplog: pytest
         act(model, read_frozen(file, FrozenLora(only_what_fits=True), model, None))
     assert (output(model, inputs) - expected("")).abs().max() < 3e-5
     (said,) = caplog.messages
-    assert "lora.safetensors: 5 of its 25 parts do not fit this model and are left out (" in said
-    for name in ("lora_te1_text_model", "blocks.0.diff_m", "patch_embedding", "blocks.1.norm3", "blocks.9.ffn.0"):
+    assert "lora.safetensors: 6 of its 26 parts do not fit this model and are left out (" in said
+    for name in (
+        "lora_te1_text_model",
+        "text_encoder.layer.q",
+        "blocks.0.diff_m",
+        "patch_embedding",
+        "blocks.1.norm3",
+        "blocks.9.ffn.0",
+    ):
         assert name in said
     alone = tmp_path / "alone.safetensors"
     save_file({"diffusion_model.blocks.0.ffn.0.diff": torch.ones(2, 2)}, alone)

@@ -197,7 +197,7 @@ def with_strangers(path: Path) -> Path:
     ("added", "says"),
     [
         ({"lora_te_fc1.lora_down.weight": torch.ones(4, 4)}, "adapts a text encoder too .1 keys, .* lora_te_fc1"),
-        ({"text_encoder.a.q.lora_A.weight": torch.ones(4, 4)}, "adapts a text encoder too .1 keys, .* text_encoder.a.q"),
+        ({"text_encoder.a.q.lora_A.weight": torch.ones(4, 4)}, "a text encoder too .1 keys, .* text_encoder.a.q"),
         ({"text_encoder_2.a.q.lora_A.weight": torch.ones(4, 4)}, "adapts a text encoder too .1 keys"),
         ({"text_encoders.umt5xxl.a.q.lora_B.weight": torch.ones(4, 4)}, "adapts a text encoder too .1 keys"),
         ({"diffusion_model.blocks.0.diff_m": torch.ones(4)}, "blocks.0.diff_m. is not the key of a Wan LoRA"),

@@ -65,7 +65,9 @@ class ApplyWanLoRA(io.ComfyNode):
         """Refuses when the graph is queued what would be refused when the training before it is over."""
         try:
             if saved_step is not None:  # linked: known only when it runs
-                asked_steps(saved_step)
+                numbers = [step for step in asked_steps(saved_step) if isinstance(step, int)]
+                if len(numbers) > 1:
+                    raise _too_many(saved_step, len(numbers))
         except WanTrainerError as error:
             return str(error)
         return True
@@ -87,11 +89,15 @@ class ApplyWanLoRA(io.ComfyNode):
     ) -> io.NodeOutput:
         steps = chosen_steps(run.directory, saved_step)
         if len(steps) != 1:
-            raise ConfigError(f'saved_step "{saved_step}" names {len(steps)} saved steps. Give one, or latest or best.')
+            raise _too_many(saved_step, len(steps))
         low = None
         if model_low_noise is not None:
             low = with_lora(model_low_noise, run, steps[0], strength_low_noise, expert="low")
         return io.NodeOutput(with_lora(model, run, steps[0], strength_high_noise), low)
+
+
+def _too_many(saved_step: str, steps: int) -> ConfigError:
+    return ConfigError(f'saved_step "{saved_step[:100]}" names {steps} saved steps. Give one, or latest or best.')
 
 
 def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert: str = "") -> Any:

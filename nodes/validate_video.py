@@ -11,7 +11,7 @@ from comfy_api.latest import InputImpl, io
 from ..wan_core.checkpoint import checkpoint_digest
 from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.lora import FrozenLora
-from ..wan_core.run import SampleJob, preview_without_run, read_run, trained_variant
+from ..wan_core.run import SampleJob, preview_without_run, read_run, refuse_too_many, trained_variant
 from ..wan_core.sampler import SampleConfig
 from .bridge import folders
 from .bridge.handed import RUNS
@@ -99,14 +99,15 @@ class ValidateVideo(io.ComfyNode):
         seeds: str | None = None,
         grid_format: str | None = None,
     ) -> bool | str:
-        """Refuses when the graph is queued what would be refused when a night of training is over."""
+        """Refuses when the graph is queued what would be refused when a night of training is over.
+
+        What is linked is None here: known only when it runs.
+        """
         try:
-            if saved_steps is not None and not _is_none(saved_steps):  # linked: known only when it runs
-                asked_steps(saved_steps)
-            if strengths is not None:
-                _strengths(strengths)
-            if seeds is not None:
-                _seeds(seeds)
+            steps = asked_steps("" if saved_steps is None or _is_none(saved_steps) else saved_steps)
+            numbers = [step for step in steps if isinstance(step, int)]
+            columns = len(_strengths("1" if strengths is None else strengths)) * (len(numbers) or 1)
+            refuse_too_many(len(_seeds(seeds or "")) or 1, columns)
             if grid_format is not None:
                 one_of("grid_format", grid_format, FORMATS)
         except WanTrainerError as error:

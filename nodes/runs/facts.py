@@ -116,7 +116,10 @@ def asked_steps(wanted: str) -> tuple[int | str, ...]:
     """Returns the words and numbers of a list of saved steps, `latest` for none. ConfigError for anything else."""
     parts = wanted.lower().replace(",", " ").split() or ["latest"]
     try:
-        return tuple(dict.fromkeys(part if part in _WORDS else int(part) for part in parts))
+        found = tuple(dict.fromkeys(part if part in _WORDS else int(part) for part in parts))
+        if any(isinstance(step, int) and step < 1 for step in found):
+            raise ValueError("steps are counted from 1")
+        return found
     except ValueError as error:
         raise ConfigError(
             f'saved step "{wanted[:100]}" is not latest, best, all or numbers such as 250, 500.'

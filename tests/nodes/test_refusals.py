@@ -241,17 +241,30 @@ def test_a_pyav_that_reads_inexactly_is_refused_before_anything_runs(pack_nodes,
     assert said == f"PyAV 16.1.0 does not read clips exactly; 17.1 or newer does. Run: {pip_line('av>=17.1')}"
 
 
+MANY = " ".join(map(str, range(1, 102)))
+"""a value more than Validate Video renders"""
+
+
 @pytest.mark.parametrize(
     ("node", "widget", "bad", "said", "good"),
     [
         ("ValidateVideo", "strengths", ["abc", "", "200", "nan"], "strengths", ["0.5, 1.0", "1", "-1 2"]),
         (
-            *("ValidateVideo", "saved_steps", ["newest", "30, x", "none, 30"], "is not latest, best, all or numbers"),
+            *(
+                "ValidateVideo",
+                "saved_steps",
+                ["newest", "-5", "0", "none, 30"],
+                "is not latest, best, all or numbers",
+            ),
             ["", "none", "latest", "30, latest", "best latest 250", "ALL"],
         ),
         ("ValidateVideo", "seeds", ["1.5", "-1"], "seeds", ["", "1, 2"]),
+        ("ValidateVideo", "seeds", [MANY], "101 clips; at most 100 are rendered", [MANY[:-4]]),
+        ("ValidateVideo", "strengths", [MANY.replace("101", "0.5")], "at most 100 are rendered", [MANY[:-4]]),
+        ("ValidateVideo", "saved_steps", [MANY], "at most 100 are rendered", [MANY[:-4]]),
         ("ValidateVideo", "grid_format", ["avi"], "is not a choice", ["mp4"]),
         ("ApplyWanLoRA", "saved_step", ["newest", "1e3"], "is not latest, best, all or numbers", ["500", "best"]),
+        ("ApplyWanLoRA", "saved_step", ["2, 4"], "names 2 saved steps. Give one", ["2, 2", "2, latest", "all"]),
     ],
 )
 def test_what_is_read_after_the_training_is_refused_when_it_is_queued(

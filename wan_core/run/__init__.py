@@ -28,7 +28,7 @@ from .config import (
 )
 from .foresee import Foreseen, foresee
 from .full_disk import disk_sentence
-from .grid import Cell, Column, SampleJob
+from .grid import Cell, Column, SampleJob, refuse_too_many
 from .job import Job
 from .length import with_clip_values, with_global_batch
 from .memory_report import (
@@ -89,6 +89,7 @@ __all__ = [
     "preview_without_run",
     "read_run",
     "read_status",
+    "refuse_too_many",
     "remarks_on_cards",
     "report_of",
     "sample_job",

@@ -108,12 +108,17 @@ class SampleJob(Config):
         Raises ConfigError for more than anybody looks at.
         """
         rows, columns = self.rows, self.columns
-        if len(rows) * len(columns) > MOST_CELLS:
-            raise ConfigError(
-                f"{len(rows)} rows (prompts x seeds) of {len(columns)} clips (steps or LoRAs x strengths, base model) "
-                f"are {len(rows) * len(columns)} clips; at most {MOST_CELLS} are rendered in one go. Give fewer."
-            )
+        refuse_too_many(len(rows), len(columns))
         return [self.cell(row, column) for row in rows for column in columns]
+
+
+def refuse_too_many(rows: int, columns: int) -> None:
+    """Raises ConfigError for more clips than anybody looks at."""
+    if rows * columns > MOST_CELLS:
+        raise ConfigError(
+            f"{rows} rows (prompts x seeds) of {columns} clips (steps or LoRAs x strengths, base model) "
+            f"are {rows * columns} clips; at most {MOST_CELLS} are rendered in one go. Give fewer."
+        )
 
 
 def _name_of(lora: FrozenLora) -> str:

@@ -146,7 +146,7 @@ class WeightReader:
             return self._file(source.file_of(source.key)).read_as(source.key, dtype).view(source.shape)
         scale, whole_scale = self.scale(source), self.whole_scale(source)
         assert scale is not None
-        return dequantise(self.raw(source), scale, dtype, whole_scale, layout=source.layout)
+        return dequantise(self.raw(source), scale, dtype, whole_scale, layout=source.layout).view(source.shape)
 
     def _unpacked(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
         whole = torch.empty(source.shape, dtype=dtype)

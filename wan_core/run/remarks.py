@@ -197,7 +197,8 @@ def still_remark(step: int, change: float, config: TrainConfig) -> str:
     if step < _STEPS_THAT_SHOW or change >= _NO_CHANGE:
         return ""
     sensible = _sensible_rates(config.optimizer)
-    known = f": {_ends(sensible)} is usual with {config.optimizer}" if sensible else ""
+    low = sensible is not None and config.learning_rate < sensible[0]
+    known = f": {_ends(sensible)} is usual with {config.optimizer}" if sensible and low else ""
     return (
         f"After {step} steps the LoRA changes a weight by {change:.1g} on average, which nothing will show. Stop the "
         f"run and train with a higher learning_rate than {config.learning_rate:g}{known}."

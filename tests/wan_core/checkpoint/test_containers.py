@@ -489,6 +489,18 @@ def test_a_safetensors_file_with_a_flat_patch_embedding_is_read(tmp_path: Path) 
     assert_loaded(load(tmp_path / "wan.safetensors", "fp32"), WHOLE, torch.float32)
 
 
+def test_a_flat_patch_embedding_with_a_scale_gets_its_sides_too(tmp_path: Path) -> None:
+    file = write_scaled_fp8(tmp_path / "wan.safetensors", WHOLE)
+    patches = WHOLE["patch_embedding.weight"]
+    scale = patches.abs().max() / 448
+    stored = {**load_file(file), "patch_embedding.scale_weight": scale}
+    stored["patch_embedding.weight"] = (patches / scale).to(torch.float8_e4m3fn).flatten(1)
+    save_file(stored, file)
+    found = load(file, "fp32").patch_embedding.weight
+    assert found.shape == patches.shape
+    assert (found.float() - patches).abs().max() < patches.abs().max() / 16
+
+
 @pytest.mark.parametrize(
     "rename",
     [

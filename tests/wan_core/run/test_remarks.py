@@ -92,6 +92,11 @@ def test_a_lora_that_does_not_move_is_told_once_there_were_steps_enough(step: in
         assert "higher learning_rate than 0.0001: 0.005 to 0.03 is usual with adafactor." in remark
 
 
+def test_a_rate_that_is_usual_is_not_answered_with_the_usual_ones() -> None:
+    remark = still_remark(400, 1e-6, TrainConfig(learning_rate=1e-4))
+    assert remark.endswith("train with a higher learning_rate than 0.0001.")
+
+
 @pytest.mark.parametrize(("optimizer", "rate", "moves"), [("adafactor", 1e-4, False), ("adamw", 1e-4, True)])
 def test_a_run_says_that_its_lora_does_not_move_when_it_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, rate: float, moves: bool

@@ -154,10 +154,21 @@ class Mirror:
             folder = saves / name
             if (directory.name, name) in self._whole or not _STEP.fullmatch(name) or not _is_folder(folder):
                 continue
-            if self._files.exists(f"{self._root}/{directory.name}/{name}/{_MANIFEST}"):
+            if not (folder / _MANIFEST).is_file():
+                continue
+            if self._is_there(folder / _MANIFEST, directory, f"{self._root}/{directory.name}/{name}/{_MANIFEST}"):
                 self._whole.add((directory.name, name))
-            elif (folder / _MANIFEST).is_file():
+            else:
                 yield folder
+
+    def _is_there(self, manifest: Path, run: Path, there: str) -> bool:
+        """Returns whether a step is there whole, and is this one: a run of the name may have been there before."""
+        if not self._files.exists(there):
+            return False
+        try:
+            return self._files.cat_file(there) == _piece(manifest, run, 0)[0]
+        except (FileError, OSError):
+            return False
 
     def _copy_step(self, folder: Path, there: str) -> None:
         try:
@@ -168,6 +179,8 @@ class Mirror:
         if _MANIFEST not in names:
             return  # pruned meanwhile
         self._files.makedirs(there, exist_ok=True)
+        if self._files.exists(f"{there}/{_MANIFEST}"):  # of another run
+            self._files.rm_file(f"{there}/{_MANIFEST}")
         if all(self._put(folder / name, folder.parent.parent, f"{there}/{name}") for name in (*wanted, _MANIFEST)):
             self._whole.add((folder.parent.parent.name, folder.name))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,23 @@ def test_a_step_whose_copy_failed_follows_with_the_next_one_and_in_a_later_sessi
     tell(mirror(), Finished(state="done", step=8))
     assert sorted(path.parent.name for path in there.glob("*/manifest.json")) == [*whole, "step-000008"]
     assert copied == {path: path.stat().st_mtime_ns for path in copied}, "what is there is not copied again"
+
+
+def test_a_step_of_another_run_of_that_name_is_not_taken_for_one_of_this(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    run = make_run(tmp_path)
+    there = tmp_path / "mirror" / run.directory.name
+    for lora in (b"the first", b"another, of the same name"):
+        shutil.rmtree(run.directory / "saves", ignore_errors=True)
+        store = SaveStore(run.directory)
+        folder = store.commit(2, run.config.job_id, lora, {"a": torch.zeros(1)}, {"step": 2}).folder
+        mirror = Mirror(MirrorSettings(url=(tmp_path / "mirror").as_uri()), run.directory)
+        mirror.begin()
+        event = CheckpointSaved(step=2, folder=f"saves/{folder.name}")
+        mirror.keep(event)
+        mirror.take(event)
+        assert (there / folder.name / "lora.safetensors").read_bytes() == lora
+        assert (there / folder.name / "manifest.json").read_bytes() == (folder / "manifest.json").read_bytes()
 
 
 def test_previews_follow_each_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

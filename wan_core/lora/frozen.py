@@ -24,7 +24,7 @@ from ..model.unread import unread_product
 from .adapters import Hadamard, Kronecker, LowRank
 from .source import LoraSource
 
-__all__ = ["Undo", "act_on", "check_frozen", "fitting_modules"]
+__all__ = ["Undo", "act_on", "check_frozen", "fitting_modules", "what_cannot_act"]
 Undo = Callable[[], None]
 _WHOLE, _BIAS = ("diff", "w_norm"), ("diff_b", "b_norm")
 """what ComfyUI calls changes of whole weights and of biases"""
@@ -129,14 +129,8 @@ def _changes(source: LoraSource, begin: str = "") -> Iterator[_Change]:
 
     Raises CheckpointError for what cannot act beside a base.
     """
-    more = {*_WHOLE, *_BIAS}
     modules = {name: parts for name, parts in source.modules.items() if name.startswith(begin)}
-    pairs = replace(
-        source,
-        modules={
-            name: {part: key for part, key in parts.items() if part not in more} for name, parts in modules.items()
-        },
-    )
+    pairs = _pairs_of(replace(source, modules=modules))
     for module, parts in modules.items():
         whole, bias = (next((part for part in names if part in parts), "") for names in (_WHOLE, _BIAS))
         pair = pairs if pairs.modules[module].keys() - {"alpha"} else None
@@ -147,6 +141,19 @@ def _changes(source: LoraSource, begin: str = "") -> Iterator[_Change]:
                 "first."
             )
         yield _Change(module, pair, whole, bias)
+
+
+def _pairs_of(source: LoraSource) -> LoraSource:
+    """Returns the file without its changes of whole weights and biases."""
+    more, kept = {*_WHOLE, *_BIAS}, dict[str, Mapping[str, str]]()
+    for name, parts in source.modules.items():
+        kept[name] = {part: key for part, key in parts.items() if part not in more}
+    return replace(source, modules=kept)
+
+
+def what_cannot_act(source: LoraSource) -> str:
+    """Returns what a file is that cannot act beside a base, in words; "" where only sizes or names may be wrong."""
+    return next(filter(None, map(_pairs_of(source).unlike_a_pair, source.modules)), "")
 
 
 def _linear_of_a_block(name: str, module: nn.Module | None) -> nn.Linear | None:

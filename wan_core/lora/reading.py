@@ -7,8 +7,9 @@ from pathlib import Path
 
 from torch import nn
 
+from ..errors import CheckpointError
 from ..words import logger, shortened
-from .frozen import check_frozen, fitting_modules
+from .frozen import fitting_modules, what_cannot_act
 from .frozen_config import FrozenLora
 from .source import LoraSource, is_of_a_text_encoder, read_lora
 
@@ -27,7 +28,12 @@ def read_frozen(path: Path, lora: FrozenLora, model: nn.Module, expert: str | No
         return source
     fits = fitting_modules(source, model)
     if not fits:
-        check_frozen(source, model, 4)
+        what = what_cannot_act(source)
+        why = f"is {what}" if what else "was trained for a model of another size, or for another model"
+        raise CheckpointError(
+            f"{source.name} holds nothing that fits this model, and so nothing that only_what_fits keeps: it {why}. "
+            "Choose a LoRA, LoKr or LoHa of this model."
+        )
     if left := [*source.left_out, *(module for module in source.modules if module not in fits)]:
         _log.warning(
             "%s: %d of its %d parts do not fit this model and are left out (%s).",

@@ -241,7 +241,10 @@ def test_what_fits_is_used_when_that_is_asked_for(tmp_path: Path, caplog: pytest
         assert name in said
     alone = tmp_path / "alone.safetensors"
     save_file({"diffusion_model.blocks.0.ffn.0.diff": torch.ones(2, 2)}, alone)
-    with pytest.raises(CheckpointError, match="trained for a model of another size"):
+    with pytest.raises(CheckpointError, match="nothing that only_what_fits keeps: it was trained for a model of ano"):
+        read_frozen(alone, FrozenLora(only_what_fits=True), model, None)
+    save_file({f"{FFN}.dora_scale": torch.ones(4, 1), f"{FFN}.lora_A.weight": torch.ones(4, 4)}, alone)
+    with pytest.raises(CheckpointError, match="nothing that only_what_fits keeps: it is a DoRA"):
         read_frozen(alone, FrozenLora(only_what_fits=True), model, None)
 
 

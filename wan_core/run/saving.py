@@ -64,6 +64,8 @@ class Saver:
         """the newest saved step of this job"""
         self._emit, self._control = emit, control
         self._leads, self._embed_workflow = leads, embed_workflow
+        self._still: set[str] = set()
+        """experts whose LoRA was said not to move: once a session"""
 
     @property
     def saved_step(self) -> int:
@@ -157,11 +159,13 @@ class Saver:
             except (OSError, CheckpointError) as error:  # the save itself verified; the run is worth more than a look
                 _log.warning("saved step %d could not be looked at: %s", saved.step, error)
                 continue
-            before = f"{expert.name} " if experts.both else ""
+            before, of_whom = (f"{expert.name} ", f"{expert.name.title()} noise: ") if experts.both else ("", "")
             updates |= {f"{before}{block}": norm for block, norm in found.updates.items()}
             modules, passed_over = (modules or 0) + len(found.weights), passed_over + len(found.unplaced)
-            if still := still_remark(expert.step, _change(found, expert), expert.run.config.train):
-                self._emit(Note(text=f"{before.title()}{still}", level="warning"))
+            still = still_remark(expert.step, _change(found, expert), expert.run.config.train)
+            if still and expert.name not in self._still:
+                self._still.add(expert.name)
+                self._emit(Note(text=f"{of_whom}{still}", level="warning"))
             if found.unplaced:
                 text = (
                     f"ComfyUI would pass over {len(found.unplaced)} names of saved step {saved.step}, for example "

@@ -103,7 +103,7 @@ def test_a_run_says_that_its_lora_does_not_move_when_it_saves(
 ) -> None:
     monkeypatch.setattr(remarks, "_STEPS_THAT_SHOW", 4)
     settings = TrainConfig(
-        steps=4, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, optimizer=optimizer, learning_rate=rate
+        steps=8, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, optimizer=optimizer, learning_rate=rate
     )
     run = make_run(tmp_path, train=settings)
     said: list[str] = []

@@ -28,7 +28,7 @@ PREFIXES = (
 DiffSynth's training, distillation, community files."""
 
 _WRAPPED = re.compile(
-    r"^((?:base_model\.|diffusion_model\.|generator\.|transformer\.|module\.|model\.|pipe\.|net\.|dit\.)*)(.+)$"
+    r"^((?:base_model\.|diffusion_model\.|generator\.|transformer(?:_2)?\.|module\.|model\.|pipe\.|net\.|dit\.)*)(.+)$"
 )
 _OF_TORCH = re.compile(r"(^|\.)(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+")
 """what torch.compile, FSDP and checkpointing put between the names of a module and of what it holds"""

@@ -334,6 +334,7 @@ def test_other_words_in_the_metadata_change_nothing(config: str) -> None:
     [
         ("_orig_mod.", r'two tensors for \S+: "\S+" and "_orig_mod\.\S+"'),
         ("dit.", r'a Wan model under "net\." and another under "dit\."'),
+        ("transformer_2.", r'a Wan model under "net\." and another under "transformer_2\."'),
         ("module.", r'a Wan model under "net\." and another under "module\."'),
     ],
 )

@@ -21,7 +21,7 @@ from .header import CheckpointHeader, damaged, header_of, truncated
 __all__ = ["FileBytes", "TensorFile", "read_tensors"]
 
 _AT_ONCE = 8 << 20
-"""bytes that are read before they are converted: few enough to stay in a cache, and for busy cores few enough meetings"""
+"""bytes that are read before they are converted: they stay in a cache, and threads meet seldom enough for busy cores"""
 _MOST_A_READ = 64 << 20
 _BY_TWO = 4 << 20
 """bytes from which on two threads read one half each: one spends most of its time on the pages of new memory"""

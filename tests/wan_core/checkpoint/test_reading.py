@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import mmap
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
+real_preadv: Any = getattr(os, "preadv", None)
 SIZES = ((), (0,), (1,), (3, 0, 2), (5, 7), (2, 3, 4, 5, 6))
 DTYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
@@ -81,17 +83,49 @@ class Trickle(io.BytesIO):
         return super().readinto(memoryview(buffer)[: max(1, len(buffer) // 3)])
 
 
+def trickle(descriptor: int, buffers: list[Any], offset: int) -> int:
+    """The same of `os.preadv`."""
+    return real_preadv(descriptor, [memoryview(buffers[0])[: max(1, len(buffers[0]) // 3)]], offset)
+
+
+@pytest.mark.parametrize("at_a_place", [True, False])
 def test_reads_that_give_less_than_was_asked_for_are_gone_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_place: bool
 ) -> None:
     path = tmp_path / "all.safetensors"
-    safetensors.torch.save_file(every_dtype(), path)
+    tensors = {**every_dtype(), "large": torch.randn(3 << 20, generator=torch.Generator().manual_seed(1))}
+    safetensors.torch.save_file(tensors, path)
     whole = path.read_bytes()
+    monkeypatch.setattr(tensor_file, "_AT_A_PLACE", at_a_place)
     with TensorFile(path) as file:
-        file.data.close()
-        monkeypatch.setattr(file.data, "file", Trickle(whole))
+        if at_a_place:
+            monkeypatch.setattr(tensor_file.os, "preadv", trickle)
+        else:
+            file.data.close()
+            monkeypatch.setattr(file.data, "file", Trickle(whole))
         found = {name: bits(file.read(name)) for name in file.header.tensors}
     assert found == {name: bits(value) for name, value in safetensors.torch.load_file(path).items()}
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="this system reads a file at one place")
+@pytest.mark.parametrize("fails_from", [0, 8 << 20])
+def test_of_a_large_tensor_either_half_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_from: int
+) -> None:
+    path = tmp_path / "wan.safetensors"
+    safetensors.torch.save_file({"large": torch.randn(4 << 20)}, path)
+
+    def broken(descriptor: int, buffers: list[Any], offset: int) -> int:
+        if offset >= fails_from:
+            raise OSError(errno.EIO, "Input/output error")
+        return real_preadv(descriptor, buffers, offset)
+
+    with TensorFile(path) as file:
+        monkeypatch.setattr(tensor_file.os, "preadv", broken)
+        with pytest.raises(CheckpointError, match=r"^wan\.safetensors cannot be read: Input/output error\."):
+            file.read("large")
+        monkeypatch.setattr(tensor_file.os, "preadv", real_preadv)
+        assert torch.equal(file.read("large"), safetensors.torch.load_file(path)["large"])
 
 
 def test_a_file_that_ends_while_it_is_read_is_the_sentence_of_truncated_ones(tmp_path: Path) -> None:
@@ -121,6 +155,7 @@ def test_a_disk_that_fails_is_named_with_the_file(tmp_path: Path, monkeypatch: p
     """A mapped file ends the process with a signal there."""
     path = tmp_path / "wan.safetensors"
     safetensors.torch.save_file(random_weights(), path)
+    monkeypatch.setattr(tensor_file, "_AT_A_PLACE", False)
     with TensorFile(path) as file:
         file.data.close()
         monkeypatch.setattr(file.data, "file", Broken())

@@ -13,7 +13,7 @@ from comfy_api.latest import io
 from ...wan_core.cache import CacheSet, EncodingReport
 from ...wan_core.checkpoint import WanVariant
 from ...wan_core.config import settings_of
-from ...wan_core.load import ModelPlan
+from ...wan_core.load import ModelPlan, settled_elsewhere
 from ...wan_core.lora import LoraConfig
 from ...wan_core.train import TrainConfig
 
@@ -35,8 +35,6 @@ __all__ = [
 ]
 
 CATEGORY = "Wan Trainer"
-COMPUTES = ("", "fp16", "fp32")
-"""what "as in file" came to compute in, by the cards a run began on"""
 
 WanTrainModel = io.Custom("WAN_TRAIN_MODEL")
 WanDataset = io.Custom("WAN_DATASET")
@@ -62,8 +60,7 @@ class ModelHandle:
 
     def earlier(self, plan: ModelPlan) -> tuple[ModelPlan, ...]:
         """Returns `plan`, made from this handle's, as earlier versions and other cards understood the same widgets."""
-        took = COMPUTES if self.asked_precision == "as in file" else (plan.compute,)
-        asked = tuple(replace(plan, base_precision=self.asked_precision, compute=compute) for compute in took)
+        asked = settled_elsewhere(plan, self.asked_precision)
         if plan.quantize is None or not plan.quantize.vace_blocks:
             return asked
         first_stream = replace(plan.quantize, vace_blocks=False)

@@ -51,10 +51,11 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     runs = (options.runs or beside).resolve()
     roots, written = _roots(options, runs)
     config = with_settings(_config(options, runs, roots), options.set)
-    config = _with_model(replace(config, run_name=options.run_name), roots)
+    asked = replace(config, run_name=options.run_name)
+    config = _with_model(asked, roots)
     clips = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
     config = replace(config, train=with_clip_values(config.train, clips, config.model.placement.ranks))
-    decision = choose_run(runs, config)
+    decision = choose_run(runs, config, earlier=_elsewhere(asked, config))
     config = _prepared(decision)
     facts = {"run": config.run_name, "directory": str(decision.directory), "job_id": config.job_id}
     return done(out, {**facts, "roots": written, "note": decision.note})
@@ -126,6 +127,16 @@ def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
     expert = "both" if plan.low_noise_file else config.train.expert
     train = with_model_values(replace(config.train, expert=expert), trained_variant(plan, expert, roots))
     return replace(config, model=plan, train=with_scaled_loss(train, plan)).with_digests(roots)
+
+
+def _elsewhere(asked: RunConfig, config: RunConfig) -> list[RunConfig]:
+    """Returns the same job as the same words made it on other cards: a run that began there goes on as it is."""
+    from ..load import settled_elsewhere
+    from ..run import with_scaled_loss
+
+    train = replace(config.train, loss_scaling=asked.train.loss_scaling)
+    plans = settled_elsewhere(config.model, asked.model.base_precision)
+    return [replace(config, model=plan, train=with_scaled_loss(train, plan)) for plan in plans]
 
 
 def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:

@@ -8,7 +8,7 @@ from .build import (
     import_libraries,
     materialize,
 )
-from .plan import ModelPlan, WanFile, bytes_beside, inspect_model, inspect_pair, settled
+from .plan import ModelPlan, WanFile, bytes_beside, inspect_model, inspect_pair, settled, settled_elsewhere
 from .resting import BaseWords, base_words, packed_dtypes, quantized_anew, resting_bytes, stays_stored, unpacked_kinds
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "quantized_anew",
     "resting_bytes",
     "settled",
+    "settled_elsewhere",
     "stays_stored",
     "unpacked_kinds",
 ]

@@ -26,7 +26,7 @@ from ..model import ATTENTIONS, BLOCK_LISTS, block_of, check_attention_name, mod
 from ..placement import PlacementConfig
 from ..precision import PrecisionPolicy, QuantizeConfig, torch_dtype
 
-__all__ = ["ModelPlan", "WanFile", "bytes_beside", "inspect_model", "inspect_pair", "settled"]
+__all__ = ["ModelPlan", "WanFile", "bytes_beside", "inspect_model", "inspect_pair", "settled", "settled_elsewhere"]
 
 BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
 
@@ -206,6 +206,12 @@ def settled(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
         return replace(plan, compute=max(narrow))  # fp32 before fp16: it is right on every card
     float32 = all(file.compute_dtype == torch.float32 for file in files)
     return replace(plan, base_precision="bf16") if float32 and any(name != "cpu" for name in names) else plan
+
+
+def settled_elsewhere(plan: ModelPlan, asked: str) -> tuple[ModelPlan, ...]:
+    """Returns the plan as other cards and earlier versions settled it, where `asked` was its base precision."""
+    took = ("", "fp16", "fp32") if asked == "as in file" else (plan.compute,)
+    return tuple(replace(plan, base_precision=asked, compute=compute) for compute in took)
 
 
 def _compute_dtype(plan: ModelPlan, weights: Mapping[str, StoredWeight]) -> torch.dtype:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from tests.support.containers import block_linears, cast, write_int8
 from tests.support.forked import RunCommand
-from tests.support.tiny_run import make_run, random_weights
+from tests.support.tiny_run import TINY, make_run, random_weights
 from wan_core.cli.commands import _EXAMPLES, _parser
-from wan_core.cli.new import _roots
+from wan_core.cli.new import _new, _roots
 from wan_core.cli.output import roots_of
 from wan_core.cli.progress import lines_of, terminal_emitter
 from wan_core.cli.settings import with_settings
@@ -172,6 +172,24 @@ def test_a_run_is_made_like_another_and_changed_until_it_has_saved(
     nothing = wan_core_command("new", "owl", "--model", str(model), "--data", "zz", *where)
     assert nothing.returncode == ExitCode.BAD_INPUT
     assert tiny.config.data.fingerprint[:12] in nothing.stderr
+
+
+@pytest.mark.parametrize("began", ["7.5", "5.2", "8.0"])
+def test_the_same_job_on_another_kind_of_card_is_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, began: str
+) -> None:
+    """A loop that cron repeats may find another card each day, where cards are rented or lent."""
+    tiny = make_run(tmp_path, shape=replace(TINY, num_layers=1))
+    model, data = tmp_path / "models" / "wan_tiny_t2v.safetensors", tiny.config.data.fingerprint[:8]
+    words = ["new", "fox", "--model", str(model), "--data", data, "--runs", str(tmp_path / "runs"), "--set", "steps=2"]
+    made = {}
+    for card in (began, "7.5", "5.2", "8.0"):
+        monkeypatch.setenv("WAN_TRAINER_CARD_CAPABILITY", card)
+        _new(_parser().parse_args(words), [].append, out := io.BytesIO())
+        made.setdefault(began, read_run(tmp_path / "runs" / "fox"))
+        assert json.loads(out.getvalue())["run"] == "fox", card
+        assert read_run(tmp_path / "runs" / "fox") == made[began], "it goes on with the numbers it began with"
+    assert made[began].model.compute == {"7.5": "fp16", "5.2": "fp32", "8.0": ""}[began]
 
 
 @pytest.mark.lasts(6)

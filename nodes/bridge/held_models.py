@@ -82,6 +82,8 @@ def release_idle_models() -> None:
     try:
         gc.collect()  # lists of prompts that are over
         caches, count = _Caches.found(), _Counted()
+        if not caches.prompts:
+            return  # one runs, or nothing would ask, so its list is of a kind that nobody knows here
         going = [(weakref.ref(one), HeldModel(type(one).__name__, count.of(one))) for one in caches.idle_modules]
         for cache, key in caches.idle:
             # A prompt of 0.33 keeps a list of the entries that it began with, so the entry is emptied too.
@@ -111,6 +113,8 @@ def in_words(models: Iterable[HeldModel]) -> str:
 class _Caches:
     """The caches of this process, as they are now."""
 
+    prompts: int = 0
+    """how many that run have a list of nodes which wait"""
     waited_for: list[Any] = field(default_factory=list[Any])
     """entries of nodes that have not run yet"""
     idle: list[tuple[MutableMapping[Any, Any], Any]] = field(default_factory=list[tuple[MutableMapping[Any, Any], Any]])
@@ -124,6 +128,7 @@ class _Caches:
         if None in kinds:
             return self  # nobody knows who waits
         executors, lists = _instances(kinds)
+        self.prompts = len(lists)
         nodes = [node for one in lists for node in list(one.execution_cache.values())]  # a page asks from its thread
         self.waited_for = [entry for node in nodes for entry in list(node.values())]
         waiting = _modules(self.waited_for)
@@ -162,11 +167,15 @@ def _pinned_bytes(patcher: Any) -> int:
 
 
 def _instances(kinds: list[Any]) -> list[list[Any]]:
-    """Returns the living instances of each class."""
+    """Returns the living instances of each class, and of what a pack made of it."""
     found: list[list[Any]] = [[] for _ in kinds]
-    places = {id(kind): one for kind, one in zip(kinds, found, strict=True)}
+    places: dict[int, list[Any] | None] = {}
     for one in gc.get_objects():
-        if (place := places.get(id(type(one)))) is not None:
+        own = type(one)
+        if id(own) not in places:  # by identity: a class may have an equality of its own
+            of = (place for kind, place in zip(kinds, found, strict=True) if any(base is kind for base in own.__mro__))
+            places[id(own)] = next(of, None)
+        if (place := places[id(own)]) is not None:
             place.append(one)
     return found
 

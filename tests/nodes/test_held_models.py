@@ -250,6 +250,8 @@ def test_nothing_is_let_go_where_nobody_knows_who_waits(
 
     def work() -> tuple[int, set[str]]:
         with monkeypatch.context() as patch:
+            patch.setattr(graph, "ExecutionList", type("Other", (), {}))
+            held.release_idle_models()
             patch.delattr(graph, "ExecutionList")
             held.release_idle_models()
             return held.idle_bytes(), {name for name in LOADED if is_there(name)}
@@ -257,6 +259,26 @@ def test_nothing_is_let_go_where_nobody_knows_who_waits(
     WORK[:] = [work]
     run(GRAPH)
     assert [(0, {ENCODER, "Wrapped", "Inside", VAE, SAMPLER})] == SEEN
+
+
+@pytest.mark.parametrize("kind", ["ExecutionList", "PromptExecutor"])
+def test_what_a_pack_made_of_comfyuis_classes_counts_as_them(
+    held: Any, pack_nodes: dict[str, Any], queue: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A pack that puts a class of its own in their place hides neither who waits nor what is kept."""
+    import execution
+
+    monkeypatch.setattr(execution, kind, type(kind, (getattr(execution, kind),), {}))
+    run = queue("CLASSIC")
+    monkeypatch.setattr(execution, "PromptExecutor", execution.PromptExecutor.__mro__[-2])
+
+    def work() -> set[str]:
+        held.release_idle_models()
+        return {name for name in LOADED if is_there(name)}
+
+    WORK[:] = [work]
+    run(GRAPH)
+    assert [{ENCODER, VAE, SAMPLER}] == SEEN
 
 
 def test_a_model_that_somebody_else_holds_too_is_said_to_be_held(held: Any, queue: Callable[..., Any]) -> None:

@@ -22,7 +22,7 @@ from wan_core.cli.output import roots_of
 from wan_core.cli.progress import lines_of, terminal_emitter
 from wan_core.cli.settings import with_settings
 from wan_core.errors import ConfigError, ExitCode
-from wan_core.events import CheckpointSaved, Finished, Note, StepDone, to_line
+from wan_core.events import CheckpointSaved, Event, Finished, Note, StepDone, to_line
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.lora import TARGET_PRESETS
@@ -185,7 +185,7 @@ def test_the_same_job_on_another_kind_of_card_is_the_same_run(
     made = {}
     for card in (began, "7.5", "5.2", "8.0"):
         monkeypatch.setenv("WAN_TRAINER_CARD_CAPABILITY", card)
-        _new(_parser().parse_args(words), [].append, out := io.BytesIO())
+        _new(_parser().parse_args(words), list[Event]().append, out := io.BytesIO())
         made.setdefault(began, read_run(tmp_path / "runs" / "fox"))
         assert json.loads(out.getvalue())["run"] == "fox", card
         assert read_run(tmp_path / "runs" / "fox") == made[began], "it goes on with the numbers it began with"

@@ -38,10 +38,9 @@ _SETTLE_S = 1.0
 """how long file systems of several machines may keep names in memory: then all see what each has claimed"""
 _WANTED, _CLAIMED, _LOCKED = "wanted", "claimed", "locked"
 _CLAIM = re.compile(r"\.(wanted|claimed|locked)-([0-9a-f]{16})-([1-9][0-9]{0,8})-([0-9]{1,18})-([0-9a-f]{16})")
-_NO_LOCKS = (
-    "This file system has no file locks: if that process ended together with its machine or container, wait "
-    f"{_SILENT_S / 60:.0f} minutes."
-)
+_WAIT = f"if that process ended together with its machine or container, wait {_SILENT_S / 60:.0f} minutes."
+_NO_LOCKS = f"This file system has no file locks: {_WAIT}"
+_NONE_THERE = f"It runs where this folder has no file locks: {_WAIT}"
 
 
 class LockLost(FileError):  # noqa: N818  nothing went wrong here: another one has it
@@ -161,7 +160,7 @@ class _Claims:
         """
         try:
             if not (self._claim_beside_lock() if has_lock else self._claim_alone()):
-                raise FileError(busy if has_lock else f"{busy} {_NO_LOCKS}")
+                raise FileError(f"{busy} {_NONE_THERE if has_lock else _NO_LOCKS}")
             hold = Hold(self._path, by_system=has_lock)
             with _repeated(lambda: self._beat(hold)):
                 yield hold

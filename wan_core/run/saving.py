@@ -42,6 +42,8 @@ _MENDABLE = tuple(
 """errors of a save that pass, or that a user can mend: no room, no rights, a file held open (Windows)"""
 _log = logger(__name__)
 _RETRY_SAVE_S = 5.0
+_PAUSES_S = (0.2, 0.8, 2.0)
+"""a virus scanner, or a program that syncs folders, has a file for a moment"""
 _LEFTOVER_S = 600.0
 
 
@@ -80,8 +82,21 @@ class Saver:
         self.store.clean()
 
     def find_saved(self) -> None:
-        """Take up the newest saved step; CheckpointError when what is saved belongs to another job."""
-        self.saved = self.store.latest(self.config.job_id)
+        """Take up the newest saved step; CheckpointError when what is saved belongs to another job, and when a newer
+        step may be whole but cannot be read now: from an older one its steps would be trained twice.
+        """
+        for seconds in (*_PAUSES_S, 0.0):
+            self.saved = self.store.latest(self.config.job_id)
+            if (refused := self.store.refused(self.saved_step)) is None:
+                break
+            _wait(seconds, self._control)
+        else:
+            step, why = refused
+            raise CheckpointError(
+                f"Saved step {step} of {self.directory.name} cannot be read ({why}): another program holds a file of "
+                "it, or it is of another account. Close it there or give this account the right to read it, then "
+                f"start again. To do without that step, move saves/step-{step:06d} away."
+            )
         if self.saved is None and (other := self.store.latest()) is not None:
             raise CheckpointError(
                 f"The saved step {other.step} of {self.directory.name} belongs to another job. "

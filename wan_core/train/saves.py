@@ -106,22 +106,44 @@ class SaveStore:
 
     def read(self, step: int) -> SavedStep | None:
         """Returns the saved step, or None when it does not verify (missing, unreadable, wrong checksum)."""
-        folder = self.folder / _folder_name(step)
         try:
-            manifest = Manifest.from_dict(read_json(folder / MANIFEST))
-            if manifest.step != step or manifest.manifest_sha256 not in ("", manifest.checksum()):
-                return None
-            progress = counters_of(manifest)
-            low_noise = manifest.low_noise_lora_sha256
-            whole = (
-                digest_file(folder / LORA) == manifest.lora_sha256
-                and low_noise in ("", digest_file(folder / LOW_NOISE_LORA) if low_noise else "")
-                and digest_file(folder / STATE) == manifest.state_sha256
-                and (bool(manifest.manifest_sha256) or can_belong(progress, folder / STATE))
-            )
+            return self._verified(step)
         except (FileError, CheckpointError, OSError, ValueError, RecursionError):
             return None
+
+    def _verified(self, step: int) -> SavedStep | None:
+        folder = self.folder / _folder_name(step)
+        manifest = Manifest.from_dict(read_json(folder / MANIFEST))
+        if manifest.step != step or manifest.manifest_sha256 not in ("", manifest.checksum()):
+            return None
+        progress = counters_of(manifest)
+        low_noise = manifest.low_noise_lora_sha256
+        whole = (
+            digest_file(folder / LORA) == manifest.lora_sha256
+            and low_noise in ("", digest_file(folder / LOW_NOISE_LORA) if low_noise else "")
+            and digest_file(folder / STATE) == manifest.state_sha256
+            and (bool(manifest.manifest_sha256) or can_belong(progress, folder / STATE))
+        )
         return SavedStep(step, folder, manifest.job_id, progress, bool(low_noise)) if whole else None
+
+    def refused(self, after: int) -> tuple[int, str] | None:
+        """Returns the newest step past `after` that the system lets nobody read now, and what it says; it is not
+        damaged for that.
+        """
+        for step in reversed(self.steps()):
+            if step <= after or self.is_suspect(step):
+                continue
+            try:
+                self._verified(step)
+            except (FileError, OSError) as error:
+                cause: BaseException | None = error
+                while cause is not None and not isinstance(cause, PermissionError):
+                    cause = cause.__cause__
+                if cause is not None:
+                    return step, cause.strerror or "Permission denied"
+            except (CheckpointError, ValueError, RecursionError):
+                continue
+        return None
 
     def latest(self, job_id: str = "") -> SavedStep | None:
         """Returns the newest saved step that verifies, is not suspect, and is of job `job_id` when one is named."""

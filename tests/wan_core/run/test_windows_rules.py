@@ -117,6 +117,30 @@ def test_a_save_waits_for_what_holds_its_file_and_says_so(windows: ForkServer, t
     assert all(SaveStore(run.directory).read(step) for step in (2, 4))
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "lora.safetensors", "state.safetensors"])
+def test_a_run_goes_on_from_no_older_step_while_its_newest_is_held(
+    windows: ForkServer, tmp_path: Path, name: str
+) -> None:
+    """What nobody may read now is not damaged; from an older step, hours would be trained twice."""
+    run = make_run(tmp_path, train=SHORT)
+    words = ["train", str(run.directory), "--roots", str(run.roots_file)]
+    soon = f"{NO_PATIENCE}\nfrom wan_core.run import saving\nsaving._PAUSES_S = (0.01,)"
+
+    def train(*more: str) -> tuple[int, str]:
+        worker = windows.start([*words, *more], tmp_path / "out", environment=below(tmp_path), first=soon)
+        return worker.wait(), worker.log()
+
+    assert train("--max-steps", "2")[0] == 3
+    with held(run.directory / "saves" / "step-000002" / name, kept=True):
+        code, said = train()
+    assert code == 5, said[-3000:]
+    assert "Saved step 2 of tiny cannot be read (Permission denied): another program holds" in said
+    assert os.listdir(run.directory / "saves") == ["step-000002"]
+    assert lines_of(run, "step") == [1, 2]
+    assert train()[0] == 0
+    assert lines_of(run, "step") == [1, 2, 3, 4]
+
+
 def test_a_run_file_that_must_change_is_refused_by_name_while_it_is_held(windows: ForkServer, tmp_path: Path) -> None:
     run = make_run(tmp_path, train=SHORT)
     words = ["train", str(run.directory), "--roots", str(run.roots_file), "--set", "steps=6"]

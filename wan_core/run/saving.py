@@ -85,18 +85,19 @@ class Saver:
         """Take up the newest saved step; CheckpointError when what is saved belongs to another job, and when a newer
         step may be whole but cannot be read now: from an older one its steps would be trained twice.
         """
-        for seconds in (*_PAUSES_S, 0.0):
+        pauses = iter(_PAUSES_S)
+        while True:
             self.saved = self.store.latest(self.config.job_id)
             if (refused := self.store.refused(self.saved_step)) is None:
                 break
+            if (seconds := next(pauses, None)) is None:
+                step, why = refused
+                raise CheckpointError(
+                    f"Saved step {step} of {self.directory.name} cannot be read ({why}): another program holds a file "
+                    "of it, or it is of another account. Close it there or give this account the right to read it, "
+                    f"then start again. To do without that step, move saves/step-{step:06d} away."
+                )
             _wait(seconds, self._control)
-        else:
-            step, why = refused
-            raise CheckpointError(
-                f"Saved step {step} of {self.directory.name} cannot be read ({why}): another program holds a file of "
-                "it, or it is of another account. Close it there or give this account the right to read it, then "
-                f"start again. To do without that step, move saves/step-{step:06d} away."
-            )
         if self.saved is None and (other := self.store.latest()) is not None:
             raise CheckpointError(
                 f"The saved step {other.step} of {self.directory.name} belongs to another job. "

@@ -161,7 +161,8 @@ def _expert_of(said: Mapping[str, Any]) -> str:
     if "dit_high_noise" in said:
         return "both"
     levels = [level_of(said.get(name), usual) for name, usual in (("min_timestep", 0.0), ("max_timestep", 1000.0))]
-    return expert_shown(str(said.get("dit", "")), *levels)
+    file = str(said.get("dit", ""))
+    return expert_shown("" if "if ...: " in file else file, *levels)  # of several branches none is the one that runs
 
 
 def flat_settings(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -262,3 +262,82 @@ def test_a_python_file_with_letters_that_python_warns_of_is_read(tmp_path: Path)
     assert job_of(tmp_path, text, "a.py").lora().rank == 9
     notebook = "!pip install x\n!accelerate launch wan_train_network.py --dit x.safetensors --network_dim 9\n"
     assert job_of(tmp_path, notebook, "b.py").lora().rank == 9
+
+
+_RUNS = f"{TRAIN} --task t2v-A14B --output_name n --dit"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        # a choice of branches, the last of which is not the one that runs
+        ("a.sh", f"case $1 in\n low) D=m/{LOW} ;;\n high) D=m/{HIGH} ;;\nesac\n{_RUNS} $D --network_dim ${{R:?}}"),
+        ("a.bat", f"if exist x (set D=m\\{HIGH}) else (set D=m\\{LOW})\n{_RUNS} %D% --network_dim %R%"),
+        # another file, read in below or above what it may set
+        ("a.sh", f"D=m/{HIGH}\nsource my.sh\n{_RUNS} $D --network_dim ${{R:-16}}"),
+        ("a.sh", f'D=m/{HIGH}; R=8\nif [ -f my.sh ]; then . "./my.sh"; fi\n{_RUNS} $D --network_dim $R'),
+        ("a.bat", f"set D=m\\{HIGH}\nset R=8\ncall my.bat\n{_RUNS} %D% --network_dim %R%"),
+        # a function, or a part that is called
+        ("a.sh", f"low() {{ D=m/{LOW}; R=4; }}\nD=m/{HIGH}; R=8\nlow\n{_RUNS} $D --network_dim $R"),
+        ("a.sh", f"function low {{\n  D=m/{LOW}\n  R=4\n}}\nD=m/{HIGH}; R=8\nlow && {_RUNS} $D --network_dim $R"),
+        (
+            "a.bat",
+            f"set D=m\\{HIGH}\nset R=8\ncall :low\n{_RUNS} %D% --network_dim %R%\nexit /b\n"
+            f":low\nset D=m\\{LOW}\nset /a R=2*2\nexit /b",
+        ),
+        (
+            "a.py",
+            f"d, r = 'm/{HIGH}', '8'\nd = 'm/{HIGH}'\nr = '8'\ndef low():\n    d = 'm/{LOW}'\n    r = '4'\n"
+            "run(['wan_train_network.py', '--task', 't2v-A14B', '--dit', d, '--network_dim', r])",
+        ),
+        # a label that may be passed by
+        ("a.bat", f"set D=m\\{HIGH}\nif %1==a goto t\nset D=m\\{LOW}\nset R=8\n:t\n{_RUNS} %D% --network_dim %R%"),
+        (
+            "a.bat",
+            f"set D=m\\{HIGH}\ngoto t\n:low\nset D=m\\{LOW}\nset R=8\n:t\n{_RUNS} %D% --network_dim %R%\ngoto low",
+        ),
+        # what is no longer so
+        ("a.sh", f"D=m/{HIGH}; R=8\nunset R\nprintf -v D %s m/{LOW}\n{_RUNS} $D --network_dim $R"),
+        ("a.sh", f"D=m/{HIGH}; read D\n{_RUNS} $D --network_dim $[4*2]"),
+    ],
+)
+def test_what_may_have_been_set_otherwise_is_asked_for(tmp_path: Path, name: str, text: str) -> None:
+    job = job_of(tmp_path, text, name)
+    assert model(job) == (ASKED, "none")
+    assert "rank" not in job.values["TrainLoRA"]
+    assert "expert" not in job.values["TrainLoRA"]
+    assert "which expert is trained does not show" in said(job, "to do")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", f"D=m/{LOW}; R=8\nsource venv/bin/activate\n. ~/.bashrc\n{_RUNS} $D --network_dim $R"),
+        ("a.sh", f"source my.sh\nD=m/{LOW}; R=8\n{_RUNS} $D --network_dim $R"),
+        ("a.sh", f'say() {{\n  local R=4\n  echo "R=4 $R"\n}}\nD=m/{LOW}; R=8\nsay\n{_RUNS} $D --network_dim $R'),
+        ("a.bat", f"set D=m\\{LOW}\nset R=8\ncall venv\\Scripts\\activate.bat\n{_RUNS} %D% --network_dim %R%"),
+        ("a.bat", f"goto t\n:u\necho u\n:t\nset D=m\\{LOW}\nset R=8\n{_RUNS} %D% --network_dim %R%"),
+        ("a.bat", f'set D=m\\{LOW}\nif "%R%"=="" (set R=8) else set R=64\n{_RUNS} %D% --network_dim %R%'),
+        ("a.ps1", f'$d = "m/{LOW}"; $r = [int]"8"\n{_RUNS} $d --network_dim $r'),
+        (
+            "a.py",
+            f"N = 8\nCMD = ['accelerate launch', 'wan_train_network.py', '--task t2v-A14B', r'--dit m/{LOW}',\n"
+            "    f'--network_dim {N}']\nrun([part for item in CMD for part in item.split()])",
+        ),
+        (
+            "a.py",
+            "def command():\n    return ['accelerate', 'launch', 'wan_train_network.py', '--task', 't2v-A14B',\n"
+            f"        '--dit', 'm/{LOW}', '--network_dim', '8'], 'name'\nrun(command()[0])",
+        ),
+    ],
+)
+def test_what_is_still_so_is_followed(tmp_path: Path, name: str, text: str) -> None:
+    job = job_of(tmp_path, text, name)
+    assert model(job) == (LOW, "none")
+    assert job.lora().rank == 8
+
+
+@pytest.mark.parametrize(("name", "letters"), [("a.sh", "$"), ("a.sh", '"$"$'), ("a.ps1", "$"), ("a.ps1", "$a[")])
+def test_a_word_that_grows_letter_by_letter_is_refused(tmp_path: Path, name: str, letters: str) -> None:
+    with pytest.raises(ConfigError, match="a word has more than 65,536 characters"):
+        job_of(tmp_path, letters * (100_000 // len(letters) * 2) + f"\n{_RUNS} m/{LOW}", name)

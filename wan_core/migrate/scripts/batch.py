@@ -14,7 +14,13 @@ _VARIABLE = re.compile(r"%%~?[A-Za-z]+|%~[A-Za-z$:]*[0-9*]|%[0-9*]|%([^%\s=:!]+)
 _DELAYED = re.compile(r"!([^!\s=:]+)!")
 _SET = re.compile(r"set\s+(/[ap]\s+)?\"?\s*([^=\"&|<>]+?)=(.*)", re.IGNORECASE | re.DOTALL)
 _MISSING = re.compile(r"if\s+(?:not\s+defined\s+(\S+)|\"?%([^%\s]+)%\"?\s*==\s*\"\"?)\s+\(?", re.IGNORECASE)
-_DEEPEST = 20
+_DEEPEST, _MOST_SECTIONS = 20, 20
+_LABEL = re.compile(r"\s*:([\w.-]+)")
+_GOTO = re.compile(r"\bgoto\s*:?\s*([\w.-]+)", re.IGNORECASE)
+_CALL = re.compile(r"(?:^|[\s(&@])call\s+\"?(:[\w.-]+|[^\s\"&|]+\.(?:bat|cmd))\b", re.IGNORECASE)
+_RETURNS = re.compile(r"\s*(?:exit\s+/b|goto\s*:\s*eof)\b", re.IGNORECASE)
+_SETS = re.compile(r"(?:^|[\s(&])set\s+(?:/[ap]\s+)?\"?([^=\"&|<>]+?)=", re.IGNORECASE)
+_ELSE = re.compile(r"\)\s*else\s*\(?", re.IGNORECASE)
 _PASSED = re.compile(r"(?:rem\b|::|:)", re.IGNORECASE)
 
 
@@ -23,9 +29,57 @@ def batch_commands(text: str, scope: Scope | None = None) -> list[list[str]]:
     scope = scope or Scope(folds=True)
     delayed = "enabledelayedexpansion" in text.lower()
     found: list[list[str]] = []
-    for line in _CONTINUES.sub(" ", text).splitlines():
+    lines = _CONTINUES.sub(" ", text).splitlines()
+    sections = _sections(lines)
+    places = {name: number for number, (name, _, _) in reversed(list(enumerate(sections)))}
+    leaps, opened = {name.lower() for name in _GOTO.findall(text)} - {"eof"}, False
+    for line in lines:
+        label = _LABEL.match(line)
+        if label and label[1].lower() in leaps:  # reached from elsewhere: what stands above may not have run
+            if opened:
+                scope.close()
+            scope.open()
+            opened = True
         _line(line, scope, found, delayed=delayed)
+        if not opened and leaps and (leap := _GOTO.search(line)) and leap[1].lower() != "eof":
+            scope.open()
+            opened = True
+        for called in _CALL.findall(line):
+            _called(called, sections, places, scope)
     return found
+
+
+def _sections(lines: list[str]) -> list[tuple[str, set[str], bool]]:
+    """The parts of a file behind its labels: the label, the names that it sets, and whether it goes back at its end."""
+    found: list[tuple[str, set[str], bool]] = []
+    for line in lines:
+        if label := _LABEL.match(line):
+            found.append((label[1].lower(), set(), False))
+        elif found and not found[-1][2]:
+            name, names, _ = found[-1]
+            names.update(said.strip() for said in _SETS.findall(line))
+            found[-1] = (name, names, bool(_RETURNS.match(line)))
+    return found
+
+
+def _called(called: str, sections: list[tuple[str, set[str], bool]], places: dict[str, int], scope: Scope) -> None:
+    """A part of the file that is called, or another file, may set names that count behind it."""
+    if not called.startswith(":"):
+        scope.read_other([called])
+        return
+    begin = places.get(called[1:].lower())
+    if begin is None:
+        return
+    names: set[str] = set()
+    for _, more, goes_back in sections[begin : begin + _MOST_SECTIONS]:
+        names |= more
+        if goes_back:
+            break
+    else:
+        if begin + _MOST_SECTIONS < len(sections):
+            scope.forget_all()
+            return
+    scope.forget_these(names)
 
 
 def _line(line: str, scope: Scope, found: list[list[str]], *, delayed: bool, depth: int = 0) -> None:
@@ -38,14 +92,18 @@ def _line(line: str, scope: Scope, found: list[list[str]], *, delayed: bool, dep
     missing = _MISSING.match(line)
     name = next(filter(None, missing.groups()), "") if missing else ""
     if missing and name and not scope.has(name) and depth < _DEEPEST:  # what counts where nobody has set it
-        _line(line[missing.end() :].rstrip(")"), scope, found, delayed=delayed, depth=depth + 1)
+        rest = _ELSE.split(line[missing.end() :])[0] if missing[0].endswith("(") else line[missing.end() :]
+        _line(rest.rstrip(")"), scope, found, delayed=delayed, depth=depth + 1)
         return
     opens = bool(re.match(r"(?:if|for|else)\b", line, re.IGNORECASE))
     if opens:
         scope.open()
         inside = re.match(r"(?:if|for|else)\b[^(]*\(", line, re.IGNORECASE)
         rest = line[inside.end() :] if inside else _behind_condition(line)
-        _commands(rest.rstrip(")") if inside else rest, scope, found, delayed=delayed)
+        for number, branch in enumerate(_ELSE.split(rest) if inside else [rest]):
+            if number:
+                scope.other_branch()
+            _commands(branch.rstrip(")") if inside else branch, scope, found, delayed=delayed)
         if not inside or rest.rstrip().endswith(")"):
             scope.close()
         return

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from ...errors import ConfigError
-from .scope import MOST_LETTERS, Scope, UnbalancedError, check_length, unset
+from .scope import MOST_LETTERS, Scope, UnbalancedError, check_length, check_word, unset
 
 __all__ = ["Shell"]
 
@@ -19,6 +20,11 @@ _REDIRECTS = re.compile(r"(?:<<<|<&|<>|<|>>|>\||>&|>|&>>|&>)[ \t]*")
 _OPENS = {"if", "while", "until", "for", "case", "select", "{"}
 _CLOSES = {"fi", "done", "esac", "}"}
 _SETS = {"export", "declare", "local", "readonly", "typeset"}
+_FORGETS = {"read", "mapfile", "readarray", "getopts", "unset", "printf"}
+"""commands whose words are names that they set; printf with -v"""
+_FUNCTION = re.compile(r"^[ \t]*(?:function[ \t]+)?([\w-]+)[ \t]*(?:\(\))?[ \t\n]*\{", re.MULTILINE)
+_SET_INSIDE = re.compile(r"(?<![\w$\"'=-])(local[ \t]+)?([A-Za-z_]\w*)(?:\[[^\]\s]*\])?\+?=")
+_MOST_FUNCTIONS, _MOST_INSIDE = 1000, 1 << 20
 _DEEPEST = 20
 
 
@@ -37,6 +43,7 @@ class Shell:
         self._maybe = False
         """the command runs where another has gone well, or not"""
         self._parens = 0
+        self._functions = _names_of_functions(text) if not depth else {}
 
     def read(self) -> list[list[str]]:
         """Returns the commands; raises UnbalancedError where a quote is not closed."""
@@ -116,10 +123,14 @@ class Shell:
     def _end(self) -> None:
         """The command is whole."""
         words = self._words
-        if words and words[0] in ("read", "mapfile", "readarray", "getopts"):
+        if words and words[0] in _FORGETS:
             for word in words[1:]:
                 if word.isidentifier():
                     self.scope.forget(word)
+        elif words[1:] and words[0] in ("source", "."):
+            self.scope.read_other(words[1:2])
+        elif words and words[0] in self._functions:
+            self.scope.forget_these(self._functions[words[0]])
         if words and not self._sets:
             check_length(words)
             self.commands.append(words)
@@ -221,6 +232,7 @@ class Shell:
     def _expanded(self, fields: list[str], *, splits: bool, quoted: bool) -> None:
         """A $ or a backtick."""
         begin = self.at
+        check_word(fields[-1])
         if self.text[begin] == "`":
             self.at = self._closing("`", begin + 1) + 1
             fields[-1] += unset(self.text[begin : self.at])
@@ -232,6 +244,9 @@ class Shell:
         elif after == "{":
             self.at = self._bracket(begin + 1, "{", "}")
             self._put(self._braced(self.text[begin + 2 : self.at - 1]), fields, begin, splits=splits)
+        elif after == "[":  # the old form of $((
+            self.at = self._bracket(begin + 1, "[", "]")
+            fields[-1] += unset(self.text[begin : self.at])
         elif after == "'" and not quoted:
             end = self._closing("'", begin + 2)
             fields[-1] += self.text[begin + 2 : end]
@@ -328,3 +343,18 @@ class Shell:
             end = re.compile(rf"^\t*{re.escape(delimiter)}\r?$", re.MULTILINE).search(self.text, self.at)
             self.at = len(self.text) if end is None else min(end.end() + 1, len(self.text))
         self._docs = []
+
+
+def _names_of_functions(text: str) -> dict[str, set[str]]:
+    """The names that each function of a script sets for what stands behind a call of it."""
+    found: dict[str, set[str]] = {}
+    read = 0
+    for begins in itertools.islice(_FUNCTION.finditer(text), _MOST_FUNCTIONS):
+        one_line = text.find("\n", begins.end())
+        ends = one_line if text[begins.end() : one_line].strip() else text.find("\n}", begins.end())
+        inside = text[begins.end() : ends if ends >= 0 else len(text)]
+        read += len(inside)
+        if read > _MOST_INSIDE:
+            break
+        found[begins[1]] = {said[2] for said in _SET_INSIDE.finditer(inside) if not said[1]}
+    return found

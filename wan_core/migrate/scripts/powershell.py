@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .scope import Scope, UnbalancedError, check_length, unset
+from .scope import Scope, UnbalancedError, check_length, check_word, unset
 
 __all__ = ["PowerShell"]
 
@@ -15,6 +15,7 @@ _ASSIGNS = re.compile(
 _BLANK = re.compile(r"(?:[ \t\r]|`\r?\n)+")
 _SPACE = re.compile(r"(?:\s|`\r?\n)+")
 _PLAIN = re.compile(r"[^\s'\"`$;|(){}@,&<>#]+")
+_CAST = re.compile(r"(?:\[[\w.]{1,80}(?:\[\])?\]\s*)+(?=[\"'$@(\d])")
 _KEYWORD = re.compile(
     r"(?:if|elseif|else|foreach|for|while|do|function|switch|try|catch|finally|param)\b", re.IGNORECASE
 )
@@ -121,6 +122,7 @@ class PowerShell:
         return words
 
     def _element(self) -> list[str] | None:
+        self._pass(_CAST)
         if self.text.startswith("@(", self.at):
             return self._array()
         if re.compile(r"\(?\s*Join-Path\b", re.IGNORECASE).match(self.text, self.at):
@@ -217,6 +219,7 @@ class PowerShell:
             elif letter == '"':
                 word += self._double()
             elif letter == "$":
+                check_word(word)
                 words = self._variable(alone=self.at == begin)
                 self.scope.spend(words)
                 if len(words) != 1:
@@ -277,6 +280,7 @@ class PowerShell:
                 word += plain[0]
                 self.at = plain.end()
             elif letter == "$":
+                check_word(word)
                 word += "".join(self._variable(alone=False))
             elif letter == "`":
                 word += self.text[self.at + 1 : self.at + 2]

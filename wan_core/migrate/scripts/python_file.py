@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 
 from ...errors import ConfigError
@@ -12,6 +13,7 @@ __all__ = ["SCRIPT", "python_commands"]
 
 SCRIPT = "wan_train_network"
 _MOST_BYTES, _DEEPEST = 512 << 10, 100
+_OPTION = re.compile(r"--\w+[ \t]+\S")
 _ADDS, _SAYS = ("append", "extend"), ("print", "info", "debug", "warning", "error", "exists", "isfile", "echo", "write")
 
 
@@ -30,7 +32,14 @@ def python_commands(name: str, text: str) -> list[list[str]]:
         reader.block(tree.body, depth=0)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise ConfigError(f"{name} is no Python that can be read ({type(error).__name__}). Correct it.") from error
-    return reader.commands
+    return [_split(words) for words in reader.commands]
+
+
+def _split(words: list[str]) -> list[str]:
+    """Words of which some hold an option and its value: the file takes them apart itself."""
+    if len(words) == 1 or not any(_OPTION.match(word) for word in words):
+        return words
+    return [part for word in words for part in (word.split() if _OPTION.match(word) else [word])]
 
 
 class _Reader:
@@ -53,19 +62,20 @@ class _Reader:
         handlers = [one.body for one in getattr(statement, "handlers", ())]
         inner = [block for block in [*blocks, *handlers] if isinstance(block, list) and block]
         if inner:
-            sure = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.With | ast.Try)
+            function = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
+            sure = function or isinstance(statement, ast.With | ast.Try)
+            if function or not sure:
+                self.scope.open()  # names of a function are its own, or set when it is called
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
                 for argument in [*statement.args.args, *statement.args.kwonlyargs]:
                     self.scope.forget(argument.arg)
-            if not sure:
-                self.scope.open()
             for number, block in enumerate(inner):
                 if number and not sure:
                     self.scope.other_branch()
                 self._maybe += not sure
                 self.block(block, depth + 1)
                 self._maybe -= not sure
-            if not sure:
+            if function or not sure:
                 self.scope.close()
             return
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
@@ -77,6 +87,12 @@ class _Reader:
         if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
             self._add(statement.target.id, self._listed(statement.value))
             return
+        if isinstance(statement, ast.Return) and statement.value is not None:
+            several = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
+            for value in several:
+                words = self._listed(value) if isinstance(value, ast.List) else None
+                if words and any(SCRIPT in word for word in words):
+                    self.commands.append(words)
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
                 self._call(node)

@@ -17,6 +17,7 @@ __all__ = [
     "UnbalancedError",
     "as_written",
     "check_length",
+    "check_word",
     "ends_unset",
     "is_unset",
     "unset",
@@ -27,7 +28,12 @@ MOST_LETTERS = 64 << 10
 """of a command, and of a value"""
 _OPEN, _CLOSE, _BLANK = "\ue000", "\ue001", "\ue002"
 _MARKED = re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}?")
-_MOST_NAMES, _MOST_WRITTEN, _MOST_SPENT = 2000, 200, 16 << 20
+_READIES = re.compile(
+    r"activate|conda|vcvars|setvars|set_env|(?:bash|zsh|cargo|bin).{0,2}(?:rc|env)\b|(?:^|/)\.?(?:bash_)?profile\b",
+    re.IGNORECASE,
+)
+"""scripts that are run in others to find Python, a compiler or a driver"""
+_MOST_NAMES, _MOST_WRITTEN, _MOST_SPENT, _MOST_FORGOTTEN = 2000, 200, 16 << 20, 50
 
 
 class UnbalancedError(Exception):
@@ -39,6 +45,12 @@ def check_length(words: list[str]) -> None:
     letters = sum(len(word) + 1 for word in words)
     if letters > MOST_LETTERS and any("wan_train_network" in word for word in words):
         raise ConfigError(f"the command has more than {MOST_LETTERS:,} characters. Use fewer.")
+
+
+def check_word(word: str) -> None:
+    """Raises ConfigError for a word that grows by more than any of people has."""
+    if len(word) > MOST_LETTERS:
+        raise ConfigError(f"a word has more than {MOST_LETTERS:,} characters. Use fewer.")
 
 
 def without_marks(text: str) -> str:
@@ -75,6 +87,8 @@ class _Block:
     new: set[str] = field(default_factory=set[str])
     """names that were not there"""
     made: dict[str, list[list[str] | None]] = field(default_factory=dict[str, "list[list[str] | None]"])
+    others: int = 0
+    """other scripts that had run when it set them"""
 
 
 class Scope:
@@ -86,6 +100,8 @@ class Scope:
         self._values: dict[str, list[str] | None] = {}
         self._blocks: list[_Block] = []
         self._spent = 0
+        self._others = 0
+        """other scripts that have run in this one, which may have set any name"""
 
     def spend(self, words: Iterable[str]) -> None:
         """Count the letters that a script stands for; raises ConfigError where they are more than one of people has."""
@@ -102,8 +118,7 @@ class Scope:
         self.spend(words or ())
         if len(self._values) >= _MOST_NAMES and name not in self._values:
             raise ConfigError(f"the script sets more than {_MOST_NAMES:,} names. Keep the command alone.")
-        if self._blocks and name not in self._blocks[-1].before:
-            block = self._blocks[-1]
+        if self._blocks and name not in (block := self._block()).before:
             block.before[name] = self._values.get(name)
             if name not in self._values:
                 block.new.add(name)
@@ -116,7 +131,7 @@ class Scope:
 
     def has(self, name: str) -> bool:
         """Tells whether the script has set it, to whatever."""
-        return self._key(name) in self._values
+        return self._others > 0 or self._key(name) in self._values
 
     def get(self, name: str) -> list[str] | None:
         """Returns its words; None where they are not known."""
@@ -126,15 +141,39 @@ class Scope:
         """It is something that cannot be followed."""
         self.set(name, None)
 
+    def forget_these(self, names: set[str]) -> None:
+        """A part of the script runs that sets them."""
+        if len(names) > _MOST_FORGOTTEN:
+            self.forget_all()
+        else:
+            for name in names:
+                self.forget(name)
+
+    def read_other(self, words: Iterable[str]) -> None:
+        """Another script runs in this one: no name is known behind it, unless it is one that readies Python."""
+        if not any(map(_READIES.search, words)):
+            self.forget_all()
+
+    def forget_all(self) -> None:
+        """Any name may have been set."""
+        self._others += 1
+        self._values = {}
+
     def open(self) -> None:
         """A block begins that may run or not."""
-        self._blocks.append(_Block())
+        self._blocks.append(_Block(others=self._others))
+
+    def _block(self) -> _Block:
+        """The innermost block; what it knew before another script ran in it no longer counts."""
+        if self._blocks[-1].others != self._others:
+            self._blocks[-1] = _Block(others=self._others)
+        return self._blocks[-1]
 
     def other_branch(self) -> None:
         """Another branch of the block begins: nothing of the one before has happened."""
         if not self._blocks:
             return
-        block = self._blocks[-1]
+        block = self._block()
         for name, before in block.before.items():
             if name in self._values and (self._values[name] != before or name in block.new):
                 block.made.setdefault(name, []).append(self._values[name])

@@ -11,7 +11,7 @@ from .job import ASKED, Job
 from .keys import Key, drops, ledger_of, take_over
 from .learning import alpha_of, copies, only_for, rank_of, save_dtype, scheduler
 from .loras import merged
-from .models import expert_shown, level_of, said_kind, text_encoder, vae_file
+from .models import expert_shown, kind_of, level_of, said_kind, text_encoder, vae_file
 
 __all__ = ["FLAGS", "KEYS", "OF_MUSUBI", "NotOfMusubiError", "flat_settings", "read_musubi_job"]
 
@@ -156,6 +156,13 @@ OF_MUSUBI = frozenset({"dit", "task", "network_module", "dataset_config", "netwo
 """keys of which some stand in every job of it"""
 
 
+def _differ(task: str, file: str) -> bool:
+    """Tells models apart of which the name of a file may say little."""
+    if file == "T2V-14B":
+        return False
+    return task[:3] != file[:3] or (file != "I2V-14B-480P" and task.partition("B-")[0] != file.partition("B-")[0])
+
+
 def _expert_of(said: Mapping[str, Any]) -> str:
     """The expert that is trained, by the name of its file, else by the noise levels."""
     if "dit_high_noise" in said:
@@ -189,6 +196,9 @@ def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, st
     job = Job("musubi-tuner", source, ledger_of(source, flat), unset=unset)
     job.expert = _expert_of({**flat, **job.unset})
     take_over(KEYS, job, job.ledger)
+    task, file = (kind_of(str(flat.get(key, ""))) for key in ("task", "dit"))
+    if task is not None and file is not None and _differ(task.name, file.name):
+        job.hints.append(f"task {flat['task']} and the name of dit say different models, {task.name} and {file.name}")
     high = job.values.get("LoadWanModel", {}).pop("high_noise_model", "")
     if high:
         job.put("LoadWanModel.low_noise_model", job.values["LoadWanModel"].get("diffusion_model", "none"))

@@ -68,6 +68,8 @@ def _join(high: Job, low: Job) -> None:
 
 def _length(job: Job, low: Job) -> None:
     high = job
+    if {"max_train_steps", "max_train_epochs"} & (high.unset.keys() | low.unset.keys()):
+        return  # asked for already
     if high.epochs and low.epochs:
         key, first, second = high.epochs[0], high.epochs[1], low.epochs[1]
         total = first + second
@@ -86,14 +88,17 @@ def _length(job: Job, low: Job) -> None:
 
 
 def _rate_and_rank(high: Job, low: Job) -> None:
-    if low.of(_RATE) != high.of(_RATE):
+    if "learning_rate" not in low.unset and low.of(_RATE) != high.of(_RATE):
         high.put("WanTrainSettings.low_noise_learning_rate", low.of(_RATE))
         high.ledger.take(f"learning_rate {low.of(_RATE):g} -> low_noise_learning_rate {low.of(_RATE):g}")
+    if "network_dim" in low.unset:
+        return
     if low.of(_RANK) != high.of(_RANK):
         high.put("WanTrainSettings.low_noise_rank", low.of(_RANK))
         high.ledger.take(f"network_dim {low.of(_RANK)} -> low_noise_rank {low.of(_RANK)}")
     alpha, follows = low.of(_ALPHA), high.of(_ALPHA) * low.of(_RANK) / max(1, high.of(_RANK))
-    if not isclose(alpha, follows, rel_tol=1e-6):
+    unset = {"network_dim", "network_alpha"} & (high.unset.keys() | low.unset.keys())
+    if not unset and not isclose(alpha, follows, rel_tol=1e-6):
         high.ledger.change(
             f"network_alpha {alpha:g} of low noise -> {follows:g}: alpha follows the rank where both are trained"
         )

@@ -341,3 +341,36 @@ def test_what_is_still_so_is_followed(tmp_path: Path, name: str, text: str) -> N
 def test_a_word_that_grows_letter_by_letter_is_refused(tmp_path: Path, name: str, letters: str) -> None:
     with pytest.raises(ConfigError, match="a word has more than 65,536 characters"):
         job_of(tmp_path, letters * (100_000 // len(letters) * 2) + f"\n{_RUNS} m/{LOW}", name)
+
+
+def test_what_one_expert_does_not_say_is_not_made_up_for_the_pair(tmp_path: Path) -> None:
+    high = f"--dit m/{HIGH} --learning_rate 3e-4 --network_dim 8 --network_alpha 8 --max_train_steps 600"
+    low = f"--dit m/{LOW} --learning_rate $L --network_dim $D --network_alpha $D --max_train_steps $S"
+    job = job_of(tmp_path, f"{TRAIN} --task t2v-A14B {high}\n{TRAIN} --task t2v-A14B {low}")
+    assert model(job) == (HIGH, LOW)
+    settings = job.values["WanTrainSettings"]
+    assert not {"low_noise_learning_rate", "low_noise_rank", "high_noise_share"} & settings.keys()
+    account = said(job)
+    assert " -> steps " not in account.replace("max_train_steps 600 -> steps 600", "")
+    assert "alpha follows" not in account
+    to_do = said(job, "to do")
+    for key in ("learning_rate is $L", "network_dim is $D", "max_train_steps is $S"):
+        assert key in to_do
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "differ"),
+    [
+        ("i2v-A14B", HIGH, True),
+        ("t2v-A14B", HIGH, False),
+        ("t2v-14B", "wan2.1_i2v_480p_14B_fp16.safetensors", True),
+        ("i2v-14B", "wan2.1_i2v_720p_14B_fp16.safetensors", False),
+        ("t2v-A14B", "mine.safetensors", False),
+        ("i2v-A14B", "my_i2v_low.safetensors", False),
+        ("i2v-A14B", "my_wan_14B.safetensors", False),
+    ],
+)
+def test_a_task_and_a_file_of_two_models_are_named(tmp_path: Path, task: str, file: str, differ: bool) -> None:
+    job = job_of(tmp_path, f"{TRAIN} --task {task} --dit m/{file}")
+    assert model(job)[0] == file
+    assert ("say different models" in said(job, "to do")) is differ

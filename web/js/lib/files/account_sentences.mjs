@@ -50,6 +50,7 @@ export const SENTENCES = [
   (v) => t("low noise: {key} -> skipped: not known here", v),
   (v) => t("{file} was not found, so its settings are not here; import it with that file", v),
   (v) => t("{words} stands behind no option that the command has: look what it is", v),
+  (v) => t("task {task} and the name of dit say different models, {one} and {other}", v),
   (v) =>
     t(
       "the model files are {file} and {low}, {vae} and {encoder}; choose yours in the nodes where they are called otherwise",

@@ -298,6 +298,11 @@ _RUNS = f"{TRAIN} --task t2v-A14B --output_name n --dit"
         ),
         # what is no longer so
         ("a.sh", f"D=m/{HIGH}; R=8\nunset R\nprintf -v D %s m/{LOW}\n{_RUNS} $D --network_dim $R"),
+        ("a.sh", f"D=m/{HIGH}; R=8\n((R*=2))\nread D\n{_RUNS} $D --network_dim $R"),
+        ("a.sh", f"D=m/{HIGH}; R=8\nlet R++\n. my.sh; ((R++)); let 'R = 4'\n{_RUNS} $D --network_dim $R"),
+        ("a.ps1", f'$d = "m/{HIGH}"; $r = 8\n. .\\my.ps1\n{_RUNS} $d --network_dim $r'),
+        ("a.ps1", f'$d = "m/{HIGH}"; $r = 8; $r += 8; $d = Get-Item x\n{_RUNS} $d --network_dim $r'),
+        ("a.ps1", f'$d = "m/{HIGH}"; $r = 8; $r++; $d *= 2\n{_RUNS} $d --network_dim $r'),
         ("a.sh", f"D=m/{HIGH}; read D\n{_RUNS} $D --network_dim $[4*2]"),
     ],
 )

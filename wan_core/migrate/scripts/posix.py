@@ -22,6 +22,7 @@ _CLOSES = {"fi", "done", "esac", "}"}
 _SETS = {"export", "declare", "local", "readonly", "typeset"}
 _FORGETS = {"read", "mapfile", "readarray", "getopts", "unset", "printf"}
 """commands whose words are names that they set; printf with -v"""
+_SUM = re.compile(r"(?<!\w)([A-Za-z_]\w*)[ \t]*(?:[-+*/%&|^]|<<|>>)?=(?!=)|(?<!\w)([A-Za-z_]\w*)[ \t]*(?:\+\+|--)")
 _FUNCTION = re.compile(r"^[ \t]*(?:function[ \t]+)?([\w-]+)[ \t]*(?:\(\))?[ \t\n]*\{", re.MULTILINE)
 _SET_INSIDE = re.compile(r"(?<![\w$\"'=-])(local[ \t]+)?([A-Za-z_]\w*)(?:\[[^\]\s]*\])?\+?=")
 _MOST_FUNCTIONS, _MOST_INSIDE = 1000, 1 << 20
@@ -72,6 +73,9 @@ class Shell:
             self.at = redirect.end()
             if self.at < len(self.text) and self.text[self.at] not in "\n;|()":
                 self._word()
+        elif not self._words and self.text.startswith("((", self.at):
+            begin, self.at = self.at, self._bracket(self.at, "(", ")")
+            self._count(self.text[begin : self.at])
         elif letter in ";&|()":
             self._operator(letter)
         else:
@@ -120,10 +124,17 @@ class Shell:
         if word in ("for", "select") and (name := re.compile(r"[ \t]*([A-Za-z_]\w*)").match(self.text, self.at)):
             self.scope.forget(name[1])
 
+    def _count(self, sums: str) -> None:
+        """Forget what a sum sets: nothing is worked out."""
+        for said in _SUM.finditer(sums):
+            self.scope.forget(said[1] or said[2])
+
     def _end(self) -> None:
         """The command is whole."""
         words = self._words
-        if words and words[0] in _FORGETS:
+        if words and words[0] == "let":
+            self._count(" ".join(words[1:]))
+        elif words and words[0] in _FORGETS:
             for word in words[1:]:
                 if word.isidentifier():
                     self.scope.forget(word)

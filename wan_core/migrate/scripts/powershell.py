@@ -12,6 +12,7 @@ _NAME = re.compile(r"\$(?:\{([^}\n]{0,200})\}|((?:script:|global:|local:|env:)?\
 _ASSIGNS = re.compile(
     r"(?:\[[\w.]{1,80}(?:\[\])?\]\s*)*\$((?:script:|global:|local:|env:)?\w+)[ \t]*(\+?)=(?!=)", re.IGNORECASE
 )
+_COUNTS = re.compile(r"\$((?:script:|global:|local:|env:)?\w+)[ \t]*(?:\+\+|--|[-*/%]=)", re.IGNORECASE)
 _BLANK = re.compile(r"(?:[ \t\r]|`\r?\n)+")
 _SPACE = re.compile(r"(?:\s|`\r?\n)+")
 _PLAIN = re.compile(r"[^\s'\"`$;|(){}@,&<>#]+")
@@ -52,6 +53,9 @@ class PowerShell:
             self._keyword(keyword)
         elif assigns := _ASSIGNS.match(self.text, self.at):
             self._assign(assigns)
+        elif counts := _COUNTS.match(self.text, self.at):
+            self.scope.forget(_local(counts[1]))
+            self.at = counts.end()
         else:
             self._command()
 
@@ -83,6 +87,8 @@ class PowerShell:
         held = self.scope.get(name)
         if not assigns[2]:
             self.scope.set(name, words)
+        elif held is not None and words is not None and len(held) == len(words) == 1 and _is_number(held[0]):
+            self.scope.forget(name)  # a sum
         elif held is not None and words is not None and len(held) == len(words) == 1 and self._is_text(held[0]):
             self.scope.set(name, [held[0] + words[0]])
         else:
@@ -195,6 +201,8 @@ class PowerShell:
             else:
                 words += self._word()
         self.scope.spend(words)
+        if words[1:] and words[0] == ".":
+            self.scope.read_other(words[1:2])
         if words:
             check_length(words)
             self.commands.append(words)
@@ -352,3 +360,7 @@ def _local(name: str) -> str:
 
 def _never() -> re.Match[str]:
     raise UnbalancedError("No closing quotation")
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"[-+]?[\d.]+(?:e[-+]?\d+)?", word, re.IGNORECASE) is not None

@@ -146,6 +146,8 @@ def _unlike_wans(vae: Any, space: LatentSpace) -> str:
     Tiny autoencoders and VAEs of other models have latents of the same shape, and frames out of step in time.
     """
     part = getattr(vae, "first_stage_model", None)
+    for holder in ("_orig_mod", "module"):  # torch.compile and DataParallel hold it so
+        part = getattr(part, holder, part)
     kind, width = _VAE_CLASSES[space.name]
     if isinstance(part, TAEHV):
         return "is a tiny autoencoder for quick looks (TAEHV)"

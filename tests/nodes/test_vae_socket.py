@@ -53,6 +53,16 @@ def test_wans_own_vae_encodes(pack_nodes: dict[str, Any], kind: str, width: int,
     assert made(pack_nodes, socket(kind, width, channels), channels).identity == "identity"
 
 
+@pytest.mark.parametrize("holder", ["_orig_mod", "module"])
+def test_a_part_that_torch_has_wrapped_is_known_inside(pack_nodes: dict[str, Any], holder: str) -> None:
+    own, tiny = socket("wan2.1", 96, 16), socket("tiny", 0, 16)
+    for vae in (own, tiny):
+        vae.first_stage_model = SimpleNamespace(**{holder: vae.first_stage_model})
+    assert made(pack_nodes, own, 16).identity == "identity"
+    with pytest.raises(Exception, match="is a tiny autoencoder for quick looks"):
+        made(pack_nodes, tiny, 16)
+
+
 @pytest.mark.parametrize(
     ("kind", "width", "channels", "said"),
     [

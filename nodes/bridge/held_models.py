@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from comfy import model_management as mm
@@ -33,6 +34,8 @@ _log = logger(__name__)
 _GIB = 1 << 30
 _KINDS = (("execution", "PromptExecutor"), ("comfy_execution.graph", "ExecutionList"))
 """the classes that hold what nodes gave: for later queues, and for the nodes of a prompt that have not run yet"""
+_PLACES = ("execution", "__main__", "main")
+"""the modules whose functions hold them: the loop over prompts in main.py, and what runs one"""
 _HOLDERS = ("patcher", "model", "control_model")
 """attributes under which ComfyUI's objects, and those of other packs, hold a module or what holds one"""
 _DEEPEST = 6
@@ -167,16 +170,23 @@ def _pinned_bytes(patcher: Any) -> int:
 
 
 def _instances(kinds: list[Any]) -> list[list[Any]]:
-    """Returns the living instances of each class, and of what a pack made of it."""
+    """Returns the instances of each class, and of what a pack made of it, that ComfyUI's own functions work with now.
+
+    They are looked for in the variables of these functions. A walk over all objects (`gc.get_objects`) would hold a
+    tuple that another thread is just making, and Python ends that with a SystemError there.
+    """
     found: list[list[Any]] = [[] for _ in kinds]
-    places: dict[int, list[Any] | None] = {}
-    for one in gc.get_objects():
-        own = type(one)
-        if id(own) not in places:  # by identity: a class may have an equality of its own
-            of = (place for kind, place in zip(kinds, found, strict=True) if any(base is kind for base in own.__mro__))
-            places[id(own)] = next(of, None)
-        if (place := places[id(own)]) is not None:
-            place.append(one)
+    for top in list(sys._current_frames().values()):
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame.f_globals.get("__name__") in _PLACES:
+                for value in list(frame.f_locals.values()):
+                    # By identity: a class may have an equality of its own.
+                    of = (i for i, kind in enumerate(kinds) if any(base is kind for base in type(value).__mro__))
+                    place = next(of, None)
+                    if place is not None and not any(one is value for one in found[place]):
+                        found[place].append(value)
+            frame = frame.f_back
     return found
 
 

@@ -34,7 +34,7 @@ def lora_widgets() -> list[io.Input]:
         flag(
             "only_what_fits",
             False,
-            "Leave out what this model has no place for, such as the keys of a text encoder or of other channels; the "
+            "Skip what this model has no place for, such as the keys of a text encoder or of other channels; the "
             "log names it. Off: such a file is refused.",
         ),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -322,3 +323,29 @@ def test_pages_of_a_file_are_not_counted_and_shared_ones_once(held: Any, tmp_pat
     quantized = torch.zeros(MIB).as_subclass(Quantized)
     quantized.packed = torch.zeros(MIB, dtype=torch.uint8)  # type: ignore[attr-defined]
     assert count.of(Packed(quantized)) == MIB
+
+
+def test_what_other_threads_are_just_making_is_left_alone(held: Any, queue: Callable[..., Any]) -> None:
+    """A tuple that somebody else has a hold of before it is finished ends in a SystemError of Python."""
+    run, broken = queue("CLASSIC"), list[SystemError]()
+    over = threading.Event()
+
+    def make() -> None:
+        while not over.is_set():
+            try:
+                tuple(number for number in range(40))
+            except SystemError as error:
+                broken.append(error)
+
+    maker = threading.Thread(target=make)
+
+    def work() -> int:
+        maker.start()
+        held.held_models()
+        over.set()
+        maker.join()
+        return len(broken)
+
+    WORK[:] = [work]
+    run(GRAPH)
+    assert SEEN == [0]

@@ -57,14 +57,14 @@ def test_short_and_broken_files_are_rejected_by_name_with_numbers(video, make_cl
     make_clip("clips/good.mp4", num_frames=20)
     make_clip("clips/short.mp4", num_frames=10, fps=24)
     (folder / "broken.mp4").write_bytes(b"not a video")
-    (folder / "old.wmv").write_bytes(b"x")
+    (folder / "old.mxf").write_bytes(b"x")
     make_clip("clips/speck.mkv", codec="ffv1", width=8, height=8)
     result = scan_folder(config(trigger_word="ohwx"), folder, ScanContext(video))
     reasons = {r.name: r.reason for r in result.rejected}
     # 10 frames at 24 fps last 0.417 s: 7 frames at 16 fps
     assert reasons["short.mp4"] == ("has 7 frames at 16 fps (10 at 24 fps), fewer than num_frames 9")
     assert reasons["broken.mp4"].startswith("cannot be read as a video")
-    assert reasons["old.wmv"].startswith(".wmv files are not read")
+    assert reasons["old.mxf"].startswith(".mxf files are not read")
     assert reasons["speck.mkv"] == "is only 8x8 pixels"
     assert [s.name for s in result.samples] == ["good.mp4"]
     assert "not used: 4 files" in scan_report(result)

@@ -90,7 +90,9 @@ export function details(plan) {
   }
   if (host?.held) {
     const values = { held: host.held };
-    said.push(t("ComfyUI holds {held} of host memory; training frees what no node waits for.", values));
+    said.push(
+      t("ComfyUI holds {held} of host memory; training frees what no node waits for.", values),
+    );
   }
   if (known(pace) && pace >= SOONEST) {
     said.push(paceText(short(pace), known(seconds) && seconds >= 1 ? clock(seconds) : "", plan));

@@ -7,6 +7,7 @@
 // biome-ignore format: one order a line, whatever their number
 export const ORDERS = {
   AddFrozenLora: [
+    "lora,strength,low_noise_lora,strength_low_noise,only_what_fits",
     "lora,strength,low_noise_lora,strength_low_noise",
   ],
   ApplyWanLoRA: [
@@ -58,6 +59,7 @@ export const ORDERS = {
     "frame_extraction,frame_stride,frame_sample,frame_buckets,frame_rounding,crop,horizontal_flip,variants,split_scenes,scene_threshold",
   ],
   WanLoraFile: [
+    "lora,strength,low_noise_lora,strength_low_noise,only_what_fits",
     "lora,strength,low_noise_lora,strength_low_noise",
   ],
   WanPrecisionPolicy: [

@@ -37,6 +37,7 @@ from .bridge.types import (
     WanTrainModel,
     WanValidation,
 )
+from .bridge.unreadable import check_readable
 from .bridge.widgets import check_menus, combo, judged_when_it_runs, one_of, searched_as, text, whole, widget
 from .engine.asked import AskedTraining, note_training
 from .runs.job import NONE, RESUME, TRAIN_WIDGETS, AskedJob, expert_of, start_reference, train_config
@@ -240,6 +241,7 @@ class TrainLoRA(io.ComfyNode):
 
 def _check_widgets(widgets: dict[str, Any]) -> None:
     """Raises ConfigError for what no config of the job holds; train_config and LoraConfig judge the others."""
+    check_readable(widgets)
     new_run_name(widgets.get("run_name", "my_lora"))
     check_menus(TrainConfig, {"expert": widgets.get("expert", TrainConfig.expert)})
     one_of("resume", widgets.get("resume", RESUME[0]), RESUME)

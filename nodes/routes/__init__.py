@@ -18,7 +18,8 @@ from ...wan_core.words import logger
 from ..bridge import folders
 from ..bridge.ahead import Ahead
 from ..bridge.scans import SCANS
-from ..bridge.second_ids import TakenIds
+from ..bridge.second_ids import PREFIX, TakenIds
+from ..bridge.unreadable import with_readable_numbers
 from ..engine.live_runs import LIVE
 from .answers import Doors
 from .cached_clips import CacheRoutes
@@ -51,9 +52,17 @@ def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) ->
     cached = CacheRoutes(doors, folders.cache, folders.runs_folder)
     for method, path, handler in (*routes.table(), *ScanRoutes(doors, SCANS).table(), *cached.table()):
         getattr(server.routes, method.lower())(path)(handler)
+    server.add_on_prompt_handler(lambda asked: with_readable_numbers(asked, _judging(nodes, taken)))
     server.app.on_startup.append(taken.tell)  # the server starts when every pack is loaded
     setattr(server, _MARK, routes)
     return True
+
+
+def _judging(nodes: Mapping[str, type[io.ComfyNode]], taken: TakenIds) -> dict[str, type[io.ComfyNode]]:
+    """Returns the nodes that judge their numbers themselves, by each of their ids that is ours."""
+    node_id = "TrainLoRA"
+    ids = [PREFIX + node_id] if node_id in taken.by_pack() else [node_id, PREFIX + node_id]
+    return dict.fromkeys(ids, nodes[node_id])
 
 
 @functools.lru_cache(maxsize=16)

@@ -296,3 +296,30 @@ def test_a_strength_that_is_none_is_said_before_the_training(comfy: ComfyServer)
     assert 'strengths "abc" is not a list of numbers' in json.dumps(wrong).replace('\\"', '"')
     comfy.interrupt(answer["prompt_id"])
     comfy.wait(answer["prompt_id"], check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("steps", "abc", 'steps is "abc"; it must be a number.'),
+        ("learning_rate", "1e-4x", 'learning_rate is "1e-4x"; it must be a number.'),
+        ("learning_rate", [1], 'learning_rate is "[1]"; it must be a number.'),
+        ("rank", None, 'rank is "None"; it must be a number.'),
+    ],
+)
+def test_a_text_where_a_number_belongs_fails_the_whole_prompt(
+    comfy: ComfyServer, name: str, value: object, said: str
+) -> None:
+    """ComfyUI would drop the node, run the dataset of the graph, and end in a success in which nothing was trained."""
+    graph = training_graph("refused")
+    graph[TRAIN]["inputs"][name] = value
+    assert said in refusal(comfy, graph)
+
+
+def test_numbers_as_texts_and_links_stay_as_they_came(pack_nodes: dict[str, Any]) -> None:
+    hold = our_module(pack_nodes, "bridge.unreadable").with_readable_numbers
+    inputs = {"steps": "12", "learning_rate": "1e-4", "rank": ["other", 0], "run_name": 5, "alpha": {"__value__": 2}}
+    asked = {"prompt": {"1": {"class_type": "TrainLoRA", "inputs": dict(inputs)}, "2": {"class_type": "Other"}, "3": 4}}
+    assert hold(asked, {"TrainLoRA": pack_nodes["TrainLoRA"]})["prompt"]["1"]["inputs"] == inputs
+    for odd in (None, [], {"prompt": None}, {"prompt": {"1": {"class_type": ["TrainLoRA"], "inputs": 3}}}):
+        assert hold(odd, {"TrainLoRA": pack_nodes["TrainLoRA"]}) == odd

@@ -73,10 +73,14 @@ def test_the_routes_are_added_once_and_only_to_a_server(
 
     from aiohttp import web
 
-    server = SimpleNamespace(routes=web.RouteTableDef(), app=SimpleNamespace(on_startup=[]))
+    heard: list[Any] = []
+    server = SimpleNamespace(
+        routes=web.RouteTableDef(), app=SimpleNamespace(on_startup=[]), add_on_prompt_handler=heard.append
+    )
     monkeypatch.setitem(sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=server)))
     assert register()
     assert not register()
+    assert len(heard) == 1
     added = [(route.method, route.path) for route in server.routes]
     assert len(added) == len(set(added)) == 25
     others = {path.partition("{")[0] for _, path in added if not path.startswith("/wan_trainer/runs")}

@@ -44,7 +44,7 @@ def with_readable_numbers(asked: Any, schemas: Mapping[str, Any]) -> Any:
 def check_readable(widgets: Mapping[str, Any]) -> None:
     """Raises ConfigError for a number that stands for a value that was none."""
     for name, value in widgets.items():
-        if isinstance(value, int | float) and value <= _FIRST and (text := _texts.get(int(value))) is not None:
+        if isinstance(value, int | float) and (text := _texts.get(cast("int", value))) is not None:
             raise ConfigError(f'{name} is "{text}"; it must be a number.')
 
 

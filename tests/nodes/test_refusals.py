@@ -321,5 +321,6 @@ def test_numbers_as_texts_and_links_stay_as_they_came(pack_nodes: dict[str, Any]
     inputs = {"steps": "12", "learning_rate": "1e-4", "rank": ["other", 0], "run_name": 5, "alpha": {"__value__": 2}}
     asked = {"prompt": {"1": {"class_type": "TrainLoRA", "inputs": dict(inputs)}, "2": {"class_type": "Other"}, "3": 4}}
     assert hold(asked, {"TrainLoRA": pack_nodes["TrainLoRA"]})["prompt"]["1"]["inputs"] == inputs
+    our_module(pack_nodes, "bridge.unreadable").check_readable({"alpha": float("-inf"), "rank": -(10**400)})
     for odd in (None, [], {"prompt": None}, {"prompt": {"1": {"class_type": ["TrainLoRA"], "inputs": 3}}}):
         assert hold(odd, {"TrainLoRA": pack_nodes["TrainLoRA"]}) == odd

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import threading
 import time
 import urllib.error
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,10 @@ from comfy_server import ComfyServer
 from graphs import TRAIN, folder_of, run_of, steps_trained, training_graph
 from world import sampling_graph
 
-from tests.support.windows_rules import below, windows_rules
+from tests.support.windows_rules import below, held, windows_rules
 from wan_core.train import SaveStore
 
 pytestmark = [pytest.mark.comfy, pytest.mark.soak]
-
-
-@contextmanager
-def held(*files: Path, kept: bool = False) -> Iterator[None]:
-    """Inside, this process has the files open; `kept`: for itself."""
-    with ExitStack() as opened:
-        for file in files:
-            handle = opened.enter_context(file.open("ab"))
-            if kept:
-                fcntl.lockf(handle, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-__all__ = ["below", "windows_rules"]
+__all__ = ["below", "held", "windows_rules"]
 
 _SOURCE = Path(__file__).parent / "windows"
 
@@ -35,3 +35,16 @@ def windows_rules() -> Iterator[dict[str, str]]:
 def below(folder: Path) -> dict[str, str]:
     """The environment of a process for which they hold in that folder."""
     return {"WINDOWS_RULES": os.path.realpath(folder)}
+
+
+@contextmanager
+def held(*files: Path, kept: bool = False) -> Iterator[None]:
+    """Inside, this process has the files open, as a viewer does; `kept`: for itself, as an editor may."""
+    import fcntl
+
+    with ExitStack() as opened:
+        for file in files:
+            handle = opened.enter_context(file.open("ab"))
+            if kept:
+                fcntl.lockf(handle, fcntl.LOCK_EX)
+        yield

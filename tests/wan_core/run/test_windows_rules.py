@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import subprocess
@@ -11,14 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.forked import ROOT, ForkServer
 from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
-from tests.support.windows_rules import below, windows_rules
+from tests.support.windows_rules import below, held, windows_rules
 from wan_core.files import is_partial
 from wan_core.run.config import RunStatus, read_status
 from wan_core.train import SaveStore, TrainConfig
@@ -43,17 +42,6 @@ def windows(rules: dict[str, str]) -> Iterator[ForkServer]:
     server = ForkServer(environment=rules)
     yield server
     server.close()
-
-
-@contextmanager
-def held(*files: Path, kept: bool = False) -> Iterator[None]:
-    """Inside, this process has the files open, as a viewer does; `kept`: for itself, as an editor may."""
-    with ExitStack() as opened:
-        for file in files:
-            handle = opened.enter_context(file.open("ab"))
-            if kept:
-                fcntl.lockf(handle, fcntl.LOCK_EX)
-        yield
 
 
 def lines_of(run: TinyRun, event: str) -> list[int]:

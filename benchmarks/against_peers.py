@@ -25,8 +25,6 @@ from typing import Any, NamedTuple
 
 from result_files import write_result
 
-__all__ = ["against_peers"]
-
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "wan_core"
 KEPT = "attn_output"

@@ -18,8 +18,6 @@ from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, WanShape, WanTransforme
 from wan_core.run import DataConfig, RunConfig, choose_run, prepare_run
 from wan_core.train import TrainConfig
 
-__all__ = ["SHAPES", "TEXT_ROWS", "Size", "random_run", "write_random_weights"]
-
 SHAPES = {
     "tiny": WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=4),
     "1.3B-4": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=4),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import psutil
 
-__all__ = ["used"]
-
 
 def used(process: psutil.Process) -> float:
     """CPU seconds of a process, of the children that ended and of those that run."""

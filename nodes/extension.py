@@ -30,8 +30,6 @@ from .wan_synthetic_dataset import WanSyntheticDataset
 from .wan_train_settings import WanTrainSettings
 from .wan_video_dataset import WanVideoDataset
 
-__all__ = ["WanTrainerExtension"]
-
 NODES: list[type[io.ComfyNode]] = [
     LoadWanModel,
     WanPrecisionPolicy,

@@ -23,7 +23,7 @@ from .bridge.widgets import asked_of, check_menus, combo, comfyui_checks_menus, 
 VARIANTS = ["auto", *AMBIGUOUS_NAMES]
 NONE = "none"
 POLICIES = ["balanced", "reference", "fast"]
-MEANING = {
+_MEANING = {
     "balanced": "residual stream, norms, time embedding, modulation, head and rotary embedding in fp32",
     "reference": "as official Wan, all of these and the LoRA in fp32, rotary embedding in fp64",
     "fast": "residual stream and head as the linear layers, the rest in fp32 (fastest, least exact)",
@@ -32,12 +32,12 @@ FLOAT32 = (
     "The file is fp32 and is computed in bf16: on a GPU fp32 takes twice the memory and has no fast attention. Set "
     "base_precision to fp32 to have it so."
 )
-UNPACKED = {
+_UNPACKED = {
     True: "Fp8 / Int8 Quantize halves that; a GGUF of Q8_0, Q6_K, Q5_K or Q4_K stays as small as it is.",
     False: "Set base_precision to as in file to keep it packed.",
 }
 """by whether base_precision is "as in file\""""
-assert set(POLICIES) == set(MEANING) == set(PRESETS)
+assert set(POLICIES) == set(_MEANING) == set(PRESETS)
 
 
 class LoadWanModel(io.ComfyNode):
@@ -77,7 +77,7 @@ class LoadWanModel(io.ComfyNode):
                     "precision_policy",
                     POLICIES,
                     "What the small, sensitive parts compute in. "
-                    + " ".join(f"{name}: {MEANING[name]}." for name in POLICIES),
+                    + " ".join(f"{name}: {_MEANING[name]}." for name in POLICIES),
                 ),
                 combo("device", devices(), "Where to train. default: the first GPU, or the CPU when there is none."),
                 widget(ModelPlan, "attention"),
@@ -134,7 +134,7 @@ class LoadWanModel(io.ComfyNode):
             attention=str(attention),  # the plan says why a kernel without backward pass is refused
         )
         roots = folders.roots()
-        on_cards = said_of_cards(plan)
+        on_cards = _said_of_cards(plan)
         plan = settled(plan, _files(plan, roots))
         files = _files(plan, roots)
         handle = ModelHandle(plan, files[0].variant, files[0].compute_dtype, files[0].quantization, base_precision)
@@ -144,8 +144,8 @@ class LoadWanModel(io.ComfyNode):
         if plan.base_precision != base_precision:
             lines.append(FLOAT32)
         lines += said or on_cards
-        info = "\n".join([*lines, f"precision {policy}: {MEANING[policy]}"])
-        return io.NodeOutput(handle, info, ui={"wan_model": [{**model_facts(handle), "asked": asked_of(cls)}]})
+        info = "\n".join([*lines, f"precision {policy}: {_MEANING[policy]}"])
+        return io.NodeOutput(handle, info, ui={"wan_model": [{**_model_facts(handle), "asked": asked_of(cls)}]})
 
 
 def _chosen(diffusion_model: str | None) -> str:
@@ -179,7 +179,7 @@ def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
     return folders.model_reference("diffusion_models", low_noise_model)
 
 
-def size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
+def _size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
     """Says what the weights take in memory; of a GGUF that is unpacked also that its file says something else."""
     loaded = weights_once_loaded(plan, file)
     unpacked = ", ".join(unpacked_kinds(plan, file))
@@ -188,7 +188,7 @@ def size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
     stored = file.header.path.stat().st_size
     return (
         f"{unpacked} is unpacked: weights take {loaded / 2**30:.3g} GiB once loaded, the file has "
-        f"{stored / 2**30:.3g} GiB. {UNPACKED[plan.base_precision == 'as in file']}"
+        f"{stored / 2**30:.3g} GiB. {_UNPACKED[plan.base_precision == 'as in file']}"
     )
 
 
@@ -201,7 +201,7 @@ def devices() -> list[str]:
     return ["default", *gpu_names(), "cpu"]
 
 
-def said_of_cards(plan: ModelPlan) -> list[str]:
+def _said_of_cards(plan: ModelPlan) -> list[str]:
     """Returns what each kind of card of a plan can, a sentence each; PlacementError for one that torch cannot use."""
     cards = [abilities_of(name) for name in plan.placement.device_names()]
     for refusal in (card.refusal() for card in cards):
@@ -222,7 +222,7 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
         f"computes in {str(file.compute_dtype).removeprefix('torch.')}; {variant.fps:g} frames per second; "
         f"width and height in multiples of {variant.size_multiple}",
     ]
-    lines.append(size_once_loaded(file, plan))
+    lines.append(_size_once_loaded(file, plan))
     if variant.boundary is not None and variant.expert is None:
         lines.append("Its name does not say which expert it is: set variant here, or expert in Train Wan LoRA.")
     if variant.candidates:
@@ -230,7 +230,7 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
     return lines
 
 
-def model_facts(model: ModelHandle) -> dict[str, Any]:
+def _model_facts(model: ModelHandle) -> dict[str, Any]:
     """Returns which model it is, where its half of the noise levels ends (sigma, null for a model without experts), and
     what discrete_flow_shift 0 stands for.
     """

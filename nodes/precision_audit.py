@@ -24,7 +24,7 @@ from .bridge.widgets import searched_as, widget
 from .engine.session import run_engine
 from .runs.facts import output_file
 
-PICTURE = "precision_audit.png"
+_PICTURE = "precision_audit.png"
 
 
 class PrecisionAudit(io.ComfyNode):
@@ -79,8 +79,8 @@ class PrecisionAudit(io.ComfyNode):
             _measure(directory, run, config, progress, button)
         report = read_report(directory).table()
         progress.say("precision measured", now=True, state="done")
-        shown = [output_file(directory / PICTURE)]
-        return io.NodeOutput(report, _picture(directory / PICTURE), ui={"images": shown, "text": [report]})
+        shown = [output_file(directory / _PICTURE)]
+        return io.NodeOutput(report, _picture(directory / _PICTURE), ui={"images": shown, "text": [report]})
 
 
 def _folder(run: RunConfig, config: AuditConfig) -> Path:

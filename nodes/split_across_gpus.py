@@ -67,11 +67,11 @@ class SplitAcrossGPUs(io.ComfyNode):
             placement = replace(placement, devices=",".join(placement.device_names()))
         resolve_placement(placement, model.variant.shape.num_layers)  # refuses devices and numbers that do not exist
         split = replace(model, plan=model.plan.with_placement(placement))
-        facts = {**split_facts(split, folders.roots()), "asked": asked_of(cls)}
+        facts = {**_split_facts(split, folders.roots()), "asked": asked_of(cls)}
         return io.NodeOutput(split, ui={"wan_split": [facts]})
 
 
-def split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
+def _split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
     """Returns which block lies where, and the bytes the weights will take on each device once loaded.
 
     `copies` holds one list for each model copy that trains: an index into `devices` for every block; embeddings and

@@ -26,7 +26,7 @@ from .bridge.scanning import chosen_elsewhere, dataset_input, dataset_outputs, s
 from .bridge.types import CATEGORY, DatasetSettingsHandle, ModelHandle
 from .bridge.widgets import combo, flag, searched_as, text, widget
 
-ROLES = ("path", "caption", "repeats", "control", "mask")
+_ROLES = ("path", "caption", "repeats", "control", "mask")
 
 
 class WanDatasetFromFile(io.ComfyNode):
@@ -49,7 +49,7 @@ class WanDatasetFromFile(io.ComfyNode):
                 dataset_input("model"),
                 combo(
                     "file",
-                    source_files(),
+                    _source_files(),
                     "A list, tar, dataset folder or settings file in ComfyUI's input folder, or in a root listed in "
                     "user/wan_trainer/roots.json.",
                 ),
@@ -205,7 +205,7 @@ class WanDatasetFromFile(io.ComfyNode):
         )
 
 
-def source_files() -> list[str]:
+def _source_files() -> list[str]:
     """References for the menu; a broken roots file shows up when the node runs."""
     try:
         roots = read_roots(folders.user_roots_file())
@@ -217,9 +217,9 @@ def source_files() -> list[str]:
 def _file(file: str | None, other_file: str) -> Path:
     """The file asked for: typed, chosen, or the first of the menu where a queued graph leaves it out."""
     input_root, *extra_roots = allowed_places()
-    asked = other_file.strip() or (next(iter(source_files()), "") if file is None else file)
+    asked = other_file.strip() or (next(iter(_source_files()), "") if file is None else file)
     return allowed_file(asked, input_root=input_root, extra_roots=extra_roots)
 
 
 def _columns(given: dict[str, object]) -> Columns:
-    return Columns(**{role: str(given.get(f"{role}_column") or "") for role in ROLES})
+    return Columns(**{role: str(given.get(f"{role}_column") or "") for role in _ROLES})

@@ -20,7 +20,7 @@ from .bridge.scanning import dataset_input, scan_context
 from .bridge.types import CATEGORY, ModelHandle, WanDataset
 from .bridge.widgets import combo, number, one_of, searched_as, text, widget
 
-BATCH_IS = ["clip", "stills"]
+_BATCH_IS = ["clip", "stills"]
 
 
 class WanDatasetFromImages(io.ComfyNode):
@@ -50,7 +50,7 @@ class WanDatasetFromImages(io.ComfyNode):
                     "One for each clip or still: a list of texts, or one text with a line for each.",
                     multiline=True,
                 ),
-                combo("batch_is", BATCH_IS, "clip: each IMAGE is one clip. stills: each frame is a picture."),
+                combo("batch_is", _BATCH_IS, "clip: each IMAGE is one clip. stills: each frame is a picture."),
                 number(
                     "fps",
                     0.0,
@@ -101,7 +101,7 @@ class WanDatasetFromImages(io.ComfyNode):
         append_to: Sequence[Dataset | None] = (None,),
     ) -> io.NodeOutput:
         variant = model[0].variant
-        stills = one_of("batch_is", batch_is[0], BATCH_IS) == "stills"
+        stills = one_of("batch_is", batch_is[0], _BATCH_IS) == "stills"
         config = DatasetConfig(
             folder="images of the graph",
             width=width[0],

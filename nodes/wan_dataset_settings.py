@@ -11,7 +11,7 @@ from ..wan_core.errors import ConfigError
 from .bridge.types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsType
 from .bridge.widgets import check_menus, searched_as, widget
 
-NEW_HELD_OUT_RATIO = -1.0
+_NEW_HELD_OUT_RATIO = -1.0
 """A few files, where there are enough: what a node begins with that is made now. Left out of a queue or of a saved
 workflow it goes on meaning 0, the default of DatasetConfig (web/js/lib/values/by_name.mjs)."""
 
@@ -38,7 +38,7 @@ class WanDatasetSettings(io.ComfyNode):
                         "mask_use",
                     )
                 ),
-                widget(DatasetConfig, "held_out_ratio", default=NEW_HELD_OUT_RATIO),
+                widget(DatasetConfig, "held_out_ratio", default=_NEW_HELD_OUT_RATIO),
                 widget(DatasetConfig, "held_out", multiline=True),
                 *(
                     widget(DatasetConfig, name)

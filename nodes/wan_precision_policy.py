@@ -87,10 +87,10 @@ class WanPrecisionPolicy(io.ComfyNode):
         base = model.plan.precision.to_dict() if preset == AS_LOADED else {"preset": preset}
         policy = PrecisionPolicy.from_dict({**base, **switches, "matmul": matmul})
         handle = replace(model, plan=model.plan.with_precision(policy))
-        return io.NodeOutput(handle, describe_policy(handle))
+        return io.NodeOutput(handle, _describe_policy(handle))
 
 
-def describe_policy(handle: ModelHandle) -> str:
+def _describe_policy(handle: ModelHandle) -> str:
     """The policy in words, and the dtype of every part."""
     policy, numerics = handle.plan.precision, handle.plan.precision.numerics(handle.compute_dtype)
     parts = [f"{part}: {dtype_name(getattr(numerics, part))}" for part in ("compute", *SWITCHES, "matmul")]

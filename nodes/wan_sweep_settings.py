@@ -13,7 +13,7 @@ from ..wan_core.train import TrainConfig
 from .bridge.types import CATEGORY, SettingsHandle, WanSettings
 from .bridge.widgets import combo, judged_when_it_runs, one_of, searched_as, text
 
-SWEPT = [
+_SWEPT = [
     *("learning_rate", "rank", "alpha", "steps", "seed", "batch_size", "gradient_accumulation_steps", "optimizer"),
     *("lr_scheduler", "lr_warmup_steps", "timestep_sampling", "discrete_flow_shift", "sigmoid_scale"),
     *("weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "lora_dropout", "caption_dropout"),
@@ -54,7 +54,7 @@ class WanSweepSettings(io.ComfyNode):
                 ),
                 combo(
                     "setting",
-                    SWEPT,
+                    _SWEPT,
                     "The setting whose values are tried. It leads over the widgets of Train Wan LoRA and Wan "
                     "Train Settings.",
                 ),
@@ -76,9 +76,9 @@ class WanSweepSettings(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, settings: SettingsHandle | None = None, setting: str = SWEPT[0], values: str = "5e-5, 1e-4, 2e-4"
+        cls, settings: SettingsHandle | None = None, setting: str = _SWEPT[0], values: str = "5e-5, 1e-4, 2e-4"
     ) -> io.NodeOutput:
-        one_of("setting", setting, SWEPT)
+        one_of("setting", setting, _SWEPT)
         base = settings or SettingsHandle((), LoraConfig())
         if setting in dict(base.swept):
             raise ConfigError(f"{setting} is swept twice. Choose another setting in one of the two.")

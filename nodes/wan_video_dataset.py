@@ -42,7 +42,7 @@ class WanVideoDataset(io.ComfyNode):
                 dataset_input("model"),
                 combo(
                     "folder",
-                    dataset_folders(),
+                    _dataset_folders(),
                     "A folder in ComfyUI's input folder, or in a root listed in user/wan_trainer/roots.json.",
                 ),
                 *(
@@ -105,7 +105,7 @@ class WanVideoDataset(io.ComfyNode):
         return scanned_output(cls, append_to, lambda context: (scan_folder(config, _folder(folder), context),))
 
 
-def dataset_folders() -> list[str]:
+def _dataset_folders() -> list[str]:
     """References for the menu; a broken roots file shows up when the node runs."""
     try:
         return list_folders(input_folder(), read_roots(folders.user_roots_file()))
@@ -115,7 +115,7 @@ def dataset_folders() -> list[str]:
 
 def _reference(folder: str | None) -> str:
     """The folder asked for; the first of the menu where a queued graph leaves it out."""
-    return next(iter(dataset_folders()), "") if folder is None else folder
+    return next(iter(_dataset_folders()), "") if folder is None else folder
 
 
 def _folder(folder: str | None) -> Path:

@@ -28,8 +28,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ComfyError", "ComfyServer", "PromptRefused", "Recorder", "link_folder", "make_base"]
-
 ROOT = Path(__file__).resolve().parent.parent
 PACK_NAME = "ComfyUI-WanTrainer"
 

@@ -25,19 +25,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = [
-    "CACHE",
-    "ROOT",
-    "Environment",
-    "Stage",
-    "constraints",
-    "find_chromium",
-    "prepare",
-    "python_in_venv",
-    "reenter_in_venv",
-    "requirements",
-]
-
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 VENV = ROOT / ".venv"

@@ -11,8 +11,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILE", "read_orders", "source", "widgets"]
-
 FILE = Path(__file__).resolve().parent.parent / "web" / "js" / "lib" / "values" / "orders.mjs"
 KINDS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 HEAD = """// @ts-check

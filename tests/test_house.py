@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -20,11 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent
 FACES = ROOT / "tests" / "fixtures" / "faces.json"
 NODE_ROOMS = ("bridge", "engine", "runs", "routes")
 """lowest first; the nodes themselves stand above them"""
-FOR_OTHERS = (
-    "wan_core.model.autocast.autocast_contexts",
-    "wan_core.model.autocast.replay_autocast",
-)
-"""listed though no file of the product takes them: docs/architecture.md says for whom"""
 
 
 @functools.cache
@@ -98,32 +93,34 @@ def test_a_room_offers_nothing_that_no_other_room_takes() -> None:
     assert not unused, "\n".join(["", *unused])
 
 
-def test_a_file_lists_only_what_other_files_of_the_product_take() -> None:
-    """Types are left out: who calls a listed function holds them without naming them."""
-    users = [(name, file) for name, file in modules().items()]
-    users += [(str(file), file) for room in ("scripts", "benchmarks") for file in (ROOT / room).rglob("*.py")]
-    users.append(("pack", ROOT / "__init__.py"))
-    taken = {(base, what) for name, file in users for base, what in used(file) if base != name}
-    unused: list[str] = []
+def test_a_name_that_one_file_uses_begins_with_an_underscore() -> None:
+    """Rooms list what they offer, files do not: the underscore says it. Types stay open: who calls a function
+    holds them without naming them."""
+    files = [
+        file for top in ("wan_core", "nodes", "scripts", "benchmarks", "tests") for file in (ROOT / top).rglob("*.py")
+    ]
+    words = {
+        file: frozenset(re.findall(r"\w+", file.read_text(encoding="utf-8"))) for file in [*files, ROOT / "__init__.py"]
+    }
+    counts = Counter(word for found in words.values() for word in found)
+    alone: list[str] = []
     for module, file in modules().items():
-        names = [name for name in listed(file) if name.isupper() or not name[0].isupper()]
-        unused += [f"{module}.{name}" for name in names if (module, name) not in taken]
-    unused = [name for name in unused if name not in FOR_OTHERS]
-    assert not unused, "\n".join(["", *unused])
+        assert file.name == "__init__.py" or not listed(file), f"{file}: only a room lists its names"
+        names = [name for node in tree_of(file).body for name in defined(node)]
+        alone += [f"{module}.{name}" for name in names if counts[name] == 1 and name.isupper() | name.islower()]
+    assert not alone, "\n".join(["", *alone])
 
 
-def used(file: Path) -> Iterator[tuple[str, str]]:
-    """(module, name) of all that a file imports, and of what it reads of the modules it imports whole."""
-    yield from imported(file)
-    whole: dict[str, str] = {}
-    for node in nodes_of(file):
-        if isinstance(node, ast.ImportFrom):
-            base = base_of(file, node)
-            modules_here = {alias.asname or alias.name: f"{base}.{alias.name}" for alias in node.names}
-            whole |= {name: module for name, module in modules_here.items() if module in modules()}
-    for node in nodes_of(file):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in whole:
-            yield whole[node.value.id], node.attr
+def defined(node: ast.stmt) -> list[str]:
+    """The names without an underscore that a statement of a file gives."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        names = [node.name]
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+    else:
+        names = []
+    return [name for name in names if not name.startswith("_")]
 
 
 def test_docstrings_are_no_clauses() -> None:

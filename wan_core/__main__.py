@@ -14,7 +14,5 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from .cli.commands import main  # noqa: E402
 
-__all__ = ["main"]
-
 if __name__ == "__main__":
     sys.exit(main())

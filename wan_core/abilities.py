@@ -17,9 +17,7 @@ import torch
 
 from .errors import ConfigError
 
-__all__ = ["Abilities", "abilities_of", "all_have_bf16", "gpu_count", "gpu_names"]
-
-CARD_CAPABILITY = "WAN_TRAINER_CARD_CAPABILITY"
+_CARD_CAPABILITY = "WAN_TRAINER_CARD_CAPABILITY"
 """environment variable: plan and compute as on cards of this compute capability, such as 7.5; the CPU then too"""
 _GIB = 1 << 30
 _WRONG_FP16 = re.compile(r"\b(1630|1650|1660|T400|T500|T550|T600|T1000|T1200|T2000|MX450|MX550|CMP 30HX)\b")
@@ -125,14 +123,14 @@ def all_have_bf16(devices: Iterable[torch.device | str]) -> bool:
 
 
 def abilities_of(device: torch.device | str) -> Abilities:
-    """Returns what a device is and can; ConfigError where CARD_CAPABILITY says no such number."""
+    """Returns what a device is and can; ConfigError where _CARD_CAPABILITY says no such number."""
     device = torch.device(device)
     found = _ask(device.index or 0) if device.type == "cuda" else Abilities(name=device.type)
-    said = os.environ.get(CARD_CAPABILITY, "").strip()
+    said = os.environ.get(_CARD_CAPABILITY, "").strip()
     if not said:
         return found
     if not re.fullmatch(r"\d{1,2}\.\d", said):
-        raise ConfigError(f'{CARD_CAPABILITY} is "{said[:40]}". Set it to a number such as 7.5, or to nothing.')
+        raise ConfigError(f'{_CARD_CAPABILITY} is "{said[:40]}". Set it to a number such as 7.5, or to nothing.')
     major, _, minor = said.partition(".")
     return replace(found, capability=(int(major), int(minor)), amd="", kernels="")
 

@@ -6,8 +6,6 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["note_node", "workflow_document"]
-
 Link = list[Any]
 """[number, source node, its output, target node, its input, type]; numbers count from 1"""
 

@@ -23,8 +23,6 @@ from typing import Any, BinaryIO, cast
 from .errors import DependencyError
 from .pipes import waiter
 
-__all__ = ["Answer", "Child", "Operation", "serve"]
-
 _LENGTHS = struct.Struct(">IQ")
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_PAYLOAD_BYTES = 8 << 30

@@ -20,8 +20,6 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from .errors import ConfigError
 from .words import is_text
 
-__all__ = ["Config", "Setting", "nearest", "setting", "settings_of"]
-
 C = TypeVar("C", bound="Config")
 
 

@@ -15,13 +15,6 @@ from .errors import Stopped
 from .events import COMMANDS
 from .pipes import lines
 
-__all__ = [
-    "Control",
-    "PipeControl",
-    "SignalControl",
-    "stop_on_signals",
-]
-
 _LONGEST_LINE = 1 << 16
 
 
@@ -56,7 +49,7 @@ def stop_on_signals(stop: Callable[[str], bool]) -> None:
             signal.signal(hangup, on_signal)
 
 
-def ignore_signals() -> None:
+def _ignore_signals() -> None:
     """Leave the signals that ask for a stop to the parent process, which has them too and sends a command.
 
     A terminal and a service manager send theirs to every process of a group: after the command it would be the second,
@@ -76,7 +69,7 @@ class SignalControl:
 
     def __init__(self, *, signals: bool = True) -> None:
         self._reason = ""
-        stop_on_signals(self._stop) if signals else ignore_signals()
+        stop_on_signals(self._stop) if signals else _ignore_signals()
 
     def _stop(self, reason: str) -> bool:
         first, self._reason = not self._reason, self._reason or reason
@@ -106,7 +99,7 @@ class PipeControl:
         self._pending: deque[str] = deque()
         self._decoded: dict[str, dict[str, Any]] = {}
         self._file = file
-        stop_on_signals(self._stop) if signals else ignore_signals()
+        stop_on_signals(self._stop) if signals else _ignore_signals()
 
     def listen(self) -> None:
         """Begin to read commands."""

@@ -31,23 +31,6 @@ from enum import IntEnum
 
 from .words import plain, shortened
 
-__all__ = [
-    "CacheError",
-    "CheckpointError",
-    "ConfigError",
-    "DatasetError",
-    "DependencyError",
-    "ExitCode",
-    "ExportError",
-    "OutOfMemory",
-    "PlacementError",
-    "RankLost",
-    "Stopped",
-    "TrainingError",
-    "WanTrainerError",
-    "host_memory_ran_out",
-]
-
 _ALLOCATORS = ("DefaultCPUAllocator", "alloc_cpu", "bad_alloc", "annot allocate memory", "bad allocation")
 """how torch and the C++ libraries below it say that the computer's own memory is full"""
 
@@ -134,14 +117,14 @@ class RankLost(TrainingError):  # noqa: N818  it is the other one that broke
     """Another rank of the run ended, so this one cannot go on either."""
 
 
-HOST_HELPS = (
+_HOST_HELPS = (
     "close other programs",
     "give the system a larger swap or page file",
     "fewer num_frames or a smaller width and height in the dataset node (begins a new run)",
     "an fp8 file in Load Wan Model (begins a new run)",
 )
 """what frees the computer's own memory: first what costs nothing"""
-HOST_HELPS_FOR_CLIPS = (
+_HOST_HELPS_FOR_CLIPS = (
     "close other programs",
     "give the system a larger swap or page file",
     "a smaller width, height or num_frames in Wan Preview Settings",
@@ -157,7 +140,7 @@ def host_helps(held: str, rendering: bool = False) -> list[str]:
         f"free the {held} that ComfyUI itself holds: press Free model and node cache, and queue what stands behind "
         "this node as a graph of its own"
     )
-    return [*([free] if held else []), *(HOST_HELPS_FOR_CLIPS if rendering else HOST_HELPS)]
+    return [*([free] if held else []), *(_HOST_HELPS_FOR_CLIPS if rendering else _HOST_HELPS)]
 
 
 class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field know

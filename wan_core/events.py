@@ -14,27 +14,6 @@ from typing import Any, ClassVar
 
 from .words import plain
 
-__all__ = [
-    "COMMANDS",
-    "CheckpointSaved",
-    "DecodeWanted",
-    "Emit",
-    "Evaluated",
-    "Event",
-    "Failed",
-    "Finished",
-    "Marked",
-    "Note",
-    "SampleReady",
-    "Stage",
-    "StageEnded",
-    "StepDone",
-    "StepSkipped",
-    "Suggested",
-    "parse_event",
-    "to_line",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Event:

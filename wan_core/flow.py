@@ -15,25 +15,6 @@ from torch import Tensor
 
 from .errors import ConfigError
 
-__all__ = [
-    "EVALUATION_TIMESTEPS",
-    "LEAST_SHARE",
-    "LOSSES",
-    "LOSS_WEIGHTINGS",
-    "TIMESTEP_RANGES",
-    "TIMESTEP_SAMPLINGS",
-    "add_noise",
-    "draw_noise",
-    "draw_sigma",
-    "is_in_range",
-    "loss_factor",
-    "resolution_shift",
-    "seeded_generator",
-    "simple_sigmas",
-    "velocity_loss",
-    "velocity_target",
-]
-
 TIMESTEP_SAMPLINGS = ("uniform", "sigmoid", "shift", "flux_shift", "qwen_shift", "logsnr", "mode", "beta")
 """uniform: U(0,1) then shift. sigmoid: sigmoid(scale * N(0,1)). shift: sigmoid, then the shift map; flux_shift and
 qwen_shift the same with the shift of `resolution_shift`. logsnr: the signal-to-noise ratio is normal. mode: Stable

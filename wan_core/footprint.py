@@ -39,8 +39,6 @@ from .placement import (
 )
 from .precision import matmul_bytes
 
-__all__ = ["placements_of", "planned_weights", "predict_memory", "weights_once_loaded"]
-
 
 def placements_of(plan: ModelPlan, num_blocks: int) -> tuple[Placement, ...]:
     """Returns where the blocks go: one placement for each process that trains."""

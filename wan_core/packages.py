@@ -22,18 +22,6 @@ from typing import Any
 from .errors import DependencyError
 from .words import first_line
 
-__all__ = [
-    "OPTIMIZER_MODULES",
-    "check_place",
-    "check_versions",
-    "end_under_old_python",
-    "first_import",
-    "imported",
-    "named_optimizer",
-    "pip_line",
-    "version_of",
-]
-
 PYTHON_FLOOR = (3, 10)
 TORCH_FLOOR = (2, 6)
 

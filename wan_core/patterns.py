@@ -20,8 +20,6 @@ from threading import Lock
 
 from .errors import ConfigError, Stopped
 
-__all__ = ["matching", "waits_end_with"]
-
 LIMIT_S = 5.0
 _POLL_S = 0.1
 _LONGEST = 2000

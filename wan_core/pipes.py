@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["chunks", "lines", "waiter"]
-
 _CHUNK = 1 << 16
 _POLL_S = 0.02
 _FILE_TYPE_PIPE = 3

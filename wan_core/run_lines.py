@@ -20,8 +20,6 @@ from .events import (
     Suggested,
 )
 
-__all__ = ["RunLines", "closing_line", "loss_text", "sentence_of"]
-
 _PACE_STEPS = 20
 _FIRST_S, _MOST_S = 5.0, 60.0
 """seconds from one line of a step to the next: these at first, twice as many each time, and never more than those"""

@@ -10,16 +10,6 @@ import logging
 import os
 from collections.abc import Iterable
 
-__all__ = [
-    "counted",
-    "first_line",
-    "is_text",
-    "listed",
-    "logger",
-    "plain",
-    "shortened",
-]
-
 _KEPT = "\u00a0\u3000\u200c\u200d"
 """no-break and ideographic space, and the joiners that words and emoji are spelled with"""
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["DONE", "ERROR", "LEFT_OUT", "NEEDS", "Bench", "Case", "Figures", "Needs", "Result", "measured"]
-
 DONE, ERROR, NEEDS, LEFT_OUT = "done", "error", "needs", "left out"
 """What became of a case: measured; raised, or a figure that is wrong; cannot be measured here; no time was left."""
 Figures = dict[str, Any]

@@ -26,8 +26,6 @@ from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from .case import Bench, Case, Figures, Needs
 from .jobs import can_compile
 
-__all__ = ["cases"]
-
 SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=4)
 GRID = (9, 48, 48)
 """latent frames, rows, columns: 5,184 tokens, which is more than one chunk of a layer's second stage"""

@@ -26,8 +26,6 @@ from wan_core.train import FlopCount, TrainConfig
 from .case import Bench, Case, Figures, Needs
 from .machine import dense_peak
 
-__all__ = ["can_compile", "memory", "published", "speed", "switches", "weights_file"]
-
 RANK = 32
 AS_SET: dict[str, Any] = {
     "memory": "manual",

@@ -16,8 +16,6 @@ from wan_core.run.step_time import card_named
 
 from .case import Bench, Case, Figures
 
-__all__ = ["dense_peak", "hardware", "rates", "seconds"]
-
 TOKENS, WIDTH, FFN, HEADS = 20_280, 5120, 13_824, 40
 """14B at 832x480, 49 frames"""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from .case import DONE, ERROR, LEFT_OUT, NEEDS, Result
 
-__all__ = ["page", "short"]
-
 Row = Mapping[str, Any]
 
 

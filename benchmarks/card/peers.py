@@ -28,8 +28,6 @@ from .case import Bench, Case, Figures, Needs
 from .jobs import TINY_SIZE, weights_file
 from .machine import seconds
 
-__all__ = ["cases"]
-
 ROUNDS = 6
 SAME = 0.02
 """relative: by how much loss and gradient norm of bf16 programs may differ at equal work"""

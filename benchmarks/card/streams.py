@@ -24,8 +24,6 @@ from .case import Bench, Case, Figures
 from .jobs import weights_file
 from .machine import seconds
 
-__all__ = ["cases"]
-
 _MOST = 20_000
 _BLOCKED_S = 0.02
 """a launch that takes longer was waiting"""

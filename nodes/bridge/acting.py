@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from ...wan_core.errors import ExportError
 from ...wan_core.lora import Acting
 
-__all__ = ["with_acting"]
-
 
 def with_acting(model: Any, parts: Mapping[str, Acting], name: str) -> Any:
     """Returns a clone of `model` to which the parts of a LoRA are added while it samples; `name` is for refusals.

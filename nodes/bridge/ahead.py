@@ -31,10 +31,8 @@ from ...wan_core.train import TrainConfig
 from . import folders
 from .types import ModelHandle, SettingsHandle
 
-__all__ = ["Ahead"]
-
 LOADER, SETTINGS, TRAINER, LORA = "LoadWanModel", "WanTrainSettings", "TrainLoRA", "WanLoraFile"
-FROM_FILE = "WanDatasetFromFile"
+_FROM_FILE = "WanDatasetFromFile"
 CHANGES = ("WanPrecisionPolicy", "Fp8Quantize", "SplitAcrossGPUs", "AddFrozenLora")
 """nodes that take a model and give one"""
 _LONGEST = 16
@@ -118,16 +116,16 @@ class Ahead:
         files = _listed(asked.get("files"))
         sizes = _sizes(asked.get("sizes")) if asked.get("sizes") or not files else []
         for widgets in files:
-            values = self._values(FROM_FILE, widgets)
+            values = self._values(_FROM_FILE, widgets)
             try:
-                sizes += self.nodes[FROM_FILE].stated_sizes(**values)  # pyright: ignore[reportAttributeAccessIssue]
+                sizes += self.nodes[_FROM_FILE].stated_sizes(**values)  # pyright: ignore[reportAttributeAccessIssue]
             except (WanTrainerError, OSError):
                 sizes += _sizes([[values.get(side) for side in ("width", "height", "num_frames")]])
         return sizes
 
     def _settings_mark(self, widgets: Any) -> str:
         try:
-            return self.nodes[FROM_FILE].stated_mark(**self._values(FROM_FILE, widgets))  # pyright: ignore[reportAttributeAccessIssue]
+            return self.nodes[_FROM_FILE].stated_mark(**self._values(_FROM_FILE, widgets))  # pyright: ignore[reportAttributeAccessIssue]
         except (WanTrainerError, OSError):
             return ""
 

@@ -17,8 +17,6 @@ from ...wan_core.dataset import ConditionKind, condition_kind
 from ...wan_core.errors import DatasetError
 from ...wan_core.importers import TensorClip, checked_text
 
-__all__ = ["read_clips", "text_features"]
-
 _MASK_CHANNELS = 4
 
 

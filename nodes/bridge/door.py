@@ -19,8 +19,6 @@ from ...wan_core.run import disk_sentence
 from ...wan_core.words import is_text, plain
 from .interrupts import InterruptProcessingException, press_again, processing_interrupted, stops_become_interrupts
 
-__all__ = ["guarded"]
-
 _FINGERPRINT = "fingerprint_inputs"
 """ComfyUI drops whatever this raises and goes on, so a press of Cancel has to be there still"""
 _CALLED = (_FINGERPRINT, "check_lazy_status", "execute")

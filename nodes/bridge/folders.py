@@ -12,23 +12,6 @@ from ...wan_core.dataset import ScanMemo, read_roots
 from ...wan_core.errors import ConfigError
 from ...wan_core.files import Roots
 
-__all__ = [
-    "allowed_places",
-    "cache",
-    "diffusion_models",
-    "file_names",
-    "input_folder",
-    "model_reference",
-    "publish_folder",
-    "publish_folders",
-    "roots",
-    "roots_file",
-    "runs_folder",
-    "scan_memo",
-    "user_hosts_file",
-    "user_roots_file",
-]
-
 
 def runs_folder() -> Path:
     """Returns the folder of runs and cache, which it does not make. Raises ConfigError when a file has its name."""

@@ -17,8 +17,6 @@ from . import folders
 from .progress import current_prompt_id
 from .types import CacheHandle
 
-__all__ = ["CACHE", "RUNS", "cache_folders", "cache_state", "hand_cache"]
-
 _FOLDERS = ("latents", "texts", "conditions", "masks", "evaluations", "sets", "packs", "pictures", "clips")
 
 

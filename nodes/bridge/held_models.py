@@ -28,8 +28,6 @@ from torch import Tensor, nn
 
 from ...wan_core.words import first_line, logger, plain
 
-__all__ = ["HeldModel", "held_models", "idle_bytes", "in_words", "release_idle_models"]
-
 _log = logger(__name__)
 _GIB = 1 << 30
 _KINDS = (("execution", "PromptExecutor"), ("comfy_execution.graph", "ExecutionList"))

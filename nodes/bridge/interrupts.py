@@ -9,15 +9,6 @@ from comfy import model_management as mm
 
 from ...wan_core.errors import Stopped
 
-__all__ = [
-    "CancelButton",
-    "InterruptProcessingException",
-    "press_again",
-    "processing_interrupted",
-    "raise_if_cancelled",
-    "stops_become_interrupts",
-]
-
 InterruptProcessingException = mm.InterruptProcessingException
 processing_interrupted = mm.processing_interrupted
 raise_if_cancelled = mm.throw_exception_if_processing_interrupted

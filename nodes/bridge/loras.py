@@ -12,8 +12,6 @@ from ...wan_core.lora import FrozenLora, holds_both_experts
 from . import folders
 from .widgets import combo, file_of, flag, number
 
-__all__ = ["frozen_lora", "lora_marks", "lora_widgets"]
-
 NONE = "none"
 
 

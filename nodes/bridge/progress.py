@@ -28,9 +28,7 @@ from ...wan_core.train import EXPERTS
 from ...wan_core.words import logger
 from .interrupts import CancelButton
 
-__all__ = ["NodeProgress", "current_prompt_id", "graph_of"]
-
-STATUS_EVENT = "wan_trainer.status"
+_STATUS_EVENT = "wan_trainer.status"
 _MIN_INTERVAL_S = 0.25
 _STAGES = {
     "start": "starting the engine",
@@ -103,7 +101,7 @@ class NodeProgress:
             self._last_status = moment
             server = _server()
             prompt = {"prompt_id": str(getattr(server, "last_prompt_id", None) or "")}
-            server.send_sync(STATUS_EVENT, {**self._status, **prompt, **self._facts()})
+            server.send_sync(_STATUS_EVENT, {**self._status, **prompt, **self._facts()})
 
     def on_event(self, event: Event) -> None:
         """Show an event of the engine."""

@@ -34,15 +34,6 @@ from .scans import SCANS
 from .types import DatasetSettingsHandle, ModelHandle, WanDataset, WanDatasetSettingsType, WanTrainModel
 from .widgets import asked_of, number
 
-__all__ = [
-    "chosen_elsewhere",
-    "dataset_input",
-    "dataset_outputs",
-    "scan_context",
-    "scanned_output",
-    "space_of",
-]
-
 
 def dataset_input(name: str) -> io.Input:
     """Returns an input that dataset nodes have alike: model, force_rate, append_to or settings."""
@@ -82,7 +73,7 @@ def scanned_output(
 ) -> io.NodeOutput:
     """Run `scan`, put its datasets behind those of `append_to`, and show what was found on the node."""
     known = folders.scan_memo()
-    with stops_become_interrupts(), saved_at_last(known), VideoProcess(mm.processing_interrupted) as video:
+    with stops_become_interrupts(), _saved_at_last(known), VideoProcess(mm.processing_interrupted) as video:
         scanned = scan(scan_context(node, video, allowed_places(), known))
         dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
         sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
@@ -95,7 +86,7 @@ def scanned_output(
 
 
 @contextlib.contextmanager
-def saved_at_last(known: ScanMemo) -> Iterator[None]:
+def _saved_at_last(known: ScanMemo) -> Iterator[None]:
     """Keeps what a scan learned also when somebody stops it, so that the next one goes on from there."""
     try:
         yield

@@ -12,8 +12,6 @@ from collections import OrderedDict
 from ...wan_core.dataset import CaptionEdits, Dataset, scanned_files
 from . import folders
 
-__all__ = ["SCANS", "Scans"]
-
 _MOST = 64
 _MOST_FILES = 400_000
 

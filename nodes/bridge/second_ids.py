@@ -15,8 +15,6 @@ from comfy_api.latest import io
 
 from ...wan_core.words import logger
 
-__all__ = ["PREFIX", "TakenIds", "loaded_before", "second_of"]
-
 PREFIX = "WanTrainer_"
 
 _log = logger(__name__)

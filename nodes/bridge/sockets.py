@@ -25,17 +25,6 @@ from ...wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
 from ...wan_core.errors import ConfigError
 from ...wan_core.model import LatentSpace
 
-__all__ = [
-    "ComfyImageEncoder",
-    "ComfyTextEncoder",
-    "ComfyVae",
-    "encoder_identity",
-    "is_linked",
-    "prompt_key",
-    "wants_clip",
-]
-
-
 _VAE_FILES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
 _VAE_CLASSES = {"wan2.1": (wan21.WanVAE, 96), "wan2.2": (wan22.WanVAE, 160)}
 """ComfyUI's class of each, and the width of its first layer"""
@@ -200,10 +189,10 @@ def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cac
                 "encode. Free ComfyUI's node cache or start it again, then press Run."
             )
         return found
-    return socket_identity(loaded) if loaded is not None else None
+    return _socket_identity(loaded) if loaded is not None else None
 
 
-def socket_identity(encoder: Any) -> str:
+def _socket_identity(encoder: Any) -> str:
     """A hash of everything an encoder object computes with; remembered for as long as the object lives."""
     known = _hashed.get(encoder)
     if known is None:

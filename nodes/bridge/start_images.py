@@ -17,8 +17,6 @@ from ...wan_core.sampler import PreviewPrompt, SampleConfig
 from ...wan_core.train import preview_shape
 from .sockets import ComfyImageEncoder, ComfyVae
 
-__all__ = ["encode_start_images", "keep_picture", "vision_tokens_key", "write_vision_tokens"]
-
 _GREY = 0.5
 
 

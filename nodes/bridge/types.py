@@ -17,23 +17,6 @@ from ...wan_core.load import ModelPlan, settled_elsewhere
 from ...wan_core.lora import LoraConfig
 from ...wan_core.train import TrainConfig
 
-__all__ = [
-    "CATEGORY",
-    "CacheHandle",
-    "DatasetSettingsHandle",
-    "ModelHandle",
-    "RunHandle",
-    "SettingsHandle",
-    "WanCache",
-    "WanDataset",
-    "WanDatasetSettingsType",
-    "WanLoras",
-    "WanRun",
-    "WanSettings",
-    "WanTrainModel",
-    "WanValidation",
-]
-
 CATEGORY = "Wan Trainer"
 
 WanTrainModel = io.Custom("WAN_TRAIN_MODEL")

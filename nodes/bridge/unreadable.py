@@ -13,8 +13,6 @@ from typing import Any, cast
 
 from ...wan_core.errors import ConfigError
 
-__all__ = ["check_readable", "with_readable_numbers"]
-
 _KINDS = {"INT": int, "FLOAT": float}
 _FIRST = -(10**15)
 """a whole number that a float holds exactly, far below what any widget takes"""

@@ -19,22 +19,6 @@ from comfy_api.latest import io
 from ...wan_core.config import Config, nearest, settings_of
 from ...wan_core.errors import ConfigError
 
-__all__ = [
-    "asked_of",
-    "check_menus",
-    "combo",
-    "file_of",
-    "flag",
-    "judged_when_it_runs",
-    "listed",
-    "number",
-    "one_of",
-    "searched_as",
-    "text",
-    "whole",
-    "widget",
-]
-
 
 def widget(config: type[Config], name: str, called: str = "", **own: Any) -> io.Input:
     """Returns the widget of the setting `name` of `config`; `called` is its id on the node where that is another.

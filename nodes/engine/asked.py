@@ -21,8 +21,6 @@ from ..bridge import folders
 from ..bridge.held_models import idle_bytes
 from ..bridge.progress import current_prompt_id
 
-__all__ = ["AskedTraining", "note_training", "refuse_what_does_not_fit"]
-
 _log = logger(__name__)
 
 

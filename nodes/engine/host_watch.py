@@ -7,8 +7,6 @@ import time
 
 from ...wan_core.placement.host import host_bytes, host_total
 
-__all__ = ["HostWatch"]
-
 _EVERY_S = 2.0
 _GIB = 1 << 30
 _JUST_STARTED = 64 << 20

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["BUTTONS", "LIVE", "LiveRun", "LiveRuns"]
-
 BUTTONS = {"stop": "Stop and keep was pressed", "save": "", "sample": "", "profile": ""}
 
 

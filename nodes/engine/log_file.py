@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ...wan_core.files import FileError, open_regular
 
-__all__ = ["NEXT_LOG", "log_tail", "without_noise"]
-
 NEXT_LOG = "log.next.txt"
 """beside the log of a run, of processes that began while another program kept that for itself"""
 _NOISE = re.compile(r"^[WI]\d{4} \d\d:\d\d:|Warning: |^\s*warnings\.warn\(")

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-__all__ = ["engine_command", "signal_tree", "start_process", "worker_environment"]
-
 PACK = Path(__file__).resolve().parents[2]
 LAUNCH = PACK / "wan_core" / "launch.py"
 

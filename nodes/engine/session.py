@@ -29,8 +29,6 @@ from .live_runs import LIVE, LiveRun
 from .process import engine_command
 from .worker import Ending, Worker
 
-__all__ = ["PreviewDecoder", "run_engine"]
-
 _log = logger(__name__)
 
 

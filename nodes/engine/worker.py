@@ -25,8 +25,6 @@ from .host_watch import HostWatch
 from .log_file import NEXT_LOG, log_tail, without_noise
 from .process import signal_tree, start_process, worker_environment
 
-__all__ = ["Ending", "Patience", "Worker"]
-
 _LOG_TAIL_BYTES = 4000
 _KILLED = (-9, 137)
 """Linux kills so what takes the last of the memory; 137 is the same through a shell or torchrun"""

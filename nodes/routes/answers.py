@@ -17,8 +17,6 @@ from ..runs.scrub import scrubbed
 from .guard import BODY_LIMIT, check_change, check_host, read_body
 from .refusal import Refused
 
-__all__ = ["HEADERS", "Doors", "Handler", "answering", "as_json", "as_json_text", "to_text"]
-
 _log = logger(__name__)
 _BUG = "This cannot be answered, which is a bug"
 

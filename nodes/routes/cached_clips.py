@@ -19,8 +19,6 @@ from ..bridge.threads import in_thread
 from .answers import Doors, Handler, answering, as_json
 from .refusal import Refused
 
-__all__ = ["CacheRoutes"]
-
 
 @dataclass(frozen=True)
 class CacheRoutes:

@@ -13,12 +13,10 @@ from ..bridge.threads import in_thread
 from .refusal import Refused
 from .samples import NO_SAMPLE, Sample
 
-__all__ = ["send_clip", "send_file"]
-
 _BLOCK_BYTES = 1 << 18
 
 
-def part_of(wanted: slice, size: int) -> range | None:
+def _part_of(wanted: slice, size: int) -> range | None:
     """The bytes a parsed Range header names in a file of `size`; None for the whole file, Refused(416) for none.
 
     As aiohttp parses it: (None, None), (first, end), (first, None) or (-last bytes, None).
@@ -50,7 +48,7 @@ async def send_file(
     with source:
         size = os.fstat(source.fileno()).st_size
         try:
-            part = part_of(request.http_range, size)
+            part = _part_of(request.http_range, size)
         except ValueError:
             part = None  # not a range we know: the whole clip is the answer
         wanted = range(size) if part is None else part

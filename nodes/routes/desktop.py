@@ -11,8 +11,6 @@ from pathlib import Path
 
 from .refusal import Refused
 
-__all__ = ["open_folder"]
-
 _NO_DESKTOP = "The computer that runs ComfyUI has no desktop to open a folder on. The run lies in output/wan_trainer."
 
 

@@ -18,8 +18,6 @@ from urllib.parse import urlsplit
 
 from .refusal import Refused
 
-__all__ = ["BODY_LIMIT", "check_change", "check_host", "check_local", "read_body"]
-
 HEADER = "X-Wan-Trainer"
 BODY_LIMIT = 4096
 _PORTS = {"http": 80, "https": 443}

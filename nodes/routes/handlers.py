@@ -36,8 +36,6 @@ from .seen_runs import DAMAGED
 from .settings_files import SETTINGS_LIMIT, graph_of
 from .summary import detail
 
-__all__ = ["RunRoutes"]
-
 _log = logger(__name__)
 
 _FOLDER = Path(__file__).parents[2].name

@@ -13,8 +13,6 @@ from .run_folders import list_runs
 from .seen_runs import DAMAGED, SEEN
 from .summary import summary
 
-__all__ = ["all_summaries"]
-
 _LONGEST = 200
 """of a setting that is told"""
 

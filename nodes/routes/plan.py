@@ -22,8 +22,6 @@ from ...wan_core.train import TrainConfig
 from ..bridge.held_models import held_models, idle_bytes, in_words
 from .refusal import Refused
 
-__all__ = ["NO_PLAN", "Planner"]
-
 NO_PLAN: dict[str, Any] = {"version": 1, "fits": None, "devices": [], "suggestions": None}
 _KEPT = 64
 _PATIENCE_S = 60.0

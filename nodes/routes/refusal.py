@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Refused"]
-
 
 class Refused(Exception):  # noqa: N818  not a failure of ours: an answer
     """`status` is the HTTP status, `sentence` goes to the client; neither names a path of this machine."""

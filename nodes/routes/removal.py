@@ -31,8 +31,6 @@ from ..runs.publish import CHOICE
 from ..runs.seen_folder import curves_file
 from .samples import Parts, read_index
 
-__all__ = ["bytes_of_run", "delete_run"]
-
 _LAST = (".lock", "run.json")
 """while run.json is there a half deleted run is still listed, and can be deleted again; so it is the very last"""
 _OF_THE_RUN = ("workflow.json", "metrics.jsonl", "log.txt", NEXT_LOG, *STATUS_FILES, CHOICE)

@@ -13,8 +13,6 @@ from ...wan_core.files import FileError, confine, safe_name
 from ...wan_core.run import STATUS_FILES
 from .refusal import Refused
 
-__all__ = ["find_run", "line_number", "list_runs", "patience_of"]
-
 _NO_RUN = "There is no such run."
 
 

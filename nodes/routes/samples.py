@@ -14,11 +14,9 @@ from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
 from .refusal import Refused
 
-__all__ = ["NO_SAMPLE", "Parts", "Sample", "find_sample", "list_samples", "newest_preview", "read_index"]
-
 Parts = tuple[str, ...]
 """names below the folder of a run, none of them empty, a dot or more than one"""
-CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".webp": "image/webp"}
+_CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".webp": "image/webp"}
 """what the route sends, and as what; a file of another kind is no sample"""
 NO_SAMPLE = "There is no such sample."
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
@@ -64,7 +62,7 @@ class Sample:
     @property
     def media_type(self) -> str:
         """Empty for a file that is not sent."""
-        return CLIP_TYPES.get(os.path.splitext(self.file)[1], "")
+        return _CLIP_TYPES.get(os.path.splitext(self.file)[1], "")
 
     @property
     def parts(self) -> Parts:

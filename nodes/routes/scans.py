@@ -20,8 +20,6 @@ from .answers import HEADERS, Doors, Handler, answering, as_json
 from .clip import send_file
 from .refusal import Refused
 
-__all__ = ["ScanRoutes"]
-
 _SHOWN = 48
 """as many as the contact sheet has pictures"""
 _LONGEST = 1000

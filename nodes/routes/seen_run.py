@@ -18,8 +18,6 @@ from ..runs.publish import lora_experts
 from ..runs.scrub import scrubbed
 from .samples import newest_preview
 
-__all__ = ["Marks", "SeenRun", "marks_of", "read_seen"]
-
 Marks = tuple[tuple[int, ...], ...]
 
 _TOLD = ("run.json", STATUS_FILES[0], "metrics.jsonl", "saves", "samples/index.json", STATUS_FILES[1])

@@ -27,8 +27,6 @@ from ...wan_core.words import logger
 from ..runs.seen_folder import index_file
 from .seen_run import Marks, SeenRun, marks_of, read_seen
 
-__all__ = ["DAMAGED", "SEEN"]
-
 _log = logger(__name__)
 
 DAMAGED = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, KeyError)

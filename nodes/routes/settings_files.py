@@ -12,8 +12,6 @@ from typing import Any
 from ...wan_core.migrate import UnknownSettingsError, canvas_graph, read_texts
 from .refusal import Refused
 
-__all__ = ["SETTINGS_LIMIT", "graph_of"]
-
 SETTINGS_LIMIT = 1 << 20
 """bytes of a request with the texts of settings files"""
 _MOST_FILES = 16

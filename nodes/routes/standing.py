@@ -20,8 +20,6 @@ from .refusal import Refused
 from .run_folders import find_run
 from .summary import summary
 
-__all__ = ["Standing"]
-
 _WIDGETS = {
     "base_digest": "diffusion_model",
     "low_noise_digest": "low_noise_model",

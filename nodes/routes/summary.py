@@ -20,8 +20,6 @@ from .samples import list_samples
 from .seen_run import SeenRun
 from .seen_runs import SEEN
 
-__all__ = ["detail", "summary"]
-
 Data = dict[str, Any]
 _LONGEST_DEVICE = 40
 

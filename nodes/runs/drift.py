@@ -14,8 +14,6 @@ from ...wan_core.files import atomic_write_json, read_json
 from ...wan_core.run import Cell, SampleJob
 from ..bridge.sockets import ComfyVae
 
-__all__ = ["Drift"]
-
 Frames = NDArray[np.uint8]
 _MEASURED = "drift_mean_abs"
 

@@ -21,16 +21,6 @@ from ...wan_core.train import SavedStep, SaveStore
 from .publish import listed_names, lora_experts, name_now, published
 from .scrub import scrubbed
 
-__all__ = [
-    "RunFacts",
-    "asked_steps",
-    "chosen_steps",
-    "output_file",
-    "run_report",
-    "saved_step",
-    "used",
-]
-
 
 class LossPoints(Sequence[tuple[int, float]]):
     """(step, training loss) in order, made one by one: a run may have a million."""
@@ -158,7 +148,7 @@ def saved_step(directory: Path, step: int) -> SavedStep:
     return saved
 
 
-LOSSES_KEPT = 500
+_LOSSES_KEPT = 500
 """history stays in the server's memory, and is sent whole; metrics.jsonl has every step"""
 
 
@@ -209,7 +199,7 @@ def used(directory: Path, config: RunConfig, names: Sequence[str]) -> list[dict[
     return used_on(config, {expert: name for expert, name in listed.items() if name}, scrubbed(words))
 
 
-def thinned(points: Sequence[tuple[int, float]], limit: int = LOSSES_KEPT) -> list[tuple[int, float]]:
+def thinned(points: Sequence[tuple[int, float]], limit: int = _LOSSES_KEPT) -> list[tuple[int, float]]:
     """At most `limit` of (step, value) points, evenly spaced, the first and the last among them."""
     if len(points) <= limit:
         return list(points)

@@ -22,8 +22,6 @@ from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle
 from ..bridge.widgets import check_menus, file_of
 
-__all__ = ["NONE", "RESUME", "TRAIN_WIDGETS", "AskedJob", "expert_of", "start_reference", "train_config"]
-
 RESUME = ["auto", "new", "require"]
 NONE = "none"
 """of start_from_lora"""

@@ -26,20 +26,6 @@ from ...wan_core.run import disk_sentence
 from ...wan_core.train import EXPERTS, SavedStep, SaveStore, TrainConfig
 from ..bridge import folders
 
-__all__ = [
-    "CHOICE",
-    "Published",
-    "chosen",
-    "chosen_step",
-    "listed_names",
-    "lora_experts",
-    "name_now",
-    "publish",
-    "published",
-    "step_in_use",
-    "use_step",
-]
-
 CHOICE = "chosen.json"
 """in the folder of a run: the saved step that somebody chose, and which was the newest then"""
 _BEHIND = ".behind"
@@ -164,7 +150,7 @@ def step_in_use(directory: Path, there: Container[str], experts: Iterable[str]) 
     return step if is_there else None
 
 
-def listed_name(run: str, expert: str = "") -> str:
+def _listed_name(run: str, expert: str = "") -> str:
     """The newest LoRA of a run, or the chosen one, spelled exactly as loader lists spell it;
     of both experts that of `expert`.
     """
@@ -175,7 +161,7 @@ def name_now(run: str, expert: str, names: Sequence[str]) -> str:
     """Returns which of `listed_names` is the LoRA of an expert now: of the run's name, or the newest of a step."""
     stem = _stem(run, expert)
     of_step = re.compile(rf"{re.escape(stem)}_\d{{6,}}\.safetensors")
-    whole_name = listed_name(run, expert)
+    whole_name = _listed_name(run, expert)
     return next((name for name in names if name == whole_name or of_step.fullmatch(os.path.basename(name))), "")
 
 

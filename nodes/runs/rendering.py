@@ -33,8 +33,6 @@ from ..engine.session import PreviewDecoder, run_engine
 from .drift import Drift
 from .facts import output_file
 
-__all__ = ["Rendering"]
-
 Frames = NDArray[np.uint8]
 _LATER = (
     *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star", "skip_layer_guidance"),

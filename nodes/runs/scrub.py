@@ -13,8 +13,6 @@ from typing import Any
 
 from ...wan_core.export.secrets import SECRET, announces_a_secret, without_secrets
 
-__all__ = ["scrubbed"]
-
 _PATH = "[path removed]"
 
 _RUN = r"""(?:(?!\bhttps?://|\\{1,8}["'])[^\r\n\t"`<>|'\u201d\u00bb]|'(?=\w))*"""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from ...wan_core.files import FileError, confine
 
-__all__ = ["curves_file", "index_file"]
-
 _FOLDER = "_seen"
 
 

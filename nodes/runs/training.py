@@ -34,8 +34,6 @@ from .publish import Published, chosen, publish
 from .scrub import scrubbed
 from .seen_folder import curves_file
 
-__all__ = ["QueuedTraining"]
-
 LORA_OUTPUT, LOW_NOISE_OUTPUT = 1, 5
 """the places of `lora` and `lora_low_noise` among the outputs of the node"""
 

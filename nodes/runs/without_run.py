@@ -12,8 +12,6 @@ from ...wan_core.sampler import SampleConfig
 from ..bridge import folders
 from ..bridge.types import ModelHandle, RunHandle
 
-__all__ = ["folder_without_run"]
-
 
 def folder_without_run(model: ModelHandle, preview: SampleConfig, vae_identity: str) -> RunHandle:
     """Returns output/wan_trainer/_grids/<model>-<hash of all that decides its clips but prompts and LoRAs>, made ready.

@@ -26,12 +26,10 @@ from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_mo
 
 from tests.browser.conftest import shows, tiny_canvas
 from tests.browser.make_pictures import picture, without_note
-from tests.browser.test_fit import BAR, card_of
+from tests.browser.test_fit import BAR
 from tests.browser.test_panel import TAB, open_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak]
-
-__all__ = ["card_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN_03, USE_07 = "03_wan22_t2v_A14B_character", "07_wan22_t2v_A14B_train_then_generate"

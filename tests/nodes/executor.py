@@ -14,8 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["Executor", "Outcome"]
-
 
 class _AnyType(str):
     """A type that is no other's mismatch."""

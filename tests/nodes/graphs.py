@@ -9,18 +9,6 @@ from typing import Any
 from comfy_server import ComfyServer
 from world import CLIP, MODEL, VAE
 
-__all__ = [
-    "CACHE",
-    "TRAIN",
-    "Graph",
-    "content",
-    "folder_of",
-    "is_no_choice",
-    "run_of",
-    "steps_trained",
-    "training_graph",
-]
-
 Graph = dict[str, dict[str, Any]]
 TRAIN, CACHE = "train", "cache"
 

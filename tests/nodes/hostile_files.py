@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MODELS", "SETTINGS", "TABLES"]
-
 Made = Callable[[], bytes]
 
 

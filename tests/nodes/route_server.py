@@ -27,22 +27,6 @@ from wan_core.metrics import JsonlSink
 from wan_core.run.config import DataConfig, RunConfig, RunStatus, write_status
 from wan_core.train import SaveStore, TrainConfig
 
-__all__ = [
-    "CANARY",
-    "CHANGE",
-    "CLIP",
-    "SCAN",
-    "Answer",
-    "RouteServer",
-    "Worker",
-    "assert_safe",
-    "loose",
-    "our_module",
-    "serve",
-    "step_done",
-    "write_run",
-]
-
 CANARY = b"the canary sings"
 CLIP = bytes(range(256)) * 40
 SCAN = "5ca9" * 8

@@ -10,8 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SNAPSHOT", "shape_of"]
-
 SNAPSHOT = Path(__file__).with_name("schemas.json")
 FIRST_FILE = {"diffusion_model", "file", "folder"}
 """inputs whose default depends on the machine"""

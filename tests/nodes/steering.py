@@ -10,8 +10,6 @@ import pytest
 from comfy_server import ComfyServer
 from graphs import TRAIN, Graph, training_graph
 
-__all__ = ["PATIENCE_S", "endless", "live_run", "press", "records", "until"]
-
 PATIENCE_S = 600  # the machine may be busy
 
 

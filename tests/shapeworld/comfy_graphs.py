@@ -9,28 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "BOUNDARY",
-    "MODELS",
-    "SAMPLING",
-    "TRAIN",
-    "VAE",
-    "Graph",
-    "Model",
-    "Recipe",
-    "Sampling",
-    "Shot",
-    "dataset_inputs",
-    "held_out_node",
-    "reconstruction_graph",
-    "sampling_graph",
-    "settings_inputs",
-    "sigmas",
-    "switch_step",
-    "train_inputs",
-    "training_graph",
-]
-
 Graph = dict[str, dict[str, Any]]
 
 CLIP = "TinyWanCLIPLoader"

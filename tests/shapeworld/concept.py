@@ -25,8 +25,6 @@ from typing import Any
 from .draw import COLOURS, DIRECTIONS, SHAPES, Outline, Point, Scene, cover
 from .scenes import scene_of
 
-__all__ = ["Concept", "concept_scene", "load_concept"]
-
 FIELDS = ("name", "caption", "outline", "colour", "path")
 REACH = 1.25  # how far a point may lie from the middle along each axis
 FORMULA_POINTS = 33

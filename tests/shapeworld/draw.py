@@ -16,20 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = [
-    "COLOURS",
-    "DIRECTIONS",
-    "SHAPES",
-    "SIZE",
-    "Outline",
-    "Point",
-    "Scene",
-    "cover",
-    "regular_polygon",
-    "render",
-    "walk",
-]
-
 SIZE = 64
 FIELD = 96  # grid points of a distance field along each axis
 FIELD_REACH = 1.5  # half the side of the square it covers, in radii

@@ -16,8 +16,6 @@ from .concept import Concept, concept_scene
 from .draw import Scene, render
 from .scenes import Words, all_words, captioned_scene
 
-__all__ = ["as_frames", "balanced_words", "drawn", "read_clip", "write_clip", "write_concept", "write_world"]
-
 Frames = NDArray[np.uint8]
 
 FPS = 16

@@ -26,8 +26,6 @@ from .draw import COLOURS, DIRECTIONS, SHAPES, SIZE, Outline, Point, cover, walk
 from .files import Frames, as_frames
 from .scenes import Words
 
-__all__ = ["ConceptMatch", "Judgement", "WordMatch", "judge", "matches", "matches_concept"]
-
 Array = NDArray[np.float32]
 
 LEAST_CONTRAST = 36.0  # of shape and background, RGB distance

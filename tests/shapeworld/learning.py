@@ -38,33 +38,6 @@ from .scenes import Words, all_words, captioned_scene
 from .scores import Check, ConceptScore, WordScore
 from .sheet import Strip
 
-__all__ = [
-    "CONCEPTS",
-    "DEFAULT_CONCEPT",
-    "FULL",
-    "SERVER_FLAGS",
-    "SHORT",
-    "SHORT_RECIPE",
-    "Findings",
-    "Plan",
-    "concept_checks",
-    "concept_score",
-    "concept_strips",
-    "draw_dataset",
-    "evaluation_check",
-    "fill_models",
-    "follow",
-    "held_out_files",
-    "missing_models",
-    "models_folder",
-    "run_of",
-    "sample",
-    "shots_of",
-    "teach_and_measure",
-    "train",
-    "word_score",
-]
-
 ROOT = Path(__file__).resolve().parents[2]
 CONCEPTS = Path(__file__).resolve().parent / "concepts"
 DEFAULT_CONCEPT = "hopping_bar"

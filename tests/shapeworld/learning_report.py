@@ -15,8 +15,6 @@ from .learning import DEFAULT_CONCEPT, FULL, Findings
 from .scores import markdown_table
 from .sheet import Strip, contact_sheet, save_sheet
 
-__all__ = ["base_sheet", "command", "document", "document_name", "learning_sheet", "save_pictures", "tables"]
-
 TITLES = {
     "t2v": "",
     "pair": " on a pair of experts, as Wan 2.2 T2V-A14B",

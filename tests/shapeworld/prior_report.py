@@ -8,8 +8,6 @@ from typing import Any
 from .comfy_graphs import Recipe
 from .scores import markdown_table
 
-__all__ = ["page"]
-
 Line = dict[str, Any]
 NEEDED = 0.98
 """the share of old captions that is to be kept; of the concept, 20 of 24"""

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from .draw import COLOURS, DIRECTIONS, SHAPES, SIZE, Outline, Point, Scene, regular_polygon, walk
 
-__all__ = ["CAPTIONS", "Words", "all_words", "any_scene", "captioned_scene", "scene_of", "wide_scene"]
-
 EDGE = 2.0  # pixels that stay free around the shape
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from .judge import ConceptMatch, WordMatch
 
-__all__ = ["Check", "ConceptScore", "Count", "WordScore", "least_right", "markdown_table", "most_right"]
-
 SURE = 0.98  # a model exactly at a limit passes a sample with this probability
 
 

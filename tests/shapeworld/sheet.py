@@ -10,8 +10,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .files import Frames
 
-__all__ = ["Strip", "contact_sheet", "save_sheet"]
-
 EDGE = 56  # pixels of a frame
 GAP = 2
 MARGIN = 10

@@ -29,8 +29,6 @@ from .scores import ConceptScore, WordScore
 from .study import Study, Trial, studied
 from .training.texts import encode_texts
 
-__all__ = ["EXPERTS", "Lesson", "PairStudy"]
-
 EXPERTS = ("high", "low")
 _BATCH = 24
 _SHAPE = (16, (SAMPLING.frames - 1) // 4 + 1, SAMPLING.size // 8, SAMPLING.size // 8)

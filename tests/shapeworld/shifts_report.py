@@ -8,8 +8,6 @@ from typing import Any
 from .comfy_graphs import Recipe
 from .scores import markdown_table
 
-__all__ = ["page"]
-
 Line = dict[str, Any]
 RATE = Recipe().learning_rate
 

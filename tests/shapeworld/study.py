@@ -43,8 +43,6 @@ from .training.texts import encode_texts
 from .training.transformer import attend_compactly
 from .wan_vae import TrainableVae
 
-__all__ = ["TARGETS", "WEIGHTINGS", "Study", "Trial"]
-
 _BLOCK = r"blocks\.\d+\."
 TARGETS = {
     "default": LoraConfig().targets,

@@ -8,8 +8,6 @@ from typing import Any
 
 from .scores import markdown_table
 
-__all__ = ["page"]
-
 Line = dict[str, Any]
 
 CONCEPTS = ("hopping_bar", "circling_diamond", "bouncing_heart")

@@ -17,8 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["LATENT_MEAN", "LATENT_STD", "TrainableVae", "latent_shift_and_scale"]
-
 Z = 16
 MULTIPLIERS = (1, 2, 4, 4)
 SHRINKS_TIME = (False, True, True)

@@ -14,8 +14,6 @@ from wan_core.load import ModelPlan
 
 from .tiny_run import TinyRun
 
-__all__ = ["BF16_PLAN", "audit", "audit_of", "measure_few"]
-
 BF16_PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision="bf16")
 
 

@@ -9,8 +9,6 @@ from wan_core.model import Numerics, WanShape
 from wan_core.model.block import WanBlock
 from wan_core.model.rope import rope_table
 
-__all__ = ["GRID", "MIXED", "SHAPE", "block_inputs", "linear_dtypes", "new_block"]
-
 SHAPE = WanShape(dim=48, ffn_dim=64, num_heads=2, num_layers=2, text_dim=8)
 GRID = (2, 3, 2)
 MIXED = Numerics(compute=torch.bfloat16)

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-__all__ = ["AMPERE", "GTX_1660", "PASCAL", "T4", "V100", "gpu", "put_in"]
-
 
 def gpu(name: str, capability: tuple[int, int], gibibytes: float = 24, **more: str) -> SimpleNamespace:
     """What `torch.cuda.get_device_properties` says of a card."""

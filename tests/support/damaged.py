@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BAD_NUMBERS", "damaged_lines"]
-
 BAD_NUMBERS = {
     "null": "null",
     "a text": '"x"',

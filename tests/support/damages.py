@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-__all__ = ["damages"]
-
 
 def damages(data: bytes, count: int) -> Iterator[bytes]:
     """Yields `count` copies that differ from `data`."""

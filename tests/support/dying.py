@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Dying", "forked", "steps_of"]
-
 
 def forked(work: Callable[[], None]) -> int:
     """Exit code of `work` in a forked child; 0 when it returns."""

@@ -11,8 +11,6 @@ from unittest.mock import patch
 
 from wan_core.files import writing
 
-__all__ = ["KINDS", "failing"]
-
 _MAKES = ("open", "mkdir", "replace", "write", "fsync")
 KINDS: dict[int, tuple[str, ...]] = {
     errno.ENOSPC: _MAKES,

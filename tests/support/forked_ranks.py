@@ -7,8 +7,6 @@ import subprocess
 import traceback
 from typing import Any, NoReturn
 
-__all__ = ["fork_ranks"]
-
 
 class _Forked(subprocess.Popen):  # type: ignore[type-arg]
     """`[python, "-X", "utf8", launch.py, "train" ...]` as a fork of this process; any other command as it is."""

@@ -11,8 +11,6 @@ from safetensors import safe_open
 from wan_core.checkpoint import to_original
 from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer
 
-__all__ = ["FLOAT64", "Golden", "fill_at_random", "relative"]
-
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FLOAT64 = Numerics(**{name: torch.float64 for name in Numerics.__dataclass_fields__ if name != "adapter"})
 

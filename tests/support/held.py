@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["holding"]
-
 
 def holding(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Returns the names of the files that are held, none at first. Nobody waits for them to be let go."""

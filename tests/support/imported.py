@@ -7,8 +7,6 @@ from pathlib import Path
 from wan_core.migrate import read_job
 from wan_core.migrate.job import Job
 
-__all__ = ["TRAIN", "job_of", "model", "said"]
-
 TRAIN = "accelerate launch --num_processes 1 src/musubi_tuner/wan_train_network.py"
 
 

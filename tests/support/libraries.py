@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["HOSTILE_NAMES", "Library", "forget", "marking", "plant"]
-
 Library = Callable[[str, str], Path]
 """writes a package of a name with a text where pip installs, for one test"""
 

@@ -9,8 +9,6 @@ from wan_core.events import Evaluated, StepDone
 from wan_core.metrics import whole
 from wan_core.metrics.pages import parse_record
 
-__all__ = ["read_metrics"]
-
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Returns every whole line in order of its step; of the lines of one step only the newest.

@@ -11,8 +11,6 @@ from typing import Any
 
 from wan_core.importers import parse_document
 
-__all__ = ["damaged", "mutations", "sources"]
-
 JOBS = Path(__file__).parents[1] / "fixtures" / "jobs"
 ODD: tuple[Any, ...] = ("many", "", {"a": 1}, {}, [1, "x"], [], 10**30, -7, -0.5, True, 1e308, "$X", "\u202e\n\x85")
 """what stands in place of a value"""

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.support.refusing import Outcome
 
-__all__ = ["REFUSALS", "Table", "said_well"]
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "file_systems.md"
 KEPT = ROOT / ".cache" / "file_systems.json"

@@ -21,8 +21,6 @@ from tests.support.forked import ROOT, ForkServer, Worker
 from tests.support.tiny_run import SHORT, TinyRun, make_run
 from wan_core.train import TrainConfig
 
-__all__ = ["Outcome", "Refusing", "environment", "missing"]
-
 SOURCE = Path(__file__).with_suffix(".c")
 BUILDS = ROOT / ".cache" / "refusing"
 DELETE = Path(__file__).with_name("delete_run.py")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tests.support.imported import TRAIN
 
-__all__ = ["BATCH", "HIGH", "LOW", "PAIRS", "POWERSHELL", "PYTHON", "SHELL"]
-
 LOW, HIGH = "wan2.2_t2v_low_noise_14B_fp16.safetensors", "wan2.2_t2v_high_noise_14B_fp16.safetensors"
 SHELL = f"""#!/bin/bash
 # musubi's wan_train_network.py, as it's called here:  (an apostrophe is no quote in a comment)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["SmallDisk", "small_disk"]
-
 
 class SmallDisk:
     """A mounted tmpfs."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Event", "Timeline", "timeline"]
-
 
 class Event(NamedTuple):
     """One thing a device was told."""

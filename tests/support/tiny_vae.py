@@ -8,8 +8,6 @@ import torch
 
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 
-__all__ = ["DiffusersCodec", "tiny_vae"]
-
 
 def tiny_vae(space: LatentSpace) -> Any:
     """An AutoencoderKLWan with random weights: 16 channels and stride 8, or 48 and 16 (TI2V-5B)."""

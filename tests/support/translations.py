@@ -12,8 +12,6 @@ from typing import Any
 
 from make_locales import Definitions, entries
 
-__all__ = ["ALLOWED", "LONGEST_LABEL", "columns", "identifiers", "numbers", "problems", "quoted_values"]
-
 ALLOWED = {
     "vae": "a name of its own in every language",
     "clip": "the text encoder CLIP; the core nodes keep the name too",

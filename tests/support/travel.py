@@ -13,8 +13,6 @@ from torch import Tensor
 
 from wan_core.placement.copies import PlainCopies
 
-__all__ = ["LateCopies", "die_in_copy"]
-
 POISON = 0xFF
 """NaN in every float dtype"""
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["bad_at_times", "install"]
-
 
 def bad_at_times(batch: object) -> torch.Tensor:
     """A target that is not finite for two draws in five, the same ones whenever a step is tried again."""

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["below", "held", "windows_rules"]
-
 _SOURCE = Path(__file__).parent / "windows"
 
 

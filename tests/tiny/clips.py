@@ -9,8 +9,6 @@ import os
 import shutil
 from pathlib import Path
 
-__all__ = ["CAPTIONS", "clips_folder", "place_clips"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 CAPTIONS = {

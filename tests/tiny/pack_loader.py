@@ -14,8 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["list_nodes", "load_pack"]
-
 SECOND = "WanTrainer_"
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,19 +12,6 @@ from typing import Any
 
 from clips import place_clips
 
-__all__ = [
-    "CLIP",
-    "DATASET",
-    "MODEL",
-    "TINY_PACK",
-    "VAE",
-    "add_kinds",
-    "ensure_models",
-    "fill_base",
-    "sampling_graph",
-    "tiny_graph",
-]
-
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TINY_PACK = HERE / "comfy_pack"

@@ -17,8 +17,6 @@ from ..lora import adapter_parameters, set_adapter_dtype
 from ..model import Numerics, WanTransformer
 from ..precision import multiply_in
 
-__all__ = ["compute_in", "fill_empty_adapters", "let_linears_cast"]
-
 _ADAPTER_SCALE = 0.01
 """of B where it is zero: an update of about a hundredth of what the layer puts out, as early in training"""
 

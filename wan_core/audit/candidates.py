@@ -10,8 +10,6 @@ import torch
 from ..model import Numerics
 from ..precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name
 
-__all__ = ["REFERENCE", "Candidate", "candidates"]
-
 REFERENCE = Numerics(compute=torch.float32, rope=torch.float64, attention=torch.float32, adapter=torch.float32)
 """What everything is compared with: float32 throughout, the rotary embedding in float64."""
 PARTS = ("compute", *SWITCHES)

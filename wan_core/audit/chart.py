@@ -15,8 +15,6 @@ from .report import AuditReport, AuditRow
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["draw_chart"]
-
 _WIDTH, _LABELS, _VALUES, _MARGIN = 1280, 330, 90, 28
 _ROW, _BAR, _SECTION, _HEAD, _FOOT = 42, 14, 46, 118, 64
 _INK, _FAINT, _PAPER = (28, 32, 38), (214, 218, 224), (255, 255, 255)

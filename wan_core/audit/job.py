@@ -39,8 +39,6 @@ from .chart import draw_chart
 from .measure import Measurement, measure
 from .report import AuditReport, AuditRow
 
-__all__ = ["REPORT_FILE", "AuditConfig", "audit_job", "import_libraries", "read_report"]
-
 REPORT_FILE = "precision_audit.json"
 _DOUBT = 1.1
 """only a prediction this far above the memory of a device refuses; nearer ones are tried"""

@@ -23,8 +23,6 @@ from ..train import NoisedBatch, true_velocity
 from .any_dtype import compute_in
 from .candidates import REFERENCE
 
-__all__ = ["Distance", "Measurement", "Pass", "measure"]
-
 _ROWS_PER_BLOCK = 64
 """token rows compared after each block, evenly spaced: enough for a norm, small enough to keep for 40 blocks"""
 

@@ -11,12 +11,7 @@ from ..config import Config
 from .candidates import Candidate
 from .measure import Distance, Measurement
 
-__all__ = [
-    "AuditReport",
-    "AuditRow",
-]
-
-REPORT_VERSION = 1
+_REPORT_VERSION = 1
 _HEADINGS = {
     "plan": "your plan",
     "preset": "presets as a whole",
@@ -89,7 +84,7 @@ class AuditRow(Config):
 class AuditReport(Config):
     """Everything an audit found, and on what."""
 
-    version: int = REPORT_VERSION
+    version: int = _REPORT_VERSION
     model: str
     """root:relative of the base file"""
     variant: str

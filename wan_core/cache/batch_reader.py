@@ -10,8 +10,6 @@ import threading
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["BatchReader"]
-
 
 class Pinnable(Protocol):
     """A batch of tensors on the CPU."""

@@ -22,8 +22,6 @@ from .latent_cache import LatentCache
 from .order import Order
 from .synthetic import item_of_draw
 
-__all__ = ["Batch", "Batches", "pad_text", "stack_texts"]
-
 
 @dataclass(frozen=True)
 class Batch:

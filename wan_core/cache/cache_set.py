@@ -25,16 +25,7 @@ from ..errors import CacheError, ConfigError
 from ..files import FileError, atomic_write_bytes, open_regular
 from ..model.latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 
-__all__ = [
-    "COLUMNS_FROM",
-    "CacheItem",
-    "CacheSet",
-    "read_columns",
-    "write_columns",
-]
-
-
-SET_VERSION = 1
+_SET_VERSION = 1
 
 _LATER = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": "", "prior": 0.0}
 """fields that items did not always have, with what older sets mean: counted only when they say something else"""
@@ -112,7 +103,7 @@ class CacheItem(Config):
 class CacheSet(Config):
     """Everything a worker reads: items, the two prompts every job needs, what made the entries."""
 
-    version: int = SET_VERSION
+    version: int = _SET_VERSION
     items: tuple[CacheItem, ...]
     empty_text_key: str
     """encoding of "", used for caption dropout"""
@@ -134,9 +125,9 @@ class CacheSet(Config):
     """what was set as trigger word of its datasets, in order; the captions hold them already"""
 
     def __post_init__(self) -> None:
-        if self.version != SET_VERSION:
+        if self.version != _SET_VERSION:
             raise ConfigError(
-                f"This cache set has version {self.version}; this pack reads {SET_VERSION}. Run Cache Latents + "
+                f"This cache set has version {self.version}; this pack reads {_SET_VERSION}. Run Cache Latents + "
                 "Captions again."
             )
         latent_space(self.latent_space)

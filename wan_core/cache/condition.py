@@ -19,12 +19,6 @@ from ..dataset.conditioning import (
 )
 from ..model.latents import ImageEncoder, LatentCodec
 
-__all__ = [
-    "condition_from_files",
-    "files_read",
-    "mask_pixels",
-]
-
 PixelsOf = Callable[[Sample, Companion | None], Tensor]
 """pixels (F, H, W, 3) in [0, 1] of a sample, or of a file that goes with it, cut alike"""
 

@@ -28,8 +28,6 @@ from .shows_nothing import NothingShownMemo, few_frames, shows_nothing
 from .unreadable import UnreadableMemo, left_out_of, require_enough, without
 from .upkeep import tidy
 
-__all__ = ["encode_missing"]
-
 
 def encode_missing(
     plan: EncodingPlan,

@@ -20,8 +20,6 @@ from .keys import Stored, text_key
 from .latent_cache import LatentCache
 from .unreadable import UnreadableMemo, keys_of, left_out_of, require_enough, without
 
-__all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "MaskTask", "TextTask", "plan_encoding"]
-
 
 @dataclass(frozen=True)
 class _ClipTask:

@@ -10,8 +10,6 @@ from .cache_set import CacheSet
 from .encoding_plan import EncodingPlan
 from .unreadable import LeftOut, left_out_lines
 
-__all__ = ["EncodingReport", "report_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingReport:

@@ -29,14 +29,6 @@ from ..files import FileError, open_regular
 from ..packages import pip_line
 from .keys import STORED_DTYPES, Stored
 
-__all__ = [
-    "MAX_ENTRY_BYTES",
-    "pack_entry",
-    "read_whole",
-    "unpack_entry",
-]
-
-
 _LEVEL = 1
 
 

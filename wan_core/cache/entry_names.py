@@ -17,8 +17,6 @@ from .cache_set import CacheItem
 from .keys import CLIP_READER, Stored, condition_key, latent_key, mask_key, text_key
 from .latent_cache import LatentCache
 
-__all__ = ["EntryNames", "require_unchanged", "stop_if", "stored_of"]
-
 _READER = {"reader": CLIP_READER}
 
 

@@ -14,8 +14,6 @@ from ..flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
 from .cache_set import CacheSet
 from .latent_cache import LatentCache
 
-__all__ = ["evaluation_key", "nothing_trained", "require_trained", "write_evaluations"]
-
 
 def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
     """DatasetError when everything is held out, or when a name or folder of the settings holds nothing out."""

@@ -16,22 +16,6 @@ import torch
 from ..dataset.conditioning import CONDITION_TENSORS
 from ..errors import CacheError, ConfigError
 
-__all__ = [
-    "CLIP_READER",
-    "KEY",
-    "KINDS",
-    "STORED_DTYPES",
-    "TEXT_WIDTH",
-    "Kind",
-    "Stored",
-    "condition_key",
-    "latent_key",
-    "mask_key",
-    "require_key",
-    "tensor_key",
-    "text_key",
-]
-
 TEXT_WIDTH = 4096
 """umT5-XXL feature width (Wan configs: text_dim)."""
 
@@ -88,7 +72,7 @@ KEY = re.compile(r"^[0-9a-f]{64}$")
 """the name of an entry or of a set"""
 
 STORED_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-COMPRESSIONS = ("none", "zstd")
+_COMPRESSIONS = ("none", "zstd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +103,13 @@ class Stored:
     dtype: str = "bf16"
     """of STORED_DTYPES"""
     compression: str = "none"
-    """of COMPRESSIONS"""
+    """of _COMPRESSIONS"""
 
     def __post_init__(self) -> None:
         if self.dtype not in STORED_DTYPES:
             raise ConfigError(f'Cache dtype "{self.dtype}" is unknown. Known: {", ".join(STORED_DTYPES)}.')
-        if self.compression not in COMPRESSIONS:
-            raise ConfigError(f'Cache compression "{self.compression}" is unknown. Known: {", ".join(COMPRESSIONS)}.')
+        if self.compression not in _COMPRESSIONS:
+            raise ConfigError(f'Cache compression "{self.compression}" is unknown. Known: {", ".join(_COMPRESSIONS)}.')
 
 
 def require_key(key: str) -> None:

@@ -36,8 +36,6 @@ from .set_files import AGAIN, read_set, set_file, write_set
 from .synthetic import draw_entry, is_synthetic
 from .verified import FileMark, Verified, mark_of
 
-__all__ = ["LatentCache"]
-
 _LOOKS = 8  # an entry that is packed, or taken out of a pack, may be missed in both places; not so often
 
 

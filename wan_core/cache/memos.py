@@ -17,12 +17,6 @@ from typing import Any, cast
 
 from ..files import FileError, atomic_write_json, digest_file, file_mark, is_touched, read_json
 
-__all__ = [
-    "DigestMemo",
-    "EncodingSpeed",
-]
-
-
 _MAX_ENTRIES = 200_000
 _LONGEST_NAME = 64
 

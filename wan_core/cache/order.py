@@ -24,12 +24,6 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from .cache_set import CacheItem
 
-__all__ = [
-    "BUCKET_SAMPLINGS",
-    "Order",
-]
-
-
 _FINEST = 10_000
 """weights are fractions with no larger denominator"""
 

@@ -29,15 +29,7 @@ from .keys import KINDS
 from .latent_cache import LatentCache
 from .packs import PACK_NAME, Place, read_place, write_pack
 
-__all__ = [
-    "clean_leftovers",
-    "drop_from_packs",
-    "loose_entries",
-    "pack_entries",
-    "upkeep_lock",
-]
-
-PACK_BYTES = 1 << 30
+_PACK_BYTES = 1 << 30
 _ENTRY = re.compile(r"^[0-9a-f]{64}\.safetensors$")
 
 
@@ -45,7 +37,7 @@ def pack_entries(
     cache: LatentCache,
     *,
     at_least: int = 1,
-    limit_bytes: int = PACK_BYTES,
+    limit_bytes: int = _PACK_BYTES,
     should_stop: Callable[[], bool] | None = None,
 ) -> dict[str, int]:
     """Moves loose entries into packs of about `limit_bytes`; returns how many of each kind were moved.

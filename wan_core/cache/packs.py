@@ -28,16 +28,6 @@ from ..words import logger
 from .entry import MAX_ENTRY_BYTES
 from .keys import KINDS
 
-__all__ = [
-    "PACK_NAME",
-    "PackIndex",
-    "Packs",
-    "Place",
-    "read_place",
-    "write_pack",
-]
-
-
 _MAGIC = b"WANPACK1"
 _FOOTER = struct.Struct("<QQ32s8x8s")
 _ALIGNMENT = 64

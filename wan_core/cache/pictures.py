@@ -14,8 +14,6 @@ from torch import Tensor
 from ..errors import CacheError
 from ..files import FileError, atomic_write_bytes, open_regular, shown_folder
 
-__all__ = ["picture_path", "read_picture", "write_picture"]
-
 _NAME = re.compile(r"^[0-9a-f]{64}$")
 
 

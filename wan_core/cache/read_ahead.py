@@ -23,8 +23,6 @@ from ..dataset import Companion, Sample, read_sample
 from ..video import VideoProcess
 from .entry_names import require_unchanged
 
-__all__ = ["ReadAhead", "WriteBehind"]
-
 AHEAD = 2
 """reads that wait or are under way, beside the clip that is encoded"""
 AHEAD_BYTES = 2 << 30

@@ -9,8 +9,6 @@ from ..files import FileError, atomic_write_json, read_json
 from .cache_set import COLUMNS_FROM, CacheSet, read_columns, write_columns
 from .keys import KEY
 
-__all__ = ["AGAIN", "read_set", "set_file", "write_set"]
-
 AGAIN = "Queue Cache Latents + Captions again; it re-encodes only what is missing."
 
 

@@ -18,8 +18,6 @@ from ..files import FileError, atomic_write_json, read_json
 from .cache_set import CacheSet
 from .synthetic import synthetic_note
 
-__all__ = ["NothingShownMemo", "few_frames", "nothing_shown_reason", "shows_nothing"]
-
 _LEAST_LIKENESS = 0.5
 """Measured: noise 0.00 to 0.01, noise blown up twofold 0.51; films and drawn clips 0.89 to 1.00 down to 32 pixels."""
 _LEAST_SPREAD = 2 / 255

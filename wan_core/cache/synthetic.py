@@ -21,18 +21,7 @@ from ..model import TEXT_LENGTH, LatentSpace
 from .cache_set import CacheItem, CacheSet
 from .keys import TEXT_WIDTH
 
-__all__ = [
-    "SyntheticConfig",
-    "draw_entry",
-    "is_synthetic",
-    "item_of_draw",
-    "synthetic_mark",
-    "synthetic_note",
-    "synthetic_set",
-]
-
-
-SYNTHETIC = "synthetic"
+_SYNTHETIC = "synthetic"
 """stands where a set names the encoders of its entries"""
 
 _MARK = b"syntheti".hex()
@@ -47,7 +36,7 @@ _IMAGE_TOKENS, _IMAGE_WIDTH = 257, 1280
 _CAMERA_CHANNELS, _CAMERA_STRIDE = 24, 8
 
 
-def synthetic_key(
+def _synthetic_key(
     kind: str, sizes: tuple[int, ...], *draw: int | str, conditioning: str = "none", endless: bool
 ) -> str:
     """Name of an entry ("latent", "text" or "condition") of these sizes; `draw` tells it from others of the same."""
@@ -85,7 +74,7 @@ def item_of_draw(item: CacheItem, number: int) -> CacheItem:
 
 def synthetic_note(cache_set: CacheSet) -> str:
     """Returns what has to be said wherever such a set is used; "" for sets of real entries."""
-    if cache_set.vae_identity != SYNTHETIC:
+    if cache_set.vae_identity != _SYNTHETIC:
         return ""
     return "These are random tensors, not data: a LoRA trained on them has learned nothing. For benchmarks and tests."
 
@@ -93,7 +82,7 @@ def synthetic_note(cache_set: CacheSet) -> str:
 def synthetic_mark(cache_set: CacheSet) -> dict[str, str]:
     """Returns what the metadata of a LoRA file says of its data."""
     note = synthetic_note(cache_set)
-    return {"wan_trainer.data": SYNTHETIC, "modelspec.description": note} if note else {}
+    return {"wan_trainer.data": _SYNTHETIC, "modelspec.description": note} if note else {}
 
 
 def _draw_condition(
@@ -115,7 +104,7 @@ def _draw_condition(
 
 
 def _normal(name: str, *sizes: int) -> Tensor:
-    return torch.randn(sizes, generator=seeded_generator(SYNTHETIC, name)).to(torch.bfloat16)
+    return torch.randn(sizes, generator=seeded_generator(_SYNTHETIC, name)).to(torch.bfloat16)
 
 
 def _of_draw(key: str, number: int) -> str:
@@ -127,7 +116,7 @@ def _digest(*parts: int | str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[: 64 - _DIGEST_START]
 
 
-ENDLESS_ITEMS = 64
+_ENDLESS_ITEMS = 64
 """clips in the list of an endless set, none of which is ever trained on: each batch draws its own in their place"""
 
 
@@ -178,12 +167,12 @@ def synthetic_set(
 
     def item(number: int) -> CacheItem:
         text = (config.text_length, TEXT_WIDTH)
-        given = synthetic_key(
+        given = _synthetic_key(
             *("condition", (condition_channels, *size), config.seed, number), conditioning=kind.name, endless=endless
         )
         return CacheItem(
-            latent_key=synthetic_key("latent", (space.channels, *size), config.seed, number, endless=endless),
-            text_key=synthetic_key("text", text, config.seed, number, endless=endless),
+            latent_key=_synthetic_key("latent", (space.channels, *size), config.seed, number, endless=endless),
+            text_key=_synthetic_key("text", text, config.seed, number, endless=endless),
             condition_key=given if kind.tensors else "",
             num_frames=config.num_frames,
             height=config.height,
@@ -192,15 +181,15 @@ def synthetic_set(
         )
 
     return CacheSet(
-        items=tuple(item(number) for number in range(config.count or ENDLESS_ITEMS)),
-        empty_text_key=synthetic_key("text", (1, TEXT_WIDTH), config.seed, "empty", endless=False),
-        negative_text_key=synthetic_key(
+        items=tuple(item(number) for number in range(config.count or _ENDLESS_ITEMS)),
+        empty_text_key=_synthetic_key("text", (1, TEXT_WIDTH), config.seed, "empty", endless=False),
+        negative_text_key=_synthetic_key(
             "text", (config.text_length, TEXT_WIDTH), config.seed, "negative", endless=False
         ),
         latent_space=space.name,
         fps=fps,
-        vae_identity=SYNTHETIC,
-        text_identity=SYNTHETIC,
+        vae_identity=_SYNTHETIC,
+        text_identity=_SYNTHETIC,
         conditioning=kind.name,
-        vision_identity=SYNTHETIC if kind.vision else "",
+        vision_identity=_SYNTHETIC if kind.vision else "",
     )

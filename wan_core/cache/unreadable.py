@@ -15,8 +15,6 @@ from ..words import counted
 from .cache_set import CacheItem, CacheSet
 from .evaluation import nothing_trained
 
-__all__ = ["LeftOut", "UnreadableMemo", "keys_of", "left_out_lines", "left_out_of", "require_enough", "without"]
-
 _MOST = 10_000
 """remembered"""
 _NAMED = 20

@@ -16,17 +16,6 @@ from .keys import KINDS
 from .latent_cache import LatentCache
 from .packing import clean_leftovers, drop_from_packs, loose_entries, pack_entries, upkeep_lock
 
-__all__ = [
-    "check_entries",
-    "removals_seen",
-    "room_of",
-    "stats_of",
-    "tidy",
-    "trim",
-    "young_sets",
-]
-
-
 _YOUNG_S = 3600.0
 """An entry of no set that is younger may belong to a set that is being encoded."""
 _MARK = ".removed"

@@ -18,8 +18,6 @@ from typing import Any, cast
 
 from ..files import FileError, atomic_write_bytes, file_mark, read_json, remove_file
 
-__all__ = ["FileMark", "Verified", "mark_of"]
-
 _MOST = 200_000
 """remembered; entries in packs that were made here need one place for the whole pack"""
 

@@ -10,20 +10,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "AMBIGUOUS_NAMES",
-    "HIGH",
-    "LOW",
-    "PAIR_BOUNDARIES",
-    "Published",
-    "expert_said",
-    "file_words",
-    "guess",
-    "published",
-    "usual_shift",
-]
-
-
 HIGH, LOW = "high_noise", "low_noise"
 _EXPERTS = ((HIGH, "high|hn"), (LOW, "low|ln"))
 _OTHER_MEANING = r"(?!_?(quality|res|def|detail|motion|speed|vram|contrast|step))"

@@ -16,12 +16,6 @@ from .gguf_file import read_gguf_header
 from .header import CheckpointHeader, TensorInfo, read_header
 from .stated import METADATA, merged_words
 
-__all__ = [
-    "checkpoint_digest",
-    "checkpoint_files",
-    "read_checkpoint",
-]
-
 _INDEX = ".safetensors.index.json"
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.safetensors$")
 _INDEX_BYTES, _MOST_TENSORS = 16 << 20, 100_000
@@ -65,7 +59,7 @@ def _read(path: Path) -> CheckpointHeader:
     return read_header(path)
 
 
-def weights_folder(path: Path) -> Path | None:
+def _weights_folder(path: Path) -> Path | None:
     """Returns the folder at or just below `path` that holds the weights of one denoiser; None when there is none."""
     for folder in (path, *(path / name for name in _INSIDE)):
         if folder.is_dir() and (_index_of(folder) or _plain_files(folder)):
@@ -158,9 +152,9 @@ def _damaged_index(index: Path) -> CheckpointError:
 
 
 def _chosen_folder(path: Path) -> Path:
-    folder = weights_folder(path)
+    folder = _weights_folder(path)
     if folder is None:
-        inside = sorted(p.name for p in path.iterdir() if p.is_dir() and weights_folder(p) is not None)
+        inside = sorted(p.name for p in path.iterdir() if p.is_dir() and _weights_folder(p) is not None)
         advice = f"Choose {' or '.join(f'{path.name}/{name}' for name in inside)}." if inside else "Choose another."
         raise CheckpointError(f"{path.name} is a folder without a .safetensors model in it. {advice}")
     return folder

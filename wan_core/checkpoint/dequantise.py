@@ -19,21 +19,6 @@ from torch import Tensor
 from .ggml import BLOCKS, unpack_blocks
 from .integers import INTEGERS, unpack_integers
 
-__all__ = [
-    "MXFP8",
-    "MXFP8_BLOCK",
-    "NVFP4",
-    "NVFP4_BLOCK",
-    "block_scales_in_rows",
-    "dequantise",
-    "row_values",
-    "scale_fits",
-    "scale_values",
-    "tiled_shape",
-    "unpacking_bytes",
-]
-
-
 NVFP4, NVFP4_BLOCK = "NVFP4", 16
 """its name here, and the values that share a scale"""
 MXFP8, MXFP8_BLOCK = "MXFP8", 32
@@ -48,7 +33,7 @@ _MANTISSA_BITS = 23
 """of float32, below its exponent"""
 
 
-def unpack_e2m1(packed: Tensor) -> Tensor:
+def _unpack_e2m1(packed: Tensor) -> Tensor:
     """(out, in / 2) uint8 -> (out, in) float32, exact. Of each byte the upper half comes first."""
     pairs = torch.nn.functional.embedding(packed.to(torch.int32), _pairs(packed.device))
     return pairs.reshape(packed.shape[0], -1)
@@ -116,7 +101,7 @@ def _unpacked(weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, 
     if layout in INTEGERS:
         values = unpack_integers(weight, layout, whole_scale)
     else:
-        values = unpack_e2m1(weight) if layout == NVFP4 else weight.to(torch.float32, copy=True)
+        values = _unpack_e2m1(weight) if layout == NVFP4 else weight.to(torch.float32, copy=True)
     if scale is None:
         return values
     scale = scale_values(scale, layout)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["FiniteCheck", "count_bad"]
-
 _FLOAT8_TOP = {"float8_e4m3fn": 0x7F, "float8_e5m2": 0x7C}
 """the smallest byte, sign apart, that is no finite number"""
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from ..errors import CheckpointError
 
-__all__ = ["not_undone", "recognise", "refuse_quantizers"]
-
 _ANOTHER = "Choose a Wan 2.1 or 2.2 diffusion model."
 _VAE = "It belongs into models/vae and the Load VAE node."
 _TEXT = "It belongs into models/text_encoders and Load CLIP"

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCKS", "BlockLayout", "block_scales", "unpack_blocks"]
-
 
 @dataclass(frozen=True)
 class BlockLayout:

@@ -24,8 +24,6 @@ from ..packages import pip_line
 from .header import CheckpointHeader, TensorInfo, fits_memory
 from .tensor_file import FileBytes
 
-__all__ = ["GgufFile", "GgufTensor", "read_gguf_header"]
-
 _ORIGINAL_SHAPE, _ALIGNMENT = "comfy.gguf.orig_shape.", "general.alignment"
 _USUAL_ALIGNMENT = 32
 _VERSIONS = (2, 3)

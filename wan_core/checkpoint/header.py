@@ -18,22 +18,7 @@ from typing import Any, BinaryIO, cast
 from ..errors import CheckpointError
 from ..files import FileError, open_regular
 
-__all__ = [
-    "CheckpointHeader",
-    "StatedHeader",
-    "TensorInfo",
-    "TensorPlace",
-    "damaged",
-    "fits_memory",
-    "framed_header",
-    "header_end",
-    "header_of",
-    "parse_header",
-    "read_header",
-    "truncated",
-]
-
-DTYPE_BYTES = {
+_DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
@@ -215,7 +200,7 @@ def _end_of_data(places: Iterable[tuple[int, int]]) -> int:
 
 def _tensor(name: str, place: TensorPlace, path: Path, data_begins: int) -> TensorInfo:
     dtype, sizes, span = place.dtype, place.shape, place.end - place.begin
-    if dtype in DTYPE_BYTES and span != prod(sizes) * DTYPE_BYTES[dtype]:
+    if dtype in _DTYPE_BYTES and span != prod(sizes) * _DTYPE_BYTES[dtype]:
         raise CheckpointError(
             f"{path.name}: tensor {name[:80]} has {span} bytes for shape {sizes}. Download the file again."
         )

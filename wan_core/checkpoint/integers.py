@@ -20,18 +20,6 @@ from torch import Tensor
 
 from ..model.autocast import without_autocast
 
-__all__ = [
-    "GROUPS",
-    "INTEGERS",
-    "SCALED_TOGETHER",
-    "IntegerLayout",
-    "code_scales",
-    "integer_layout",
-    "rotated",
-    "unpack_integers",
-    "value_to_a_byte",
-]
-
 SCALED_TOGETHER = 16
 """codes that share a float8 scale"""
 GROUPS = (4, 16, 64, 256, 1024)

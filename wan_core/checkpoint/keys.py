@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["MARK_OF_SCALES", "canonical_names", "models_under", "to_diffusers", "to_original", "unwrapped"]
-
 PREFIXES = (
     "model.diffusion_model.",
     "diffusion_model.",

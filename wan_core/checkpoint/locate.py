@@ -17,8 +17,6 @@ from .keys import canonical_names
 from .stated import CODES, FORMAT_SUFFIX, METADATA, StatedFormat, stated_formats
 from .weights import EIGHT_BIT, INT8, PLAIN, StoredWeight
 
-__all__ = ["StoredWeights", "locate_weights"]
-
 _WHOLE_SCALE = ".weight_scale_2"
 _SCALES = (".scale_weight", ".weight_scale")
 _OF_CODES = {"scales": ".weight_s_rel", "row": ".weight_s_channel", "levels": ".weight_codebook"}

@@ -14,8 +14,6 @@ from .header import CheckpointHeader
 from .integers import SCALED_TOGETHER
 from .weights import StoredWeight, WeightReader
 
-__all__ = ["CODES", "FORMAT_SUFFIX", "METADATA", "StatedFormat", "merged_words", "stated_formats", "stated_model"]
-
 CODES = "asym_w4a8_int8"
 METADATA, FORMAT_SUFFIX = "_quantization_metadata", ".comfy_quant"
 _MOST_FORMAT_BYTES = 4096

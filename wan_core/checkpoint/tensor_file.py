@@ -18,8 +18,6 @@ from ..errors import CheckpointError
 from ..files import FileError, open_regular
 from .header import CheckpointHeader, damaged, header_of, truncated
 
-__all__ = ["FileBytes", "TensorFile", "read_tensors"]
-
 _AT_ONCE = 8 << 20
 """bytes that are read before they are converted: they stay in a cache, and threads meet seldom enough for busy cores"""
 _MOST_A_READ = 64 << 20

@@ -18,14 +18,7 @@ from .keys import MARK_OF_SCALES, canonical_names, models_under
 from .locate import locate_weights
 from .stated import stated_model
 
-__all__ = [
-    "WanVariant",
-    "detect_variant",
-    "pair_names",
-]
-
-
-TRAINABLE = ("t2v", "i2v", "flf2v", "ti2v", "vace", "control", "camera")
+_TRAINABLE = ("t2v", "i2v", "flf2v", "ti2v", "vace", "control", "camera")
 """Tasks the engine trains today; the others are recognised, named and refused."""
 
 _WIDTHS = ("text_embedding.0.weight", "time_embedding.0.weight", "img_emb.proj.1.weight")
@@ -53,7 +46,7 @@ class WanVariant:
 
     @property
     def trainable(self) -> bool:
-        return self.task in TRAINABLE
+        return self.task in _TRAINABLE
 
     @property
     def is_full_size(self) -> bool:

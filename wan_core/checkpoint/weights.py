@@ -16,8 +16,6 @@ from .gguf_file import GgufFile
 from .integers import INTEGERS, value_to_a_byte
 from .tensor_file import TensorFile
 
-__all__ = ["EIGHT_BIT", "INT8", "PLAIN", "StoredWeight", "WeightReader"]
-
 PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 EIGHT_BIT = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 INT8 = "I8"

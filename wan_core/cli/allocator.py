@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import MutableMapping
 
-__all__ = ["let_segments_grow"]
-
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """where torch reads them; the second name is older and still read by every version"""
 

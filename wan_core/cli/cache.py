@@ -15,8 +15,6 @@ from .output import done
 if TYPE_CHECKING:
     from ..cache import LatentCache
 
-__all__ = ["add_cache_commands"]
-
 
 def add_cache_commands(actions: Any) -> None:
     """Add them to the subcommands of `cache`."""

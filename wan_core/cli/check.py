@@ -13,8 +13,6 @@ from ..events import Emit
 from ..packages import first_import
 from .output import done
 
-__all__ = ["add_check_command"]
-
 
 def add_check_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add it to the commands; `command` makes one of a name, a function and a sentence."""

@@ -29,8 +29,6 @@ from .progress import terminal_emitter
 from .runs import add_run_commands
 from .send import add_send_command
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""

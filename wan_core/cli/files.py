@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..dataset import DatasetConfig, ScanResult
     from ..video import VideoProcess
 
-__all__ = ["add_file_commands"]
-
 
 def add_file_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add them to the commands; `command` makes one of a name, a function and a sentence."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..cache import LatentCache
     from ..importers import PromptKeys
 
-__all__ = ["add_tfrecord_commands"]
-
 
 def add_tfrecord_commands(actions: Any) -> None:
     """Add both to the subcommands of `cache`."""

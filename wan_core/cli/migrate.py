@@ -13,8 +13,6 @@ from ..events import Emit
 from ..words import plain
 from .output import print_json
 
-__all__ = ["add_import_command", "tell_account"]
-
 
 def add_import_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add it to the commands; `command` makes one of a name, a function and a sentence."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..files import Roots
     from ..run import DataConfig, RunConfig, RunDecision
 
-__all__ = ["add_new_command"]
-
 
 def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add it to the commands; `command` makes one of a name, a function and a sentence."""

@@ -19,20 +19,6 @@ from ..files import FileError, Roots, open_append
 from ..run_lines import RunLines
 from ..words import logger, plain
 
-__all__ = [
-    "Command",
-    "done",
-    "emitter",
-    "failed",
-    "kept_log",
-    "print_json",
-    "private_stdout",
-    "quieten_libraries",
-    "roots_of",
-    "run_directory",
-    "usual_folders",
-]
-
 _log = logger("wan_trainer")
 
 Command = Callable[[argparse.Namespace, Emit, BinaryIO], int]

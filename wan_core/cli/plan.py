@@ -15,8 +15,6 @@ from .output import print_json, roots_of, run_directory
 if TYPE_CHECKING:
     from ..load import ModelPlan
 
-__all__ = ["add_plan_command"]
-
 _NOT_CHECKPOINTED = ("none", "off")
 _QUANTIZE = {"none": "", "fp8": "fp8_e4m3fn", "int8": "int8"}
 

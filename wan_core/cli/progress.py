@@ -12,8 +12,6 @@ from ..events import Emit, Event, StepDone, parse_event
 from ..run_lines import RunLines, sentence_of
 from ..words import plain
 
-__all__ = ["lines_of", "terminal_emitter"]
-
 _EVERY_S = 0.2
 """seconds between two looks of the line"""
 _LEAST, _MOST = 8, 40

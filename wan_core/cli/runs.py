@@ -23,7 +23,6 @@ from .torchrun import ranks_here, settle_ranks
 
 if TYPE_CHECKING:
     from ..control import Control
-__all__ = ["add_run_commands"]
 
 
 def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:

@@ -13,8 +13,6 @@ from ..errors import ConfigError, ExitCode
 from ..events import Emit
 from .output import print_json, run_directory
 
-__all__ = ["add_send_command"]
-
 _OWN_COMFYUI = Path(__file__).resolve().parents[4]
 """whose custom_nodes this pack lies in"""
 

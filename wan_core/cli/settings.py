@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ..placement import PlacementConfig
     from ..run import RunConfig
 
-__all__ = ["add_set_option", "change_run", "with_settings"]
-
 _SECTIONS = ("train", "lora", "model")
 """looked through for a name without a dot, in this order"""
 _ON_NODES = {

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ..placement import PlacementConfig
     from ..train import Group
 
-__all__ = ["ranks_here", "settle_ranks"]
-
 
 def ranks_here(placement: PlacementConfig) -> int:
     """Returns how many processes train a run on this machine alone.

@@ -19,20 +19,7 @@ from typing import Any, cast
 from ..errors import ConfigError, DatasetError
 from ..files import FileError, lies_under, read_json
 
-__all__ = [
-    "PlaceError",
-    "Places",
-    "allowed_file",
-    "allowed_folder",
-    "existing_place",
-    "leads_outside",
-    "list_folders",
-    "named_roots",
-    "read_roots",
-]
-
-
-ROOTS_FILE = "user/wan_trainer/roots.json"
+_ROOTS_FILE = "user/wan_trainer/roots.json"
 
 _ABSOLUTE = re.compile(r"^([A-Za-z]:[\\/]|[\\/])")
 
@@ -65,7 +52,7 @@ def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path])
         return _existing(real, text)
     raise DatasetError(
         f"Folder {_short(text)} is outside the allowed folders. Move it below input/, or write "
-        f"{json.dumps([str(wanted)[:300]], ensure_ascii=False)} to {ROOTS_FILE} on the server."
+        f"{json.dumps([str(wanted)[:300]], ensure_ascii=False)} to {_ROOTS_FILE} on the server."
     )
 
 
@@ -79,7 +66,7 @@ def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -
     if not lies_under(real, (input_root, *extra_roots)):
         raise DatasetError(
             f"{_short(text)} is outside the allowed folders. Move it below input/, or write "
-            f"{json.dumps([str(wanted.parent)[:300]], ensure_ascii=False)} to {ROOTS_FILE} on the server."
+            f"{json.dumps([str(wanted.parent)[:300]], ensure_ascii=False)} to {_ROOTS_FILE} on the server."
         )
     if not os.path.exists(real):  # pathlib raises for a name longer than the file system has
         raise DatasetError(f"File {_short(text)} does not exist. Choose one that does.")
@@ -127,7 +114,7 @@ def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
     if root := named_roots(extra_roots).get(name):
         return _below(root, relative)
     raise DatasetError(
-        f"Root {_short(name)} of folder {_short(text)} is unknown. Write its full path to {ROOTS_FILE} on the server."
+        f"Root {_short(name)} of folder {_short(text)} is unknown. Write its full path to {_ROOTS_FILE} on the server."
     )
 
 
@@ -166,7 +153,7 @@ class PlaceError(ValueError):
     """A path cannot be used; the message is the rest of a sentence that begins with the path."""
 
 
-def spelled_place(text: str, folder: Path) -> Path:
+def _spelled_place(text: str, folder: Path) -> Path:
     """`text` as a path, relative ones below `folder`; PlaceError for what is no path. Opens nothing."""
     try:
         broken = not text or b"\0" in os.fsencode(text)
@@ -190,7 +177,7 @@ def _in_its_form(path: Path) -> Path:
 
 def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
     """The existing file or folder that `text` names, judged by where links lead; PlaceError says what is wrong."""
-    path = spelled_place(text, folder)
+    path = _spelled_place(text, folder)
     # Whether something exists outside is nobody's business: the refusal comes first.
     if not lies_under(path, allowed):
         raise PlaceError(OUTSIDE)
@@ -208,7 +195,7 @@ class Places:
 
     def existing(self, text: str) -> tuple[Path, bool]:
         """Returns the path, and whether it is a folder. Raises PlaceError as `existing_place` does."""
-        path = spelled_place(text, self._folder)
+        path = _spelled_place(text, self._folder)
         name = path.name
         if name not in ("", "..") and self._is_inside(path.parent):
             try:

@@ -9,12 +9,10 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["Bucket", "assign_bucket", "frames_sentence", "is_frame_count", "nearest_frames"]
-
-MAX_ASPECT = 4.0
+_MAX_ASPECT = 4.0
 """Sources wider or taller than this are cropped: Wan never saw longer strips."""
 
-NEAR_ENOUGH = 0.05
+_NEAR_ENOUGH = 0.05
 """Logarithm of the two aspect ratios below which the size asked for is kept (16:9 at 832x480
 differs by 0.025).
 """
@@ -67,7 +65,7 @@ def assign_bucket(
     x height.
     """
     crop = abs(math.log(source_width / source_height * height / width))
-    if not enable_bucket or crop <= NEAR_ENOUGH:
+    if not enable_bucket or crop <= _NEAR_ENOUGH:
         return Bucket(num_frames, height, width)
     best_width, best_height = _fit(source_width, source_height, width * height, multiple)
     return Bucket(num_frames, best_height, best_width)
@@ -75,7 +73,7 @@ def assign_bucket(
 
 @lru_cache(maxsize=4096)
 def _fit(source_width: int, source_height: int, area: int, multiple: int) -> tuple[int, int]:
-    aspect = min(max(source_width / source_height, 1 / MAX_ASPECT), MAX_ASPECT)
+    aspect = min(max(source_width / source_height, 1 / _MAX_ASPECT), _MAX_ASPECT)
 
     def loss(size: tuple[int, int]) -> tuple[float, int, int]:
         width, height = size

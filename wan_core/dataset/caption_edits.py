@@ -22,8 +22,6 @@ from .caption_names import CaptionNames
 from .captions import LINK_OUTSIDE, bytes_in, caption_in, one_line
 from .sample import Dataset, one_per_file
 
-__all__ = ["CaptionEdits", "Found", "ScannedFile", "Search", "Written", "scanned_files"]
-
 _UNDO_BYTES = 64 << 20
 
 

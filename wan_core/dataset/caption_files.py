@@ -15,8 +15,6 @@ from ..errors import DatasetError
 from ..video import shown
 from .captions import CAPTION_KEYS, MAX_CAPTION_BYTES, caption_in, caption_key, decoded, one_line
 
-__all__ = ["CAPTION_SUFFIXES", "with_caption"]
-
 CAPTION_SUFFIXES = (".txt", ".caption", ".json")
 """endings of the files that are written: whatever ending a graph asks for, no other kind of file can come of it"""
 

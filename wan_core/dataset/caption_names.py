@@ -15,8 +15,6 @@ from pathlib import Path
 from ..files import lies_under
 from ..video import shown
 
-__all__ = ["CaptionNames", "in_one_form"]
-
 _ENDINGS = (".txt", ".caption", ".json", ".cap")
 _FOLDERS = ("captions", "caption", "texts", "labels")
 _LISTS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")

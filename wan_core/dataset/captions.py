@@ -28,28 +28,6 @@ from ..files import FileError, open_regular
 from ..video import shown
 from .allowed import leads_outside
 
-__all__ = [
-    "CAPTION_KEYS",
-    "LINK_OUTSIDE",
-    "MAX_CAPTION_BYTES",
-    "TOKEN_LIMIT",
-    "NotUtf8Error",
-    "TextLengths",
-    "bytes_in",
-    "caption_in",
-    "caption_key",
-    "caption_with_prefix",
-    "caption_with_trigger",
-    "checked_line",
-    "decoded",
-    "estimated_tokens",
-    "lengths_of",
-    "one_line",
-    "read_caption",
-    "read_utf8",
-    "tag_orders",
-]
-
 
 class NotUtf8Error(ValueError):
     """The clause "is not saved as UTF-8 (byte 0xdf at offset 4)"."""

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["close_pairs"]
-
 Pairs = NDArray[np.int64]
 """(n, 2): places of two looks, the lower one first"""
 

@@ -21,27 +21,6 @@ from torch.nn import functional
 from ..errors import CacheError, ConfigError
 from ..model import Conditioning
 
-__all__ = [
-    "CONDITION_TENSORS",
-    "DEFAULT_NEGATIVE_PROMPT",
-    "NOTHING_TO_PREDICT",
-    "ConditionKind",
-    "condition_kind",
-    "condition_misfits",
-    "condition_named",
-    "control_channels",
-    "given_frames",
-    "inpaint_channels",
-    "loss_mask",
-    "mask_of",
-    "masked_kind",
-    "name_of",
-    "stack_conditions",
-    "vace_tensor",
-    "with_mask",
-]
-
-
 CONDITION_TENSORS = tuple(
     field.name for field in dataclasses.fields(Conditioning) if field.name not in ("vace_strength",)
 )
@@ -53,7 +32,7 @@ NOTHING_TO_PREDICT = (
 )
 """what follows where all of a dataset is `given_whole`"""
 
-MID_GREY = 0.5
+_MID_GREY = 0.5
 """zero in the VAE's [-1, 1]; what official Wan puts where no frame is given"""
 
 
@@ -161,7 +140,7 @@ def given_mask(num_frames: int, frames: Sequence[int]) -> Tensor:
 
 def given_frames(pixels: Tensor, frames: Sequence[int]) -> Tensor:
     """A clip (F, H, W, 3) in [0, 1] of which only `frames` are kept; the others are mid grey."""
-    kept = torch.full_like(pixels, MID_GREY)
+    kept = torch.full_like(pixels, _MID_GREY)
     kept[list(frames)] = pixels[list(frames)]
     return kept
 
@@ -230,9 +209,9 @@ def vace_tensor(control: Tensor, mask: Tensor | None, encode: Encode) -> Tensor:
     side is mid grey in either. A mask is black or white, split at one half, as VACE was trained.
     """
     white = torch.ones_like(control[..., 0]) if mask is None else (mask > 0.5).float()
-    away_from_grey = control - MID_GREY
-    inactive = encode(away_from_grey * (1 - white[..., None]) + MID_GREY)
-    reactive = encode(away_from_grey * white[..., None] + MID_GREY)
+    away_from_grey = control - _MID_GREY
+    inactive = encode(away_from_grey * (1 - white[..., None]) + _MID_GREY)
+    reactive = encode(away_from_grey * white[..., None] + _MID_GREY)
     stride = control.shape[1] // inactive.shape[2]
     return torch.cat([inactive, reactive, _squares(white, stride, inactive.shape[1])])
 
@@ -256,11 +235,11 @@ def inpaint_channels(pixels: Tensor, mask: Tensor, encode: Encode) -> Tensor:
     with the masked (white) pixels grey.
     """
     white = (mask > 0.5).float()
-    latent = encode((pixels - MID_GREY) * (1 - white[..., None]) + MID_GREY)
-    return torch.cat([folded_mask(1 - white, latent.shape[2:]), latent])
+    latent = encode((pixels - _MID_GREY) * (1 - white[..., None]) + _MID_GREY)
+    return torch.cat([_folded_mask(1 - white, latent.shape[2:]), latent])
 
 
-def folded_mask(given: Tensor, size: torch.Size | tuple[int, int]) -> Tensor:
+def _folded_mask(given: Tensor, size: torch.Size | tuple[int, int]) -> Tensor:
     """(4, F', h, w) of a mask (F, H, W): the first frame four times, the rest folded by four, as `given_mask`."""
     four = torch.cat([given[:1].expand(4, -1, -1), given[1:]]).unflatten(0, (-1, 4)).transpose(0, 1)
     return functional.interpolate(four, size=tuple(size), mode="bilinear", align_corners=False)

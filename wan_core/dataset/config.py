@@ -11,12 +11,6 @@ from .bucket import frames_sentence, is_frame_count
 from .conditioning import ConditionKind, condition_named, masked_kind
 from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS, round_frames
 
-__all__ = [
-    "DatasetConfig",
-    "kind_of",
-    "wanted_companions",
-]
-
 _MISSING_CAPTIONS = ("refuse", "skip the file", "empty caption")
 MOST_FRAMES = 1001
 _LONGEST_TRIGGER = 1000

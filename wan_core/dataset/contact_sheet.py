@@ -11,8 +11,6 @@ from ..errors import DatasetError
 from ..video import Framing, VideoProcess
 from .sample import Dataset, Sample
 
-__all__ = ["contact_sheet", "sheet_layout", "sheet_samples"]
-
 _CELL_WIDTH, _CELL_HEIGHT, _TEXT_HEIGHT = 160, 120, 16
 _COLUMNS = 6
 _MAX_CELLS = 48

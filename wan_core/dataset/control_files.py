@@ -24,8 +24,6 @@ from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, 
 from .sample import Companion, Sample
 from .scan_context import ScanContext
 
-__all__ = ["COMPANION_KINDS", "accompanied", "with_companions"]
-
 COMPANION_KINDS = ("control", "mask")
 
 _Listing = Callable[[Path], dict[str, str]]
@@ -76,7 +74,7 @@ def _media_by_stem(folder: Path) -> dict[str, str]:
     return {in_one_form(Path(name).stem): name for name in names if Path(name).suffix.lower() in kinds}
 
 
-SHAPE_TOLERANCE = 0.02
+_SHAPE_TOLERANCE = 0.02
 """relative difference of aspect ratios that rounding to even sizes explains (a 16:9 control of 426x240: 0.2 %)"""
 
 _SAID = {"control": "control video", "mask": "mask"}
@@ -128,7 +126,7 @@ def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig
     if config.crop == "none" and sizes[0] != sizes[1]:
         raise _UnfitError(f"{said} is {info.width}x{info.height}, and crop is none: it needs {own.width}x{own.height}")
     ratio = info.width * own.height / (info.height * own.width)
-    if abs(ratio - 1) > SHAPE_TOLERANCE:
+    if abs(ratio - 1) > _SHAPE_TOLERANCE:
         raise _UnfitError(f"{said} is {info.width}x{info.height}, another aspect ratio than {own.width}x{own.height}")
 
 

@@ -22,18 +22,6 @@ from .sample import Cut, Sample
 from .scan_context import ScanContext
 from .windows import Window, draw_different, find_windows
 
-__all__ = [
-    "MAX_PIECES",
-    "Piece",
-    "TooMany",
-    "TooShort",
-    "TooSmall",
-    "cut_file",
-    "read_sample",
-    "reading_fps",
-    "scene_cuts",
-]
-
 
 def find_bucket(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket | None:
     """The size a source is trained at; None when it is smaller than the size grid and may not be enlarged."""

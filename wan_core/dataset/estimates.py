@@ -18,23 +18,10 @@ from .bucket import Bucket
 from .conditioning import ConditionKind
 from .sample import Sample, one_per_file
 
-__all__ = [
-    "BATCH_SIZES",
-    "BucketRow",
-    "CacheSize",
-    "cache_size",
-    "epoch_lines",
-    "epoch_rows",
-    "is_averaged",
-    "off_speed",
-    "speed_lines",
-]
-
-
 BATCH_SIZES = (1, 2, 4)
 
 
-def seen_per_epoch(samples: Sequence[Sample]) -> float:
+def _seen_per_epoch(samples: Sequence[Sample]) -> float:
     """Returns how many samples one epoch trains on.
 
     Repeats and weights count (weights on average); of samples that take turns one is seen.
@@ -68,7 +55,7 @@ def epoch_rows(samples: Sequence[Sample]) -> list[BucketRow]:
         groups.setdefault(sample.bucket, []).append(sample)
     rows: list[BucketRow] = []
     for bucket, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
-        seen = seen_per_epoch(members)
+        seen = _seen_per_epoch(members)
         rows.append(_row(bucket, members, tuple(math.ceil(seen / size - 1e-9) for size in BATCH_SIZES)))
     if len(rows) > 1:
         totals = tuple(sum(numbers) for numbers in zip(*(row.batches for row in rows), strict=True))
@@ -153,15 +140,15 @@ def _condition_channels(kind: ConditionKind, space: LatentSpace) -> int:
     return 4 + latent if kind.tensors else 0
 
 
-DIFFERENT = 1.2
+_DIFFERENT = 1.2
 """ratio of frame rates from which it is said"""
 
 
 def off_speed(samples: Sequence[Sample], fps: float) -> tuple[list[Sample], list[Sample]]:
     """One sample of each clip that is faster than the model's rate by a fifth or more, and of each that is slower."""
     clips = [sample for sample in _moving(samples) if sample.kind == "clip" and not sample.cut.fps]
-    fast = [sample for sample in clips if sample.info.fps >= fps * DIFFERENT]
-    slow = [sample for sample in clips if 0 < sample.info.fps <= fps / DIFFERENT]
+    fast = [sample for sample in clips if sample.info.fps >= fps * _DIFFERENT]
+    slow = [sample for sample in clips if 0 < sample.info.fps <= fps / _DIFFERENT]
     return fast, slow
 
 

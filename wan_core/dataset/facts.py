@@ -16,8 +16,6 @@ from .estimates import BATCH_SIZES, BucketRow, off_speed
 from .review import DatasetReview
 from .sample import Rejected, Sample, ScanResult, one_per_file
 
-__all__ = ["dataset_facts"]
-
 _NAMES = 20
 _LONGEST = 300
 """characters of a text"""

@@ -22,21 +22,6 @@ from ..video import STILL_SUFFIXES, shown
 from ..words import listed
 from .captions import LINK_OUTSIDE
 
-__all__ = [
-    "CLIP_SUFFIXES",
-    "COMPANION_FOLDERS",
-    "OTHER_SUFFIXES",
-    "STILL_SUFFIXES",
-    "MediaFile",
-    "Rejected",
-    "SourcePart",
-    "files_of_folder",
-    "fingerprint_of_folder",
-    "folder_files",
-    "media_names",
-]
-
-
 CLIP_SUFFIXES = frozenset({
     ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".gif", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".wmv", ".flv",
     ".3gp",
@@ -114,7 +99,7 @@ def folder_files(folder: Path) -> list[MediaFile]:
             raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills itself: {below}.")
         kinds = " ".join(sorted(suffix[1:] for suffix in CLIP_SUFFIXES | STILL_SUFFIXES))
         raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills. Put files into it ({kinds}).")
-    return [MediaFile(path=folder / name) for name in (*names, *folders_like_media(folder))]
+    return [MediaFile(path=folder / name) for name in (*names, *_folders_like_media(folder))]
 
 
 def _counted_below(folder: Path) -> str:
@@ -134,7 +119,7 @@ def _counted_below(folder: Path) -> str:
     return f"{sum(counts.values())} {lie} in its {where} {listed(counts)}: choose {which}, or {setting}"
 
 
-def folders_like_media(folder: Path) -> list[str]:
+def _folders_like_media(folder: Path) -> list[str]:
     """Folders called like clips, such as "take.mp4": named in the report, not passed over."""
     known = CLIP_SUFFIXES | STILL_SUFFIXES
     with os.scandir(folder) as entries:

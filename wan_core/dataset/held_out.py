@@ -9,9 +9,6 @@ from pathlib import Path, PurePath
 from .caption_names import in_one_form
 from .sample import Dataset, Sample, ScanResult
 
-__all__ = ["file_names", "files_below", "held_out_digests"]
-
-
 A_FEW = -1.0
 """`held_out_ratio` that leaves the number to us"""
 _ENOUGH, _LEAST_HELD, _MOST_HELD = 20, 3, 8

@@ -23,17 +23,11 @@ from .close_looks import close_pairs
 from .sample import Sample, one_per_file
 from .scan_memo import ScanMemo
 
-__all__ = [
-    "NearTwins",
-    "byte_twins",
-    "near_twins",
-]
-
-NEAR_BITS = 12
+_NEAR_BITS = 12
 """of 64: candidates. Of 200 shapeworld clips all copies written again, scaled or cropped by 3 % of each side are found
 among them, nine of ten cropped by 5 %
 """
-NEAR_CORRELATION = 0.96
+_NEAR_CORRELATION = 0.96
 """of both pictures. Of 19,900 pairs of different shapeworld clips the closest reach 0.948; copies stay above 0.964,
 except at JPEG quality 40 (19 of 20 above 0.971)
 """
@@ -87,7 +81,7 @@ def near_twins(
         place = {sample.path: number for number, sample in enumerate(files)}
         return [[[place[sample.path] for sample in group] for group in found.groups], found.left_out]
 
-    how = f"copies within {allowed_s:g} s: {NEAR_BITS} bits, {NEAR_CORRELATION}, {_CROPS}, {_SAME_LENGTH}"
+    how = f"copies within {allowed_s:g} s: {_NEAR_BITS} bits, {_NEAR_CORRELATION}, {_CROPS}, {_SAME_LENGTH}"
     groups, left_out = known.search((sample.path for sample in files), how, find)
     return NearTwins(tuple(tuple(files[number] for number in group) for group in groups), left_out)
 
@@ -96,7 +90,7 @@ def _found_among(files: Sequence[Sample], pictures: _Pictures) -> NearTwins:
     looking = [(sample, int(look, 16)) for sample in files if (look := pictures.look(sample))]
     group_of = np.arange(len(looking))
     found: list[tuple[Sample, Sample]] = []
-    for settled, pairs in close_pairs(np.array([look for _, look in looking], np.uint64), NEAR_BITS):
+    for settled, pairs in close_pairs(np.array([look for _, look in looking], np.uint64), _NEAR_BITS):
         for row, columns in [(-1, _NONE), *_by_row(pairs)]:
             for column in [-1, *columns[group_of[columns] != group_of[row]].tolist()]:
                 if pictures.over:
@@ -154,7 +148,7 @@ class _Pictures:
         mine, other = self._crops(a), self._crops(b)
         if mine is None or other is None:
             return False
-        return all(max(_best(m[0], o), _best(o[0], m)) >= NEAR_CORRELATION for m, o in zip(mine, other, strict=True))
+        return all(max(_best(m[0], o), _best(o[0], m)) >= _NEAR_CORRELATION for m, o in zip(mine, other, strict=True))
 
     def _crops(self, sample: Sample) -> list[NDArray[np.float32]] | None:
         """Returns for first and middle frame every crop as a unit vector (crops, values)."""

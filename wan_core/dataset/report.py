@@ -15,13 +15,8 @@ from .files import COMPANION_FOLDERS
 from .sample import Dataset, Sample, ScanResult, caption_remedies, one_per_file
 from .windows import round_frames
 
-__all__ = [
-    "dataset_report",
-    "scan_report",
-]
 
-
-def asked_frames(config: DatasetConfig) -> str:
+def _asked_frames(config: DatasetConfig) -> str:
     """The lengths asked for, and what became of those that are not 4n+1: '73 (75 rounded down)'."""
     asked = sorted(set(config.frame_buckets)) or [config.num_frames]
     lengths = ", ".join(_rounded(length, config) for length in asked)
@@ -35,7 +30,7 @@ def _rounded(length: int, config: DatasetConfig) -> str:
     return f"{used} ({length} rounded {'down' if used < length else 'up'})"
 
 
-def window_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
+def _window_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
     """Windows per clip and the seconds none of them covers, crops, mirroring, turns; nothing where all is default."""
     clips = [sample for sample in samples if sample.kind == "clip"]
     lines: list[str] = []
@@ -58,12 +53,12 @@ def _windows_line(config: DatasetConfig, clips: Sequence[Sample]) -> str:
     counts = [len(found) for found in windows.values()]
     each = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(counts[0])
     total_s = sum({sample.path: sample.info.duration_s for sample in clips}.values())
-    left_s = sum(unused_s(clips, config.fps).values())
+    left_s = sum(_unused_s(clips, config.fps).values())
     of = f"{sum(counts)} of {counted(len(counts), 'clip')}"
     return f"windows: {config.frame_extraction}, {of} ({each} of each); {left_s:.1f} of {total_s:.1f} s in none of them"
 
 
-def unused_s(clips: Sequence[Sample], fps: float) -> dict[Path, float]:
+def _unused_s(clips: Sequence[Sample], fps: float) -> dict[Path, float]:
     """Returns of each clip the seconds that no window covers."""
     spans: dict[Path, list[tuple[float, float]]] = {}
     for sample in clips:
@@ -106,7 +101,7 @@ def _has_room(sample: Sample) -> bool:
     return covered_size((sample.info.width, sample.info.height), wanted) != wanted
 
 
-def caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str = "") -> list[str]:
+def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str = "") -> list[str]:
     """One fact a line, counted in files; `hint` as in ScanResult."""
     # A file with several captions counts as one that lacks them where one of them is missing.
     lacks = dict[Path, int]()
@@ -193,7 +188,7 @@ _HURTS = (
 )
 
 
-def companion_lines(result: ScanResult) -> list[str]:
+def _companion_lines(result: ScanResult) -> list[str]:
     """Lines for the report; none for a dataset that has no such files."""
     wanted, samples = wanted_companions(result.config), one_per_file(result.samples)
     bare = [sample.name for sample in one_per_file(s for s in result.samples if s.mask is None)]
@@ -238,7 +233,7 @@ def scan_report(result: ScanResult) -> str:
         lines.append(_frames_line(result, clips))
     if held := [s.name for s in one_per_file(s for s in result.samples if s.cut.held)]:
         lines.append(f"one frame short of {config.frame_lengths[0]}, so the last frame is held: {listed(held)}")
-    lines += window_lines(config, result.samples)
+    lines += _window_lines(config, result.samples)
     lines.append("buckets: " + _tally(str(s.bucket) for s in result.samples))
     if paged := [s.name for s in samples if s.info.more_pages]:
         lines.append(f"several pages, of which the first is trained: {listed(paged)}")
@@ -247,8 +242,8 @@ def scan_report(result: ScanResult) -> str:
     if any(s.info.interlaced for s in samples):
         combed = listed(s.name for s in samples if s.info.interlaced)
         lines.append(f"interlaced, so combs will be learned (ffmpeg -vf yadif removes them): {combed}")
-    lines += caption_lines(config, result.samples, result.caption_hint)
-    lines += companion_lines(result)
+    lines += _caption_lines(config, result.samples, result.caption_hint)
+    lines += _companion_lines(result)
     if config.num_repeats > 1:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")
     if config.prior_preservation:
@@ -269,7 +264,7 @@ def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
     at = f"{config.read_fps or config.fps:g} fps"
     if config.every_frame:
         at = "their own rate, each frame once"
-    line = f"frames: {asked_frames(config)} of each clip at {at}, from {rates} fps"
+    line = f"frames: {_asked_frames(config)} of each clip at {at}, from {rates} fps"
     variable = [s.name for s in clips if s.info.variable_rate]
     return f"{line}; variable rate: {listed(variable)}" if variable else line
 

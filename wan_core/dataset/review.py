@@ -18,13 +18,7 @@ from .near_copies import DigestOf, NearTwins, byte_twins, near_twins
 from .sample import Dataset, Sample, one_per_file
 from .scan_memo import ScanMemo
 
-__all__ = [
-    "DatasetReview",
-    "dataset_review",
-]
-
-
-COMPARING_S = 20.0
+_COMPARING_S = 20.0
 """how long near copies are looked for at most"""
 _SHOWN = 10
 
@@ -71,7 +65,7 @@ def dataset_review(
     digest_of: DigestOf,
     space: LatentSpace,
     seconds_per_megapixel: float | None = None,
-    comparing_s: float = COMPARING_S,
+    comparing_s: float = _COMPARING_S,
     known: ScanMemo | None = None,
 ) -> DatasetReview:
     """Look at a dataset without the GPU.

@@ -16,17 +16,6 @@ from .conditioning import ConditionKind
 from .config import DatasetConfig, kind_of
 from .files import Rejected
 
-__all__ = [
-    "Companion",
-    "Cut",
-    "Dataset",
-    "Rejected",
-    "Sample",
-    "ScanResult",
-    "caption_remedies",
-    "one_per_file",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:

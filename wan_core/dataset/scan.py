@@ -25,15 +25,8 @@ from .files import OTHER_SUFFIXES, MediaFile, Rejected, SourcePart, files_of_fol
 from .sample import Sample, ScanResult
 from .scan_context import ScanContext
 
-__all__ = [
-    "NothingUsableError",
-    "scan_files",
-    "scan_folder",
-    "scan_parts",
-]
 
-
-def captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ...]:
+def _captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ...]:
     """The captions a file with the captions `written` is trained with; several take turns, one an epoch."""
     trigger = config.trigger_word.strip()
     orders = [order for text in written for order in tag_orders(text, config.caption_shuffles, config.keep_tokens)]
@@ -41,7 +34,7 @@ def captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ...
     return tuple(dict.fromkeys(whole))
 
 
-def source_of_caption(written: str, config: DatasetConfig, place: str = "file") -> str:
+def _source_of_caption(written: str, config: DatasetConfig, place: str = "file") -> str:
     """Returns where the text comes from, as in Sample.caption_from; `place` is "file" or "list"."""
     trigger = config.trigger_word.strip()
     if not written:
@@ -69,7 +62,7 @@ def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sa
     ]
 
 
-def without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tuple[list[Sample], list[Rejected]]:
+def _without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tuple[list[Sample], list[Rejected]]:
     """Returns what is left of `samples` when files without a caption are skipped, and those files."""
     if config.missing_captions != "skip the file":
         return list(samples), []
@@ -126,10 +119,10 @@ def scan_files(
         context.tell(number + 1, len(files), file.shown_name)
     notes = (*notes, *_read_of_several(files, captions))
     caption_hint = caption_hint or _unread_caption(samples, captions)
-    samples, without_caption = without_captionless(config, samples)
+    samples, without_caption = _without_captionless(config, samples)
     rejected += without_caption
     if not samples and config.missing_captions == "refuse" and not config.trigger_word.strip():
-        samples, rejected, unread = shown_without_captions(files, rejected, config, context, captions)
+        samples, rejected, unread = _shown_without_captions(files, rejected, config, context, captions)
         notes = (*notes, *unread)
     if not samples:
         raise NothingUsableError(_nothing_left(source, config, rejected))
@@ -156,7 +149,7 @@ def _unread_caption(samples: Sequence[Sample], captions: CaptionNames) -> str:
     return next((said for path in bare[:20] if (said := captions.unread(path))), "")
 
 
-def shown_without_captions(
+def _shown_without_captions(
     files: Sequence[MediaFile],
     rejected: Sequence[Rejected],
     config: DatasetConfig,
@@ -210,7 +203,7 @@ def _look_at(
             path=path,
             name=name,
             caption="",
-            caption_from=source_of_caption(caption, config, "file" if file.caption is None else "list"),
+            caption_from=_source_of_caption(caption, config, "file" if file.caption is None else "list"),
             info=info,
             bucket=piece.bucket,
             mark=mark,
@@ -224,7 +217,7 @@ def _look_at(
         )
         for piece in pieces
     ]
-    return with_captions(samples, captions_of((caption, *file.more_captions), config))
+    return with_captions(samples, _captions_of((caption, *file.more_captions), config))
 
 
 def _cut(path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext) -> list[Piece] | Rejected:
@@ -284,7 +277,7 @@ def scan_parts(
     found: list[ScanResult] = []
     empty: list[tuple[SourcePart, NothingUsableError]] = []
     for part in parts:
-        own, notes = config_of_part(config, part) if use_settings else (config, tuple(part.notes))
+        own, notes = _config_of_part(config, part) if use_settings else (config, tuple(part.notes))
         try:
             if not part.files:
                 raise NothingUsableError(_nothing_named(part))
@@ -299,7 +292,7 @@ def scan_parts(
     return (replace(found[0], notes=(*found[0].notes, *lines)), *found[1:])
 
 
-def config_of_part(config: DatasetConfig, part: SourcePart) -> tuple[DatasetConfig, tuple[str, ...]]:
+def _config_of_part(config: DatasetConfig, part: SourcePart) -> tuple[DatasetConfig, tuple[str, ...]]:
     """`config` with what the part states, and the part's notes. ConfigError names the part."""
     titled = {"folder": part.name} if part.settings else {}
     try:

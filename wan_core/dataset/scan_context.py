@@ -11,8 +11,6 @@ from ..errors import Stopped
 from ..video import ClipInfo, VideoProcess
 from .scan_memo import ScanMemo
 
-__all__ = ["Progress", "ScanContext"]
-
 Progress = Callable[[int, int, str], None]
 """called with (done, total, name)"""
 

@@ -20,8 +20,6 @@ from typing import Any
 from ..files import FileError, atomic_write_bytes, file_mark, read_json
 from ..video import ClipInfo, UnreadableError, VideoProcess
 
-__all__ = ["ScanMemo"]
-
 SCAN_VERSION = 2
 """Raise it when what a file is found to hold changes: everything is looked at again then."""
 _MOST_FILES = 100_000

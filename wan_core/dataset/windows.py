@@ -13,15 +13,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "FRAME_EXTRACTIONS",
-    "FRAME_ROUNDINGS",
-    "Window",
-    "draw_different",
-    "find_windows",
-    "round_frames",
-]
-
 
 def draw_different(seed: str, purpose: str, below: int, count: int) -> list[int]:
     """Up to `count` different numbers from 0 to `below` - 1; all of them where there are not more.

@@ -18,8 +18,6 @@ from ..errors import ExportError
 from ..lora import read_lora
 from .lora_file import ordered
 
-__all__ = ["diffusers_bytes"]
-
 
 def diffusers_bytes(file: Path) -> bytes:
     """Returns a LoRA file of ours as diffusers saves it. Raises ExportError for a kind that it does not read."""

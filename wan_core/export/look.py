@@ -14,8 +14,6 @@ from ..checkpoint import TensorFile
 from ..lora.adapters import Hadamard, Kronecker, LowRank
 from ..model import block_of
 
-__all__ = ["LoraLook", "look_at_lora"]
-
 _PREFIX = "diffusion_model."
 _PAIR, _LOHA = ("lora_A.weight", "lora_B.weight"), ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
 _WHOLE = tuple(

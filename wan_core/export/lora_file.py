@@ -25,15 +25,6 @@ from ..lora import FrozenLora, LoraConfig
 from ..precision import torch_dtype
 from .secrets import without_secrets
 
-__all__ = [
-    "LoraFile",
-    "file_bytes",
-    "lora_metadata",
-    "ordered",
-    "trigger_phrase",
-    "workflow_metadata",
-]
-
 _TRIGGER = "modelspec.trigger_phrase"
 _LONGEST_PHRASE = 500
 _PREFIX = "diffusion_model."

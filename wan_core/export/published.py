@@ -12,8 +12,6 @@ from ..checkpoint import read_header
 from ..errors import CheckpointError
 from ..files import atomic_write, digest_file, remove_file, replace_patiently, sync_file
 
-__all__ = ["publish_file", "withdraw_file"]
-
 
 def publish_file(source: Path, target: Path, job_id: str) -> None:
     """Copy the LoRA `source` of job `job_id` to `target`; nothing is written when the bytes are there already.

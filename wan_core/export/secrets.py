@@ -10,8 +10,6 @@ import base64
 import re
 from urllib.parse import unquote
 
-__all__ = ["SECRET", "announces_a_secret", "without_secrets"]
-
 SECRET = "[secret removed]"
 
 _SLASH = r"\\{0,4}/"

@@ -22,24 +22,6 @@ from typing import BinaryIO, cast
 
 from .reading import FileError, naming
 
-__all__ = [
-    "OpenFolder",
-    "folder_for",
-    "freed_by",
-    "fsync_folder",
-    "is_held",
-    "make_folder",
-    "open_inside",
-    "open_new",
-    "open_to_append",
-    "opened_folder",
-    "own_folder",
-    "remove_empty",
-    "remove_file",
-    "replace_patiently",
-    "sync_file",
-]
-
 _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
 """what a system says of a link, or of a file, where a folder is asked for"""
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd

@@ -24,8 +24,6 @@ from typing import BinaryIO
 from .inside import OpenFolder, open_to_append, opened_folder
 from .reading import FileError, open_regular
 
-__all__ = ["Hold", "LockLost", "is_locked", "is_written", "locked", "mark_as_written"]
-
 _HELD = (errno.EAGAIN, errno.EWOULDBLOCK)
 """what a system says of a lock that another process holds; whatever else it says, it has no lock to give"""
 _HELD_ON_WINDOWS = (errno.EACCES, errno.EDEADLK)

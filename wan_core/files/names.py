@@ -8,8 +8,6 @@ import unicodedata
 
 from ..errors import ConfigError
 
-__all__ = ["name_key", "safe_name", "with_safe_letters"]
-
 _CHARACTERS, _BYTES = 100, 170
 _COMPOSED = 1000
 """characters at most of a name that is composed: of many marks in a row that takes the square of their number"""

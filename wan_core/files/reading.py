@@ -13,22 +13,6 @@ from typing import Any, BinaryIO
 
 from ..errors import WanTrainerError
 
-__all__ = [
-    "FileError",
-    "confine",
-    "digest_file",
-    "file_mark",
-    "is_touched",
-    "lies_under",
-    "mark_of_facts",
-    "naming",
-    "open_regular",
-    "read_json",
-    "sampled_digest",
-    "shown_folder",
-    "size_text",
-]
-
 _WHOLE_BYTES = 64 << 20
 _OPENING_FIXES: tuple[tuple[type[OSError], str], ...] = (
     (FileNotFoundError, "Put it there, or choose another."),

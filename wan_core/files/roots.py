@@ -10,8 +10,6 @@ from ..errors import ConfigError
 from .reading import FileError, read_json
 from .writing import atomic_write_json
 
-__all__ = ["Roots"]
-
 
 @dataclass(frozen=True)
 class Roots:

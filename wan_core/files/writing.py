@@ -24,17 +24,6 @@ from .inside import folder_for, open_to_append, opened_folder, sync_file
 from .locks import is_written, mark_as_written
 from .reading import FileError, open_regular
 
-__all__ = [
-    "DISK_FULL",
-    "atomic_write",
-    "atomic_write_bytes",
-    "atomic_write_json",
-    "clean_partials",
-    "is_partial",
-    "new_partial",
-    "open_append",
-]
-
 DISK_FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
 """no room, or none for this account"""
 

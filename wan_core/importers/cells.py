@@ -21,8 +21,6 @@ from ..video import shown
 from .rows import Row, opened_list
 from .source import Columns, SourceFile, columns_of
 
-__all__ = ["ListedCells", "bytes_of", "cells_of", "holds_media"]
-
 _KEPT_BYTES = 256 << 20
 """of all lists together; the oldest go first"""
 _ROW_BYTES = 190

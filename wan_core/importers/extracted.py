@@ -27,11 +27,6 @@ from ..files import (
     replace_patiently,
 )
 
-__all__ = [
-    "ExtractedFiles",
-    "suffix_of_bytes",
-]
-
 
 class ExtractedFiles:
     """A folder `ab/abcdef....mp4` and what each container put there."""

@@ -21,12 +21,6 @@ from ..dataset import MIN_SOURCE_PIXELS, DatasetConfig, MediaFile, ScanContext, 
 from ..errors import DatasetError
 from ..video import ClipInfo, VideoProcess
 
-__all__ = [
-    "Pixels",
-    "match_captions",
-    "scan_pixels",
-]
-
 Pixels = Tensor | Callable[[], Tensor]
 """(F, H, W, C) in [0, 1], RGB first; anything behind it is dropped. Or what decodes them, each time it is called."""
 

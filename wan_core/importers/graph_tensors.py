@@ -15,15 +15,6 @@ from ..dataset.conditioning import ConditionKind, condition_misfits
 from ..errors import DatasetError, Stopped
 from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 
-__all__ = [
-    "PromptKeys",
-    "TensorClip",
-    "checked_text",
-    "space_of",
-    "store_clips",
-    "store_text",
-]
-
 GIVEN = "tensors"
 """stands where a set names the encoders of its entries"""
 _LARGEST_SIDE, _MOST_LATENT_FRAMES = 8192, 1001
@@ -110,7 +101,7 @@ def space_of(channels: int, name: str) -> LatentSpace:
     raise DatasetError(f"{name} has {channels} channels; Wan latents have 16, those of TI2V-5B 48. Use a Wan VAE.")
 
 
-def checked_latent(latent: Tensor, space: LatentSpace, name: str) -> Tensor:
+def _checked_latent(latent: Tensor, space: LatentSpace, name: str) -> Tensor:
     """`latent` if it is a clip (C, F, h, w) of that space that a model can read; DatasetError names it otherwise."""
     shape = list(latent.shape)
     if len(shape) != 4 or 0 in shape:
@@ -193,7 +184,7 @@ class _Writer:
 
 
 def _store(clip: TensorClip, writer: _Writer, space: LatentSpace, kind: ConditionKind) -> CacheItem:
-    latent = checked_latent(clip.latent, space, clip.name)
+    latent = _checked_latent(clip.latent, space, clip.name)
     if missing := [name for name in kind.tensors if name not in clip.condition]:
         raise DatasetError(
             f"{clip.name} lacks {' and '.join(missing)}, which a model of conditioning {kind.name} reads. Give them "

@@ -15,8 +15,6 @@ from ..files import confine, read_json
 from .listing import read_rows
 from .source import SourceFile
 
-__all__ = ["is_hf_dataset", "read_hf_dataset", "tables_of"]
-
 
 def is_hf_dataset(folder: Path) -> bool:
     """True for a folder that `save_to_disk` wrote, or that holds parquet files (directly or in data/) and no media."""

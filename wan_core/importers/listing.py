@@ -20,8 +20,6 @@ from .cells import bytes_of, cells_of
 from .extracted import ExtractedFiles, suffix_of_bytes
 from .source import SourceFile
 
-__all__ = ["read_listing", "read_rows"]
-
 _MOST_CAPTIONS = 1000
 """of one file, which take turns"""
 _LIKE_CAPTIONS = re.compile("cap|text|prompt|desc|label|tag|sentence|instruct|title|annotation", re.IGNORECASE)

@@ -22,16 +22,14 @@ from ..errors import DatasetError
 from ..files import open_regular
 from ..parsers import MOST_COLUMNS, MOST_ROWS, Tables, too_many_rows
 
-__all__ = ["TABLE_SUFFIXES", "TEXT_SUFFIXES", "Row", "opened_list"]
-
 Row = tuple[str, list[Any] | str]
 """("line 7", the cells of the columns asked for, None where there is none), or the reason why it is none"""
 _Read = tuple[str, dict[str, Any] | str]
 
 TEXT_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv"})
 TABLE_SUFFIXES = frozenset({".parquet", ".arrow"})
-MAX_LIST_BYTES = 1 << 30
-MAX_LINE_BYTES = 1 << 20
+_MAX_LIST_BYTES = 1 << 30
+_MAX_LINE_BYTES = 1 << 20
 _ARRAY_OF_ROWS = re.compile(rb"\s*\[\s*\{")
 JSON_HERE_BYTES = 4 << 20
 """of a .json list; a larger one would hold this process while it is parsed"""
@@ -102,12 +100,12 @@ def _check_columns(count: int, path: Path) -> None:
 
 
 def _lines(file: Any, path: Path) -> Iterator[bytes]:
-    if os.fstat(file.fileno()).st_size > MAX_LIST_BYTES:
+    if os.fstat(file.fileno()).st_size > _MAX_LIST_BYTES:
         raise DatasetError(f"{path.name} is larger than 1 GiB. Split it into several lists.")
     number = 0
-    while line := file.readline(MAX_LINE_BYTES + 1):
+    while line := file.readline(_MAX_LINE_BYTES + 1):
         number += 1
-        if len(line) > MAX_LINE_BYTES:
+        if len(line) > _MAX_LINE_BYTES:
             raise DatasetError(f"Line {number} of {path.name} is longer than 1 MiB. A row is one line of JSON.")
         yield line
 

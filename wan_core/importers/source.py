@@ -13,13 +13,6 @@ from ..config import Config
 from ..dataset.captions import CAPTION_KEYS
 from ..errors import DatasetError, Stopped
 
-__all__ = [
-    "Columns",
-    "SourceFile",
-    "Stop",
-    "columns_of",
-]
-
 _USUAL: dict[str, tuple[str, ...]] = {
     "path": (
         *("file", "path", "video", "media", "file_name", "filename", "file_path", "filepath"),

@@ -22,16 +22,7 @@ from .trainers.detect import SETTINGS_SUFFIXES, is_backend_list, read_settings
 from .trainers.ledger import Context
 from .webdataset import read_webdataset
 
-__all__ = [
-    "is_source",
-    "list_sources",
-    "open_source",
-    "source_fingerprint",
-    "stated_mark",
-    "stated_settings",
-]
-
-SOURCE_SUFFIXES = TEXT_SUFFIXES | TABLE_SUFFIXES | SETTINGS_SUFFIXES | {".tar"}
+_SOURCE_SUFFIXES = TEXT_SUFFIXES | TABLE_SUFFIXES | SETTINGS_SUFFIXES | {".tar"}
 _PACKED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MAX_LISTED = 500
 _MENU_DEPTH = 2
@@ -42,7 +33,7 @@ def is_source(path: Path) -> bool:
     """Returns whether a path names a dataset by itself, beside a plain folder of clips."""
     if path.is_dir():
         return is_hf_dataset(path)
-    return path.suffix.lower() in SOURCE_SUFFIXES
+    return path.suffix.lower() in _SOURCE_SUFFIXES
 
 
 def open_source(source: SourceFile) -> list[SourcePart]:
@@ -63,7 +54,7 @@ def open_source(source: SourceFile) -> list[SourcePart]:
             f"{path.name} is a packed tar; only plain .tar files are read, because clips hardly shrink. Unpack it once "
             "(gzip -d, or the program of its ending) and choose the .tar."
         )
-    known = " ".join(sorted(SOURCE_SUFFIXES))
+    known = " ".join(sorted(_SOURCE_SUFFIXES))
     raise DatasetError(f"{path.name} is no list of files by its suffix. Read are: {known}.")
 
 
@@ -151,7 +142,7 @@ def _worth_showing(folder: str, mtime_ns: int) -> tuple[tuple[str, bool], ...]:
 def _is_listed(path: Path) -> bool:
     """A .json is offered only where it begins like a list: most are captions, or metadata of other programs."""
     if path.suffix.lower() != ".json":
-        return path.suffix.lower() in SOURCE_SUFFIXES
+        return path.suffix.lower() in _SOURCE_SUFFIXES
     try:
         with open(path, "rb") as file:
             return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")

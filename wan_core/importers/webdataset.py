@@ -26,11 +26,6 @@ from ..files import open_regular
 from .extracted import ExtractedFiles
 from .source import SourceFile
 
-__all__ = [
-    "read_webdataset",
-]
-
-
 _BLOCK = 512
 _MAX_NAME_BYTES = 64 << 10
 _MAX_MEMBERS = 2_000_000

@@ -51,13 +51,6 @@ from ..precision import (
 from .plan import ModelPlan, WanFile, inspect_model
 from .resting import packed_dtypes, stays_stored, storage_dtype
 
-__all__ = [
-    "attention_kernels",
-    "check_plan_devices",
-    "import_libraries",
-    "materialize",
-]
-
 
 def import_libraries() -> None:
     """Import every library of compiled code that building and saving a model takes, and what asks for free memory."""
@@ -240,11 +233,11 @@ def check_plan_devices(
     for device in placement.devices:
         if refusal := abilities_of(device).refusal():
             raise PlacementError(refusal)
-    check_plan_attention(plan, shape, numerics, placement)
-    check_plan_matmul(plan, found, placement)
+    _check_plan_attention(plan, shape, numerics, placement)
+    _check_plan_matmul(plan, found, placement)
 
 
-def check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
+def _check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
     """Refuse a kernel that cannot train on one of the devices. torch's own choice always can."""
     if plan.attention == "sdpa":
         return
@@ -253,7 +246,7 @@ def check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, p
         check_attention(plan.attention, device=device, dtype=dtype, head_dim=head_dim)
 
 
-def check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) -> None:
+def _check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) -> None:
     """Refuse 8-bit products that no weight of the base is for, or that a device cannot compute."""
     wanted = plan.precision.numerics(found.compute_dtype).matmul
     if wanted is None:

@@ -26,9 +26,7 @@ from ..model import ATTENTIONS, BLOCK_LISTS, block_of, check_attention_name, mod
 from ..placement import PlacementConfig
 from ..precision import PrecisionPolicy, QuantizeConfig, torch_dtype
 
-__all__ = ["ModelPlan", "WanFile", "bytes_beside", "inspect_model", "inspect_pair", "settled", "settled_elsewhere"]
-
-BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
+_BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +40,11 @@ class ModelPlan(Config):
     variant: str = "auto"
     """auto, or the name of the variant where shapes cannot tell"""
     base_precision: str = setting(
-        BASE_PRECISIONS[0],
+        _BASE_PRECISIONS[0],
         "Dtype the base weights are kept and computed in. as in file: runs fp16 files in bf16, fp32 files too "
         "where there is a GPU, and keeps fp8, int8, nvfp4 and GGUF linear layers as they are. Cards without bf16 "
         "take fp16.",
-        choices=BASE_PRECISIONS,
+        choices=_BASE_PRECISIONS,
         refusal='{name} "{value}" is unknown. Use one of: {known}.',
     )
     """of the linears; `settled` says what a new run makes of it"""
@@ -54,7 +52,7 @@ class ModelPlan(Config):
         "",
         "Where base_precision is as in file: what its linears compute in, packed or not. Empty: bf16, or fp32 for a "
         "file of it.",
-        choices=BASE_PRECISIONS[1:],
+        choices=_BASE_PRECISIONS[1:],
         also=("",),
     )
     """set by `settled` for cards without bf16; no widget"""

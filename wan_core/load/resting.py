@@ -13,17 +13,6 @@ from ..model import Numerics, block_of
 from ..precision import torch_dtype
 from .plan import ModelPlan, WanFile
 
-__all__ = [
-    "BaseWords",
-    "base_words",
-    "packed_dtypes",
-    "quantized_anew",
-    "resting_bytes",
-    "stays_stored",
-    "storage_dtype",
-    "unpacked_kinds",
-]
-
 _CALLED = {"F8_E4M3": "fp8_e4m3fn", "F8_E5M2": "fp8_e5m2", "I8": "int8"}
 """packed dtypes of a file as the schemes made here are called; the others are called as they are"""
 _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")

@@ -16,8 +16,6 @@ from torch.nn import functional
 from ..errors import ExportError
 from .names import parse_key
 
-__all__ = ["Acting", "acting_parts"]
-
 _MOST_ROWS = 4096
 """of the unit matrix that goes through a linear at once"""
 

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Adapter", "Factors", "Hadamard", "Kronecker", "LowRank"]
-
 _NOTHING = 1e-6
 """a singular value below this share of the largest is float32 rounding"""
 

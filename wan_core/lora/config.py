@@ -12,8 +12,6 @@ from ..config import Config, setting
 from ..errors import ConfigError
 from ..patterns import matching
 
-__all__ = ["KINDS", "PAIRS", "STARTS_IN_THE_WEIGHT", "TARGET_PRESETS", "LoraConfig"]
-
 KINDS = {
     "LoRA": "two thin matrices beside each layer",
     "rsLoRA": "a LoRA scaled by alpha / sqrt(rank)",
@@ -30,7 +28,7 @@ STARTS_IN_THE_WEIGHT = ("PiSSA", "OLoRA")
 _ALSO = ("nothing", "biases", "norms", "norms and biases")
 _INITS = ("default", "gaussian", *STARTS_IN_THE_WEIGHT)
 
-DEFAULT_TARGETS = (
+_DEFAULT_TARGETS = (
     r"blocks\.\d+\.(self_attn|cross_attn)\.(q|k|v|o)",
     r"blocks\.\d+\.cross_attn\.(k_img|v_img)",
     r"blocks\.\d+\.ffn\.(0|2)",
@@ -42,13 +40,13 @@ VACE's second stream (vace_blocks) is left alone: such a LoRA also fits the text
 
 _SELF_ATTENTION = r"blocks\.\d+\.self_attn\.(q|k|v|o)"
 TARGET_PRESETS = {
-    "attention and ffn": DEFAULT_TARGETS,
-    "attention": DEFAULT_TARGETS[:2],
+    "attention and ffn": _DEFAULT_TARGETS,
+    "attention": _DEFAULT_TARGETS[:2],
     "self-attention": (_SELF_ATTENTION,),
-    "feed-forward": DEFAULT_TARGETS[2:],
+    "feed-forward": _DEFAULT_TARGETS[2:],
     "all linears": (
-        *DEFAULT_TARGETS,
-        *(f"vace_{target}" for target in DEFAULT_TARGETS),
+        *_DEFAULT_TARGETS,
+        *(f"vace_{target}" for target in _DEFAULT_TARGETS),
         r"vace_blocks\.\d+\.(before|after)_proj",
     ),
     "motion": (r"blocks\.\d+\.self_attn\.(q|k)",),
@@ -88,7 +86,7 @@ class LoraConfig(Config):
     )
     """of 1, nothing would be left to train"""
     targets: tuple[str, ...] = setting(
-        DEFAULT_TARGETS,
+        _DEFAULT_TARGETS,
         "Regular expressions for the names of the layers that get a LoRA, one a line. Empty: attention and "
         "feed-forward.",
     )

@@ -12,8 +12,6 @@ from ..errors import CheckpointError
 from .names import written_by
 from .source import LoraSource, is_wan_linear
 
-__all__ = ["describe_lora", "is_lora"]
-
 _MARK = re.compile(r"[._](lora|dora)[._]|\.lora_[AB]$|\.(alpha|diff|diff_b)$|\.(lokr|hada)_\w+$")
 
 

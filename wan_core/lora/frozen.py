@@ -24,7 +24,6 @@ from ..model.unread import unread_product
 from .adapters import Hadamard, Kronecker, LowRank
 from .source import LoraSource
 
-__all__ = ["Undo", "act_on", "check_frozen", "fitting_modules", "what_cannot_act"]
 Undo = Callable[[], None]
 _WHOLE, _BIAS = ("diff", "w_norm"), ("diff_b", "b_norm")
 """what ComfyUI calls changes of whole weights and of biases"""

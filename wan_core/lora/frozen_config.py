@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from ..config import Config
 from ..errors import ConfigError
 
-__all__ = ["FrozenLora"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenLora(Config):

@@ -19,21 +19,6 @@ from .norms import NormAdapter, norms_beside
 from .products import LohaAdapter, LokrAdapter
 from .rotation import OftAdapter
 
-__all__ = [
-    "adapted_modules",
-    "adapter_parameters",
-    "adapters_of",
-    "check_targets",
-    "count_values",
-    "exported",
-    "inject_lora",
-    "limit_norms",
-    "parts_in_file",
-    "set_adapter_dtype",
-    "set_strength",
-    "without_adapters",
-]
-
 _KINDS: dict[str, type[LinearAdapter]] = {
     "LoRA": LoraAdapter,
     "rsLoRA": RsLoraAdapter,

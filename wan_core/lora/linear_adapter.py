@@ -22,8 +22,6 @@ from ..model.unread import unread
 from .config import LoraConfig
 from .module_adapter import ModuleAdapter
 
-__all__ = ["BIAS", "AdaptedLinear", "LinearAdapter", "has_bias", "uniform"]
-
 BIAS = "diff_b"
 """the trained change of a bias, as ComfyUI calls it"""
 

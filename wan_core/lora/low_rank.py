@@ -17,8 +17,6 @@ from .config import STARTS_IN_THE_WEIGHT, LoraConfig
 from .linear_adapter import LinearAdapter, uniform
 from .module_adapter import Weight, named
 
-__all__ = ["DoraAdapter", "LoraAdapter", "RsLoraAdapter"]
-
 _DOWN, _UP, _LENGTHS = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight"
 _EXACT_UP_TO, _MORE = 1024, 16
 
@@ -46,9 +44,9 @@ class LoraAdapter(LinearAdapter):
             self.set_values(_DOWN, torch.empty_like(down, device="meta"))
         elif self.config.init in STARTS_IN_THE_WEIGHT:
             if self.config.init == "PiSSA":
-                pair = principal_pair(self.base, self.rank, self.scale, seeded_generator(seed, "PiSSA", self.name))
+                pair = _principal_pair(self.base, self.rank, self.scale, seeded_generator(seed, "PiSSA", self.name))
             else:
-                pair = orthogonal_pair(self.base, self.rank)
+                pair = _orthogonal_pair(self.base, self.rank)
             self.set_values(_DOWN, pair[0])
             self.set_values(_UP, pair[1])
             self._keep_start()
@@ -172,7 +170,7 @@ def _holder(part: str) -> str:
     return part.partition(".")[0]
 
 
-def principal_pair(linear: nn.Linear, rank: int, scale: float, directions: torch.Generator) -> tuple[Tensor, Tensor]:
+def _principal_pair(linear: nn.Linear, rank: int, scale: float, directions: torch.Generator) -> tuple[Tensor, Tensor]:
     """Returns A (r, in) and B (out, r) with scale * B @ A the best form of that rank of the weight (PiSSA).
 
     A wide weight is looked at through a few more random directions than asked for, turned towards it eight times.
@@ -191,7 +189,7 @@ def principal_pair(linear: nn.Linear, rank: int, scale: float, directions: torch
     return roots[:, None] * right[:rank], left[:, :rank] * roots
 
 
-def orthogonal_pair(linear: nn.Linear, rank: int) -> tuple[Tensor, Tensor]:
+def _orthogonal_pair(linear: nn.Linear, rank: int) -> tuple[Tensor, Tensor]:
     """Returns the first rows of R and columns of Q of the weight's QR form as A (r, in) and B (out, r) (OLoRA)."""
     weight = values_of(linear)
     columns = torch.linalg.qr(weight[:, :rank]).Q

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from .config import LoraConfig
 
-__all__ = ["ModuleAdapter", "Weight", "named"]
-
 _NAME = "default"
 """what PEFT calls the one adapter of a layer, and so do we: names within a model are those people know"""
 
@@ -92,10 +90,10 @@ def named(part: nn.Module | tuple[int, ...]) -> nn.Module:
     """Returns one part of an adapter as PEFT lays it into a layer; a shape becomes a parameter without memory."""
     if isinstance(part, nn.Module):
         return nn.ModuleDict({_NAME: part})
-    return nn.ParameterDict({_NAME: without_memory(part)})
+    return nn.ParameterDict({_NAME: _without_memory(part)})
 
 
-def without_memory(shape: tuple[int, ...]) -> nn.Parameter:
+def _without_memory(shape: tuple[int, ...]) -> nn.Parameter:
     """Returns a float32 parameter of that shape, to be given values."""
     return nn.Parameter(torch.empty(shape, device="meta", dtype=torch.float32))
 
@@ -105,4 +103,4 @@ class Weight(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.weight = without_memory(shape)
+        self.weight = _without_memory(shape)

@@ -12,8 +12,6 @@ from typing import NamedTuple
 from ..checkpoint import to_original, unwrapped
 from ..model import BLOCK_LISTS
 
-__all__ = ["LoraKey", "parse_key", "written_by"]
-
 
 class LoraKey(NamedTuple):
     """One key of a LoRA file, taken apart."""

@@ -18,8 +18,6 @@ from .config import LoraConfig
 from .linear_adapter import BIAS
 from .module_adapter import ModuleAdapter
 
-__all__ = ["NormAdapter", "norms_beside"]
-
 _SCALE = "diff"
 """the trained change of a scale, as ComfyUI calls it"""
 

@@ -12,8 +12,6 @@ from typing import Any, cast
 from ..checkpoint import CheckpointHeader
 from ..errors import CheckpointError
 
-__all__ = ["declared_scale"]
-
 _DIFFUSERS_ENTRY = "lora_adapter_metadata"
 _CONFIG_FILE = "adapter_config.json"
 _LARGEST_CONFIG = 1 << 20

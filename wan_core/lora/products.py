@@ -20,8 +20,6 @@ from .linear_adapter import AdaptedLinear, LinearAdapter
 from .low_rank import gaussian
 from .module_adapter import named
 
-__all__ = ["LohaAdapter", "LokrAdapter"]
-
 _FIRST, _SECOND, _TALL, _WIDE = "lokr_w1", "lokr_w2", "lokr_w2_a", "lokr_w2_b"
 _LOHA = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
 

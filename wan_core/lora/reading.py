@@ -13,8 +13,6 @@ from .frozen import fitting_modules, what_cannot_act
 from .frozen_config import FrozenLora
 from .source import LoraSource, is_of_a_text_encoder, read_lora
 
-__all__ = ["read_frozen", "read_start"]
-
 _log = logger(__name__)
 
 

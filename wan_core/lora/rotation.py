@@ -15,8 +15,6 @@ from .config import LoraConfig
 from .linear_adapter import LinearAdapter
 from .module_adapter import Weight, named
 
-__all__ = ["OftAdapter"]
-
 _SKEW = "oft_R.weight"
 
 

@@ -22,8 +22,6 @@ from .adapters import Adapter, Hadamard, Kronecker, LowRank
 from .names import LoraKey, parse_key
 from .peft_settings import declared_scale
 
-__all__ = ["LoraSource", "holds_both_experts", "is_of_a_text_encoder", "is_wan_linear", "read_lora"]
-
 _LINEAR = re.compile(r"(self_attn|cross_attn|ffn)\.\w+")
 _WIDEST = 1 << 17
 """no Wan linear is wider; a file that claims more would only ask for memory"""

@@ -22,8 +22,6 @@ from .linear_adapter import LinearAdapter
 from .source import LoraSource
 from .weights import LoraWeights
 
-__all__ = ["check_start", "start_from"]
-
 _log = logger(__name__)
 _EXACT = 1e-4
 """relative; below it a LoKr or LoHa counts as exactly of the run's rank"""

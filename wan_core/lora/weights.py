@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from ..errors import CheckpointError
 from .inject import adapter_parameters, adapters_of
 
-__all__ = ["LoraWeights"]
-
 
 @dataclass(frozen=True)
 class LoraWeights:

@@ -16,8 +16,6 @@ import numpy as np
 from .curves import Curves
 from .measured import Measured, mean_of, together
 
-__all__ = ["Suggestion", "suggest", "suggest_of_pair"]
-
 _LEAST = 0.005
 """share of the loss before training below which no difference counts, however well it repeats"""
 _UNKNOWN = 0.03

@@ -17,9 +17,7 @@ from ..events import CheckpointSaved, Evaluated, Marked, SampleReady, StageEnded
 from .pages import finite, parse_record
 from .series import Series, number
 
-__all__ = ["Condensed"]
-
-BINS = 20
+_BINS = 20
 _LAST_TIMESTEP = 1000
 _PACE_STEPS = 20
 _MOST_MARKS = 50
@@ -54,7 +52,7 @@ class Condensed:
         self.newest: dict[str, Any] | None = None
         self.trained = [0.0, 0]
         self.stages: dict[str, list[float]] = {}
-        self.timesteps = [0] * BINS
+        self.timesteps = [0] * _BINS
         self.furthest: float = 0
         self.pace: deque[float] = deque(maxlen=_PACE_STEPS)
 
@@ -101,7 +99,7 @@ class Condensed:
                 self.trained[1] += 1
         if step > self.furthest:
             if timestep is not None:
-                self.timesteps[min(BINS - 1, max(0, math.floor(timestep / _LAST_TIMESTEP * BINS)))] += 1
+                self.timesteps[min(_BINS - 1, max(0, math.floor(timestep / _LAST_TIMESTEP * _BINS)))] += 1
             self.furthest = step
 
     def _add_line(self, line: bytes) -> None:
@@ -200,7 +198,7 @@ class Condensed:
                 found.marked[record["step"], str(record.get("text", ""))] = record
             else:
                 found.records.append(record)
-        if len(found.timesteps) != BINS:
+        if len(found.timesteps) != _BINS:
             raise ValueError("not what was kept")
         return found
 

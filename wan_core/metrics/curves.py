@@ -21,8 +21,6 @@ from ..events import Evaluated, StepDone
 from ..files import FileError, open_regular
 from .pages import finite, parse_record, whole
 
-__all__ = ["Curves", "eval_losses", "read_curves", "records_of", "whole_lines"]
-
 _BLOCK_BYTES = 1 << 20
 _LONGEST_LINE = 8 << 20
 _LINE = re.compile(

@@ -17,8 +17,6 @@ from .best import Measured, noise_of
 from .curves import records_of
 from .pages import finite, whole
 
-__all__ = ["HealthWatch"]
-
 _WORSE = 1.5
 """times the evaluation loss before training"""
 _NEW, _USUAL = 8, 60

@@ -20,8 +20,6 @@ from .curves import whole_lines
 from .pages import MetricsPages
 from .sketch import sketch
 
-__all__ = ["MetricsHistory"]
-
 _FORMAT = 2
 _WORTH_KEEPING = 20_000
 """lines that are new since the file was written: fewer are read in no time"""

@@ -24,8 +24,6 @@ from ..events import (
 from ..files import FileError, is_held, open_append, open_regular
 from ..words import logger
 
-__all__ = ["JsonlSink"]
-
 _log = logger(__name__)
 _KEPT = (StepDone, StepSkipped, Evaluated, Suggested, Marked, CheckpointSaved, SampleReady, StageEnded)
 

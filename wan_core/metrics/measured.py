@@ -15,8 +15,6 @@ from ..events import Evaluated
 from .curves import records_of
 from .pages import finite, whole
 
-__all__ = ["Measured", "mean_of", "read_experts", "read_measured", "together"]
-
 
 @dataclass(frozen=True)
 class Measured:

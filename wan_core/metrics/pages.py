@@ -19,16 +19,6 @@ from typing import Any, BinaryIO
 
 from ..files import FileError, open_regular
 
-__all__ = [
-    "LINES_PER_PAGE",
-    "MetricsPages",
-    "Page",
-    "finite",
-    "parse_record",
-    "whole",
-]
-
-
 LINES_PER_PAGE = 5000
 _LINES_PER_MARK = 1000
 _PAGE_BYTES = 4 << 20

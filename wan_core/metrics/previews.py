@@ -8,8 +8,6 @@ from ..events import SampleReady
 from .curves import records_of
 from .pages import finite, whole
 
-__all__ = ["broken_previews"]
-
 Measures = dict[str, float]
 _LIMITS = {
     "empty": (0.5, 1.0, "frames of one colour"),

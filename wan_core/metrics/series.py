@@ -6,9 +6,7 @@ from typing import Any
 
 from .pages import finite
 
-__all__ = ["Series", "number"]
-
-MOST_POINTS = 2000
+_MOST_POINTS = 2000
 
 Point = tuple[float, float]
 
@@ -46,7 +44,7 @@ class Series:
                 _put(bucket, point)
         _put(bucket, (step, value))
         self.length += len(bucket[1]) - before
-        while self.length > MOST_POINTS:
+        while self.length > _MOST_POINTS:
             self._coarsen()
 
     def _coarsen(self) -> None:

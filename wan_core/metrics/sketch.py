@@ -15,8 +15,6 @@ from typing import Any, BinaryIO
 from ..files import FileError, open_regular
 from .condensed import Condensed
 
-__all__ = ["sketch"]
-
 _PLACES = 11
 """as a power of two: a point for each that a curve has at most"""
 _PIECE_BYTES = 2 << 10

@@ -17,8 +17,6 @@ from ..events import Evaluated, StepDone, StepSkipped, Suggested
 from ..files import FileError, open_regular
 from .pages import finite, parse_record, whole
 
-__all__ = ["MetricsTail", "read_tail"]
-
 _FIRST_BLOCK_BYTES = 64 << 10
 _BLOCK_BYTES = 1 << 20
 _PACE_STEPS = 20

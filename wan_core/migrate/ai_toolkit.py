@@ -15,8 +15,6 @@ from .loras import one
 from .models import base_name
 from .unset import stands_for_more
 
-__all__ = ["TABLES", "read_ai_toolkit_job"]
-
 _ENCODES = "ComfyUI's own loaders encode"
 _UPLOAD = "the mirror of the server's trackers.json copies saved steps, to hf:// too"
 _LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"

@@ -13,28 +13,6 @@ from .learning import optimizer as known_optimizer
 from .learning import quantized
 from .models import KINDS, model_file
 
-__all__ = [
-    "arch",
-    "bias",
-    "ema",
-    "experts",
-    "full_rank",
-    "if_so",
-    "loss",
-    "min_snr",
-    "negative",
-    "number",
-    "optimizer",
-    "path",
-    "prompts",
-    "quantize",
-    "rate",
-    "targets",
-    "timestep_type",
-    "turns",
-]
-
-
 _ARCHS = {
     "wan21": "T2V-14B",
     "wan21:1b": "T2V-1.3B",

@@ -10,8 +10,6 @@ from typing import Protocol
 from ..dataset import DatasetConfig
 from ..importers import SourceFile, open_source, read_settings_text
 
-__all__ = ["Beside", "Folders", "Texts"]
-
 
 class Beside(Protocol):
     """Answers for files by the path that settings call them; that path is often one of another machine."""

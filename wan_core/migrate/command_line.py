@@ -10,8 +10,6 @@ from typing import Any
 from .musubi import FLAGS, KEYS
 from .scripts import Training, as_written, ends_unset, is_unset, trainings
 
-__all__ = ["Command", "commands_of"]
-
 _OF_LAUNCHER = ("num_processes", "mixed_precision", "num_cpu_threads_per_process")
 """options of accelerate that stand before the script"""
 _LISTS = frozenset(

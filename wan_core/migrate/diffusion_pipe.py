@@ -12,8 +12,6 @@ from .learning import adapter, optimizer, quantized, run_name, save_dtype, sched
 from .loras import fused
 from .models import base_name, expert_shown, level_of, model_file, said_kind, text_encoder
 
-__all__ = ["TABLES", "read_diffusion_pipe_job"]
-
 _LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"
 _EVAL = "clips are held out by held_out_ratio of Wan Dataset Settings"
 

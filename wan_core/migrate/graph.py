@@ -11,8 +11,6 @@ from ..canvas import note_node, workflow_document
 from .job import CUTTING, DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
 from .models import base_name
 
-__all__ = ["Node", "api_graph", "canvas_graph"]
-
 CACHE, VISION = "CacheLatents", "CLIPVisionLoader"
 Link = tuple[str, int]
 Node = tuple[dict[str, str], list[tuple[str, str]]]

@@ -14,22 +14,6 @@ from ..precision import QuantizeConfig
 from ..sampler import SampleConfig
 from ..train import TrainConfig
 
-__all__ = [
-    "ASKED",
-    "CUTTING",
-    "DATA",
-    "FROZEN",
-    "LOADER",
-    "PREVIEW",
-    "QUANTIZE",
-    "SETTINGS",
-    "SPLIT",
-    "TRAINER",
-    "Job",
-    "Kind",
-    "default_of",
-]
-
 LOADER, QUANTIZE, SPLIT, DATA = "LoadWanModel", "Fp8Quantize", "SplitAcrossGPUs", "WanDatasetFromFile"
 FROZEN, CUTTING = "AddFrozenLora", "WanDatasetSettings"
 SETTINGS, PREVIEW, TRAINER = "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"

@@ -15,8 +15,6 @@ from ..importers import Ledger
 from .job import ASKED, LOADER, Job, default_of
 from .unset import is_unset
 
-__all__ = ["Changed", "Key", "Without", "drops", "ledger_of", "shown", "take_over"]
-
 _SECRET = re.compile(r"api_key|token$|password|secret|webhook_url")
 
 

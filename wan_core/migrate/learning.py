@@ -11,20 +11,6 @@ from ..packages import named_optimizer
 from .job import Job
 from .keys import Changed, Without, shown
 
-__all__ = [
-    "adapter",
-    "alpha_of",
-    "arguments_of",
-    "copies",
-    "only_for",
-    "optimizer",
-    "quantized",
-    "rank_of",
-    "run_name",
-    "save_dtype",
-    "scheduler",
-]
-
 _FLOAT32 = "the LoRA's weights are float32 here, so nothing is lost between steps"
 _TORCHAO = "torchao's, with 8-bit moments too"
 _OPTIMI = {"betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.0}

@@ -8,8 +8,6 @@ from typing import Any
 from .job import Job
 from .models import base_name
 
-__all__ = ["assistant", "fused", "merged", "one"]
-
 _MOST = 8
 
 

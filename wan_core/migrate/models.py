@@ -11,18 +11,6 @@ from ..errors import ConfigError
 from .job import ASKED, LOADER, Job, Kind
 from .keys import Changed, Without
 
-__all__ = [
-    "KINDS",
-    "base_name",
-    "expert_shown",
-    "kind_of",
-    "level_of",
-    "model_file",
-    "said_kind",
-    "text_encoder",
-    "vae_file",
-]
-
 _VAE_22 = "wan2.2_vae.safetensors"
 KINDS = {
     kind.name: kind

@@ -13,8 +13,6 @@ from .learning import alpha_of, copies, only_for, rank_of, save_dtype, scheduler
 from .loras import merged
 from .models import expert_shown, kind_of, level_of, said_kind, text_encoder, vae_file
 
-__all__ = ["FLAGS", "KEYS", "OF_MUSUBI", "NotOfMusubiError", "flat_settings", "read_musubi_job"]
-
 
 class NotOfMusubiError(ConfigError):
     """Settings that name nothing of musubi-tuner."""

@@ -11,32 +11,6 @@ from .learning import adapter, arguments_of, run_name
 from .learning import optimizer as known_optimizer
 from .models import model_file
 
-__all__ = [
-    "attention",
-    "data",
-    "decay",
-    "dit",
-    "epochs",
-    "every",
-    "fp8",
-    "fp8_scaled",
-    "high",
-    "keep",
-    "network",
-    "network_args",
-    "noise_range",
-    "optimizer",
-    "precision",
-    "prompts",
-    "sampling",
-    "shift",
-    "steps",
-    "warmup",
-    "weighting",
-    "whole_name",
-]
-
-
 _SAMPLINGS = {
     **{name: (name, "") for name in ("uniform", "sigmoid", "shift", "flux_shift", "qwen_shift", "logsnr")},
     "flux2_shift": ("flux_shift", "the nearest of the shifts by size"),

@@ -11,8 +11,6 @@ from .keys import shown
 from .learning import run_name
 from .models import base_name
 
-__all__ = ["as_one_job"]
-
 _RATE, _RANK, _ALPHA = "TrainLoRA.learning_rate", "TrainLoRA.rank", "TrainLoRA.alpha"
 _STEPS, _LOW = "TrainLoRA.steps", f"{LOADER}.low_noise_model"
 _OWN = frozenset({_RATE, _RANK, _ALPHA, _STEPS, f"{LOADER}.diffusion_model", "TrainLoRA.run_name", "TrainLoRA.expert"})

@@ -19,8 +19,6 @@ from .pairs import as_one_job
 from .settle import settle
 from .simpletuner import read_simpletuner_job
 
-__all__ = ["UnknownSettingsError", "read_job", "read_texts"]
-
 _DATA_HALF = (
     "{name} is the data half of {trainer} alone. Choose it in Wan Dataset From File, or import the training settings, "
     "which name it."

@@ -15,8 +15,6 @@ from .keys import Changed
 from .learning import adapter
 from .models import KINDS, expert_shown
 
-__all__ = ["settle"]
-
 _WARMUP, _STEPS = "WanTrainSettings.lr_warmup_steps", "TrainLoRA.steps"
 _EPOCHS = "WanTrainSettings.max_train_epochs"
 _SUFFIXES = ("w", "h", "f", "s", "d", "l", "fs", "n")

@@ -12,8 +12,6 @@ from .learning import copies, only_for, quantized, scheduler
 from .loras import assistant
 from .models import base_name, model_file, vae_file
 
-__all__ = ["KEYS", "read_simpletuner_job"]
-
 _CACHE = "there is one cache for everything, by content"
 _UPLOAD = "the mirror of the server's trackers.json copies saved steps, to hf:// too"
 _LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"

@@ -15,37 +15,6 @@ from .learning import arguments_of, run_name
 from .learning import optimizer as known_optimizer
 from .models import base_name, model_file, said_kind
 
-__all__ = [
-    "attention",
-    "base",
-    "begins",
-    "clipping",
-    "data",
-    "dora",
-    "ema",
-    "epochs",
-    "every",
-    "family",
-    "flavour",
-    "if_so",
-    "library",
-    "lora_type",
-    "loss",
-    "lowest_rate",
-    "modules",
-    "name",
-    "offloads",
-    "optimizer",
-    "precision",
-    "prompt",
-    "routes",
-    "size",
-    "skipped",
-    "steps",
-    "timesteps",
-]
-
-
 _ATTENTIONS = {
     "diffusers": "sdpa",
     "flash-attn": "flash_attn",

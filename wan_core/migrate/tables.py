@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from . import ai_toolkit, diffusion_pipe, musubi, simpletuner
 from .keys import Key
 
-__all__ = ["TRAINERS"]
-
 TRAINERS: Mapping[str, Mapping[str, tuple[Key, ...]]] = {
     "musubi-tuner": {"": musubi.KEYS},
     "diffusion-pipe": diffusion_pipe.TABLES,

@@ -7,8 +7,6 @@ import re
 from ..importers import Ledger
 from .job import Job
 
-__all__ = ["is_unset", "stands_for_more"]
-
 _NOT_SET = re.compile(r"\$\{?[A-Za-z_]|^@[A-Za-z_]\w*@$|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
 """in place of which a shell, cmd or a template would put something"""
 _MAY_HOLD = frozenset(

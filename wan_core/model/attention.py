@@ -12,8 +12,6 @@ from .rope import rotate
 from .shape import Numerics, WanShape
 from .texts import lengthened
 
-__all__ = ["WanAttention", "WanCrossAttention", "WanRMSNorm", "WanSelfAttention"]
-
 
 class WanRMSNorm(nn.Module):
     """RMS norm over the whole model width (not per head), with a learned scale."""

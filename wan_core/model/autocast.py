@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["AutocastState", "autocast_contexts", "replay_autocast", "without_autocast"]
-
 R = TypeVar("R")
 
 

@@ -18,8 +18,6 @@ from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS, Shared, Stages, in_stages
 from .unread import unread
 
-__all__ = ["PATCH", "Constants", "Recompute", "VaceBlock", "WanBlock", "WanHead"]
-
 PATCH = (1, 2, 2)
 """Latent frames, rows and columns that make one token."""
 

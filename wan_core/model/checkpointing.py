@@ -24,8 +24,6 @@ from .keeping import Kept, Policy
 from .offload import NoOffload, Offload
 from .stages import Stages, as_tuple, chunks
 
-__all__ = ["Checkpointing"]
-
 
 @dataclass(frozen=True)
 class Checkpointing:

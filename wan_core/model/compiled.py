@@ -20,9 +20,6 @@ from ..abilities import abilities_of
 from ..errors import ConfigError, DependencyError
 from ..packages import pip_line
 
-__all__ = ["PlainMode", "check_compile", "compile_stages", "untraced"]
-
-
 _untraced: list[tuple[Any, str]] = []
 
 

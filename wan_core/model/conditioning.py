@@ -10,8 +10,6 @@ from torch import Tensor
 from ..errors import ConfigError
 from .shape import WanShape
 
-__all__ = ["Conditioning", "check_conditioning", "sent"]
-
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
     """Returns `tensor` (any shape) on `device`, without waiting where nobody can notice.

@@ -13,8 +13,6 @@ from .block import PATCH
 from .modulate import cast_linear, layer_norm
 from .shape import Numerics, WanShape
 
-__all__ = ["CameraAdapter", "ImageEmbedding", "embed_frame", "embed_patches"]
-
 
 class ImageEmbedding(nn.Module):
     """CLIP vision tokens to the model's width (official `MLPProj`)."""

@@ -20,8 +20,6 @@ from .compiled import PlainMode
 from .names import UNREAD, current_name, listening
 from .offload import Offload
 
-__all__ = ["POLICIES", "Kept", "Policy"]
-
 EVERY_MATMUL = "matmul"
 """In a policy's names: every matrix product of a linear, whatever it makes. Attention is none."""
 _MATMULS = frozenset({"aten::mm", "aten::addmm"})

@@ -21,8 +21,6 @@ from ..errors import ConfigError, DependencyError
 from ..packages import imported, pip_line
 from ..words import first_line
 
-__all__ = ["ATTENTIONS", "Attention", "attention_kernel", "check_attention", "check_attention_name", "sdpa_choice"]
-
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _SDPA = {

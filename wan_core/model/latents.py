@@ -11,8 +11,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["WAN21_LATENTS", "WAN22_LATENTS", "ImageEncoder", "LatentCodec", "LatentSpace", "TextEncoder"]
-
 
 @dataclass(frozen=True)
 class LatentSpace:

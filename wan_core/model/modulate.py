@@ -13,8 +13,6 @@ from torch.nn import functional
 from .autocast import without_autocast
 from .recompute import remade
 
-__all__ = ["cast_linear", "gated_add", "layer_norm", "rms_norm", "shift_and_scale"]
-
 
 def cast_linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     """A frozen linear computed in `dtype`, whatever its weight is stored in."""

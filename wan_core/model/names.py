@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["ACTIVATIONS", "UNREAD", "current_name", "listening", "naming"]
-
 ACTIVATIONS = (
     "query_proj", "key_proj", "value_proj", "xq_out", "xk_out", "attn_output", "self_attn", "cross_attn",
     "ffn_activation", "hidden_states",

@@ -11,8 +11,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["NoOffload", "Offload"]
-
 
 class Offload(Protocol):
     """Decides what of a block rests in host memory while the block does not run."""

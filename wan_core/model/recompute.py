@@ -16,8 +16,6 @@ from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hook
 
 from .autocast import without_autocast
 
-__all__ = ["remade"]
-
 
 def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[None]:
     """Inside, autograd keeps nothing of `made` (any shape): the backward pass calls `make()`, bit for bit the same.

@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["rope_table", "rotate"]
-
 
 def rope_table(
     grid: tuple[int, int, int],

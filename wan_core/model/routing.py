@@ -22,8 +22,6 @@ from ..errors import ConfigError
 from .block import Constants
 from .conditioning import sent
 
-__all__ = ["Passage", "Route", "Routing", "Streams", "draw_passages", "placed_routes", "read_routes", "tokens_by_layer"]
-
 _SHORT = re.compile(r"\s*([0-9.eE+-]+?)\s*:\s*(-?\d{1,9})\s*\.\.\s*(-?\d{1,9})\s*", re.ASCII)
 _HOW = 'Write it as "0.5: 2..-2": share that passes by, first layer, last layer; -1 is the last one. Several by ";".'
 

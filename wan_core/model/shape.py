@@ -14,13 +14,6 @@ import torch
 from ..config import Config
 from ..errors import ConfigError
 
-__all__ = [
-    "BLOCK_LISTS",
-    "Numerics",
-    "WanShape",
-    "block_of",
-]
-
 BLOCK_LISTS = ("blocks", "vace_blocks")
 """the lists of blocks of a transformer: its main stream, and VACE's second one"""
 _BLOCK = re.compile(rf"({'|'.join(BLOCK_LISTS)})\.(\d{{1,4}})(?:\.(.+))?", re.ASCII)

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CHUNK_TOKENS", "Stages", "as_tuple", "chunks", "in_stages"]
-
 CHUNK_TOKENS = 4096
 """Tokens of a chunk at most, over the whole batch. A matrix product of so many rows still fills a GPU."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["TEXT_LENGTH", "TEXT_STEP", "lengthened"]
-
 TEXT_LENGTH = 512
 """umT5 tokens Wan was trained with (Wan configs: text_len); zero rows pad a text to them and take part in attention"""
 TEXT_STEP = 16

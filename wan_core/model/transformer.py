@@ -37,8 +37,6 @@ from .routing import Passage, Routing, Streams
 from .shape import Numerics, WanShape
 from .texts import lengthened
 
-__all__ = ["Carrier", "WanTransformer", "model_without_values"]
-
 
 class Carrier(Protocol):
     """Brings tensors to the device of the module that needs them next; the identity on one device."""

@@ -14,8 +14,6 @@ from torch.autograd.function import once_differentiable
 
 from .autocast import without_autocast
 
-__all__ = ["no_values", "unread", "unread_product"]
-
 
 def unread(linear: nn.Module, x: Tensor) -> Tensor:
     """Returns what the graph takes for `linear(x)`: x (..., in) -> (..., out), gradients as ever, values left out.

@@ -12,8 +12,6 @@ from ..words import first_line
 from .documents import parsed_here
 from .tables import OpenTable
 
-__all__ = ["Parser", "serve"]
-
 _MEMORY_BYTES = 4 << 30
 
 

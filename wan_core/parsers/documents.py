@@ -11,11 +11,9 @@ from typing import Any, cast
 from ..errors import DatasetError, DependencyError
 from ..packages import pip_line
 
-__all__ = ["parsed_here"]
-
-MOST_VALUES = 50_000
-MOST_DEPTH = 40
-LONGEST_KEY = 1000
+_MOST_VALUES = 50_000
+_MOST_DEPTH = 40
+_LONGEST_KEY = 1000
 _LARGEST = 1 << 64
 """of whole numbers; seeds have 64 bits"""
 
@@ -75,10 +73,10 @@ class _Plain:
 
     def value(self, value: Any, depth: int) -> Any:
         self._count += 1
-        if self._count > MOST_VALUES:
-            raise self._too_much(f"holds more than {MOST_VALUES:,} values")
-        if depth > MOST_DEPTH:
-            raise self._too_much(f"goes more than {MOST_DEPTH} levels deep")
+        if self._count > _MOST_VALUES:
+            raise self._too_much(f"holds more than {_MOST_VALUES:,} values")
+        if depth > _MOST_DEPTH:
+            raise self._too_much(f"goes more than {_MOST_DEPTH} levels deep")
         if isinstance(value, Mapping):
             entries = cast("Mapping[Any, Any]", value).items()
             return {self._key(key): self.value(inner, depth + 1) for key, inner in entries}
@@ -88,7 +86,7 @@ class _Plain:
 
     def _key(self, key: Any) -> str:
         text = key if isinstance(key, str) else str(self._single(key))
-        if len(text) > LONGEST_KEY:
+        if len(text) > _LONGEST_KEY:
             raise self._too_much(f"has a key of {len(text):,} characters")
         return text
 

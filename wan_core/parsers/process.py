@@ -15,9 +15,7 @@ from ..children import Answer, Child
 from ..errors import DatasetError, DependencyError, Stopped, WanTrainerError
 from .documents import parsed_here
 
-__all__ = ["Tables", "parsed"]
-
-START_S = 120.0
+_START_S = 120.0
 TEXT_S = 10.0
 TABLE_S = 60.0
 """for one answer, of a few rows"""
@@ -124,7 +122,7 @@ class _Asking:
     def __enter__(self) -> _Asking:
         self._child = Child("parse")
         try:
-            ready = self._wait(self._child, START_S)
+            ready = self._wait(self._child, _START_S)
             if ready is None:
                 raise DependencyError(
                     f"{self.name} cannot be read: Python does not start for it{self._child.last_words()}."

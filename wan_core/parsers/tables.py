@@ -19,18 +19,16 @@ from ..errors import DatasetError, DependencyError
 from ..files import open_regular
 from ..packages import pip_line
 
-__all__ = ["MOST_COLUMNS", "MOST_ROWS", "OpenTable", "too_many_rows"]
-
 MOST_ROWS = 1_000_000
 MOST_COLUMNS = 10_000
 MOST_TEXT_BYTES = 512 << 20
 """of all cells together"""
-LARGEST_TEXT_BYTES = 1 << 20
+_LARGEST_TEXT_BYTES = 1 << 20
 LARGEST_MEDIA_BYTES = 2 << 30
 SPARE_MEDIA_BYTES = 64 << 20
 """that a media file may take beyond twice the list it lies in: stills without compression shrink there"""
-LARGEST_JSON_BYTES = 64 << 20
-LONGEST_LIST = 1000
+_LARGEST_JSON_BYTES = 64 << 20
+_LONGEST_LIST = 1000
 _PYARROW = 15
 """the oldest that is used: before 14.0.1 a schema could hold a pickle"""
 _BATCH_ROWS, _BATCH_MEDIA_ROWS = 4096, 1
@@ -96,10 +94,10 @@ class _Json:
     """A list of objects, [{...}, {...}], too long to be parsed in the process that asks."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
-        data = file.read(LARGEST_JSON_BYTES + 1)
-        if len(data) > LARGEST_JSON_BYTES:
+        data = file.read(_LARGEST_JSON_BYTES + 1)
+        if len(data) > _LARGEST_JSON_BYTES:
             raise DatasetError(
-                f"{name} is larger than {LARGEST_JSON_BYTES >> 20} MiB. Write one row a line, as .jsonl."
+                f"{name} is larger than {_LARGEST_JSON_BYTES >> 20} MiB. Write one row a line, as .jsonl."
             )
         try:
             found = json.loads(data)
@@ -121,7 +119,7 @@ class _Json:
     def _cell(self, value: Any) -> Any:
         if isinstance(value, list):
             entries = cast("list[Any]", value)
-            if len(entries) > LONGEST_LIST:
+            if len(entries) > _LONGEST_LIST:
                 return _long_list(entries)
             return entries if all(isinstance(one, str) for one in entries) else [{}]
         if isinstance(value, dict):
@@ -179,7 +177,7 @@ class _Arrow:
             return self._cell(cell.dictionary[cell.index.as_py()])
         if self._is_text(kind):
             size = cell.as_buffer().size
-            if size > LARGEST_TEXT_BYTES:
+            if size > _LARGEST_TEXT_BYTES:
                 return _Large(f"holds a text of {size >> 10} KiB; a caption is one paragraph")
             return cell.as_py()
         if self._is_bytes(kind):
@@ -208,7 +206,7 @@ class _Arrow:
 
     def _list(self, cell: Any) -> Any:
         values = cell.values
-        if len(values) > LONGEST_LIST:
+        if len(values) > _LONGEST_LIST:
             return _long_list(values)
         found = [self._cell(values[index]) for index in range(len(values))]
         if large := next((one for one in found if isinstance(one, _Large)), None):
@@ -277,7 +275,7 @@ def _length(cell: Any) -> int:
 
 
 def _long_list(values: Any) -> _Large:
-    return _Large(f"holds a list of {len(values)} entries; write at most {LONGEST_LIST} captions")
+    return _Large(f"holds a list of {len(values)} entries; write at most {_LONGEST_LIST} captions")
 
 
 def too_many_rows(name: str) -> DatasetError:

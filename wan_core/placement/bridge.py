@@ -8,8 +8,6 @@ from torch import Tensor
 from ..model import Constants, sent
 from .plan import Placement
 
-__all__ = ["DeviceCarrier"]
-
 
 class DeviceCarrier:
     """The `Carrier` of a model whose blocks lie on several devices.

@@ -15,16 +15,6 @@ from .host import host_bytes, host_total
 from .memory import MemoryEstimate
 from .plan import Placement, PlacementConfig, resolve_placement
 
-__all__ = [
-    "Room",
-    "card_bytes",
-    "card_limit",
-    "processes_by_room",
-    "room_here",
-    "room_of_cards",
-    "total_bytes",
-]
-
 CARD_LIMIT = "WAN_TRAINER_CARD_GIB"
 """environment variable: plan as if every card had so many GiB; the CPU then counts as a card too"""
 HOST_LIMIT = "WAN_TRAINER_HOST_GIB"

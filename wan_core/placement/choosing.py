@@ -8,8 +8,6 @@ from .cards import Room
 from .measures import MemoryMeasures
 from .memory import MemoryEstimate
 
-__all__ = ["choose_measures"]
-
 Predict = Callable[[MemoryMeasures], MemoryEstimate]
 
 

@@ -14,8 +14,6 @@ from torch import Tensor
 from ..words import logger
 from .host import host_bytes
 
-__all__ = ["Copies", "CudaCopies", "PlainCopies", "copies_of", "host_memory_of"]
-
 _log = logger(__name__)
 _PORTABLE = 1
 """cudaHostRegisterPortable: page-locked for every device of the process"""

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-__all__ = ["host_bytes", "host_total"]
-
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 """where Linux says what groups of processes may have, and of which this one is"""
 

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from .copies import Copies
 
-__all__ = ["KeptTensors"]
-
 CHUNK_BYTES = 1 << 28
 """of host memory asked for at once: to page-lock it takes longer than to fill it"""
 _ALIGNED = 256

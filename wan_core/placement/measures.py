@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 from ..config import Config, setting
 
-__all__ = ["MemoryMeasures", "running_order", "swapped_blocks"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryMeasures(Config):

@@ -22,15 +22,13 @@ from .routed import traced_routed
 from .short_model import StepShape
 from .trace import Recomputing, StepTrace, traced_step, traced_watching
 
-__all__ = ["DeviceMemory", "JobShape", "MemoryEstimate", "estimate_memory"]
-
 _WEIGHT_BYTES = 4
 """per adapter value, float32"""
 _GRADIENT_BYTES = 4
 """the same, during a step only"""
 _STEP_BYTES = 8
 """per adapter value while AdamW runs: its temporary lists; other optimizers take at most as much"""
-RING_BUFFERS = 2
+_RING_BUFFERS = 2
 """blocks of swapped weights that lie on a device at one time: the one that runs, and the one that comes"""
 
 
@@ -298,7 +296,7 @@ class _Weights:
         for device in {device for device, _ in blocks}:
             sizes = sorted((size for (where, _), size in blocks.items() if where == device), reverse=True)
             swapped[device] = sum(sizes)
-            on_device[device] += sizes[0] * min(RING_BUFFERS, len(sizes))
+            on_device[device] += sizes[0] * min(_RING_BUFFERS, len(sizes))
         return cls(on_device, 4 * job.largest_values, swapped, together)
 
 

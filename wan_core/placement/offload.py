@@ -17,8 +17,6 @@ from .plan import Placement
 from .shared import SharedMemory
 from .streaming import Ring
 
-__all__ = ["BlockOffload"]
-
 
 @dataclass
 class _Lane:

@@ -14,8 +14,6 @@ from ..config import Config, setting
 from ..errors import ConfigError, PlacementError
 from ..model import block_of
 
-__all__ = ["MODES", "Placement", "PlacementConfig", "resolve_placement"]
-
 MODES = ("one device", "split blocks", "copy per GPU")
 """one device; split blocks: consecutive blocks on each device, one process; copy per GPU: one process and full model
 each, gradients averaged over gloo (works without NCCL, so on Windows too)."""

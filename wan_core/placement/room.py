@@ -15,14 +15,6 @@ from ..errors import OutOfMemory
 from ..words import first_line
 from .offload import BlockOffload
 
-__all__ = [
-    "HOST_RESERVE",
-    "device_memory_ran_out",
-    "leaving_bytes",
-    "release_cached_memory",
-    "weights_out_of_the_way",
-]
-
 RETURN_WAITS_S = (0.0, 2.0, 8.0)
 """before each attempt to go home: whoever used the room may need a moment to leave it"""
 HOST_RESERVE = 2 << 30

@@ -15,8 +15,6 @@ from ..model import Numerics, WanShape
 from .short_model import StepShape
 from .trace import Recomputing, StepTrace, traced_step
 
-__all__ = ["traced_routed"]
-
 
 @dataclass(frozen=True)
 class _Kind:

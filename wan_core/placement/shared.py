@@ -22,8 +22,6 @@ from torch import Tensor
 
 from ..words import logger
 
-__all__ = ["SharedMemory", "can_share", "share_memory"]
-
 _log = logger(__name__)
 _PATIENCE_S = 60.0
 """how long one that writes a piece is waited for: it takes less than a second"""

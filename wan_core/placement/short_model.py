@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from ..model import TEXT_LENGTH, Conditioning, Numerics, WanShape, WanTransformer
 from ..model.attention import WanAttention
 
-__all__ = ["InFlight", "MetaBatch", "StepShape", "as_it_is", "gradients_of", "short_model"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepShape:

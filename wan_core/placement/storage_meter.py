@@ -12,8 +12,6 @@ from torch.utils._pytree import tree_leaves
 
 from ..model import PlainMode
 
-__all__ = ["StorageMeter"]
-
 _SUMS_IN_FLOAT32 = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,)
 """On CUDA the flash kernels sum the gradient of the queries in float32, beside the one they return (`dq_accum` in
 torch's flash_api.cpp); the CPU's, which a trace meets, do not."""

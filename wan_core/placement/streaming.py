@@ -18,8 +18,6 @@ from ..words import logger
 from .copies import Copies
 from .shared import SharedMemory
 
-__all__ = ["Ring"]
-
 _log = logger(__name__)
 _ALIGNED = 256
 """bytes: where a tensor may begin, as torch's own memory on a GPU does"""

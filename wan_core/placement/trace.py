@@ -20,8 +20,6 @@ from .short_model import InFlight, MetaBatch, StepShape, as_it_is, gradients_of,
 from .storage_meter import StorageMeter
 from .valueless import run_valueless
 
-__all__ = ["Recomputing", "StepTrace", "traced_step", "traced_watching"]
-
 _ALONE = Lock()
 """held by a trace: the next one uses its model again, and the server plans in several threads"""
 MOST_TOKENS = 1 << 17

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["run_valueless"]
-
 _New = tuple[torch.Size, tuple[int, ...], torch.dtype]
 """shape, strides and dtype of a tensor with a storage of its own, no larger than it needs"""
 _answers: dict[Any, tuple[_New | None, ...] | None] = {}

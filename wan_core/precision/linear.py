@@ -19,8 +19,6 @@ from ..model.autocast import without_autocast
 from ..model.unread import no_values
 from .matmul import input_gradient, multiplies, product
 
-__all__ = ["QuantizedLinear", "multiply_in", "product_without_bias", "row_squares", "values_of"]
-
 
 class QuantizedLinear(nn.Linear):
     """y = x @ weight.T + bias with a frozen weight as `dequantise` takes it; computes in x's dtype.

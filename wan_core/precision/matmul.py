@@ -17,8 +17,6 @@ from ..checkpoint import rotated, value_to_a_byte
 from ..errors import ConfigError
 from ..words import first_line
 
-__all__ = ["check_matmul", "input_gradient", "matmul_bytes", "multiplies", "product"]
-
 _VALUES_AT_ONCE = 1 << 24
 _FEWEST_ROWS = 32
 """torch's int8 product on CUDA wants more than 16"""

@@ -11,8 +11,6 @@ from ..config import Config, nearest, setting
 from ..errors import ConfigError
 from ..model import Numerics
 
-__all__ = ["PRESETS", "SWITCHES", "PrecisionPolicy", "dtype_name", "switch_values", "torch_dtype"]
-
 _DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # "compute" follows the base precision. Reference is official Wan 2.1; balanced drops only what was measured to be free

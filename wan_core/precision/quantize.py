@@ -20,14 +20,6 @@ from ..model import block_of
 from ..patterns import matching
 from .linear import QuantizedLinear
 
-__all__ = [
-    "QuantizeConfig",
-    "QuantizedBy",
-    "check_trainable_untouched",
-    "quantize_block",
-    "quantized_by",
-]
-
 _SCHEMES = ("fp8_e4m3fn", "int8", "fp8_e4m3fn_tensor", "fp8_e4m3fn_block128")
 _BLOCK = 128
 """values of a row that share a scale in the last of them"""

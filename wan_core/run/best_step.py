@@ -18,8 +18,6 @@ from ..metrics import (
 )
 from ..train import SaveStore
 
-__all__ = ["steps_worth_keeping", "suggested_step", "suggestion_of"]
-
 METRICS = "metrics.jsonl"
 
 

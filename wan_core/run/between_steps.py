@@ -23,8 +23,6 @@ from .profiling import PROFILED_STEPS, StepProfiler
 from .saving import Saver
 from .showing import Showing
 
-__all__ = ["BetweenSteps"]
-
 
 class BetweenSteps:
     """Keeps account of what is due. Of several ranks only the leading one saves, evaluates and renders."""

@@ -15,18 +15,6 @@ from ..precision import QuantizeConfig, QuantizedBy
 from ..train import TrainConfig, check_rates
 from .config import RunConfig
 
-__all__ = [
-    "check_adapters",
-    "check_files",
-    "check_quantize",
-    "check_quantized_alike",
-    "check_ranks_alike",
-    "trained_variant",
-    "with_expert",
-    "with_model_values",
-    "with_scaled_loss",
-]
-
 
 def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
     """Refuse another base, or with `with_start` another start LoRA, than the job was made with: it is another job.

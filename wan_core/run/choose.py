@@ -27,18 +27,6 @@ from ..words import plain
 from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_status, write_status
 from .length import hours_are_over
 
-__all__ = [
-    "Change",
-    "RunDecision",
-    "changes",
-    "choose_run",
-    "directories_of",
-    "is_free",
-    "new_run_name",
-    "prepare_run",
-    "say_ended",
-]
-
 UNREAD = "run.unread.json"
 """what is kept of a run.json that could not be read, when the run is known by what it saved"""
 _ROOM = 5

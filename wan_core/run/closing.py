@@ -11,8 +11,6 @@ from ..sampler import template_called
 from ..train import EXPERTS, SavedStep
 from .config import RunConfig
 
-__all__ = ["closing_of", "used_on"]
-
 
 def used_on(config: RunConfig, loras: Mapping[str, str], trigger: str = "") -> list[dict[str, Any]]:
     """Returns which LoRA goes on which model file. Those it was trained over come first, with the strengths they had;

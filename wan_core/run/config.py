@@ -36,22 +36,8 @@ from ..sampler import SampleConfig
 from ..train import EXPERTS, SaveStore, TrainConfig, earlier_meanings, settings_of_expert, without_pair
 from ..words import logger
 
-__all__ = [
-    "QUEUE_DONE",
-    "STATUS_FILES",
-    "DataConfig",
-    "ForeignRun",
-    "NewerRun",
-    "RunConfig",
-    "RunStatus",
-    "cache_names_in_use",
-    "read_run",
-    "read_status",
-    "write_status",
-]
-
 _log = logger(__name__)
-RUN_VERSION = 1
+_RUN_VERSION = 1
 STATUS_FILES = ("status.json", "status.next.json")
 """where a run stands; while there is a second one, it says so in place of the first"""
 _TRAIN_FROM_THE_START = (
@@ -90,7 +76,7 @@ class DataConfig(Config):
 class RunConfig(Config):
     """run.json: the whole job, without a path of this machine and without secrets."""
 
-    version: int = RUN_VERSION
+    version: int = _RUN_VERSION
     run_name: str
     model: ModelPlan
     base_digest: str = ""
@@ -111,8 +97,8 @@ class RunConfig(Config):
     pack_version: str = __version__
 
     def __post_init__(self) -> None:
-        if self.version != RUN_VERSION:
-            raise ConfigError(f"version {self.version} is not {RUN_VERSION}, which this pack writes. Update the pack.")
+        if self.version != _RUN_VERSION:
+            raise ConfigError(f"version {self.version} is not {_RUN_VERSION}, which this pack writes. Update the pack.")
         object.__setattr__(self, "run_name", safe_name(self.run_name, "run_name"))
         if self.model.loras and self.lora.kind == "DoRA":
             raise ConfigError(
@@ -235,7 +221,7 @@ class RunConfig(Config):
 class RunStatus(Config):
     """status.json: where a run stands. Written atomically at every change."""
 
-    version: int = RUN_VERSION
+    version: int = _RUN_VERSION
     state: str = "new"
     """new, running, done, stopped or failed; a `running` whose lock is free died"""
     step: int = 0
@@ -262,10 +248,10 @@ def read_run(directory: Path) -> RunConfig:
         if isinstance(error.__cause__, PermissionError):
             raise  # it may be a run all the same: on Windows a program can keep the file for itself
         raise ForeignRun(f"{path.parent.name} is not a run directory: {error}") from error
-    if isinstance(data, dict) and data.get("version", RUN_VERSION) != RUN_VERSION:
+    if isinstance(data, dict) and data.get("version", _RUN_VERSION) != _RUN_VERSION:
         # Said before its new settings are called unknown.
         raise NewerRun(
-            f"{path.parent.name}/run.json has version {data['version']!r:.20}; this pack reads version {RUN_VERSION}. "
+            f"{path.parent.name}/run.json has version {data['version']!r:.20}; this pack reads version {_RUN_VERSION}. "
             "Update the pack."
         )
     try:

@@ -11,8 +11,6 @@ from ..model import WanTransformer
 from ..placement.host import host_bytes
 from ..placement.room import HOST_RESERVE, leaving_bytes, release_cached_memory, weights_out_of_the_way
 
-__all__ = ["DevicePlace", "host_holds"]
-
 Held = TypeVar("Held")
 
 

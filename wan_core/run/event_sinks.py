@@ -12,8 +12,6 @@ from .length import TimeLimit
 from .remaining import Remaining
 from .spill import SpillWatch
 
-__all__ = ["EventSinks"]
-
 
 class _Looks:
     """Knows since which step evaluations, finite before, are no longer; of a pair each expert's own."""

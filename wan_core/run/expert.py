@@ -21,8 +21,6 @@ from .device_place import DevicePlace
 from .loading import Loaded, Planned
 from .open import OpenRun
 
-__all__ = ["Expert", "Learnt", "State", "prefix_of", "saved_of"]
-
 _LOW_NOISE = "low_noise."
 """before the names of what a saved step of both experts holds of the second one"""
 

@@ -34,8 +34,6 @@ from .guest import Guest
 from .loading import load_model, load_partner, plan_training
 from .open import OpenRun
 
-__all__ = ["Experts"]
-
 _log = logger(__name__)
 
 

@@ -12,8 +12,6 @@ from .choose import Change, changes, directories_of, is_free
 from .config import RunConfig, read_run
 from .length import hours_are_over
 
-__all__ = ["Foreseen", "foresee"]
-
 
 @dataclass(frozen=True)
 class Foreseen:

@@ -13,8 +13,6 @@ from ..files import DISK_FULL, is_held, shown_folder, size_text
 from ..train import SaveStore
 from .config import read_run
 
-__all__ = ["disk_sentence"]
-
 _MAKES_ROOM = (
     "What helps most, in this order: delete runs that are no longer needed, in the tab Training runs; delete cached "
     "clips that no unfinished run needs, with “Cached clips …” in that tab; take other files off that drive. Saved "

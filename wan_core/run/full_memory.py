@@ -13,8 +13,6 @@ from ..placement.room import device_memory_ran_out
 from ..words import first_line, logger
 from .config import RunConfig
 
-__all__ = ["memory_named"]
-
 _log = logger("wan_trainer")
 _USUAL_RANK = 16
 _OTHERS = "other programs off the GPU"

@@ -12,9 +12,7 @@ from ..load import ModelPlan
 from ..lora import FrozenLora
 from ..sampler import SampleConfig, file_name_of
 
-__all__ = ["Cell", "Column", "Row", "SampleJob"]
-
-MOST_CELLS = 100
+_MOST_CELLS = 100
 """of one job: a day of sampling for a large model, and more than anybody compares"""
 _BASE = "baseline"
 
@@ -114,10 +112,10 @@ class SampleJob(Config):
 
 def refuse_too_many(rows: int, columns: int) -> None:
     """Raises ConfigError for more clips than anybody looks at."""
-    if rows * columns > MOST_CELLS:
+    if rows * columns > _MOST_CELLS:
         raise ConfigError(
             f"{rows} rows (prompts x seeds) of {columns} clips (steps or LoRAs x strengths, base model) "
-            f"are {rows * columns} clips; at most {MOST_CELLS} are rendered in one go. Give fewer."
+            f"are {rows * columns} clips; at most {_MOST_CELLS} are rendered in one go. Give fewer."
         )
 
 

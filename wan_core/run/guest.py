@@ -8,8 +8,6 @@ from ..model import WanTransformer
 from .device_place import DevicePlace, host_holds
 from .open import OpenRun
 
-__all__ = ["Guest"]
-
 
 class Guest:
     """A model that the run does not train and nothing is saved of."""

@@ -16,8 +16,6 @@ from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Placement, Ste
 from ..train import TrainConfig, held_bytes
 from .own_runs import OwnRuns, card_name, corrected
 
-__all__ = ["Job", "size_words"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

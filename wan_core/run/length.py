@@ -14,8 +14,6 @@ from ..files import Hold
 from ..metrics import finite, records_of
 from ..train import TrainConfig, check_warmup
 
-__all__ = ["TimeLimit", "TimedControl", "hours_are_over", "with_clip_values", "with_global_batch"]
-
 _NOT_WORK = ("cache", "start")
 """what comes before the worker is at work"""
 _PACE_STEPS = 20

@@ -42,8 +42,6 @@ from .remarks import (
     remarks_on_clips,
 )
 
-__all__ = ["Loaded", "Planned", "load_model", "load_partner", "plan_training", "preview_inputs"]
-
 _log = logger(__name__)
 
 

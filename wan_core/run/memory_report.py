@@ -44,19 +44,6 @@ from .preview_size import with_fitting_preview
 from .remarks import notes_on_cards, remarks_on_cards
 from .step_time import Card, card_named, card_of_size, step_seconds, step_tflops, unknown_card
 
-__all__ = [
-    "beside_preview",
-    "card_of",
-    "job_of_run",
-    "job_on_clips",
-    "measured_against",
-    "plan_here",
-    "plan_run",
-    "plan_sentences",
-    "plan_settings",
-    "report_of",
-]
-
 _GIB = 1 << 30
 _WORDS = {SECONDS: "time of a step"}
 """what phases are called in a sentence, where that is not their name"""

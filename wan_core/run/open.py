@@ -22,8 +22,6 @@ from ..train import Levels, TrainConfig, check_rates, state_bytes
 from .checks import check_files, with_expert, with_model_values
 from .config import RunConfig, read_run
 
-__all__ = ["OpenRun", "open_experts"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRun:

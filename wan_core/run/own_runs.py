@@ -24,8 +24,6 @@ from ..placement import MemoryEstimate
 from ..train.meters import MemoryReading
 from ..words import first_line, logger
 
-__all__ = ["SECONDS", "Measured", "OwnRuns", "Ratio", "card_name", "corrected", "own_runs_of"]
-
 _log = logger(__name__)
 _FILE = "_measured.json"
 _NEWEST = 50

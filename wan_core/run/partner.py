@@ -18,8 +18,6 @@ from .config import RunConfig
 from .open import OpenRun
 from .planning import MemoryPlan
 
-__all__ = ["counting_partner", "no_pair", "pair_of_previews", "partner_note", "with_partner", "with_partner_digest"]
-
 
 def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
     """Returns the expert that `run` trains and its partner of `plan`, high noise first; reads headers only.

@@ -14,15 +14,6 @@ from ..train import TrainConfig
 from .job import Job, size_words
 from .own_runs import card_name
 
-__all__ = [
-    "MemoryPlan",
-    "asked_measures",
-    "nearest_that_fits",
-    "plan_memory",
-    "rest_alike",
-    "without_a_plan",
-]
-
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 """of width and height, tried from the largest on where not even one frame fits"""
 

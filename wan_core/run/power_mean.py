@@ -27,8 +27,6 @@ from .best_step import METRICS
 from .choose import choose_run, prepare_run
 from .config import RunStatus, read_run, write_status
 
-__all__ = ["export_power_mean", "make_mean_run"]
-
 _WIDEST = math.sqrt(1 / 12)
 """of the plain mean over the whole run"""
 

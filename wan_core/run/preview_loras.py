@@ -11,8 +11,6 @@ from ..model import WanTransformer, model_without_values
 from ..placement import BlockOffload, resolve_placement
 from .open import OpenRun
 
-__all__ = ["check_preview_loras", "with_preview_loras"]
-
 
 @contextmanager
 def with_preview_loras(model: WanTransformer, run: OpenRun, loras: Sequence[FrozenLora]) -> Iterator[None]:

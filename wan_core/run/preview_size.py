@@ -10,8 +10,6 @@ from ..sampler import AS_TEMPLATE, SampleConfig, template_size
 from .job import Job
 from .planning import plan_memory
 
-__all__ = ["is_free_of_clips", "sized_as_template", "with_fitting_preview"]
-
 
 def is_free_of_clips(variant: WanVariant, *, pictured: bool, starts_from_clip: bool = False) -> bool:
     """Returns whether previews of `variant` need not have the size of the first training clip.

@@ -18,8 +18,6 @@ from ..events import Emit, Note
 from ..files import FileError, atomic_write_bytes
 from ..words import counted, first_line
 
-__all__ = ["PROFILED_STEPS", "StepProfiler"]
-
 PROFILED_STEPS = 3
 """in a window that was asked for without a number"""
 FOLDER = "profile"

@@ -29,8 +29,6 @@ from ..train import MEETING
 from ..words import shortened
 from .config import read_status, write_status
 
-__all__ = ["start_ranks"]
-
 _LOST_S = 30.0
 """how long the other ranks may take to notice that one is gone, before they are ended"""
 

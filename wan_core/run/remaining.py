@@ -8,8 +8,6 @@ from dataclasses import replace
 from ..events import Event, StageEnded, StepDone
 from ..train import TrainConfig
 
-__all__ = ["Remaining"]
-
 _LAST = 3
 """of a kind whose mean is what the next one takes"""
 

@@ -26,24 +26,6 @@ from ..train import NotFinite, PreviewInputs, SaveStore, TrainConfig
 from ..words import logger, shortened
 from .config import RunConfig
 
-__all__ = [
-    "LOCKLESS",
-    "disk_remark",
-    "notes_on_cards",
-    "preview_note",
-    "rate_remark",
-    "remark_on_adapter",
-    "remark_on_scaling",
-    "remarks_on_attention",
-    "remarks_on_base",
-    "remarks_on_cards",
-    "remarks_on_clips",
-    "set_aside_note",
-    "start_note",
-    "still_remark",
-    "what_stands",
-]
-
 _log = logger(__name__)
 LOCKLESS = (
     "The file system of the runs has no file locks, so the run is marked as in use by a file of its own; after the "

@@ -17,8 +17,6 @@ from .expert import saved_of
 from .open import OpenRun
 from .preview_loras import with_preview_loras
 
-__all__ = ["Renderers"]
-
 
 class Renderers:
     """The models of a run, of which one lies on the devices; the other rests in host memory, or is read again."""

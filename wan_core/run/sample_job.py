@@ -22,8 +22,6 @@ from .preview_loras import check_preview_loras
 from .remarks import preview_note
 from .rendering import Renderers
 
-__all__ = ["sample_job"]
-
 
 def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
     """Render validation clips of a run beside the job file; sample ids are baseline_p0, step-000250_s1.0_p0 ...

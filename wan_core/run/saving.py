@@ -32,8 +32,6 @@ from .expert import Expert, Learnt, prefix_of
 from .experts import Experts
 from .remarks import still_remark
 
-__all__ = ["Saver", "export_lora"]
-
 _MENDABLE = tuple(
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EROFS", "ENOENT", "EACCES", "EPERM", "EBUSY")

@@ -26,8 +26,6 @@ from .partner import no_pair, partner_note
 from .preview_loras import with_preview_loras
 from .remarks import preview_note
 
-__all__ = ["Showing", "begin_showing"]
-
 
 class Showing:
     """Renders the previews of a run in its directory: its models in turns, each on its own noise levels.

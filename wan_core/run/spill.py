@@ -15,8 +15,6 @@ import torch
 from ..events import StepDone
 from ..placement import total_bytes
 
-__all__ = ["SpillWatch"]
-
 _FIRST, _LAST = 5, 3
 """steps whose median is the usual speed, and whose median is today's"""
 _SLOWER = 4.0

@@ -14,8 +14,6 @@ from ..model import Numerics, WanShape, WanTransformer
 from ..placement import JobShape, MemoryEstimate, StepShape
 from ..train import FlopCount, StepFlops
 
-__all__ = ["Card", "card_named", "card_of_size", "step_seconds", "step_tflops", "unknown_card"]
-
 _REACHED = 0.6
 """the share of its peak that a step is taken to reach: an assumption for cards that gpu_check.py has not measured"""
 _HOPPER = 0.46

@@ -10,8 +10,6 @@ from ..precision import QuantizeConfig
 from .job import Job
 from .planning import nearest_that_fits, plan_memory
 
-__all__ = ["Suggestion", "suggestions_for"]
-
 _AUTOMATIC: dict[str, int | str] = {"memory": "auto", "offload_activations": "auto", "blocks_to_swap": -1}
 _CHECKPOINTED: dict[str, int | str] = {"gradient_checkpointing": True, "unchecked_blocks": 0}
 """what the planner never turns on by itself: it costs a third of a step"""

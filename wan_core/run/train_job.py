@@ -37,8 +37,6 @@ from .saving import Saver
 from .showing import begin_showing
 from .spill import SpillWatch
 
-__all__ = ["judge_job", "run_job"]
-
 
 def run_job(
     directory: Path,

@@ -15,8 +15,6 @@ from ..train import TrainConfig
 from .config import DataConfig, RunConfig
 from .preview_size import is_free_of_clips, sized_as_template
 
-__all__ = ["preview_without_run", "untrained_run"]
-
 
 def untrained_run(
     plan: ModelPlan, preview: SampleConfig, cache: LatentCache, roots: Roots, *, vae_identity: str

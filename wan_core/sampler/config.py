@@ -14,9 +14,6 @@ from .prompts import TRIGGER, PreviewPrompt, file_name_of
 from .schedules import SCHEDULERS
 from .solvers import SOLVERS
 
-__all__ = ["AS_TEMPLATE", "SampleConfig"]
-
-
 _AS_SAMPLING = "as sampling says"
 _AS_FIRST_CLIP, AS_TEMPLATE = "clip", "template"
 """of preview_size"""

@@ -11,8 +11,6 @@ from torch import Tensor
 from ..errors import ConfigError
 from ..model import WanTransformer
 
-__all__ = ["Denoiser", "turns"]
-
 
 @dataclass(frozen=True)
 class Denoiser:

@@ -15,8 +15,6 @@ from .presets import SamplingPreset
 from .schedules import schedule
 from .solvers import SOLVERS, Walk
 
-__all__ = ["generate"]
-
 
 def generate(
     denoisers: Sequence[Denoiser],

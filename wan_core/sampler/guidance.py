@@ -12,8 +12,6 @@ from ..errors import ConfigError
 from ..flow import shift_sigma
 from ..model import Conditioning, WanTransformer, lengthened
 
-__all__ = ["Asked", "Guidance", "guided_velocity"]
-
 
 @dataclass(frozen=True)
 class Guidance:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from .guidance import Guidance
 
-__all__ = ["FEW_STEPS", "PRESETS", "SamplingPreset", "template_called", "template_of", "template_size"]
-
 
 @dataclass(frozen=True)
 class SamplingPreset:

@@ -18,8 +18,6 @@ from typing import Any, cast
 from ..config import Config
 from ..errors import ConfigError
 
-__all__ = ["PreviewPrompt", "file_name_of", "read_prompts"]
-
 TRIGGER = "[trigger]"
 _LONGEST_TRIGGER = 1000
 _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*["\[{\]])')

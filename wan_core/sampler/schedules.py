@@ -13,8 +13,6 @@ from torch import Tensor
 
 from ..flow import shift_sigma, simple_sigmas
 
-__all__ = ["SCHEDULERS", "schedule"]
-
 _GRID = 1000
 """ComfyUI keeps a table of the shifted noise levels k / 1000, k = 1 .. 1000"""
 

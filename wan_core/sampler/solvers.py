@@ -18,9 +18,7 @@ from torch import Tensor
 
 from .unipc import correct, predict
 
-__all__ = ["SOLVERS", "Solver", "Walk"]
-
-LOWEST = 0.001
+_LOWEST = 0.001
 """ComfyUI's uni_pc ends at this noise level instead of 0, and scales what it has there up by 1 / (1 - 0.001)"""
 
 
@@ -112,7 +110,7 @@ def _uni_pc(walk: Walk, x: Tensor) -> Tensor:
     The order rises over the first steps and falls over the last ones; nothing is corrected at the end.
     """
     ends_clean = walk.sigmas[-1] == 0
-    levels = (*walk.sigmas[:-1], walk.sigmas[-1] or LOWEST)
+    levels = (*walk.sigmas[:-1], walk.sigmas[-1] or _LOWEST)
     steps = len(levels) - 1
     highest = max(1, min(3, steps - 1))
     past = [(levels[0], walk.clean(x, levels[0]))]
@@ -127,7 +125,7 @@ def _uni_pc(walk: Walk, x: Tensor) -> Tensor:
             x = correct(x, known, following, clean)
             past.append((following, clean))
         walk.stepped()
-    return x / (1 - LOWEST) if ends_clean else x
+    return x / (1 - _LOWEST) if ends_clean else x
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["correct", "predict"]
-
 Known = Sequence[tuple[float, Tensor]]
 
 

@@ -13,8 +13,6 @@ from ..words import first_line, plain, shortened
 from .machine import Unneeded, attention, compute, libraries, media, optional_packages, pinned_memory, system
 from .tiny_run import trains, trains_in_fp8
 
-__all__ = ["FAILED", "Finding", "as_text", "check_machine"]
-
 OK, MISSING, FAILED = "ok", "missing", "failed"
 _SIGNS = {OK: "ok", MISSING: "--", FAILED: "FAILED"}
 _PATH = re.compile(r"""(?:[A-Za-z]:[\\/]|(?<![\w.])/)[^\s'",;:)]+""")

@@ -19,18 +19,6 @@ from ..placement.host import host_bytes, host_total
 from ..precision import torch_dtype
 from ..video import VideoProcess
 
-__all__ = [
-    "Unneeded",
-    "attention",
-    "compute",
-    "device",
-    "libraries",
-    "media",
-    "optional_packages",
-    "pinned_memory",
-    "system",
-]
-
 _GIB = 1 << 30
 _NEEDED = ("torch", "numpy", "safetensors", "av", "pillow", "psutil")
 _OPTIONAL = (

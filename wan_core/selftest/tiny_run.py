@@ -24,8 +24,6 @@ from ..sampler import SampleConfig
 from ..train import SaveStore, TrainConfig
 from .machine import device
 
-__all__ = ["trains", "trains_in_fp8"]
-
 _SHAPE = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=2)
 _FILE = "wan_check_t2v.safetensors"
 _STEPS = 6

@@ -16,8 +16,6 @@ from ..events import Event, to_line
 from .delivery import Delivery
 from .figures import About
 
-__all__ = ["Companion"]
-
 _LAUNCH = Path(__file__).resolve().parents[1] / "launch.py"
 _FLAGS = ("CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW")
 _OWN_GROUP = sum(getattr(subprocess, name, 0) for name in _FLAGS)

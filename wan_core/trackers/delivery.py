@@ -13,8 +13,6 @@ from ..events import Event, StepDone
 from ..files import DISK_FULL
 from ..words import logger, shortened
 
-__all__ = ["Delivery", "Destination"]
-
 _log = logger(__name__)
 _WAITING = 4096
 """from so many events on that wait, steps are left out; a saved step and the end of a run never are"""

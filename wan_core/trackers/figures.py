@@ -13,8 +13,6 @@ from ..events import Evaluated, Event, Marked, StepDone, Suggested
 if TYPE_CHECKING:
     from ..run import RunConfig  # which imports torch, and a sender does without
 
-__all__ = ["About", "figures_of", "text_of"]
-
 Scalar = str | int | float | bool
 
 

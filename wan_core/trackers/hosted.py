@@ -13,8 +13,6 @@ from ..packages import imported, pip_line
 from .figures import About, figures_of, text_of
 from .settings import TrackerSettings
 
-__all__ = ["Hosted"]
-
 _MOST_TEXT = 250
 """characters MLflow takes for a setting"""
 

@@ -18,8 +18,6 @@ from ..packages import pip_line
 from .outbox import Outbox
 from .settings import MirrorSettings
 
-__all__ = ["Mirror"]
-
 _PACKAGES = {
     "s3": "s3fs",
     "s3a": "s3fs",

@@ -19,8 +19,6 @@ from typing import Any, cast
 from ..errors import ConfigError
 from ..files import FileError, atomic_write_json, locked, open_inside, remove_file, safe_name
 
-__all__ = ["Outbox"]
-
 _FOLDER = "_outbox"
 _NAME = re.compile(r"(\d{20})\.(webhook|mirror)\.json")
 _MOST = 500

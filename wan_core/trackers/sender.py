@@ -24,8 +24,6 @@ from .outbox import Outbox
 from .settings import ServerSettings
 from .webhook import Webhook
 
-__all__ = ["elsewhere_of", "send_what_waits", "serve"]
-
 Say = Callable[[str], None]
 
 
@@ -66,7 +64,7 @@ def serve(directory: Path, settings: ServerSettings, lines: BinaryIO, out: Binar
         say.all(delivery.close())
     for destination in keeping:
         if left := len(destination.outbox.waiting()):
-            say(unsent(destination.title, left))
+            say(_unsent(destination.title, left))
 
 
 def send_what_waits(directory: Path, settings: ServerSettings, about: About) -> dict[str, dict[str, object]]:
@@ -86,7 +84,7 @@ def send_what_waits(directory: Path, settings: ServerSettings, about: About) -> 
     return found
 
 
-def unsent(title: str, left: int) -> str:
+def _unsent(title: str, left: int) -> str:
     """Returns what to say of messages that were not taken."""
     return (
         f"{title} has not taken {counted(left, 'message')}. What is kept is sent with the next run in this folder, "

@@ -12,8 +12,6 @@ from ..config import Config, setting
 from ..errors import ConfigError, WanTrainerError
 from ..files import read_json
 
-__all__ = ["MirrorSettings", "ServerSettings", "TrackerSettings", "WebhookSettings"]
-
 _EVENTS = ("saved", "evaluated", "suggested", "sample", "marked", "finished", "failed")
 
 

@@ -16,8 +16,6 @@ from .figures import About
 from .sender import elsewhere_of
 from .settings import ServerSettings
 
-__all__ = ["Telling", "told"]
-
 _log = logger(__name__)
 
 

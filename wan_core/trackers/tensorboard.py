@@ -10,8 +10,6 @@ from ..events import Event
 from ..files import own_folder
 from .figures import About, figures_of, text_of
 
-__all__ = ["TensorBoard"]
-
 
 class TensorBoard:
     """Writes figures as they come; a resumed run takes back those of steps it does again."""

@@ -32,8 +32,6 @@ from .figures import About
 from .outbox import Outbox
 from .settings import WebhookSettings
 
-__all__ = ["Webhook"]
-
 _TIMEOUT_S = 10.0
 """of one try, whatever of it takes long: finding the address, connecting, or an answer that comes in drops"""
 _MOST_FAILED = 3

@@ -16,11 +16,9 @@ from .loss_scale import LOSS_SCALINGS
 from .objective_config import ObjectiveConfig
 from .update_config import UpdateConfig
 
-__all__ = ["EXPERTS", "TrainConfig", "earlier_meanings"]
-
 EXPERTS = ("high", "low")
 """of a pair, in the order in which they denoise; a run of both trains them in this order"""
-EXPERT_ORDERS = ("high first", "alternating")
+_EXPERT_ORDERS = ("high first", "alternating")
 
 
 _FORMER_DEFAULTS: dict[str, Any] = {"discrete_flow_shift": 3.0, "lr_scheduler": "constant"}
@@ -174,7 +172,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         "high first",
         "Where both experts are trained. high first: all steps of the high noise expert, then those of the other. "
         "alternating: in turns, so that both are of use early; models change at each turn.",
-        choices=EXPERT_ORDERS,
+        choices=_EXPERT_ORDERS,
     )
     expert_turn_steps: int = setting(
         100,

@@ -18,8 +18,6 @@ from .config import TrainConfig
 from .group import Group
 from .levels import Levels
 
-__all__ = ["Draw", "Draws", "given_first_frames", "passages_of"]
-
 
 @dataclass(frozen=True)
 class Draw:

@@ -22,8 +22,6 @@ from .config import TrainConfig
 from .draws import given_first_frames
 from .noised import NoisedBatch, noise_batch
 
-__all__ = ["Evaluation"]
-
 
 class Evaluation:
     """Measures the loss on held-out clips, whose noise lies in the cache.

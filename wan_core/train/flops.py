@@ -22,8 +22,6 @@ from torch import nn
 from ..lora import adapters_of
 from ..model import TEXT_LENGTH, Route, WanTransformer, block_of, tokens_by_layer
 
-__all__ = ["FlopCount", "StepFlops"]
-
 _STAGES = (
     *("before_proj", "self_attn.q self_attn.k self_attn.v", "self_attn.o"),
     *("cross_attn.q cross_attn.k cross_attn.v cross_attn.k_img cross_attn.v_img", "cross_attn.o", "ffn.0", "ffn.2"),

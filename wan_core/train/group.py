@@ -22,8 +22,6 @@ from ..abilities import abilities_of
 from ..errors import RankLost
 from ..words import shortened
 
-__all__ = ["MEETING", "Group", "join_group"]
-
 MEETING = "WAN_TRAINER_RANKS"
 """environment variable: the file at which the ranks of our own launcher meet; without it they are torchrun's"""
 

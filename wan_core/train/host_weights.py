@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from ..placement import host_memory_of
 
-__all__ = ["HostWeights"]
-
 _ALIGNED = 16
 """values: products of matrices may round by where they begin"""
 

@@ -9,8 +9,6 @@ from ..errors import ConfigError
 from ..flow import LEAST_SHARE, draw_sigma, is_in_range, resolution_shift, seeded_generator
 from .config import TrainConfig
 
-__all__ = ["Levels"]
-
 
 class Levels:
     """The noise levels of a job: a function of the number of the draw."""

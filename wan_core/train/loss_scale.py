@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 from torch import Tensor
 
-__all__ = ["LOSS_SCALINGS", "LossScale"]
-
 LOSS_SCALINGS = ("off", "dynamic")
 _FIRST, _LEAST, _MOST = 2.0**16, 1.0, 2.0**24
 _GOOD_STEPS = 2000

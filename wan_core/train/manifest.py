@@ -11,8 +11,6 @@ from typing import Any, cast
 from ..checkpoint import TensorFile
 from ..config import Config
 
-__all__ = ["Manifest", "can_belong", "counters_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Config):

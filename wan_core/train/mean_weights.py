@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MeanWeights"]
-
 _PREFIX = "ema."
 _COUNT = "ema_updates"
 

@@ -9,8 +9,6 @@ import torch
 from ..cache import CacheSet
 from ..placement import StepShape, card_bytes
 
-__all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step"]
-
 MemoryReading = dict[str, dict[str, int | None]]
 """device -> bytes `now`, `peak`, `reserved`, `predicted`, and `total`: what it has; None where nothing is known"""
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError
 
-__all__ = ["copy_of", "filled_from", "flat", "same"]
-
 _NUMBER = ":number"
 """the end of the name of a saved number, which is no tensor in the optimizer"""
 

@@ -12,8 +12,6 @@ from ..cache import Batch
 from ..flow import add_noise, velocity_target
 from ..model import Conditioning, Passage, sent
 
-__all__ = ["NoisedBatch", "TargetFunction", "noise_batch", "true_velocity"]
-
 
 @dataclass(frozen=True)
 class NoisedBatch:

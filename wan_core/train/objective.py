@@ -18,8 +18,6 @@ from ..model import Passage, WanTransformer, sent
 from .noised import NoisedBatch, TargetFunction
 from .objective_config import ObjectiveConfig
 
-__all__ = ["Objective", "TrainedLoss"]
-
 
 class TrainedLoss(NamedTuple):
     """The loss that a micro-batch is trained on."""

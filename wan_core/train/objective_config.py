@@ -8,8 +8,6 @@ from ..config import Config, setting
 from ..errors import ConfigError
 from ..flow import LOSS_WEIGHTINGS, LOSSES, TIMESTEP_RANGES, TIMESTEP_SAMPLINGS
 
-__all__ = ["ObjectiveConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig(Config):

@@ -18,8 +18,6 @@ from ..placement.room import device_memory_ran_out
 from ..words import first_line
 from .config import TrainConfig
 
-__all__ = ["check_class", "class_of", "ran_out_of_memory", "runs_on_gpu"]
-
 
 @dataclass(frozen=True)
 class Known:

@@ -28,8 +28,6 @@ from .optimizer_classes import check_class, ran_out_of_memory, runs_on_gpu
 from .optimizers import finds_own_rate, make_optimizer, runs_uncompiled
 from .schedule import owns_rate
 
-__all__ = ["UNKNOWN_CLASS", "AdapterOptimizer", "check_optimizer", "held_bytes", "saved_bytes", "state_bytes"]
-
 _ADAMW_BYTES = 8.0
 """two float32 values; a plan counts as many for a class that it does not know"""
 UNKNOWN_CLASS = (

@@ -22,9 +22,6 @@ from .config import TrainConfig
 from .optimizer_classes import class_of, ran_out_of_memory
 from .rates import rate_groups
 
-__all__ = ["finds_own_rate", "make_optimizer", "runs_uncompiled"]
-
-
 _OURS = {"params": "", "lr": "learning_rate", "weight_decay": "weight_decay"}
 """arguments that settings of the node are for"""
 

@@ -13,8 +13,6 @@ from typing import Any
 from ..errors import ConfigError
 from .config import EXPERTS, TrainConfig
 
-__all__ = ["check_split", "check_warmup", "next_turn", "settings_of_expert", "without_pair"]
-
 _ALONE: dict[str, Any] = {
     name: getattr(TrainConfig, name)
     for name in (

@@ -21,8 +21,6 @@ from ..sampler import Denoiser, SamplingPreset, generate
 from ..words import first_line, logger
 from .preview_inputs import PreviewClip, PreviewInputs
 
-__all__ = ["Previewer", "evaluating"]
-
 _log = logger(__name__)
 DECODE_TIMEOUT_S = 900.0
 NO_ROOM = (

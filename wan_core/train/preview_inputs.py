@@ -16,8 +16,6 @@ from ..errors import ConfigError
 from ..model import Conditioning
 from ..sampler import SampleConfig, SamplingPreset, template_of
 
-__all__ = ["PreviewClip", "PreviewInputs", "largest_preview_shape", "preview_shape", "read_preview_inputs"]
-
 
 @dataclass(frozen=True)
 class PreviewClip:

@@ -13,8 +13,6 @@ from ..errors import ConfigError
 from ..patterns import matching
 from .update_config import UpdateConfig
 
-__all__ = ["check_rates", "rate_groups", "rates_told"]
-
 _PART = re.compile(r"\.(?:lora|lokr|hada|oft|diff)(?:_\w+)?(?:\.\w+)*\Z")
 """what stands behind the name of a layer in that of a trained weight"""
 

@@ -17,8 +17,6 @@ from ..placement.offload import BlockOffload
 from ..placement.room import device_memory_ran_out, release_cached_memory
 from ..words import counted, first_line, logger
 
-__all__ = ["Relief"]
-
 _log = logger(__name__)
 R = TypeVar("R")
 

@@ -35,13 +35,11 @@ from ..files import (
 from .config import EXPERTS
 from .manifest import Manifest, can_belong, counters_of
 
-__all__ = ["SaveStore", "SavedStep"]
-
 _NAME = re.compile(r"^step-(\d{6,})$", re.ASCII)
 _STAGED = re.compile(r"\.step-\d{6,}(\.[0-9a-f]{16})?\.partial", re.ASCII)
 _ASIDE = re.compile(r"\.step-\d{6,}\.damaged\.\d+", re.ASCII)
 LORA, STATE, MANIFEST, SUSPECT = "lora.safetensors", "state.safetensors", "manifest.json", "suspect.txt"
-LOW_NOISE_LORA = "lora_low_noise.safetensors"
+_LOW_NOISE_LORA = "lora_low_noise.safetensors"
 """of the low noise expert, where both experts of a pair are trained; the other one's is LORA"""
 
 
@@ -63,7 +61,7 @@ class SavedStep:
     @property
     def low_noise_lora_file(self) -> Path | None:
         """The LoRA of the low noise expert where both are trained and it has begun; `lora_file` is the other's."""
-        return self.folder / LOW_NOISE_LORA if self.has_low_noise else None
+        return self.folder / _LOW_NOISE_LORA if self.has_low_noise else None
 
     @property
     def loras(self) -> dict[str, Path]:
@@ -120,7 +118,7 @@ class SaveStore:
         low_noise = manifest.low_noise_lora_sha256
         whole = (
             digest_file(folder / LORA) == manifest.lora_sha256
-            and low_noise in ("", digest_file(folder / LOW_NOISE_LORA) if low_noise else "")
+            and low_noise in ("", digest_file(folder / _LOW_NOISE_LORA) if low_noise else "")
             and digest_file(folder / STATE) == manifest.state_sha256
             and (bool(manifest.manifest_sha256) or can_belong(progress, folder / STATE))
         )
@@ -237,7 +235,7 @@ class SaveStore:
                 state_sha256=_write(staged / STATE, _serialise(state), self._run),
                 progress=json.dumps(progress),
                 low_noise_lora_sha256=(
-                    _write(staged / LOW_NOISE_LORA, low_noise_lora, self._run) if low_noise_lora else ""
+                    _write(staged / _LOW_NOISE_LORA, low_noise_lora, self._run) if low_noise_lora else ""
                 ),
             )
             manifest = replace(manifest, manifest_sha256=manifest.checksum())
@@ -262,7 +260,7 @@ class SaveStore:
 
     def _remove_staged(self, folder: Path) -> None:
         """Remove a staged save, file by file; anything else in there, and a link of that name, stays."""
-        for name in (LORA, LOW_NOISE_LORA, STATE, MANIFEST, SUSPECT):
+        for name in (LORA, _LOW_NOISE_LORA, STATE, MANIFEST, SUSPECT):
             remove_file(folder / name, self._run)
         remove_empty(folder, self._run)
 

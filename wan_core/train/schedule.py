@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from .config import TrainConfig
 
-__all__ = ["learning_rate_at", "owns_rate", "scaled_to_batch"]
-
 
 def owns_rate(config: TrainConfig) -> bool:
     """Returns whether the schedule decides the learning rate of a step; else the optimizer keeps what it was given."""

@@ -15,8 +15,6 @@ from .meters import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch
 from .objective import TrainedLoss
 
-__all__ = ["StepReport"]
-
 
 class StepReport:
     """Follows a step from its first micro-batch to the event that tells of it."""

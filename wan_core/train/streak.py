@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..errors import TrainingError
 from ..events import Emit, StepSkipped
 
-__all__ = ["NotFinite", "Streak"]
-
 
 class NotFinite(TrainingError):  # noqa: N818  what happened, and no more: who keeps the saves says what stands
     """So many steps in a row were not finite that the run cannot go on."""

@@ -39,8 +39,6 @@ from .schedule import learning_rate_at, scaled_to_batch
 from .step_report import StepReport
 from .streak import Streak
 
-__all__ = ["Trainer"]
-
 
 class Trainer:
     """Trains the adapters of a materialized model.

@@ -10,9 +10,6 @@ from ..config import Config, setting
 from ..errors import ConfigError
 from ..patterns import matching
 
-__all__ = ["UpdateConfig"]
-
-
 _NAME_A_CLASS = "Name the class, such as pytorch_optimizer.Adan."
 
 

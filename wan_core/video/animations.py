@@ -19,8 +19,6 @@ from .frames import TimedFrame
 from .sources import MAX_FRAMES, MAX_PIXELS, STILL_SUFFIXES, UnreadableError, open_media, refuse
 from .stills import is_avif_sequence, opaque_still, opened_still
 
-__all__ = ["Animation", "animation_of"]
-
 _MAX_BYTES = 1 << 30
 """Pillow reads a WebP or AVIF into memory as a file"""
 _PNG, _ACTL, _FCTL, _DATA, _END = b"\x89PNG\r\n\x1a\n", b"acTL", b"fcTL", b"IDAT", b"IEND"

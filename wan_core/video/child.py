@@ -16,8 +16,6 @@ from .messages import Framing
 from .pyav import outdated
 from .sources import STILL_SUFFIXES, refuse
 
-__all__ = ["serve"]
-
 _MEMORY_BYTES = 4 << 30
 """Address space of this process (POSIX); enough for 8K frames, too little for a bomb."""
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["measure_clip"]
-
 Frames = NDArray[np.uint8]
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """ITU-R BT.601"""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-__all__ = ["probe_animation", "probe_clip", "read_clip"]
-
 _TRUNCATED_S = 0.25
 """A file that ends this much before its header says has lost its end."""
 _GIF_END = b";"

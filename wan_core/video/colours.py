@@ -15,15 +15,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.reformatter import VideoReformatter
 
-__all__ = [
-    "bits_of",
-    "opaque",
-    "refuse_colours",
-    "source_matrix",
-    "to_rgb",
-]
-
-EXACT = 0x40000 | 0x2000
+_EXACT = 0x40000 | 0x2000
 """swscale's ACCURATE_RND and FULL_CHR_H_INT. Without them it truncates, and all colours are one to three levels too low
 unless the width asked for is odd. As numbers, because PyAV 17 passes them on without having names for them.
 """
@@ -86,7 +78,7 @@ def to_rgb(frame: VideoFrame, size: tuple[int, int], *, shrinks: bool) -> NDArra
             height=size[1],
             format="rgb48le" if _counts_to_one(frame) else "rgb24",
             src_colorspace=source_matrix(frame),
-            interpolation=int(Interpolation.AREA if shrinks else Interpolation.LANCZOS) | EXACT,
+            interpolation=int(Interpolation.AREA if shrinks else Interpolation.LANCZOS) | _EXACT,
             threads=1,
         )
         .to_ndarray()
@@ -123,7 +115,7 @@ def opaque(frame: VideoFrame) -> VideoFrame:
     from av.video.reformatter import Interpolation
 
     frame.color_trc = frame.color_primaries = _UNSPECIFIED
-    plain = int(Interpolation.LANCZOS) | EXACT
+    plain = int(Interpolation.LANCZOS) | _EXACT
     rgba = (
         _scaler()
         .reformat(frame, format="rgba", src_colorspace=source_matrix(frame), interpolation=plain, threads=1)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-__all__ = ["TimedFrame", "timed_frames"]
-
 _SEEK_FROM_S = 2.0
 """Earlier beginnings are reached by decoding up to them."""
 _UNSEEKABLE = ("avi", "gif", "mpeg", "mpegts", "asf", "flv")

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GridPicture", "Place", "grid_picture", "readable"]
-
 _BACK, _TEXT, _DIM = (24, 24, 24), (235, 235, 235), (170, 170, 170)
 _GAP = 4
 _LEAST_TEXT, _MOST_TEXT = 11, 28

@@ -16,8 +16,6 @@ from .picture import fit
 from .sources import open_clip
 from .writer import write_frames
 
-__all__ = ["write_grid"]
-
 
 def write_grid(
     path: Path,

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LOOK_SIZE", "look_of"]
-
 LOOK_SIZE = 32
 """side of the picture that is looked at"""
 _FLAT = 2.0

@@ -8,13 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-__all__ = [
-    "CENTRED",
-    "ClipInfo",
-    "Framing",
-    "covered_size",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClipInfo:

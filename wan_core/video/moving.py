@@ -12,8 +12,6 @@ from .frames import TimedFrame, timed_frames
 from .picture import pixel_ratio
 from .sources import open_clip
 
-__all__ = ["PICTURE_TICK_S", "Moving", "open_moving"]
-
 PICTURE_TICK_S = 1e-3
 """Writers of pictures that move round times to milliseconds."""
 

@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-__all__ = [
-    "fit",
-    "orientation_of",
-    "pixel_ratio",
-    "shown_size",
-    "small_grey",
-]
-
 _SQUARE = 0.03
 """Pixels that differ less from squares are taken as squares: scaling 16:9 to 832x480 leaves 40:39 behind, and to undo
 that would resample every frame of a clip that is ready. Crops below 5 % are forgiven too (bucket.py).

@@ -27,13 +27,11 @@ from .grid_picture import GridPicture
 from .messages import CENTRED, ClipInfo, Framing
 from .sources import TooSlowError, UnreadableError, refuse
 
-__all__ = ["VideoProcess"]
-
-PROBE_S = 10.0
-READ_S = 60.0
-SCENES_S = 10.0
-WRITE_S = 300.0
-GRID_S = 1800.0
+_PROBE_S = 10.0
+_READ_S = 60.0
+_SCENES_S = 10.0
+_WRITE_S = 300.0
+_GRID_S = 1800.0
 _START_S = 120.0
 _POLL_S = 0.1
 
@@ -56,11 +54,11 @@ class VideoProcess:
         "write": 300, "grid": 1800}."""
         self._should_stop = should_stop
         self._timeouts_s = {
-            "probe": PROBE_S,
-            "read": READ_S,
-            "scenes": SCENES_S,
-            "write": WRITE_S,
-            "grid": GRID_S,
+            "probe": _PROBE_S,
+            "read": _READ_S,
+            "scenes": _SCENES_S,
+            "write": _WRITE_S,
+            "grid": _GRID_S,
             **(timeouts_s or {}),
         }
         self._child: Child | None = None

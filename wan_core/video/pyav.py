@@ -7,12 +7,7 @@ import re
 from ..errors import DependencyError
 from ..packages import pip_line, version_of
 
-__all__ = [
-    "outdated",
-    "require_pyav",
-]
-
-OLDEST_PYAV = (17, 1)
+_OLDEST_PYAV = (17, 1)
 """Measured on 14.2 to 19.0: older ones lack the length of frames or the marks of HDR, or are up to 4 levels off."""
 
 
@@ -28,13 +23,13 @@ def require_pyav() -> None:
 def outdated(version: str) -> str:
     """Returns what is wrong with a PyAV of that version; empty when nothing is."""
     found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-    if found >= OLDEST_PYAV:
+    if found >= _OLDEST_PYAV:
         return ""
     return f"PyAV {version[:20]} does not read clips exactly; {_named()} or newer does. Run: {_line()}"
 
 
 def _named() -> str:
-    return ".".join(str(number) for number in OLDEST_PYAV)
+    return ".".join(str(number) for number in _OLDEST_PYAV)
 
 
 def _line() -> str:

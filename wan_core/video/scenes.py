@@ -19,8 +19,6 @@ from .moving import open_moving
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
-__all__ = ["find_cuts"]
-
 _SIDE = 256
 """Pixels of the longer side the detector looks at, as in PySceneDetect itself."""
 

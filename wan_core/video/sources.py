@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
-__all__ = [
-    "MAX_FRAMES",
-    "MAX_PIXELS",
-    "STILL_SUFFIXES",
-    "TooSlowError",
-    "UnreadableError",
-    "decoder_of",
-    "open_clip",
-    "open_media",
-    "refuse",
-    "shown",
-]
-
 STILL_SUFFIXES = frozenset({".png", ".apng", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".avif"})
 """Some of these move: what a file holds says whether it is a clip."""
 

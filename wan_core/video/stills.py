@@ -19,8 +19,6 @@ from .look_hash import LOOK_SIZE, look_of
 from .messages import CENTRED, ClipInfo, Framing, covered_size
 from .sources import MAX_PIXELS, UnreadableError, open_media, refuse
 
-__all__ = ["is_avif_sequence", "opaque_still", "opened_still", "probe_still", "read_still"]
-
 
 def _formats() -> tuple[str, ...]:
     """The formats that may be opened. Pillow reads AVIF from 11.3 on; older ones warn of a word they do not know."""

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from ..files import FileError, atomic_write_bytes
 
-__all__ = ["write_clip", "write_frames", "write_lossless"]
-
 _BT709 = 1
 _KINDS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     ".mp4": ("libx264", {"crf": "18", "preset": "veryfast"}, {"movflags": "+faststart+use_metadata_tags"}),

@@ -9,8 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_card"]
-
 NAMES = {
     "wan_demo_vae": "VAE, Wan 2.1 layout",
     "wan_demo_t2v": "text-to-video, Wan 2.1 layout",

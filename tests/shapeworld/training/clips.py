@@ -12,8 +12,6 @@ from ..draw import Scene, render
 from ..scenes import all_words, any_scene, captioned_scene, wide_scene
 from ..wan_vae import TrainableVae
 
-__all__ = ["any_clips", "as_video", "captioned_clips", "first_frame_channels", "wide_clips"]
-
 
 def as_video(scenes: Sequence[Scene], size: int = 64) -> Tensor:
     """(N, 3, T, size, size) in [-1, 1]"""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["ConvMuon"]
-
 
 class ConvMuon(torch.optim.Optimizer):
     """Momentum, flattened to (out, in * kernel), replaced by the nearest orthogonal matrix.

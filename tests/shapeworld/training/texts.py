@@ -9,8 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["encode_texts"]
-
 TINY = Path(__file__).resolve().parents[2] / "tiny"
 
 

@@ -24,19 +24,6 @@ from wan_core.model import Conditioning, WanShape
 from wan_core.model.attention import WanCrossAttention
 from wan_core.model.transformer import WanTransformer
 
-__all__ = [
-    "CompactText",
-    "LatentClips",
-    "TransformerJob",
-    "attend_compactly",
-    "compact_texts",
-    "full_text",
-    "new_transformer",
-    "sample",
-    "train",
-    "with_first_frame",
-]
-
 HEAD_DIM = 128
 IMAGE_CHANNELS = 20
 """4 of the mask, 16 of the encoded first frame (Wan 2.2 I2V: 36 input channels)"""

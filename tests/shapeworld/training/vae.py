@@ -17,8 +17,6 @@ from ..wan_vae import TrainableVae
 from .clips import any_clips
 from .muon import ConvMuon
 
-__all__ = ["Leg", "VaeJob", "new_vae", "psnr", "train_vae"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Leg:

@@ -6,8 +6,6 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["add_card_route"]
-
 LIMITS = {"gib": "WAN_TRAINER_CARD_GIB", "host_gib": "WAN_TRAINER_HOST_GIB"}
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["add_routes"]
-
 MESSAGE_CHARACTERS = 1 << 16
 
 

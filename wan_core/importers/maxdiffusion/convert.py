@@ -27,12 +27,6 @@ from ..graph_tensors import PromptKeys, TensorClip, space_of, store_clips, store
 from .example import Example, decode_example, decode_tensor, encode_example, encode_tensor
 from .records import RecordWriter, read_records
 
-__all__ = [
-    "export_records",
-    "import_records",
-    "record_files",
-]
-
 LATENTS, TEXT, TIMESTEPS = "latents", "encoder_hidden_states", "timesteps"
 _OURS = "wan_trainer/"
 _EMPTY, _NEGATIVE = f"{_OURS}empty_prompt", f"{_OURS}negative_prompt"

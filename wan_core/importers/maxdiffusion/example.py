@@ -15,16 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Example",
-    "Feature",
-    "decode_example",
-    "decode_tensor",
-    "encode_example",
-    "encode_tensor",
-]
-
-
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
 
@@ -35,7 +25,7 @@ _MOST_FIELDS = 10_000
 def fields(message: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
     """(field number, wire type, value) of a message; ValueError when it is not one.
 
-    A value is an int for varints, else the bytes.
+    A value is an int for _varints, else the bytes.
     """
     place = count = 0
     while place < len(message):
@@ -60,7 +50,7 @@ def fields(message: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
         place += size
 
 
-def varints(packed: memoryview) -> Iterator[int]:
+def _varints(packed: memoryview) -> Iterator[int]:
     """All numbers of a packed field, as signed 64-bit."""
     place = 0
     while place < len(packed):
@@ -73,7 +63,7 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def write_varint(value: int) -> bytes:
+def _write_varint(value: int) -> bytes:
     """A number of 64 bits; negative ones take ten bytes, as protobuf's int64 does."""
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
@@ -87,8 +77,8 @@ def write_varint(value: int) -> bytes:
 def field(number: int, value: int | bytes) -> bytes:
     """One field: an int as varint, bytes with their length."""
     if isinstance(value, int):
-        return write_varint(number << 3 | VARINT) + write_varint(value)
-    return write_varint(number << 3 | LENGTH) + write_varint(len(value)) + value
+        return _write_varint(number << 3 | VARINT) + _write_varint(value)
+    return _write_varint(number << 3 | LENGTH) + _write_varint(len(value)) + value
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
@@ -216,13 +206,13 @@ def _packed(message: memoryview) -> Iterator[memoryview]:
 def _ints(message: memoryview) -> Iterator[int]:
     for number, _kind, value in fields(message):
         if number == 1:
-            yield from [signed(value)] if isinstance(value, int) else varints(value)
+            yield from [signed(value)] if isinstance(value, int) else _varints(value)
 
 
 def _feature(values: Feature) -> bytes:
     if all(isinstance(value, bytes) for value in values):
         return field(_BYTES, b"".join(field(1, value) for value in cast("Sequence[bytes]", values)))
     if all(isinstance(value, int) for value in values):
-        packed = b"".join(write_varint(value) for value in cast("Sequence[int]", values))
+        packed = b"".join(_write_varint(value) for value in cast("Sequence[int]", values))
         return field(_INTS, field(1, packed))
     return field(_FLOATS, field(1, np.asarray(values, "<f4").tobytes()))

@@ -21,12 +21,6 @@ from numpy.typing import NDArray
 from ...errors import DatasetError
 from ...files import FileError, atomic_write, open_regular
 
-__all__ = [
-    "RecordWriter",
-    "read_records",
-]
-
-
 _POLYNOMIAL = 0x82F63B78  # 0x1EDC6F41 with its bits reversed
 _LANE_BYTES = 1024
 _SHORT_BYTES = 4096
@@ -98,7 +92,7 @@ def _apply(shift: _Words, words: _Words) -> _Words:
     return out
 
 
-MAX_RECORD_BYTES = 1 << 30
+_MAX_RECORD_BYTES = 1 << 30
 """four times the latent of the longest clip at 1280x720"""
 _MASK = 0xA282EAD8
 _GZIP = b"\x1f\x8b"
@@ -157,7 +151,7 @@ def _read_record(file: BinaryIO, left: int, name: str, number: int) -> bytes:
     length, check = struct.unpack("<QI", header)
     if check != _masked(header[:8]):
         raise _damaged(name, number, "has a length whose checksum does not match")
-    if length > MAX_RECORD_BYTES:
+    if length > _MAX_RECORD_BYTES:
         raise _damaged(name, number, f"claims {length} bytes")
     if length + 16 > left:
         raise _damaged(name, number, f"is cut off: it has {length} bytes and {max(left - 16, 0)} are there")

@@ -13,8 +13,6 @@ from ...dataset.files import MediaFile, Rejected, SourcePart, files_of_folder
 from ...errors import DatasetError
 from .ledger import MOST_FRAMES, Context, Ledger, area_of, only_kind, rounded_frames, with_beside
 
-__all__ = ["read_ai_toolkit"]
-
 _CACHE = "latents and texts are always cached"
 _CONTROL = "control_path takes one folder"
 _WITHOUT = {

@@ -15,14 +15,6 @@ from .ledger import Context
 from .musubi import read_musubi
 from .simpletuner import read_simpletuner
 
-__all__ = [
-    "SETTINGS_SUFFIXES",
-    "is_backend_list",
-    "parse_document",
-    "read_settings",
-    "read_settings_text",
-]
-
 SETTINGS_SUFFIXES = frozenset({".toml", ".json", ".yaml", ".yml"})
 _MAX_BYTES = 4 << 20
 

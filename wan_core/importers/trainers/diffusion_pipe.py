@@ -13,8 +13,6 @@ from ...errors import DatasetError
 from ...files import read_json
 from .ledger import Context, Ledger, area_of, rounded_frames, with_beside
 
-__all__ = ["read_diffusion_pipe"]
-
 _WITHOUT = {
     "group": "",
     "default_mask_file": "",

@@ -17,17 +17,6 @@ from ...dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected,
 from ...errors import DatasetError
 from ..source import SourceFile
 
-__all__ = [
-    "MOST_FRAMES",
-    "Context",
-    "Ledger",
-    "area_of",
-    "only_kind",
-    "rounded_frames",
-    "with_beside",
-]
-
-
 T = TypeVar("T")
 
 MOST_FRAMES = 1001
@@ -138,7 +127,7 @@ def rounded_frames(count: int, ledger: Ledger, key: str) -> int:
     return frames
 
 
-def rounded_side(pixels: float, multiple: int) -> int:
+def _rounded_side(pixels: float, multiple: int) -> int:
     """The multiple nearest to `pixels`, at least one and at most 4096."""
     return max(1, min(round(pixels / multiple), 4096 // multiple)) * multiple
 
@@ -203,7 +192,7 @@ def area_of(width: float, height: float, context: Context, ledger: Ledger, key: 
     """width and height for DatasetConfig, rounded to what the model needs; a change is named."""
     if not (1 <= width <= 100_000 and 1 <= height <= 100_000):
         raise DatasetError(f"{ledger.where}: {key} is {width:g}x{height:g}. Set both sides between 16 and 4096.")
-    sides = [rounded_side(side, context.source.size_multiple) for side in (width, height)]
+    sides = [_rounded_side(side, context.source.size_multiple) for side in (width, height)]
     if sides == [width, height]:
         ledger.take(f"{key} {sides[0]}x{sides[1]}")
     else:

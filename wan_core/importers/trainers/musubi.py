@@ -12,8 +12,6 @@ from ..listing import read_listing
 from ..source import Columns
 from .ledger import Context, Ledger, area_of, only_kind, rounded_frames, with_beside
 
-__all__ = ["read_musubi"]
-
 _WITHOUT = {
     "cache_directory": "there is one cache for everything, by content",
     "batch_size": "batch_size of Wan Train Settings",

@@ -12,8 +12,6 @@ from ...dataset.files import MediaFile, Rejected, SourcePart, files_of_folder
 from ...errors import DatasetError
 from .ledger import Context, Ledger, area_of, only_kind, rounded_frames, with_beside
 
-__all__ = ["read_simpletuner"]
-
 _EMBEDS = ("text_embeds", "image_embeds", "conditioning_image_embeds")
 _ROLES = {"mask": "mask", "controlnet": "control"}
 _SIZES = "files keep their aspect ratio; smaller ones are enlarged and named in the report"

@@ -7,8 +7,6 @@ import re
 from ...errors import ConfigError
 from .scope import MOST_LETTERS, Scope, UnbalancedError, unset
 
-__all__ = ["batch_commands"]
-
 _CONTINUES = re.compile(r"\^[ \t]*\r?\n")
 _VARIABLE = re.compile(r"%%~?[A-Za-z]+|%~[A-Za-z$:]*[0-9*]|%[0-9*]|%([^%\s=:!]+)(:[^%\n]*)?%")
 _DELAYED = re.compile(r"!([^!\s=:]+)!")

@@ -8,8 +8,6 @@ import re
 from ...errors import ConfigError
 from .scope import MOST_LETTERS, Scope, UnbalancedError, check_length, check_word, unset
 
-__all__ = ["Shell"]
-
 _PLAIN = re.compile(r"[^\s'\"\\$`;&|()<>#]+")
 _PLAIN_QUOTED = re.compile(r"[^\"\\$`]+")
 _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+")

@@ -6,8 +6,6 @@ import re
 
 from .scope import Scope, UnbalancedError, check_length, check_word, unset
 
-__all__ = ["PowerShell"]
-
 _NAME = re.compile(r"\$(?:\{([^}\n]{0,200})\}|((?:script:|global:|local:|env:)?\w+))", re.IGNORECASE)
 _ASSIGNS = re.compile(
     r"(?:\[[\w.]{1,80}(?:\[\])?\]\s*)*\$((?:script:|global:|local:|env:)?\w+)[ \t]*(\+?)=(?!=)", re.IGNORECASE

@@ -9,8 +9,6 @@ import warnings
 from ...errors import ConfigError
 from .scope import Scope, unset
 
-__all__ = ["SCRIPT", "python_commands"]
-
 SCRIPT = "wan_train_network"
 _MOST_BYTES, _DEEPEST = 512 << 10, 100
 _OPTION = re.compile(r"--\w+[ \t]+\S")

@@ -11,19 +11,6 @@ from dataclasses import dataclass, field
 
 from ...errors import ConfigError
 
-__all__ = [
-    "MOST_LETTERS",
-    "Scope",
-    "UnbalancedError",
-    "as_written",
-    "check_length",
-    "check_word",
-    "ends_unset",
-    "is_unset",
-    "unset",
-    "without_marks",
-]
-
 MOST_LETTERS = 64 << 10
 """of a command, and of a value"""
 _OPEN, _CLOSE, _BLANK = "\ue000", "\ue001", "\ue002"

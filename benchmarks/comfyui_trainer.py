@@ -1,4 +1,4 @@
-"""What ComfyUI's own trainer learns in the trials of scripts/learning_recipes.py: lines for the same results.
+"""What ComfyUI's own trainer learns in the trials of benchmarks/learning/recipes.py: lines for the same results.
 
     .venv/bin/python benchmarks/comfyui_trainer.py --comfyui TREE --python ITS_PYTHON --rates 1e-3 3e-3 6e-3
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
 
 import torch
-from learning_recipes import CLIPS, CONCEPTS, RESULTS, add_result, read_results
+from learning.recipes import CLIPS, CONCEPTS, RESULTS, add_result, read_results
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from shapeworld.comfy_graphs import MODELS

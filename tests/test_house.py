@@ -84,7 +84,7 @@ def test_what_a_room_offers_is_what_was_decided() -> None:
 
 def test_a_room_offers_nothing_that_no_other_room_takes() -> None:
     taken: set[tuple[str, str]] = set()
-    users = [*modules().values(), *(ROOT / "scripts").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    users = [*modules().values(), *(ROOT / "scripts").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
     for file in [*users, ROOT / "__init__.py"]:
         room = ".".join(file.relative_to(ROOT).parts[:2])
         taken |= {(base, name) for base, name in imported(file) if base != room}

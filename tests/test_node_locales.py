@@ -48,7 +48,7 @@ def test_every_node_input_and_output_is_translated(english: Definitions, shapes:
 @pytest.mark.parametrize("language", TRANSLATIONS)
 def test_no_translation_outlived_its_english_text(english: Definitions, language: str) -> None:
     marks = read_marks()[language]
-    assert stale(english, marks) == [], "translate anew, then scripts/make_locales.py --translated"
+    assert stale(english, marks) == [], "translate anew, then scripts/generators/make_locales.py --translated"
     assert set(marks) == set(entries(english))
 
 

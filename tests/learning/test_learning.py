@@ -1,4 +1,4 @@
-"""The short form of scripts/learning_test.py: a LoRA trained through the queue makes core nodes draw what it was shown.
+"""The short form of benchmarks/learning/concept_test.py: core nodes draw what a LoRA was shown.
 
 WAN_TRAINER_DEMO_MODELS names another folder of demo models.
 """

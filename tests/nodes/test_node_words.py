@@ -29,7 +29,7 @@ def object_info(pack_nodes: dict[str, Any]) -> dict[str, Any]:
 
 def test_english_and_the_tables_of_the_help_pages_are_those_of_the_schemas(object_info: dict[str, Any]) -> None:
     late = [str(file.relative_to(make_locales.ROOT)) for file in make_locales.outdated(object_info)]
-    assert late == [], "write them anew: .venv/bin/python scripts/make_locales.py"
+    assert late == [], "write them anew: .venv/bin/python scripts/generators/make_locales.py"
 
 
 def test_the_english_file_is_noticed_when_a_tooltip_changes(object_info: dict[str, Any]) -> None:

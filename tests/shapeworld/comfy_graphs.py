@@ -59,7 +59,7 @@ SAMPLING = Sampling()
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a LoRA learns a concept. Every field is an option of scripts/learning_test.py."""
+    """How a LoRA learns a concept. Every field is an option of benchmarks/learning/concept_test.py."""
 
     clips: int = 8
     """drawn clips of the concept"""

@@ -1,7 +1,7 @@
 """The learning test: does a LoRA trained through the queue of a real ComfyUI make core nodes draw what it was shown?
 
 Sample the base model, judge; train on clips of a concept it does not know; sample again with and without the LoRA.
-scripts/learning_test.py, scripts/demo.py and tests/learning run this; the graphs are in comfy_graphs.py.
+benchmarks/learning/concept_test.py, scripts/demo.py and tests/learning run this; the graphs are in comfy_graphs.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ IMAGE_SEED = 9_000  # of the scenes whose first frames are shown to a model that
 LEAST_COLOUR, LEAST_SHAPE, LEAST_DIRECTION = 0.95, 0.85, 0.95
 MOST_BEFORE, LEAST_AFTER, LEAST_KEPT = 0.10, 0.80, 0.90
 LEAST_KEPT_PRESERVED = 0.98  # of all old captions, with prior preservation
-MOST_LOSS_LEFT = 0.75  # 37 to 45 % were left in every trial: docs/learning_recipes.md
+MOST_LOSS_LEFT = 0.75  # 37 to 45 % were left in every trial: benchmarks/results/learning_recipes_CPU_2026-11.md
 MOST_TRAINING_S = 180.0
 LEAST_FIRST_FRAME_DB = 30.0
 
@@ -198,7 +198,7 @@ def missing_models(model: Model) -> str:
     if not absent:
         return ""
     where = "the folder WAN_TRAINER_DEMO_MODELS" if "WAN_TRAINER_DEMO_MODELS" in os.environ else "tests/assets/demo"
-    return f"no demo model: {', '.join(absent)} not in {where}; scripts/train_demo_models.py makes them."
+    return f"no demo model: {', '.join(absent)} not in {where}; scripts/generators/train_demo_models.py makes them."
 
 
 def fill_models(base: Path, model: Model) -> None:

@@ -1,4 +1,4 @@
-"""What the learning test found, for people: tables, contact sheets, and docs/learning_test.md."""
+"""What the learning test found, for people: tables, contact sheets, and the page of results."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _suffix(found: Findings) -> str:
 
 
 def document_name(found: Findings) -> str:
-    """The file below docs/."""
-    return f"learning_test{_suffix(found)}.md"
+    """The file below benchmarks/results/."""
+    return f"learning_test{_suffix(found)}_CPU_2026-11.md"
 
 
 def document(found: Findings) -> str:
@@ -100,7 +100,7 @@ def command(found: Findings) -> str:
             if value != getattr(default, field.name):
                 values = value if isinstance(value, tuple) else (value,)
                 given += [f"--{field.name.replace('_', '-')}", *(shlex.quote(str(one)) for one in values)]
-    return " ".join(["python3 scripts/learning_test.py", *given, "--write-docs"])
+    return " ".join(["python3 benchmarks/learning/concept_test.py", *given, "--write-docs"])
 
 
 def _measured(found: Findings) -> list[str]:
@@ -113,9 +113,9 @@ def _measured(found: Findings) -> list[str]:
             f"One run, a LoRA for each expert; two KSamplerAdvanced nodes, the second from step {switch_step()} on, "
             f"where sigma falls below {BOUNDARY}."
         )
-    parts += [tables(found), f"![baseline above, LoRA below](images/learning_test{suffix}.jpg)"]
+    parts += [tables(found), f"![baseline above, LoRA below](../../docs/images/learning_test{suffix}.jpg)"]
     if found.base_strips:
-        parts.append(f"![the base model](images/demo_models{suffix}.jpg)")
+        parts.append(f"![the base model](../../docs/images/demo_models{suffix}.jpg)")
     sampling = sum(value for name, value in seconds.items() if name.startswith("sampling"))
     parts.append(
         f"Training took {seconds['training']:.0f} s in the queue, {found.run['seconds_per_step']:.3f} s per step; "

@@ -1,4 +1,4 @@
-"""docs/learning_prior.md: what the lines of scripts/learning_prior.py say, beside those without prior preservation."""
+"""The page of benchmarks/learning/prior.py: what its lines say, beside those without prior preservation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEEDED = 0.98
 
 
 def page(lines: Sequence[Line], shifts: Sequence[Line]) -> str:
-    """Returns the whole page; `shifts`: the lines of scripts/learning_shifts.py."""
+    """Returns the whole page; `shifts`: the lines of benchmarks/learning/shifts.py."""
     (base,) = [line for line in shifts if line["high"] is None]
     right = base["old"]["all"]["right"]
     off = [line for line in shifts if line["high"] is not None and _is_usual(line)]
@@ -52,14 +52,15 @@ def _is_usual(line: Line) -> bool:
 
 _TEXT = """# What prior preservation keeps
 
-Written by `python scripts/learning_prior.py --write-docs` from the {lines} lines of
-[benchmarks/results/learning_prior_CPU_2026-11.jsonl](../benchmarks/results/learning_prior_CPU_2026-11.jsonl) and, for
-"off", those of [learning_shifts](learning_shifts.md) at shift 12; no figure in the table is typed by hand. The tiny
-pair is taught "a pink bar hopping" as there: 350 steps of four clips for each expert, 8 clips of the concept beside 96
+Written by `python benchmarks/learning/prior.py --write-docs` from the {lines} lines of
+[benchmarks/results/learning_prior_CPU_2026-11.jsonl](learning_prior_CPU_2026-11.jsonl) and, for
+"off", those of [learning_shifts](learning_shifts_CPU_2026-11.md) at shift 12; no figure in the table is
+typed by hand. The tiny pair is taught "a pink bar hopping" as there: 350 steps of four clips for each expert,
+8 clips of the concept beside 96
 of the old world. "off" trains the 96 as what they show. The other rows train them towards what the base model, its
 adapters switched off, predicts for the same noise, noise level and caption, with that weight in the loss.
 
-    python scripts/learning_prior.py --weights 1 5 7 10 --seeds 0 1 2
+    python benchmarks/learning/prior.py --weights 1 5 7 10 --seeds 0 1 2
 
 {table}
 
@@ -67,16 +68,9 @@ adapters switched off, predicts for the same noise, noise level and caption, wit
 
 ## Through a real ComfyUI
 
-`python3 scripts/learning_test.py --model pair --prior-preservation 5`, core nodes sampling: the concept in 21 of 24
-clips, and 159 of 161 old captions kept (98.8 %). The [same test without it](learning_test_pair.md): 22 of 24, and 156.
-
-## How to use it
-
-Connect clips of other things, such as what the model shows well without the LoRA and must go on showing, to a second
-Wan Video Dataset. Give that one Wan Dataset Settings with `prior_preservation` set to 5, and connect it to `append_to`
-of the dataset that is learnt. `num_repeats` of the two say how large the share of each is. Captions count, the clips
-hardly: nothing of them is learnt but what the base model would make there. For the words of your own captions, take the
-same folder a second time with captions that lack the trigger word; its clips are not encoded again.
+`python3 benchmarks/learning/concept_test.py --model pair --prior-preservation 5`, core nodes sampling:
+the concept in 21 of 24 clips, and 159 of 161 old captions kept (98.8 %). The
+[same test without it](learning_test_pair_CPU_2026-11.md): 22 of 24, and 156.
 
 ## What follows
 

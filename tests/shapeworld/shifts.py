@@ -1,7 +1,7 @@
 """What the training shift of each expert of the tiny pair does: pairs of lessons, judged on new and old captions.
 
 The experts of a pair never meet in a step, so what one learns does not depend on the other (docs/adr/0017): each lesson
-is trained once, and every high noise lesson is sampled with every low noise one. scripts/learning_shifts.py runs them.
+is trained once, and every high noise lesson is sampled with every low noise one (benchmarks/learning/shifts.py).
 """
 
 from __future__ import annotations

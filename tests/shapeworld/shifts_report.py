@@ -1,4 +1,4 @@
-"""docs/learning_shifts.md: what the lines of scripts/learning_shifts.py say."""
+"""benchmarks/results/learning_shifts_CPU_2026-11.md: what the lines of benchmarks/learning/shifts.py say."""
 
 from __future__ import annotations
 
@@ -58,17 +58,18 @@ def _table(lines: Sequence[Line], key: Any, names: tuple[str, str], base: Line) 
 
 _TEXT = """# The training shift of each expert
 
-Written by `python scripts/learning_shifts.py --write-docs` from the {lines} lines of
-[benchmarks/results/learning_shifts_CPU_2026-11.jsonl](../benchmarks/results/learning_shifts_CPU_2026-11.jsonl); no
+Written by `python benchmarks/learning/shifts.py --write-docs` from the {lines} lines of
+[benchmarks/results/learning_shifts_CPU_2026-11.jsonl](learning_shifts_CPU_2026-11.jsonl); no
 figure in the tables is typed by hand. Each expert of the tiny pair is taught "a pink bar hopping" as in the
-[learning test](learning_test_pair.md): 350 steps of four clips, 8 of the concept beside 96 of the old world, rank 8,
-cosine from 6e-3, by the engine's own trainer in float32. Experts never meet in a step, so each is trained once for each
+[learning test](learning_test_pair_CPU_2026-11.md): 350 steps of four clips, 8 of the concept beside 96 of
+the old world, rank 8, cosine from 6e-3, by the engine's own trainer in float32. Experts never meet in a step,
+so each is trained once for each
 shift and seed, and every high noise one is sampled with every low noise one: 20 steps of euler, cfg 2.5, shift 3.
 Judges count the clips that show the concept, and the captions of the old world that are right in colour,
 shape and direction; the pair as it is gets {base} of these right, and "kept" is the share of that number.
 
-    python scripts/learning_shifts.py --seeds 0 1 2
-    python scripts/learning_shifts.py --high 12 --low 12 --high-rates 6e-3 4e-3 --low-rates 3e-3 --seeds 0 1
+    python benchmarks/learning/shifts.py --seeds 0 1 2
+    python benchmarks/learning/shifts.py --high 12 --low 12 --high-rates 6e-3 4e-3 --low-rates 3e-3 --seeds 0 1
 
 ## Three shifts for each expert
 

@@ -2,7 +2,7 @@
 
 What the engine would do in a worker, without a server, files of runs or previews: `materialize`, `Trainer` and
 `generate` are the engine's own. Clips and texts are encoded once into a latent cache, with the demo VAE and the tests'
-text encoder. scripts/learning_recipes.py runs many trials; a trial is a line of its results.
+text encoder. benchmarks/learning/recipes.py runs many trials; a trial is a line of its results.
 """
 
 from __future__ import annotations

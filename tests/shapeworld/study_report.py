@@ -1,4 +1,4 @@
-"""docs/learning_recipes.md: what the trials of scripts/learning_recipes.py say, from their lines alone."""
+"""The page of benchmarks/learning/recipes.py, written from the lines of its trials alone."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def _demo(lines: Sequence[Line]) -> str:
 
 _TEXT = """# Which training recipe learns best
 
-Written by `python scripts/learning_recipes.py --write-docs` from the {lines} lines of
-[benchmarks/results/learning_recipes_CPU_2026-11.jsonl](../benchmarks/results/learning_recipes_CPU_2026-11.jsonl), a
+Written by `python benchmarks/learning/recipes.py --write-docs` from the {lines} lines of
+[benchmarks/results/learning_recipes_CPU_2026-11.jsonl](learning_recipes_CPU_2026-11.jsonl), a
 trial each; no figure in the tables is typed by hand. A trial trains the tiny Wan on the eight clips of one concept
 and nothing else, 400 steps of one clip, rank 8, through the engine's own trainer in float32, samples twelve clips
 (20 steps of euler, cfg 2.5, shift 3) and counts those in which judges see the concept's shape on its path in its

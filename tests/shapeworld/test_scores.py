@@ -138,7 +138,7 @@ def test_the_document_names_the_command_that_measures_it_again() -> None:
     found.recipe = replace(found.recipe, prior_preservation=0.0)
     assert "mean 29.8 dB, least 29.0 dB" in document(found)
     assert command(found) == (
-        "python3 scripts/learning_test.py --model t2v --concept circling_cross.json "
+        "python3 benchmarks/learning/concept_test.py --model t2v --concept circling_cross.json "
         "--concept-captions '{caption}' 'it is {caption}' --steps 50 --write-docs"
     )
     assert command(found) in document(found)

@@ -1,4 +1,4 @@
-"""One trial of scripts/learning_recipes.py, far too short to learn anything."""
+"""One trial of benchmarks/learning/recipes.py, far too short to learn anything."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning_recipes import RESULTS
-from learning_shifts import PAGE as SHIFTS_PAGE
-from learning_shifts import RESULTS as SHIFTS
+from learning.recipes import RESULTS
+from learning.shifts import PAGE as SHIFTS_PAGE
+from learning.shifts import RESULTS as SHIFTS
 
 from shapeworld.comfy_graphs import MODELS, SAMPLING
 from shapeworld.concept import load_concept
@@ -33,12 +33,12 @@ def study(tmp_path: Path) -> Study:
 
 
 def test_the_page_of_recipes_is_what_its_trials_say() -> None:
-    """docs/learning_recipes.md is written from the lines alone: python scripts/learning_recipes.py --write-docs."""
+    """`python benchmarks/learning/recipes.py --write-docs` writes it."""
     lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     assert len({json.dumps([line[key] for key in TRIAL_KEYS if key in line]) for line in lines}) == len(lines)
     dropped = {"falling_moon", "zigzag_arrow"}  # tried once each, before the three were chosen
     assert all(studied(name).name == name for name in {line["concept"] for line in lines} - dropped)
-    assert page(lines) == (RESULTS.parents[2] / "docs" / "learning_recipes.md").read_text(encoding="utf-8")
+    assert page(lines) == RESULTS.with_suffix(".md").read_text(encoding="utf-8")
 
 
 @pytest.mark.soak
@@ -75,7 +75,7 @@ def test_the_experts_of_a_pair_are_both_trained_and_sample_in_turn(study: Study)
 
 
 def test_the_page_of_shifts_is_what_its_lessons_say() -> None:
-    """docs/learning_shifts.md: python scripts/learning_shifts.py --write-docs."""
+    """benchmarks/results/learning_shifts_CPU_2026-11.md: python benchmarks/learning/shifts.py --write-docs."""
     lines = [json.loads(line) for line in SHIFTS.read_text(encoding="utf-8").splitlines()]
     assert len({json.dumps([line[key] for key in ("concept", "high", "low")]) for line in lines}) == len(lines)
     assert shifts_page(lines) == SHIFTS_PAGE.read_text(encoding="utf-8")

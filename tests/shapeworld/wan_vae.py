@@ -2,7 +2,7 @@
 
 ComfyUI's class (and the official one) walks a clip in chunks and carries a cache of two frames through every causal
 convolution. Over a whole clip that is the same as padding each convolution with two zero frames in front, which is
-what stands here; tests/shapeworld/test_wan_vae.py holds both to each other. Only scripts/train_demo_models.py needs it:
+what stands here; tests/shapeworld/test_wan_vae.py holds both to each other. train_demo_models.py alone needs it:
 users' VAEs are always ComfyUI's.
 
 Shapes: B batch, T pixel frames (4n + 1), F = n + 1 latent frames, z = 16 latent channels.

@@ -202,7 +202,7 @@ def test_the_thumbnail_of_a_graph_says_what_its_note_does(path: Path) -> None:
     """A picture cannot be compared with what is drawn here, since libraries differ; so it keeps its words."""
     words = make_thumbnails.words_of(read(path))
     with Image.open(path.with_suffix(".jpg")) as picture:
-        assert picture.info["comment"].decode() == words.comment(), "run scripts/make_thumbnails.py"
+        assert picture.info["comment"].decode() == words.comment(), "run scripts/generators/make_thumbnails.py"
         assert picture.size == make_thumbnails.SIZE
     assert path.with_suffix(".jpg").stat().st_size <= 80_000
     assert words.title

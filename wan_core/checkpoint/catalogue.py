@@ -139,7 +139,7 @@ def usual_shift(task: str, boundary: float | None, latent_channels: int) -> floa
     Experts are trained where they are sampled, with the shift of Wan's own configs: 12 for text-to-video, 5 for
     image-to-video. With 3 the high-noise expert of T2V-A14B would see noise levels above 0.97, where layout and motion
     are decided and 36 to 42 % of its sampling steps lie, in 4 % of its training. A model of its own covers the whole
-    range with 3; docs/learning_recipes.md compares.
+    range with 3; benchmarks/results/learning_recipes_CPU_2026-11.md compares.
     """
     if boundary is not None:
         return 12.0 if task in ("t2v", "vace") else 5.0

@@ -107,7 +107,7 @@ class UpdateConfig(Config):
         "and falls at the end. constant: stays, for runs that will be made longer later.",
         choices=("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex", "wsd"),
     )
-    """falling to 0 learnt best by far (docs/learning_recipes.md)"""
+    """falling to 0 learnt best by far (benchmarks/results/learning_recipes_CPU_2026-11.md)"""
     lr_warmup_steps: int = setting(
         0,
         "Optimizer steps in which the learning rate rises from 0 to its full value. 0 = no warm-up.",

@@ -37,8 +37,9 @@ background (captions like `a red circle moving left`), {clips}. Beside them, wit
 a wider world: other polygons, colours and paths, but neither the bar, the five-pointed star nor the cross of
 `tests/shapeworld/concepts`. The VAE saw any polygon, colour, turn and path. No picture or clip of anyone else was used.
 
-**Training.** `scripts/train_demo_models.py` with the jobs below, on two CPU cores, no GPU, float32 weights; the VAE in
-bfloat16 arithmetic. Muon for matrices and convolutions, AdamW for the rest; the transformers keep the average of about
+**Training.** `scripts/generators/train_demo_models.py` with the jobs below, on two CPU cores, no GPU, float32 weights;
+the VAE in bfloat16 arithmetic. Muon for matrices and convolutions, AdamW for the rest; the transformers keep
+the average of about
 their last {averaged} steps. Each leg of a job starts from what the leg before kept.
 The minutes are those of this training, on a machine that was busy with other work too.
 
@@ -47,7 +48,7 @@ The minutes are those of this training, on a machine that was busy with other wo
 ![Loss over training steps](loss_curves.svg)
 
 **Measured.** Share of right colours, shapes and directions through ComfyUI's KSampler:
-[docs/learning_test.md](../../../docs/learning_test.md). VAE: {psnr}.
+[the learning test](../../../benchmarks/results/learning_test_CPU_2026-11.md). VAE: {psnr}.
 
 **Use.** Tests and demonstrations. They know 96 captions; expect nothing of any other.
 

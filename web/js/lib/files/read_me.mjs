@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * The notes of our templates in the page's language, line by line: a line that somebody wrote or changed stays as it is.
- * The lines stand in web/js/notes, a file for each language, by the English ones of scripts/shipped_graphs; an English page
+ * The lines stand in web/js/notes, a file for each language, by the English ones of scripts/generators/shipped_graphs; an English page
  * asks for none of them. A note is ours if its title has the mark of a template's (titles.mjs). What its lines were in
  * English is noted in it too, so that a saved graph has the note in the next page's language. Pure, but for the request.
  */

@@ -7,7 +7,7 @@
 
 import { t } from "./words.mjs";
 
-/** Property of a node that stands in a template (scripts/make_workflows.py). */
+/** Property of a node that stands in a template (scripts/generators/make_workflows.py). */
 export const TITLE = "wan_trainer_title";
 /** The same in the language of the page that translated it. */
 const SHOWN = "wan_trainer_title_shown";

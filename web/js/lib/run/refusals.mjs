@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * What the server refuses, in the language of the page. The sentences stand in web/js/sentences, a file for each language,
- * written from the code by scripts/make_sentences.py; an English page asks for none of them. What nobody translated is shown
+ * written from the code by scripts/generators/make_sentences.py; an English page asks for none of them. What nobody translated is shown
  * as it came. Pure, but for the one request.
  */
 

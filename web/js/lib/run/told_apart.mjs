@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * What the server says of a failure, taken apart: what happened, the remedies, and the closing words, which a panel with a
- * button does not repeat. scripts/refusals.py takes the same off the sentences that are translated. Pure.
+ * button does not repeat. scripts/generators/refusals.py takes the same off the sentences that are translated. Pure.
  */
 
 import { inOneText, t } from "../page/words.mjs";

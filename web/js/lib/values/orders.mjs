@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * Every node of ours, with its widgets in each order they have had, the newest first.
- * Written by scripts/make_workflows.py, which only ever adds: saved workflows of those days still hold such positions.
+ * Written by scripts/generators/make_workflows.py, which only adds: saved workflows hold such positions.
  * @type {Record<string, string[]>}
  */
 // biome-ignore format: one order a line, whatever their number

@@ -1,10 +1,10 @@
-"""Does a LoRA learn as well under every setting that saves memory or time? `python3 scripts/learning_variants.py`.
+"""Does a LoRA learn as well under every setting that saves memory or time? `python3 benchmarks/learning/variants.py`.
 
 Trains the LoRA of the learning test once per variant through the queue of a real ComfyUI: each precision preset, each
 precision switch changed by itself, an 8-bit base, a run resumed from disk. Core nodes sample the concept and old
-captions with each, judges say what the clips show. Writes docs/learning_variants.md with --write-docs.
+captions with each, judges say what the clips show. --write-docs writes the page of results.
 
-    python3 scripts/learning_variants.py --steps 300 --only balanced "residual in bf16"
+    python3 benchmarks/learning/variants.py --steps 300 --only balanced "residual in bf16"
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "tests", "tests/tiny")]
+
 import environment
 from comfy_server import ComfyError, ComfyServer, make_base
-from environment import ROOT, say
+from environment import say
 
 if TYPE_CHECKING:
     from shapeworld.scores import ConceptScore, WordScore
 
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
-PAGE = ROOT / "docs" / "learning_variants.md"
+PAGE = ROOT / "benchmarks" / "results" / "learning_variants_CPU_2026-11.md"
 SWITCHED = ("residual", "norm", "qk_norm", "time", "modulation", "head", "rope_table", "rope")
 WIDENED = ("attention", "adapter")
 """what runs in the dtype of the linears already"""
@@ -124,7 +126,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--clips", type=int, default=24, help="clips of the concept, and as many old captions")
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=VARIANTS, help="some of the variants")
     parser.add_argument("--out", type=Path, help="folder for result.json and ComfyUI's files")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_variants.md")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write benchmarks/results/learning_variants_CPU_2026-11.md"
+    )
     return parser
 
 
@@ -142,7 +146,7 @@ def report(rows: list[Row], asked: argparse.Namespace, out: Path) -> None:
 
 
 def page(rows: list[Row], steps: int, clips: int) -> str:
-    """docs/learning_variants.md"""
+    """benchmarks/results/learning_variants_CPU_2026-11.md"""
     from shapeworld.scores import markdown_table
 
     head = ("variant", "concept", "its shape", "its path", "old captions", "evaluation loss", "seconds")
@@ -162,9 +166,10 @@ def page(rows: list[Row], steps: int, clips: int) -> str:
     chance = 1.96 * (of * 0.8 * 0.2) ** 0.5  # 95 % of samples at a true share of 80 %
     return f"""# What settings cost in quality
 
-Written by `python3 scripts/learning_variants.py --steps {steps} --clips {clips} --write-docs`: the LoRA of the
-[learning test](learning_test.md), trained once per variant for {steps} steps through the queue of a real ComfyUI on a
-CPU, sampled with the same seeds by core nodes, judged without a network. Everything else is as in the row "balanced".
+Written by `python3 benchmarks/learning/variants.py --steps {steps} --clips {clips} --write-docs`: the LoRA of the
+[learning test](learning_test_CPU_2026-11.md), trained once per variant for {steps} steps through the queue of a
+real ComfyUI on a CPU, sampled with the same seeds by core nodes, judged without a network. Everything else is
+as in the row "balanced".
 
 {markdown_table(head, cells)}
 

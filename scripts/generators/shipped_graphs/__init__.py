@@ -1,4 +1,4 @@
-"""The shipped graphs, described once; scripts/make_workflows.py writes both forms of each."""
+"""The shipped graphs, described once; scripts/generators/make_workflows.py writes both forms of each."""
 
 from .one_model import CLIPS, I2V, SMOKE, STILLS, TI2V, TWO_GPUS
 from .parts import NOTE, Graph, Link, Node

@@ -1,12 +1,13 @@
-"""What does prior preservation keep, and what does it cost? A JSON line each: `python scripts/learning_prior.py`.
+"""What does prior preservation keep, and what does it cost? A JSON line each: `python benchmarks/learning/prior.py`.
 
-Teaches the tiny pair the demo's concept as scripts/learning_shifts.py does at shift 12, the old world's clips trained
-towards what the base model predicts, with several weights. Lines that are in the results already are skipped. The pair
-as it is, and the lessons without prior preservation, are lines of learning_shifts.
+Teaches the tiny pair the demo's concept as benchmarks/learning/shifts.py does at shift 12, the old world's clips
+trained towards what the base model predicts, with several weights. Lines that are in the results already are
+skipped. The pair
+as it is, and the lessons without prior preservation, are lines of shifts.
 
-    .venv/bin/python scripts/learning_prior.py --weights 1 5 7 10 --seeds 0 1 2
+    .venv/bin/python benchmarks/learning/prior.py --weights 1 5 7 10 --seeds 0 1 2
 
---write-docs writes docs/learning_prior.md from both files alone.
+--write-docs writes benchmarks/results/learning_prior_CPU_2026-11.md from both files alone.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "tests", "tests/tiny")]
 
-import learning_shifts  # noqa: E402
-from learning_recipes import add_result, read_results  # noqa: E402
+from learning import shifts
+from learning.recipes import add_result, read_results
 
 RESULTS = ROOT / "benchmarks" / "results" / "learning_prior_CPU_2026-11.jsonl"
-PAGE = ROOT / "docs" / "learning_prior.md"
+PAGE = RESULTS.with_suffix(".md")
 CONCEPT = "hopping_bar"
 
 
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> int:
     if asked.write_docs:
         from shapeworld.prior_report import page
 
-        PAGE.write_text(page(read_results(asked.results), read_results(learning_shifts.RESULTS)), encoding="utf-8")
+        PAGE.write_text(page(read_results(asked.results), read_results(shifts.RESULTS)), encoding="utf-8")
         return 0
     import torch
     from shapeworld.shifts import Lesson, PairStudy
@@ -53,7 +54,7 @@ def main(arguments: list[str]) -> int:
             if line in [{key: known[key] for key in line} for known in read_results(asked.results)]:
                 continue
             began = time.monotonic()
-            new, old = study.scores(high, low, CONCEPT, learning_shifts.SEEDS, learning_shifts.CLIPS)
+            new, old = study.scores(high, low, CONCEPT, shifts.SEEDS, shifts.CLIPS)
             seconds = round(time.monotonic() - began, 1)
             add_result(asked.results, line | {"new": asdict(new), "old": asdict(old), "seconds": seconds})
     return 0
@@ -63,7 +64,7 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", nargs="+", type=float, default=[1.0, 5.0, 7.0, 10.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    learning_shifts.add_options_of_lessons(parser, RESULTS, PAGE)
+    shifts.add_options_of_lessons(parser, RESULTS, PAGE)
     return parser
 
 

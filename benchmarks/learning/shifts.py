@@ -1,13 +1,13 @@
-"""Which training shift suits each expert of a pair? A JSON line each: `python scripts/learning_shifts.py`.
+"""Which training shift suits each expert of a pair? A JSON line each: `python benchmarks/learning/shifts.py`.
 
 Teaches each expert of the tiny pair the demo's concept with every shift, once, in this process; samples every high
 noise lesson with every low noise one, and lets judges say what the clips show of the concept and of the old world.
 Pairs that are in the results already are skipped, so the same command goes on where it was stopped.
 
-    .venv/bin/python scripts/learning_shifts.py --high 3 5 12 --low 3 5 12 --seeds 0 1
-    .venv/bin/python scripts/learning_shifts.py --high 12 --low 12 --low-rates 3e-3 --low-steps 350
+    .venv/bin/python benchmarks/learning/shifts.py --high 3 5 12 --low 3 5 12 --seeds 0 1
+    .venv/bin/python benchmarks/learning/shifts.py --high 12 --low 12 --low-rates 3e-3 --low-steps 350
 
---write-docs writes docs/learning_shifts.md from the file alone.
+--write-docs writes benchmarks/results/learning_shifts_CPU_2026-11.md from the file alone.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "tests", "tests/tiny")]
 
-from learning_recipes import add_result, read_results  # noqa: E402
+from learning.recipes import add_result, read_results
 
 if TYPE_CHECKING:
     from shapeworld.shifts import Lesson
 
 RESULTS = ROOT / "benchmarks" / "results" / "learning_shifts_CPU_2026-11.jsonl"
-PAGE = ROOT / "docs" / "learning_shifts.md"
+PAGE = RESULTS.with_suffix(".md")
 CLIPS, SEEDS = 24, 2
 
 
@@ -96,7 +96,7 @@ def add_options_of_lessons(parser: argparse.ArgumentParser, results: Path, page:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_shifts", help="clips and lessons")
-    parser.add_argument("--write-docs", action="store_true", help=f"write docs/{page.name}, train nothing")
+    parser.add_argument("--write-docs", action="store_true", help=f"write {page.name}, train nothing")
 
 
 if __name__ == "__main__":

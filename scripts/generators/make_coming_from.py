@@ -2,8 +2,8 @@
 
 The tables are those by which the settings are read (wan_core/migrate), so the page says what the reader does.
 
-.venv/bin/python scripts/make_coming_from.py            # writes the page
-.venv/bin/python scripts/make_coming_from.py --check    # exit code 1 where the page says something else
+.venv/bin/python scripts/generators/make_coming_from.py            # writes the page
+.venv/bin/python scripts/generators/make_coming_from.py --check    # exit code 1 where the page says something else
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from wan_core.migrate import TRAINERS  # noqa: E402
-from wan_core.migrate.keys import Key  # noqa: E402
+from wan_core.migrate import TRAINERS
+from wan_core.migrate.keys import Key
 
 PAGE = ROOT / "docs" / "coming_from.md"
 TITLES = {

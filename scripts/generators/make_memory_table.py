@@ -1,8 +1,8 @@
 """Writes the table of docs/memory.md, card x model x frames, as the planner prints it: from headers, without a GPU.
 And that of the README, which is a part of it. The notes of the graphs say it too: run make_workflows.py afterwards.
 
-.venv/bin/python scripts/make_memory_table.py            # takes a minute
-.venv/bin/python scripts/make_memory_table.py --check    # a few cells; exit code 1 where a page says something else
+.venv/bin/python scripts/generators/make_memory_table.py            # takes a minute
+.venv/bin/python scripts/generators/make_memory_table.py --check    # a few cells; 1 where a page says something else
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
 
-from memory_figures import PAGE, TABLE, figures, readme_table  # noqa: E402
+from memory_figures import PAGE, TABLE, figures, readme_table
 
-from tests.support.headers import write_empty_model  # noqa: E402
-from wan_core.files import Roots  # noqa: E402
-from wan_core.load import ModelPlan  # noqa: E402
-from wan_core.lora import LoraConfig  # noqa: E402
-from wan_core.precision import QuantizeConfig  # noqa: E402
-from wan_core.run import plan_settings  # noqa: E402
-from wan_core.train import TrainConfig  # noqa: E402
+from tests.support.headers import write_empty_model
+from wan_core.files import Roots
+from wan_core.load import ModelPlan
+from wan_core.lora import LoraConfig
+from wan_core.precision import QuantizeConfig
+from wan_core.run import plan_settings
+from wan_core.train import TrainConfig
 
 README = ROOT / "README.md"
 CARDS = (12, 16, 24, 32, 48, 80)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
 from code_trees import nodes_of, tree_of
 
-ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("nodes", "wan_core")
 BASES = {"WanTrainerError", "PlaceError", "NotUtf8Error", "_DamagedError", "_UnfitError"}
 """what a refusal derives from; the last four are caught by a room, which puts their words into a refusal"""

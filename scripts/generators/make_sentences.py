@@ -5,7 +5,7 @@ otherwise than its title does, or is missing in one language while another has i
 shown in English. `--check ja` checks one language. Without `--check`, translations that no refusal uses are removed,
 and a translation whose sentence differs only in the names of its holes takes the new names.
 
-    python3 scripts/make_sentences.py [--check [LANGUAGE]]
+    python3 scripts/generators/make_sentences.py [--check [LANGUAGE]]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes the thumbnails of the template browser, workflows/NAME.jpg: what a graph trains, on which card, by which
 nodes, and what comes of it.
 
-    python scripts/make_thumbnails.py
+    python scripts/generators/make_thumbnails.py
 
 Words and figures are the graph's own, from its note; the frames are those of the learning tests
 (docs/learning_test*.md), made by a tiny Wan. Each file keeps its words as its JPEG comment, by which a test finds a
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = ROOT / "workflows"
 SIZE = (800, 450)
 _GROUND, _WHITE, _GREY, _GREEN = (24, 24, 27), (245, 245, 245), (170, 170, 178), (110, 231, 130)

@@ -1,6 +1,6 @@
 """The table of docs/memory.md, which the planner prints, as the README and the notes of the graphs say it.
 
-Standard library only. `scripts/make_memory_table.py` writes the table.
+Standard library only. `scripts/generators/make_memory_table.py` writes the table.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "memory.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
 _CELL = re.compile(r"(?P<gib>\d+\.\d)(?P<marks>[a*]*)(?: (?P<swapped>\d+))?")

@@ -1,11 +1,11 @@
-"""Which kind of adapter learns best, and forgets least? `python scripts/learning_adapters.py`: a JSON line a trial.
+"""Which kind of adapter learns best, and forgets least? `python benchmarks/learning/adapters.py`: a JSON line a trial.
 
 Every kind trains on the same eight clips of a concept for as many steps of one clip, at several learning rates; judges
 see clips of the concept, and of captions the model knew before. Trials in the results are skipped, so the same command
-goes on where it was stopped, and several processes can share one file (see scripts/learning_recipes.py).
+goes on where it was stopped, and several processes can share one file (see benchmarks/learning/recipes.py).
 
-    .venv/bin/python scripts/learning_adapters.py --kinds LoRA LoKr --rates 2e-3 4e-3
-    .venv/bin/python scripts/learning_adapters.py --write-docs
+    .venv/bin/python benchmarks/learning/adapters.py --kinds LoRA LoKr --rates 2e-3 4e-3
+    .venv/bin/python benchmarks/learning/adapters.py --write-docs
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from learning_recipes import CONCEPTS, ROOT, add_result, read_results
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "tests", "tests/tiny")]
+
+from learning.recipes import CONCEPTS, add_result, read_results
 
 RESULTS = ROOT / "benchmarks" / "results" / "learning_adapters_CPU_2026-11.jsonl"
-PAGE = ROOT / "docs" / "learning_adapters.md"
+PAGE = RESULTS.with_suffix(".md")
 CLIPS = OLD = 12
 KINDS: dict[str, dict[str, Any]] = {
     "LoRA": {},
@@ -88,7 +91,7 @@ def add_options_of_trials(parser: argparse.ArgumentParser, results: Path, page: 
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_recipes", help="encoded clips")
-    parser.add_argument("--write-docs", action="store_true", help=f"write docs/{page.name}, train nothing")
+    parser.add_argument("--write-docs", action="store_true", help=f"write {page.name}, train nothing")
 
 
 def run(trial: dict[str, Any], asked: argparse.Namespace) -> dict[str, Any]:
@@ -153,7 +156,7 @@ def outcome(
 
 
 def page(lines: list[dict[str, Any]]) -> str:
-    """docs/learning_adapters.md"""
+    """benchmarks/results/learning_adapters_CPU_2026-11.md"""
     from shapeworld.scores import markdown_table
 
     def of(kind: str, rate: float, concept: str) -> list[dict[str, Any]]:
@@ -175,8 +178,8 @@ def page(lines: list[dict[str, Any]]) -> str:
     head = ("adapter", "learning rate", *CONCEPTS, "concept", "old captions", "values trained")
     return f"""# Which kind of adapter learns best
 
-Written by `python scripts/learning_adapters.py --write-docs` from the {len(lines)} lines of
-[benchmarks/results/{RESULTS.name}](../benchmarks/results/{RESULTS.name}), a trial each; no figure in the table is typed
+Written by `python benchmarks/learning/adapters.py --write-docs` from the {len(lines)} lines of
+[benchmarks/results/{RESULTS.name}]({RESULTS.name}), a trial each; no figure in the table is typed
 by hand. A trial trains the tiny Wan on the eight clips of one concept and nothing else: 400 steps of one clip, rank 8,
 shift 3, a learning rate that falls along a cosine, float32. Then {CLIPS} clips of the concept and {OLD} of captions the
 model knew before are sampled (20 steps of euler, cfg 2.5, shift 3) and judged without a network.

@@ -1,14 +1,15 @@
-"""Which training recipe learns best? Trials in this process, a JSON line each: `python scripts/learning_recipes.py`.
+"""Which training recipe learns best? Trials in this process, a JSON line each: `python benchmarks/learning/recipes.py`.
 
 Trains the tiny Wan on the eight clips of a concept and nothing else, samples twelve clips, lets judges say what they
 show. Every trial is equally many steps of one clip; recipes differ in which noise levels they train, how the loss
 counts them, the LoRA's scale and layers, and the learning rate. Trials that are in the results already are skipped,
 so the same command goes on where it was stopped, and several processes can share one file.
 
-    .venv/bin/python scripts/learning_recipes.py --recipes "shift 3" "uniform 8" --rates 1e-3 2e-3 --seeds 0 1 2
-    .venv/bin/python scripts/learning_recipes.py --part 1/2 & .venv/bin/python scripts/learning_recipes.py --part 2/2
+    .venv/bin/python benchmarks/learning/recipes.py --recipes "shift 3" "uniform 8" --rates 1e-3 2e-3 --seeds 0 1 2
+    .venv/bin/python benchmarks/learning/recipes.py --part 1/2    # beside another with --part 2/2
 
-benchmarks/comfyui_trainer.py adds the lines of ComfyUI's own trainer; --write-docs writes docs/learning_recipes.md from
+benchmarks/comfyui_trainer.py adds the lines of ComfyUI's own trainer; --write-docs writes the page beside the
+results from
 the file alone.
 """
 
@@ -24,8 +25,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "tests", "tests/tiny")]
 
 if TYPE_CHECKING:
     from shapeworld.study import Trial
@@ -81,8 +82,7 @@ def main(arguments: list[str]) -> int:
     if asked.write_docs:
         from shapeworld.study_report import page
 
-        page_file = ROOT / "docs" / "learning_recipes.md"
-        page_file.write_text(page(read_results(asked.results)), encoding="utf-8")
+        RESULTS.with_suffix(".md").write_text(page(read_results(asked.results)), encoding="utf-8")
         return 0
     import torch
     from shapeworld.study import Study
@@ -118,7 +118,11 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--demo", nargs="+", type=int, metavar="THREADS", help="only the demo's recipe, on so many threads"
     )
-    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_recipes.md, train nothing")
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help="write benchmarks/results/learning_recipes_CPU_2026-11.md, train nothing",
+    )
     return parser
 
 

@@ -11,12 +11,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).resolve().parent.parent / "web" / "js" / "lib" / "values" / "orders.mjs"
+FILE = Path(__file__).resolve().parent.parent.parent / "web" / "js" / "lib" / "values" / "orders.mjs"
 KINDS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 HEAD = """// @ts-check
 /**
  * Every node of ours, with its widgets in each order they have had, the newest first.
- * Written by scripts/make_workflows.py, which only ever adds: saved workflows of those days still hold such positions.
+ * Written by scripts/generators/make_workflows.py, which only adds: saved workflows hold such positions.
  * @type {Record<string, string[]>}
  */
 // biome-ignore format: one order a line, whatever their number

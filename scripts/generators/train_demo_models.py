@@ -1,4 +1,6 @@
-"""Train the tiny models under tests/assets/demo from nothing: `python scripts/train_demo_models.py --comfyui TREE`.
+"""Train the tiny models under tests/assets/demo from nothing:
+
+    python scripts/generators/train_demo_models.py --comfyui TREE
 
 Stages, each kept in --work and skipped when its result is there: vae, latents, t2v, i2v, high, low, card. On two CPU
 cores they take some four hours; every seed is fixed, so a second run differs only by the machine's rounding. A GPU is
@@ -19,21 +21,21 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 ASSETS = ROOT / "tests" / "assets" / "demo"
 
-from shapeworld.comfy_graphs import BOUNDARY  # noqa: E402
-from shapeworld.judge import judge, matches  # noqa: E402
-from shapeworld.scenes import CAPTIONS, all_words  # noqa: E402
-from shapeworld.training import transformer as wan  # noqa: E402
-from shapeworld.training.card import write_card  # noqa: E402
-from shapeworld.training.clips import captioned_clips, first_frame_channels, wide_clips  # noqa: E402
-from shapeworld.training.texts import encode_texts  # noqa: E402
-from shapeworld.training.vae import VaeJob, psnr, train_vae  # noqa: E402
-from shapeworld.wan_vae import TrainableVae  # noqa: E402
+from shapeworld.comfy_graphs import BOUNDARY
+from shapeworld.judge import judge, matches
+from shapeworld.scenes import CAPTIONS, all_words
+from shapeworld.training import transformer as wan
+from shapeworld.training.card import write_card
+from shapeworld.training.clips import captioned_clips, first_frame_channels, wide_clips
+from shapeworld.training.texts import encode_texts
+from shapeworld.training.vae import VaeJob, psnr, train_vae
+from shapeworld.wan_vae import TrainableVae
 
-from wan_core.model.transformer import WanTransformer  # noqa: E402
+from wan_core.model.transformer import WanTransformer
 
 VAE = VaeJob()
 T2V = wan.TransformerJob(width=256, ffn_dim=256, layers=4, steps=5500, seed=1)

@@ -1,10 +1,11 @@
 """Writes what people read about the nodes from their schemas, which take the words of a setting from its field:
 
-    .venv/bin/python scripts/make_locales.py            # locales/en/nodeDefs.json, the lists of web/docs/*.md, and
-                                                        # web/docs/<node>/<language>.md, where the page looks first
-    .venv/bin/python scripts/make_locales.py --check    # exit code 1 when one of them is not what would be written
-    .venv/bin/python scripts/make_locales.py --translated ja TrainLoRA.inputs.steps 'ApplyWanLoRA.*'
+    .venv/bin/python scripts/generators/make_locales.py
+    .venv/bin/python scripts/generators/make_locales.py --check    # writes nothing; 1 when a file differs
+    .venv/bin/python scripts/generators/make_locales.py --translated ja TrainLoRA.inputs.steps 'ApplyWanLoRA.*'
 
+It writes locales/en/nodeDefs.json, the lists of web/docs/*.md, and web/docs/<node>/<language>.md, which the
+page prefers.
 The other languages are written by hand: nodeDefs.json, and in help.json what help pages alone say, line by line under
 the English one, so that a line whose English changes has no translation any more. locales/translated_from.json keeps,
 for each entry of nodeDefs.json, a short hash of the English it was translated from; once the English changes the entry
@@ -25,7 +26,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from environment import CACHE, ROOT
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from environment import CACHE
 
 LOCALES = ROOT / "locales"
 HELP = ROOT / "web" / "docs"

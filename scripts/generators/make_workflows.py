@@ -1,11 +1,11 @@
 """Writes the shipped graphs of shipped_graphs/: workflows/NAME.json for the canvas and workflows/api/NAME.json.
 And web/js/lib/values/orders.mjs, by which the page reads workflows of earlier versions (widget_orders.py).
 
-    python3 scripts/make_workflows.py          # writes both forms
-    python3 scripts/make_workflows.py --check  # exit code 1 when a file on disk is not what would be written
+    python3 scripts/generators/make_workflows.py          # writes both forms
+    python3 scripts/generators/make_workflows.py --check  # exit code 1 when a file on disk is not what would be written
 
 Widget positions come from tests/nodes/schemas.json, so a graph can never disagree with the nodes. Standard library
-only. Their thumbnails: scripts/make_thumbnails.py.
+only. Their thumbnails: scripts/generators/make_thumbnails.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import widget_orders
 from shipped_graphs import GRAPHS, NOTE, Graph, Link, Node
 from shipped_graphs.core_nodes import CONTROL, CORE, FOLDERS, SOCKET_ONLY, url_of
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from wan_core.canvas import note_node, workflow_document  # noqa: E402
+from wan_core.canvas import note_node, workflow_document
 
 WORKFLOWS = ROOT / "workflows"
 TITLED = "wan_trainer_title"

@@ -1,24 +1,28 @@
-"""Which optimizer learns best, and forgets least? `python scripts/learning_optimizers.py`: a JSON line a trial.
+"""Which optimizer learns best, and forgets least? `python benchmarks/learning/optimizers.py`: a JSON line a trial.
 
 Every optimizer trains a LoRA on the same eight clips of a concept for as many steps of one clip, at several learning
 rates of its own; judges see clips of the concept, and of captions the model knew before. Trials in the results are
 skipped, so the same command goes on where it was stopped.
 
-    .venv/bin/python scripts/learning_optimizers.py --optimizers adamw lion
-    .venv/bin/python scripts/learning_optimizers.py --write-docs
+    .venv/bin/python benchmarks/learning/optimizers.py --optimizers adamw lion
+    .venv/bin/python benchmarks/learning/optimizers.py --write-docs
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
-from learning_adapters import CLIPS, HOW_TO_READ, OLD, add_options_of_trials, outcome, run_missing
-from learning_recipes import CONCEPTS, ROOT, read_results
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "tests", "tests/tiny")]
+
+from learning.adapters import CLIPS, HOW_TO_READ, OLD, add_options_of_trials, outcome, run_missing
+from learning.recipes import CONCEPTS, read_results
 
 RESULTS = ROOT / "benchmarks" / "results" / "learning_optimizers_CPU_2026-11.jsonl"
-PAGE = ROOT / "docs" / "learning_optimizers.md"
+PAGE = RESULTS.with_suffix(".md")
 RATES: dict[str, tuple[float, ...]] = {
     "adamw": (4e-3, 2e-3, 8e-3),
     "lion": (1e-3, 5e-4, 2e-3),
@@ -70,7 +74,7 @@ def run(trial: dict[str, Any], asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(lines: list[dict[str, Any]]) -> str:
-    """docs/learning_optimizers.md"""
+    """benchmarks/results/learning_optimizers_CPU_2026-11.md"""
     from shapeworld.scores import markdown_table
 
     rows: list[tuple[str, ...]] = []
@@ -92,8 +96,8 @@ def page(lines: list[dict[str, Any]]) -> str:
     head = ("optimizer", "learning rate", *CONCEPTS, "concept", "old captions")
     return f"""# Which optimizer learns best
 
-Written by `python scripts/learning_optimizers.py --write-docs` from the {len(lines)} lines of
-[benchmarks/results/{RESULTS.name}](../benchmarks/results/{RESULTS.name}), a trial each; no figure in the table is typed
+Written by `python benchmarks/learning/optimizers.py --write-docs` from the {len(lines)} lines of
+[benchmarks/results/{RESULTS.name}]({RESULTS.name}), a trial each; no figure in the table is typed
 by hand. A trial trains a LoRA of rank 8 in the tiny Wan on the eight clips of one concept and nothing else: 400 steps
 of one clip, shift 3, a learning rate that falls along a cosine (schedule_free: constant), float32. Then {CLIPS} clips
 of the concept and {OLD} of captions the model knew before are sampled (20 steps of euler, cfg 2.5, shift 3) and judged

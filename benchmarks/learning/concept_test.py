@@ -1,15 +1,15 @@
-"""Does a LoRA learn? Measured through a real ComfyUI: `python3 scripts/learning_test.py`.
+"""Does a LoRA learn? Measured through a real ComfyUI: `python3 benchmarks/learning/concept_test.py`.
 
 Samples captions of the demo models' world with core nodes and lets judges say what the clips show; trains a LoRA on
 eight clips of a concept the model does not know, through `POST /prompt`; samples again with and without it. Prints a
 table, leaves result.json and contact sheets in demo_output, and ends with 1 when a limit is missed.
 
-    python3 scripts/learning_test.py --short                        one minute, small samples
-    python3 scripts/learning_test.py --model pair                   a high- and a low-noise expert, a LoRA on each
-    python3 scripts/learning_test.py --prior-preservation 5         the old world is kept, not taught again
-    python3 scripts/learning_test.py --model i2v                    starts from images; a LoRA teaches a motion
-    python3 scripts/learning_test.py --concept my_concept.json      a concept of your own
-    python3 scripts/learning_test.py --captions 0 --steps 500       only the LoRA, other settings
+    python3 benchmarks/learning/concept_test.py --short    one minute, small samples
+    python3 benchmarks/learning/concept_test.py --model pair    a high- and a low-noise expert, a LoRA on each
+    python3 benchmarks/learning/concept_test.py --prior-preservation 5    the old world is kept, not taught again
+    python3 benchmarks/learning/concept_test.py --model i2v    starts from images; a LoRA teaches a motion
+    python3 benchmarks/learning/concept_test.py --concept my_concept.json    a concept of your own
+    python3 benchmarks/learning/concept_test.py --captions 0 --steps 500       only the LoRA, other settings
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "tests", "tests/tiny")]
+
 import environment
 from comfy_server import ComfyError, ComfyServer, make_base
-from environment import ROOT, say
+from environment import say
 
 if TYPE_CHECKING:
     from shapeworld.learning import Findings, Plan
-
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
-DOCS = ROOT / "docs"
 
 
 def main() -> int:
@@ -60,7 +60,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--short", action="store_true", help="fewer clips and steps; limits for small samples")
     parser.add_argument("--out", type=Path, help="folder for result.json, pictures and ComfyUI's files")
     parser.add_argument("--models", type=Path, help="folder of the demo models, instead of tests/assets/demo")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_test*.md and pictures")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write benchmarks/results/learning_test*_CPU_2026-11.md and pictures"
+    )
     amounts = parser.add_argument_group("how much is sampled")
     _add_fields(amounts, FULL)
     recipe = parser.add_argument_group("how the LoRA is trained")
@@ -136,8 +138,8 @@ def report(findings: list[Findings], out: Path, seconds: float, write_docs: bool
         say(f"\n==== {found.model.name}\n{tables(found)}")
         save_pictures(found, out)
         if write_docs:
-            save_pictures(found, DOCS / "images")
-            (DOCS / document_name(found)).write_text(document(found), encoding="utf-8")
+            save_pictures(found, ROOT / "docs" / "images")
+            (ROOT / "benchmarks" / "results" / document_name(found)).write_text(document(found), encoding="utf-8")
     result = {"seconds": round(seconds, 1), "models": [found.as_dict() for found in findings]}
     (out / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     missed = [f"{found.model.name}: {check.name}" for found in findings for check in found.failed()]

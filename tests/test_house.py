@@ -14,6 +14,7 @@ from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import make_architecture
 from code_trees import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -165,3 +166,8 @@ def test_the_rooms_of_the_nodes_import_only_rooms_below_them() -> None:
             if others[0] == "nodes" and others[1] not in below:
                 found.append(f"{name} imports {base}.{what}")
     assert not found, "\n".join(["", *found])
+
+
+def test_the_drawing_of_the_rooms_is_what_the_imports_say() -> None:
+    """After a change: python3 scripts/generators/make_architecture.py."""
+    assert make_architecture.DRAWING.read_text(encoding="utf-8") == make_architecture.drawing()

@@ -9,7 +9,6 @@ from comfy import model_management as mm
 from comfy_api.latest import io
 
 from ..wan_core.cache import LatentCache
-from ..wan_core.dataset import condition_kind
 from ..wan_core.importers import PromptKeys, store_clips, store_text
 from .bridge import folders
 from .bridge.core_tensors import read_clips, text_features
@@ -103,7 +102,7 @@ class WanCacheFromLatents(io.ComfyNode):
                     cls._key_of("empty", empty[0], clip[0], cache), cls._key_of("negative", negative[0], clip[0], cache)
                 ),
                 space=variant.latents,
-                kind=condition_kind(variant.task, variant.shape.image_dim, variant.shape.condition_channels),
+                kind=variant.conditioning,
                 fps=variant.fps,
                 should_stop=mm.processing_interrupted,
             )

@@ -9,7 +9,7 @@ import folder_paths
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.dataset import allowed_folder, condition_kind, list_folders, read_roots
+from ..wan_core.dataset import allowed_folder, list_folders, read_roots
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.files import file_mark
 from ..wan_core.importers import PromptKeys, import_records, record_files
@@ -100,8 +100,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
                 raw=raw_latents,
                 should_stop=mm.processing_interrupted,
             )
-            kind = condition_kind(variant.task, variant.shape.image_dim, variant.shape.condition_channels)
-            read.cache_set.require_fit(variant.name, variant.latents, kind)
+            read.cache_set.require_fit(variant.name, variant.latents, variant.conditioning)
         found = read.encoding
         text = (
             f"{found.clips} items, {found.frames} frames from {read.files} files\n"

@@ -9,7 +9,7 @@ from comfy import model_management as mm
 from comfy_api.latest import io
 from torch import Tensor
 
-from ..wan_core.dataset import Dataset, DatasetConfig, condition_kind, dataset_report
+from ..wan_core.dataset import Dataset, DatasetConfig, dataset_report
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.importers import Pixels, match_captions, scan_pixels
 from ..wan_core.video import VideoProcess, require_pyav
@@ -110,8 +110,8 @@ class WanDatasetFromImages(io.ComfyNode):
             fps=variant.fps,
             num_repeats=num_repeats[0],
             enable_bucket=enable_bucket[0],
-            size_multiple=variant.size_multiple,
-            conditioning=condition_kind(variant.task, variant.shape.image_dim, variant.shape.condition_channels).name,
+            size_multiple=variant.latents.size_multiple,
+            conditioning=variant.conditioning.name,
         )
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
             rates = _rates(images, fps, variant.fps)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from comfy_api.latest import io
 
 from ..wan_core.cache import EncodingReport, SyntheticConfig, synthetic_note, synthetic_set
-from ..wan_core.dataset import condition_kind
 from .bridge import folders
 from .bridge.handed import cache_state, hand_cache
 from .bridge.types import CATEGORY, ModelHandle, WanCache, WanTrainModel
@@ -62,8 +61,8 @@ class WanSyntheticDataset(io.ComfyNode):
         made = synthetic_set(
             config,
             space=model.variant.latents,
-            size_multiple=model.variant.size_multiple,
-            kind=condition_kind(model.variant.task, shape.image_dim, shape.condition_channels),
+            size_multiple=model.variant.latents.size_multiple,
+            kind=model.variant.conditioning,
             condition_channels=shape.vace_channels if shape.vace_layers else shape.condition_channels,
             fps=model.variant.fps,
         )

@@ -30,6 +30,7 @@ ROOMS = (
     "video",
     "flow",
     "abilities",
+    "families",
     "model",
     "checkpoint",
     "precision",

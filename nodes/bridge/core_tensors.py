@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ...wan_core.checkpoint import WanVariant
-from ...wan_core.dataset import ConditionKind, condition_kind
 from ...wan_core.errors import DatasetError
 from ...wan_core.importers import TensorClip, checked_text
 
@@ -38,9 +37,8 @@ def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: Wan
             f"There are {len(raw)} latents and {len(conditioning)} texts. Give one CONDITIONING for each latent, in "
             "the same order."
         )
-    kind = condition_kind(variant.task, variant.shape.image_dim, variant.shape.condition_channels)
     return (
-        _clip(clip, cond, place, f"latent {number}", kind, variant)
+        _clip(clip, cond, place, f"latent {number}", variant)
         for number, (clip, (cond, place)) in enumerate(zip(raw, texts, strict=True), 1)
     )
 
@@ -77,9 +75,7 @@ def _samples(latent: Any, number: int) -> Tensor:
     return samples
 
 
-def _clip(
-    raw: Tensor, conditioning: Any, place: int, name: str, kind: ConditionKind, variant: WanVariant
-) -> TensorClip:
+def _clip(raw: Tensor, conditioning: Any, place: int, name: str, variant: WanVariant) -> TensorClip:
     space = variant.latents
     if raw.shape[0] != space.channels:
         raise DatasetError(
@@ -91,7 +87,7 @@ def _clip(
         latent=_plain(space.normalise(raw.cpu())),
         text=text_features(conditioning, name),
         name=name,
-        condition={field: _READ[field](values, place, raw, name, variant) for field in kind.tensors},
+        condition={field: _READ[field](values, place, raw, name, variant) for field in variant.conditioning.tensors},
     )
 
 

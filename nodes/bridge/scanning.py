@@ -18,13 +18,12 @@ from ...wan_core.dataset import (
     ScanContext,
     ScanMemo,
     ScanResult,
-    condition_kind,
     contact_sheet,
     dataset_facts,
     dataset_report,
     dataset_review,
 )
-from ...wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+from ...wan_core.model import LATENT_SPACES, WAN21_LATENTS, LatentSpace
 from ...wan_core.video import VideoProcess
 from . import folders
 from .folders import allowed_places
@@ -48,11 +47,10 @@ def dataset_input(name: str) -> io.Input:
 
 def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSettingsHandle | None) -> dict[str, Any]:
     """Fields of DatasetConfig that model and WanDatasetSettings decide; `force_rate` 0 is the model's own."""
-    shape = model.variant.shape
     return {
         "fps": force_rate or model.variant.fps,
-        "size_multiple": model.variant.size_multiple,
-        "conditioning": condition_kind(model.variant.task, shape.image_dim, shape.condition_channels).name,
+        "size_multiple": model.variant.latents.size_multiple,
+        "conditioning": model.variant.conditioning.name,
         **dict(settings.values if settings is not None else ()),
     }
 
@@ -125,5 +123,6 @@ def _review(dataset: Dataset, video: VideoProcess, known: ScanMemo) -> DatasetRe
 
 
 def space_of(dataset: Dataset) -> LatentSpace:
-    """The latent space of the model the dataset was cut for: only the 48-channel VAE needs multiples of 32."""
-    return WAN22_LATENTS if dataset.parts[0].config.size_multiple == 32 else WAN21_LATENTS
+    """Returns the latent space of the model the dataset was cut for, which its size multiple tells."""
+    multiple = dataset.parts[0].config.size_multiple
+    return next((space for space in LATENT_SPACES if space.size_multiple == multiple), WAN21_LATENTS)

@@ -13,6 +13,7 @@ from ...wan_core.cache import CacheSet, LatentCache, condition_key, latent_key, 
 from ...wan_core.checkpoint import WanVariant
 from ...wan_core.dataset import with_mask
 from ...wan_core.errors import ConfigError
+from ...wan_core.families import CHANNELS, FIRST_LATENT
 from ...wan_core.sampler import PreviewPrompt, SampleConfig
 from ...wan_core.train import preview_shape
 from .sockets import ComfyImageEncoder, ComfyVae
@@ -64,9 +65,9 @@ def _encoded(
 ) -> SampleConfig:
     height, width = (n * variant.latents.spatial_stride for n in preview_shape(cache_set, config)[2:])
     how: dict[str, Any] = {"kind": "preview", "width": width, "height": height}
-    if variant.task == "ti2v":
+    if variant.family.starts_from == FIRST_LATENT:
         return _first_frame(config, cache, how, codec)
-    if not cache_set.kind.frames or cache_set.kind.reads("control"):
+    if variant.family.starts_from != CHANNELS:
         raise ConfigError(
             f"Wan Preview Settings has a start_image, but previews of {variant.name} do not start from one. Disconnect "
             "it, or choose an image-to-video model."

@@ -62,7 +62,7 @@ def test_files_folders_and_ggufs_are_listed_once_each(pack_nodes: dict[str, Any]
         "single.safetensors",
     ]
     for name in ("pair", "pipeline", "sharded", "single.safetensors"):
-        assert load(pack_nodes, diffusion_model=name)[0].variant.task == "t2v"
+        assert load(pack_nodes, diffusion_model=name)[0].variant.family.task == "t2v"
 
 
 def test_the_info_names_the_guess_what_else_it_could_be_and_how_it_is_stored(

@@ -12,11 +12,11 @@ from safetensors.torch import save
 
 from tests.support.forked import ForkServer
 from wan_core.cache import CacheItem, CacheSet, LatentCache
-from wan_core.dataset import ConditionKind, condition_kind
+from wan_core.families import FAMILIES, Template
 from wan_core.files import Roots, atomic_write_json
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
-from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, WanShape, WanTransformer
+from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, ConditionKind, WanShape, WanTransformer, condition_kind
 from wan_core.placement import PlacementConfig
 from wan_core.run.choose import choose_run, prepare_run
 from wan_core.run.config import DataConfig, RunConfig
@@ -58,11 +58,23 @@ def _file_of(shape: WanShape, seed: int = 0) -> bytes:
     return save(random_weights(shape, seed))
 
 
+FAMILY = {family.task: family for family in FAMILIES}
+
+
+def kind_of(task: str, shape: WanShape) -> ConditionKind:
+    """The conditioning of a model of that task and those sizes."""
+    return condition_kind(FAMILY[task].conditioning, shape)
+
+
+def template(task: str, *, pair: bool = False) -> Template:
+    """What ComfyUI's template of a model of that task samples with."""
+    return of.template if pair and (of := FAMILY[task].pair) else FAMILY[task].template
+
+
 def _kind_of(shape: WanShape) -> ConditionKind:
     tasks = {36: "i2v", 48: "control" if shape.out_channels == 16 else "ti2v"}
     marks = {"flf2v": shape.image_positions, "vace": shape.vace_layers, "camera": shape.camera_channels}
-    task = next((task for task, mark in marks.items() if mark), tasks.get(shape.in_channels, "t2v"))
-    return condition_kind(task, shape.image_dim, shape.condition_channels)
+    return kind_of(next((task for task, mark in marks.items() if mark), tasks.get(shape.in_channels, "t2v")), shape)
 
 
 @dataclass

@@ -16,19 +16,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from wan_core.checkpoint import PAIR_BOUNDARIES, catalogue
+from wan_core.checkpoint.catalogue import names_of
+from wan_core.families import FAMILIES
 from wan_core.flow import TIMESTEP_SAMPLINGS, draw_sigma, seeded_generator
+from wan_core.model import WAN21_LATENTS, WAN22_LATENTS
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "timestep_shares.json"
 POINTS = 200_000
 EVERY = 50
 """timesteps between two shares"""
+MODELS = [(model, family.pair if model.pair else None) for family in FAMILIES for model in family.models]
 SHIFTS = {
-    name: catalogue.usual_shift(model.task, model.boundary, 48 if model.dim == 3072 else 16)
-    for model in catalogue._PUBLISHED
-    for name in model.names()
+    name: pair.shift if pair else (WAN22_LATENTS if model.dim == 3072 else WAN21_LATENTS).shift
+    for model, pair in MODELS
+    for name in names_of(model)
 }
-"""name of every published model and expert -> its training shift; 48 latent channels are those of the 5B models"""
+"""name of every published model and expert -> its training shift; the 5B models have latents of 48 channels"""
+BOUNDARIES = {name: pair.boundary for model, pair in MODELS if pair for name in names_of(model)}
 
 CASES = [
     {"sampling": sampling, "shift": shift, "scale": scale, "low": low, "high": high}
@@ -96,7 +100,7 @@ def measured(case: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_shares_the_page_is_compared_with_are_those_the_engine_draws(grid: None) -> None:
     assert {case["sampling"] for case in CASES} == set(TIMESTEP_SAMPLINGS)
-    facts = {"every": EVERY, "boundaries": PAIR_BOUNDARIES, "shifts": SHIFTS}
+    facts = {"every": EVERY, "boundaries": BOUNDARIES, "shifts": SHIFTS}
     found = {**facts, "cases": [measured(case) for case in CASES]}
     if os.environ.get("WAN_TRAINER_UPDATE"):
         GOLDEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -20,24 +20,15 @@ from typing import Any, cast
 
 from ..config import Config
 from ..dataset.bucket import Bucket, is_frame_count
-from ..dataset.conditioning import ConditionKind, condition_named
 from ..errors import CacheError, ConfigError
 from ..files import FileError, atomic_write_bytes, open_regular
-from ..model.latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+from ..model import LATENT_SPACES, ConditionKind, LatentSpace, condition_named
 
 _SET_VERSION = 1
 
 _LATER = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": "", "prior": 0.0}
 """fields that items did not always have, with what older sets mean: counted only when they say something else"""
-_ALSO_FIT = {
-    ("first", "first_last"),  # the same channels when the last frame is given too
-    ("first", "inpaint"),
-    ("first_vision", "inpaint_vision"),
-    ("control_mask", "control"),  # tensors given as data before the kinds were told apart
-    ("control_vision", "control"),
-}
-"""(what a model needs, what a set was made for) that go together"""
-_SPACES = {space.name: space for space in (WAN21_LATENTS, WAN22_LATENTS)}
+_SPACES = {space.name: space for space in LATENT_SPACES}
 
 
 def latent_space(name: str) -> LatentSpace:
@@ -196,7 +187,7 @@ class CacheSet(Config):
                 f"The cache holds {self.latent_space} latents, {model} needs {space.name}. "
                 "Choose the VAE that belongs to the model in Load VAE."
             )
-        if self.conditioning != kind.name and (kind.name, self.conditioning) not in _ALSO_FIT:
+        if self.conditioning not in (kind.name, kind.masked or kind.name, *kind.fits):
             raise CacheError(
                 f'The cache was made for a model whose conditioning is "{self.conditioning}", {model} needs '
                 f'"{kind.name}". Connect the model that is trained to Wan Video Dataset, and queue Cache Latents + '

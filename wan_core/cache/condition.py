@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..dataset import Companion, Sample
 from ..dataset.conditioning import (
-    ConditionKind,
     control_channels,
     given_frames,
     inpaint_channels,
@@ -17,6 +16,7 @@ from ..dataset.conditioning import (
     vace_tensor,
     with_mask,
 )
+from ..model import ConditionKind
 from ..model.latents import ImageEncoder, LatentCodec
 
 PixelsOf = Callable[[Sample, Companion | None], Tensor]
@@ -49,11 +49,10 @@ def condition_from_files(
     else:
         assert sample.control is not None
         control = pixels_of(sample, sample.control)
-        if kind.name == "vace":
+        if "vace" in kind.tensors:
             return {"vace": vace_tensor(control, mask, codec.encode)}
         start = pixels[:1] if kind.frames else None
-        with_mask = kind.name == "control_mask"
-        channels = {"channels": control_channels(control, start, codec.encode, with_mask=with_mask)}
+        channels = {"channels": control_channels(control, start, codec.encode, with_mask=kind.mask > 0)}
     return channels | _image_tokens(pixels, kind, image_encoder)
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..dataset import Dataset, Sample, held_out_digests
-from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT, ConditionKind
+from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT
 from ..errors import CacheError, DatasetError
-from ..model.latents import LatentSpace
+from ..model import ConditionKind, LatentSpace
 from .cache_set import CacheItem, CacheSet
 from .entry_names import EntryNames, stop_if, stored_of
 from .evaluation import evaluation_key, require_trained

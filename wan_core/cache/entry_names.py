@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..dataset import Companion, DatasetConfig, Sample
-from ..dataset.conditioning import ConditionKind
 from ..errors import DatasetError, Stopped
 from ..files import FileError, file_mark, is_touched
-from ..model.latents import LatentSpace
+from ..model import ConditionKind, LatentSpace
 from ..video import shown
 from .cache_set import CacheItem
 from .keys import CLIP_READER, Stored, condition_key, latent_key, mask_key, text_key

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..config import Config, setting
 from ..dataset import DatasetConfig
-from ..dataset.conditioning import ConditionKind, condition_named, with_mask
+from ..dataset.conditioning import with_mask
 from ..flow import seeded_generator
-from ..model import TEXT_LENGTH, LatentSpace
+from ..model import CONDITION_KINDS, TEXT_LENGTH, ConditionKind, LatentSpace
 from .cache_set import CacheItem, CacheSet
 from .keys import TEXT_WIDTH
 
@@ -26,11 +26,8 @@ _SYNTHETIC = "synthetic"
 
 _MARK = b"syntheti".hex()
 _ENDLESS = "1"
-_KINDS = (
-    *("none", "first", "first_vision", "first_last", "first_last_vision", "vace", "control", "camera"),
-    *("inpaint", "inpaint_vision", "control_mask", "control_vision"),
-)
-"""by their digit in a key: new ones go to the end"""
+_KINDS = tuple(CONDITION_KINDS)
+"""by their digit in a key"""
 _DIGEST_START = len(_MARK) + 2 + 16
 _IMAGE_TOKENS, _IMAGE_WIDTH = 257, 1280
 _CAMERA_CHANNELS, _CAMERA_STRIDE = 24, 8
@@ -57,7 +54,7 @@ def draw_entry(kind: str, key: str) -> dict[str, Tensor]:
         return {"latent": _normal(key, *sizes)}
     if kind == "text":
         return {"text": _normal(key, *sizes[:2])}
-    return _draw_condition(key, condition_named(_KINDS[int(key[len(_MARK) + 1], 16)]), *sizes)
+    return _draw_condition(key, CONDITION_KINDS[_KINDS[int(key[len(_MARK) + 1], 16)]], *sizes)
 
 
 def item_of_draw(item: CacheItem, number: int) -> CacheItem:

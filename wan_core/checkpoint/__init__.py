@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .catalogue import AMBIGUOUS_NAMES, HIGH, LOW, PAIR_BOUNDARIES, expert_said
+from .catalogue import AMBIGUOUS_NAMES, HIGH, LOW, expert_said
 from .container import checkpoint_digest, checkpoint_files, read_checkpoint
 from .dequantise import dequantise, row_values, scale_values, unpacking_bytes
 from .finite import FiniteCheck, count_bad
@@ -20,7 +20,6 @@ __all__ = [
     "AMBIGUOUS_NAMES",
     "HIGH",
     "LOW",
-    "PAIR_BOUNDARIES",
     "CheckpointHeader",
     "FiniteCheck",
     "StoredWeight",

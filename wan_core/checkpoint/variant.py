@@ -1,4 +1,4 @@
-"""Tells what a Wan file is, from its header alone: task and sizes from keys and shapes, the rest by metadata and name.
+"""Recognises a Wan file by its header alone: family and sizes from keys and shapes, the rest by metadata and name.
 
 The two experts of a Wan 2.2 A14B model are one choice: files that do not belong together are refused.
 """
@@ -10,16 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import CheckpointError
-from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape, block_of
-from .catalogue import HIGH, LOW, Published, expert_said, file_words, guess, published, usual_shift
+from ..families import ANY, FAMILIES, SIZES, Family, Model, Pair, Template
+from ..model import (
+    LATENT_SPACES,
+    WAN21_LATENTS,
+    ConditionKind,
+    LatentSpace,
+    WanShape,
+    block_of,
+    condition_kind,
+)
+from .catalogue import HIGH, LOW, expert_said, file_words, guess, look_alikes, names_of
 from .foreign_files import recognise, refuse_quantizers
 from .header import CheckpointHeader, TensorInfo, damaged
 from .keys import MARK_OF_SCALES, canonical_names, models_under
 from .locate import locate_weights
 from .stated import stated_model
-
-_TRAINABLE = ("t2v", "i2v", "flf2v", "ti2v", "vace", "control", "camera")
-"""Tasks the engine trains today; the others are recognised, named and refused."""
 
 _WIDTHS = ("text_embedding.0.weight", "time_embedding.0.weight", "img_emb.proj.1.weight")
 _OF_BYTES = ("U8", "I8")
@@ -27,16 +33,12 @@ _OF_BYTES = ("U8", "I8")
 
 @dataclass(frozen=True, kw_only=True)
 class WanVariant:
-    """A Wan model as its file has it: task, sizes, and the numbers that go with them (Wan2.1 / Wan2.2 configs)."""
+    """A Wan model as its file has it: its family, its sizes, and which of the published models it is."""
 
     name: str
-    task: str
-    """t2v, i2v, flf2v, ti2v, vace, control, camera, s2v, animate, dancer, humo, animate2, flow_rvs, causal_ar"""
+    family: Family
     shape: WanShape
     latents: LatentSpace
-    fps: float
-    size_multiple: int
-    """pixels per token edge: VAE stride times patch 2"""
     boundary: float | None = None
     """sigma between the experts of an A14B pair; None when the file is not one of a pair"""
     expert: str | None = None
@@ -45,42 +47,44 @@ class WanVariant:
     """other variants with exactly these keys and shapes"""
 
     @property
-    def trainable(self) -> bool:
-        return self.task in _TRAINABLE
+    def conditioning(self) -> ConditionKind:
+        """What the model reads beside latent and text, which every cached clip must hold."""
+        return condition_kind(self.family.conditioning, self.shape)
+
+    @property
+    def fps(self) -> float:
+        return self.family.fps or self.latents.fps
 
     @property
     def is_full_size(self) -> bool:
         """Whether it is as wide as a released model; smaller ones are made for tests."""
-        return self.shape.dim in _SIZES
+        return self.shape.dim in SIZES
 
     @property
     def training_shift(self) -> float:
-        """The shift that discrete_flow_shift 0 stands for."""
-        return usual_shift(self.task, self.boundary, self.latents.channels)
+        """The shift that discrete_flow_shift 0 stands for: experts are trained where they are sampled."""
+        return self._pair.shift if self._pair else self.latents.shift
+
+    @property
+    def pair_boundary(self) -> float | None:
+        """The sigma where the two experts part, of a file that is one of a pair or by its shapes may be one."""
+        pair = self.family.pair if any(name.endswith(" noise") for name in self.candidates) else None
+        return pair.boundary if pair else self.boundary
+
+    @property
+    def template(self) -> Template:
+        """What ComfyUI's template of the model samples with."""
+        return self._pair.template if self._pair else self.family.template
+
+    @property
+    def _pair(self) -> Pair | None:
+        return self.family.pair if self.boundary is not None else None
 
     def sigma_range(self) -> tuple[float, float]:
         """Noise levels this model is trained and sampled on."""
         if self.boundary is None or self.expert is None:
             return (0.0, 1.0)
         return (self.boundary, 1.0) if self.expert == HIGH else (0.0, self.boundary)
-
-
-_MARKS = (
-    ("vace_patch_embedding.", "vace"),
-    ("control_adapter.", "camera"),
-    ("casual_audio_encoder.", "s2v"),
-    ("audio_proj.audio_proj_glob_1.", "humo"),
-    ("face_adapter.", "animate"),
-    ("music_encoder.", "dancer"),
-    ("music_projection.", "dancer"),
-    ("img_emb_refimage.", "dancer"),
-    ("img_emb.emb_pos", "flf2v"),
-)
-"""beginnings of names that no other kind of model has"""
-_STATED = {"animate2": "Wan-Animate 2", "flow_rvs": "FlowRVS", "causal_ar": "causal (autoregressive) Wan"}
-"""models with the names and shapes of another one, which only their metadata tell apart"""
-_SIZES = {1536: "1.3B", 3072: "5B", 5120: "14B"}
-_PAIR_BOUNDARIES = {"t2v": 0.875, "vace": 0.875, "i2v": 0.9, "control": 0.9, "camera": 0.9}
 
 
 def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVariant:
@@ -99,24 +103,13 @@ def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVa
         raise CheckpointError(f"{file_name} is {what}, not a Wan diffusion model. {advice}")
     shape = _shape_of({**tensors, **_unpacked(header, tensors)}, file_name)
     clip = "img_emb.proj.0.bias" in tensors or "blocks.0.cross_attn.k_img.weight" in tensors
-    task = _task_of(tensors, shape, clip)
     said = stated_model(header.metadata)
-    task = said if said in _STATED else task
-    found = WanVariant(
-        name=_STATED.get(said) or _unpublished_name(task, shape, clip),
-        task=task,
-        shape=shape,
-        latents=WAN22_LATENTS if shape.out_channels == 48 else WAN21_LATENTS,
-        fps=24.0 if shape.out_channels == 48 else 16.0,
-        size_multiple=32 if shape.out_channels == 48 else 16,
-    )
-    same = published(
-        task=task,
-        dim=shape.dim,
-        in_channels=shape.in_channels,
-        clip=clip,
-        reference="ref_conv.weight" in tensors,
-    )
+    family = next((f for f in FAMILIES if f.stated_name and f.task == said), None)
+    family = family or _family_of(tensors, shape, file_name, clip=clip)
+    name = family.stated_name or _unpublished_name(family, shape, clip)
+    found = WanVariant(name=name, family=family, shape=shape, latents=_space_of(shape.out_channels))
+    wanted = (shape.dim, shape.in_channels, clip, shape.reference_channels > 0)
+    same = look_alikes(family, wanted)
     found = _one_of(found, same, header.path, override) if same else _unpublished(found, header.path, clip)
     if override not in ("auto", found.name):
         raise _refused(file_name, override, (found.name,))
@@ -140,28 +133,29 @@ def _refuse_two_models(header: CheckpointHeader, names: Mapping[str, str]) -> No
             )
 
 
-def _one_of(found: WanVariant, same: tuple[Published, ...], path: Path, override: str) -> WanVariant:
+def _one_of(found: WanVariant, same: tuple[Model, ...], path: Path, override: str) -> WanVariant:
     """Returns `found` as one of the models with `same` keys and shapes."""
-    choices = {name: (model, expert) for model in same for name, expert in model.names().items()}
+    choices = {name: (model, expert) for model in same for name, expert in names_of(model).items()}
     expert = expert_said(path)
     model = guess(same, file_words(path), expert)
     if override != "auto":
         if override not in choices:
             raise _refused(path.name, override, choices)
         model, expert = choices[override]
-    expert = expert if model.boundary else None
+    pair = found.family.pair if model.pair else None
+    expert = expert if pair else None
     name = next((n for n, chosen in choices.items() if chosen == (model, expert)), model.name)
     others = tuple(n for n in choices if n != name)
-    return replace(found, name=name, fps=model.fps, boundary=model.boundary, expert=expert, candidates=others)
+    return replace(found, name=name, boundary=pair and pair.boundary, expert=expert, candidates=others)
 
 
 def _unpublished(found: WanVariant, path: Path, clip: bool) -> WanVariant:
     """`found`, of a size nobody published; its file may say that it is half of a pair in miniature (demo models)."""
-    expert = expert_said(path)
-    if expert is None or clip or found.shape.dim in _SIZES or found.task not in _PAIR_BOUNDARIES:
+    expert, pair = expert_said(path), found.family.pair
+    if expert is None or clip or found.is_full_size or pair is None:
         return found
     name = f"{found.name.replace('2.1', '2.2')} {expert.replace('_', ' ')}"
-    return replace(found, name=name, boundary=_PAIR_BOUNDARIES[found.task], expert=expert)
+    return replace(found, name=name, boundary=pair.boundary, expert=expert)
 
 
 def _unpacked(header: CheckpointHeader, tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
@@ -197,7 +191,7 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
         dim = side("head.modulation", 3, 2)
         out_channels = side("head.head.weight", 2, 0) // 4
         layers = _count_blocks(tensors, "blocks", file_name)
-        stride = 16 if out_channels == 48 else 8
+        stride = _space_of(out_channels).spatial_stride
         return WanShape(
             dim=dim,
             ffn_dim=side("blocks.0.ffn.0.weight", 2, 0),
@@ -232,21 +226,32 @@ def _count_blocks(tensors: Mapping[str, TensorInfo], part: str, file_name: str) 
     return len(numbers)
 
 
-def _task_of(tensors: Mapping[str, TensorInfo], shape: WanShape, clip: bool) -> str:
-    for mark, task in _MARKS:
-        if any(name.startswith(mark) for name in tensors):
-            return task
-    conditioning = shape.in_channels - shape.out_channels
-    if conditioning == shape.out_channels + 4:  # a mask of 4 channels and the latent of the given frames
-        return "i2v"
-    if conditioning or clip:
-        return "control"
-    return "ti2v" if shape.out_channels == 48 else "t2v"
+def _space_of(channels: int) -> LatentSpace:
+    return next((space for space in LATENT_SPACES if space.channels == channels), WAN21_LATENTS)
 
 
-def _unpublished_name(task: str, shape: WanShape, clip: bool) -> str:
-    version = "2.2" if task in ("ti2v", "s2v", "animate") or (task == "i2v" and not clip) else "2.1"
-    return f"{version} {task.upper()}-{_SIZES.get(shape.dim, f'{shape.dim} wide')}"
+def _family_of(tensors: Mapping[str, TensorInfo], shape: WanShape, file_name: str, *, clip: bool) -> Family:
+    """Returns the family by its marks, else by the condition channels that its patch embedding reads."""
+    for family in reversed(FAMILIES):
+        if any(name.startswith(family.marks) for name in tensors):
+            return family
+    space = _space_of(shape.out_channels).name
+    plain = [f for f in FAMILIES if not (f.marks or f.stated_name) and f.latents in (ANY, space)]
+    for family in plain:
+        kind = condition_kind(family.conditioning, shape)
+        if kind.channels_of(shape.out_channels) == shape.condition_channels and (kind.tensors or not clip):
+            return family
+    if other := next((family for family in plain if family.any_channels), None):
+        return other
+    raise CheckpointError(
+        f"{file_name} is a Wan model that reads {shape.condition_channels} channels besides the latent, and no family "
+        "known here does. Choose a Wan 2.1 or 2.2 diffusion model."
+    )
+
+
+def _unpublished_name(family: Family, shape: WanShape, clip: bool) -> str:
+    version = family.versions[0 if clip else 1]
+    return f"{version} {family.task.upper()}-{SIZES.get(shape.dim, f'{shape.dim} wide')}"
 
 
 def pair_names(high: WanVariant, low: WanVariant, high_file: str, low_file: str) -> tuple[str, str]:
@@ -254,7 +259,7 @@ def pair_names(high: WanVariant, low: WanVariant, high_file: str, low_file: str)
 
     Raises CheckpointError when they are swapped, mixed or no pair.
     """
-    if high.task != low.task or high.shape != low.shape or (high.expert and low.expert and _kin(high) != _kin(low)):
+    if high.family != low.family or high.shape != low.shape or (high.expert and low.expert and _kin(high) != _kin(low)):
         raise CheckpointError(
             f"{high_file} is {high.name}, {low_file} is {low.name}: not the two experts of one model. "
             "Choose both files of one A14B model, or set low_noise_model to none."

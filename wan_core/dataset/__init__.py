@@ -11,8 +11,6 @@ from .captions import TOKEN_LIMIT, TextLengths, lengths_of
 from .conditioning import (
     DEFAULT_NEGATIVE_PROMPT,
     NOTHING_TO_PREDICT,
-    ConditionKind,
-    condition_kind,
     stack_conditions,
     with_mask,
 )
@@ -36,7 +34,6 @@ __all__ = [
     "TOKEN_LIMIT",
     "CaptionEdits",
     "Companion",
-    "ConditionKind",
     "Dataset",
     "DatasetConfig",
     "DatasetReview",
@@ -51,7 +48,6 @@ __all__ = [
     "Written",
     "allowed_file",
     "allowed_folder",
-    "condition_kind",
     "contact_sheet",
     "dataset_facts",
     "dataset_report",

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..errors import CacheError, ConfigError
+from ..errors import CacheError
 from ..model import Conditioning
 
 CONDITION_TENSORS = tuple(
@@ -34,97 +33,6 @@ NOTHING_TO_PREDICT = (
 
 _MID_GREY = 0.5
 """zero in the VAE's [-1, 1]; what official Wan puts where no frame is given"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConditionKind:
-    """The conditioning of one variant of the model."""
-
-    name: str
-    tensors: tuple[str, ...] = ()
-    """fields of Conditioning that every clip must have"""
-    frames: tuple[int, ...] = ()
-    """pixel frames of the clip itself that are given to the model: 0 the first, -1 the last"""
-    files: tuple[str, ...] = ()
-    """what must lie beside every clip: "control" a control video, "mask" a mask"""
-    optional_files: tuple[str, ...] = ()
-    """what is used where it lies beside a clip"""
-
-    @property
-    def vision(self) -> bool:
-        """True when the given frames also go through a CLIP vision encoder."""
-        return "image_tokens" in self.tensors
-
-    @property
-    def from_clip(self) -> bool:
-        """True when the clip itself and encoders are enough."""
-        return not self.files and (bool(self.frames) or not self.tensors)
-
-    @property
-    def vae_passes(self) -> int:
-        """Clips that go through the VAE for what a clip is conditioned on."""
-        return 2 if self.name == "vace" else int(bool(self.tensors))
-
-    def reads(self, file: str) -> bool:
-        """True when a "control" or "mask" beside a clip is part of what the model reads."""
-        return file in (*self.files, *self.optional_files)
-
-    def given_whole(self, num_frames: int) -> bool:
-        """True when the frames that are given are all that a clip of that length has."""
-        return bool(self.frames) and not self.files and num_frames == 1
-
-    @property
-    def makeable(self) -> bool:
-        """True when the clip, the files beside it and encoders are enough; otherwise the tensors come as data."""
-        return self.from_clip or bool(self.files)
-
-
-_KINDS = {
-    kind.name: kind
-    for kind in (
-        ConditionKind(name="none"),
-        ConditionKind(name="first", tensors=("channels",), frames=(0,)),
-        ConditionKind(name="first_vision", tensors=("channels", "image_tokens"), frames=(0,)),
-        ConditionKind(name="first_last", tensors=("channels",), frames=(0, -1)),
-        ConditionKind(name="first_last_vision", tensors=("channels", "image_tokens"), frames=(0, -1)),
-        ConditionKind(name="inpaint", tensors=("channels",), frames=(0,), files=("mask",)),
-        ConditionKind(name="inpaint_vision", tensors=("channels", "image_tokens"), frames=(0,), files=("mask",)),
-        ConditionKind(name="vace", tensors=("vace",), files=("control",), optional_files=("mask",)),
-        ConditionKind(name="control", tensors=("channels",), files=("control",)),
-        ConditionKind(name="control_mask", tensors=("channels",), files=("control",)),
-        ConditionKind(name="control_vision", tensors=("channels", "image_tokens"), frames=(0,), files=("control",)),
-        ConditionKind(name="camera", tensors=("channels", "camera")),
-    )
-}
-_OF_TASK = {"i2v": "first", "flf2v": "first_last", "vace": "vace", "control": "control", "camera": "camera"}
-
-
-def condition_named(name: str) -> ConditionKind:
-    """The kind called `name`, as cache sets and datasets spell it."""
-    if name not in _KINDS:
-        raise ConfigError(f'Conditioning "{name[:100]}" is unknown. Known: {", ".join(_KINDS)}.')
-    return _KINDS[name]
-
-
-def condition_kind(task: str, image_dim: int, condition_channels: int = 0) -> ConditionKind:
-    """Returns what a variant of that task needs; `image_dim` > 0 when its file reads CLIP vision tokens (Wan 2.1).
-
-    `condition_channels` of a Fun-Control file tell whether a mask stands between its control and its start image (2.2).
-    TI2V-5B needs nothing: its first frame is the clip's own latent.
-    """
-    name = _OF_TASK.get(task, "none")
-    if name == "control" and condition_channels in _WITH_MASK:
-        name = "control_mask"
-    return condition_named(f"{name}_vision" if image_dim and name in ("first", "first_last", "control") else name)
-
-
-_WITH_MASK = (2 * 16 + 4, 2 * 48 + 4)
-"""condition channels of Fun-Control 2.2: control latent, mask, start image latent"""
-
-
-def masked_kind(kind: ConditionKind) -> ConditionKind:
-    """`kind` when the clips' masks say what is given: a first-frame model (Fun-InP) then paints inside them."""
-    return condition_named({"first": "inpaint", "first_vision": "inpaint_vision"}.get(kind.name, kind.name))
 
 
 def given_mask(num_frames: int, frames: Sequence[int]) -> Tensor:

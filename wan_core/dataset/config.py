@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..config import Config, setting
 from ..errors import ConfigError
+from ..model import ConditionKind, condition_named
 from .bucket import frames_sentence, is_frame_count
-from .conditioning import ConditionKind, condition_named, masked_kind
 from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS, round_frames
 
 _MISSING_CAPTIONS = ("refuse", "skip the file", "empty caption")
@@ -270,7 +270,7 @@ class DatasetConfig(Config):
 def kind_of(config: DatasetConfig) -> ConditionKind:
     """Returns what the model reads of a dataset with these settings."""
     kind = condition_named(config.conditioning)
-    return masked_kind(kind) if config.masks_condition else kind
+    return condition_named(kind.masked) if config.masks_condition and kind.masked else kind
 
 
 def wanted_companions(config: DatasetConfig) -> tuple[str, ...]:

@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..model.latents import LatentSpace
+from ..model import ConditionKind, LatentSpace
 from ..words import counted
 from .bucket import Bucket
-from .conditioning import ConditionKind
 from .sample import Sample, one_per_file
 
 BATCH_SIZES = (1, 2, 4)
@@ -117,7 +116,7 @@ def cache_size(samples: Sequence[Sample], space: LatentSpace, kind: ConditionKin
     tokens = len(kind.frames) * _VISION_BYTES * len(cuts) if kind.vision else 0
     return CacheSize(
         latents=sum(volumes) * space.channels * _BYTES,
-        conditions=sum(volumes) * _condition_channels(kind, space) * _BYTES + tokens,
+        conditions=sum(volumes) * kind.channels_of(space.channels) * _BYTES + tokens,
         masks=sum(_latent_volume(s, space) for s in cuts if s.mask is not None) * _BYTES if loss_masks else 0,
         captions=len({sample.caption for sample in samples}),
         megapixels=pixels / 1e6 * (1 + kind.vae_passes),
@@ -128,16 +127,6 @@ def _latent_volume(sample: Sample, space: LatentSpace) -> int:
     """Values of one latent channel."""
     bucket, stride = sample.bucket, space.spatial_stride
     return math.prod((space.latent_frames(bucket.num_frames), bucket.height // stride, bucket.width // stride))
-
-
-def _condition_channels(kind: ConditionKind, space: LatentSpace) -> int:
-    """Channels of latent size that `kind` adds to a clip."""
-    latent = space.channels
-    if kind.name == "vace":
-        return 2 * latent + space.spatial_stride**2
-    if kind.name.startswith("control"):
-        return 2 * latent + (4 if kind.name == "control_mask" else 0)
-    return 4 + latent if kind.tensors else 0
 
 
 _DIFFERENT = 1.2

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DatasetError
+from ..model import ConditionKind
 from ..video import ClipInfo, Framing
 from .bucket import Bucket
-from .conditioning import ConditionKind
 from .config import DatasetConfig, kind_of
 from .files import Rejected
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, tensor_key
-from ..dataset.conditioning import ConditionKind, condition_misfits
+from ..dataset.conditioning import condition_misfits
 from ..errors import DatasetError, Stopped
-from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+from ..model import LATENT_SPACES, ConditionKind, LatentSpace
 
 GIVEN = "tensors"
 """stands where a set names the encoders of its entries"""
@@ -95,7 +95,7 @@ def store_text(cache: LatentCache, features: Tensor, name: str) -> str:
 
 def space_of(channels: int, name: str) -> LatentSpace:
     """The latent space of that many channels; DatasetError when no Wan VAE has them."""
-    for space in (WAN21_LATENTS, WAN22_LATENTS):
+    for space in LATENT_SPACES:
         if channels == space.channels:
             return space
     raise DatasetError(f"{name} has {channels} channels; Wan latents have 16, those of TI2V-5B 48. Use a Wan VAE.")

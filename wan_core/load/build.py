@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..abilities import abilities_of, all_have_bf16
 from ..checkpoint import FiniteCheck, StoredWeight, WeightReader, block_scales, code_scales, count_bad, scale_values
 from ..errors import CheckpointError, ConfigError, PlacementError
+from ..families import BLOCK_LISTS
 from ..files import Roots
 from ..lora import (
     LoraConfig,
@@ -31,7 +32,7 @@ from ..lora import (
     read_start,
     start_from,
 )
-from ..model import BLOCK_LISTS, TEXT_LENGTH, Numerics, WanShape, WanTransformer, check_attention, sdpa_choice
+from ..model import TEXT_LENGTH, Numerics, WanShape, WanTransformer, check_attention, sdpa_choice
 from ..placement import (
     BlockOffload,
     DeviceCarrier,

@@ -20,9 +20,10 @@ from ..checkpoint import (
 )
 from ..config import Config, setting
 from ..errors import CheckpointError, ConfigError
+from ..families import BLOCK_LISTS
 from ..files import Roots
 from ..lora import FrozenLora, check_frozen, read_frozen
-from ..model import ATTENTIONS, BLOCK_LISTS, block_of, check_attention_name, model_without_values
+from ..model import ATTENTIONS, block_of, check_attention_name, model_without_values
 from ..placement import PlacementConfig
 from ..precision import PrecisionPolicy, QuantizeConfig, torch_dtype
 
@@ -133,7 +134,7 @@ def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
         )
     header = read_checkpoint(roots.resolve(plan.base_file))
     variant = detect_variant(header, override=plan.variant)
-    if not variant.trainable:
+    if not variant.family.trained:
         raise CheckpointError(
             f"{header.path.name} is {variant.name}; training it is not supported yet. Choose a model made for text, "
             "images, first and last frames, VACE, Fun control or camera (Wan 2.1 or 2.2)."

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from ..checkpoint import to_original, unwrapped
-from ..model import BLOCK_LISTS
+from ..families import BLOCK_LISTS
 
 
 class LoraKey(NamedTuple):

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from .block import Constants
 from .compiled import PlainMode, check_compile, untraced
-from .conditioning import Conditioning, sent
+from .conditioning import CONDITION_KINDS, Conditioning, ConditionKind, condition_kind, condition_named, sent
 from .keeping import POLICIES, Policy
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
-from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
 from .routing import Passage, Route, draw_passages, placed_routes, read_routes, tokens_by_layer
-from .shape import BLOCK_LISTS, Numerics, WanShape, block_of
+from .shape import Numerics, WanShape, block_of
 from .texts import TEXT_LENGTH, TEXT_STEP, lengthened
 from .transformer import WanTransformer, model_without_values
 
 __all__ = [
     "ACTIVATIONS",
     "ATTENTIONS",
-    "BLOCK_LISTS",
+    "CONDITION_KINDS",
+    "LATENT_SPACES",
     "POLICIES",
     "TEXT_LENGTH",
     "TEXT_STEP",
     "WAN21_LATENTS",
     "WAN22_LATENTS",
+    "ConditionKind",
     "Conditioning",
     "Constants",
     "LatentSpace",
@@ -37,6 +39,8 @@ __all__ = [
     "check_attention",
     "check_attention_name",
     "check_compile",
+    "condition_kind",
+    "condition_named",
     "draw_passages",
     "lengthened",
     "model_without_values",

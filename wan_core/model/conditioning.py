@@ -1,4 +1,4 @@
-"""Names each variant's inputs beside noised latent, timestep and text, and refuses those that do not fit."""
+"""The inputs of a model other than noised latent, timestep and text: which kinds there are, and which sizes fit."""
 
 from __future__ import annotations
 
@@ -55,6 +55,101 @@ class Conditioning:
         """Returns the same tensors twice along the batch, for two predictions in one pass."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return replace(self, **{name: torch.cat([value] * 2) for name, value in values if isinstance(value, Tensor)})
+
+
+@dataclass(frozen=True)
+class ConditionKind:
+    """One kind of conditioning: what a model reads, and what it is made from."""
+
+    name: str
+    """as cache sets and datasets spell it: never change one"""
+    tensors: tuple[str, ...] = ()
+    """fields of Conditioning that every clip must have"""
+    latents: int = 0
+    """latents that `channels` or `vace` holds one behind the other"""
+    mask: int = 0
+    """channels of the mask among them"""
+    frames: tuple[int, ...] = ()
+    """pixel frames of the clip itself that are given to the model: 0 the first, -1 the last"""
+    files: tuple[str, ...] = ()
+    """required files of every clip: "control" a control video, "mask" a mask"""
+    optional_files: tuple[str, ...] = ()
+    """files that are used where a clip has them"""
+    masked: str = ""
+    """the kind it becomes where the masks of clips say what is given (Fun-InP then paints inside them)"""
+    fits: tuple[str, ...] = ()
+    """further kinds whose cached tensors it can read"""
+
+    @property
+    def vision(self) -> bool:
+        """True when the given frames also go through a CLIP vision encoder."""
+        return "image_tokens" in self.tensors
+
+    @property
+    def from_clip(self) -> bool:
+        """True when the clip itself and encoders are enough."""
+        return not self.files and (bool(self.frames) or not self.tensors)
+
+    @property
+    def vae_passes(self) -> int:
+        """Clips that go through the VAE for the conditioning of one clip."""
+        return 2 if "vace" in self.tensors else int(bool(self.tensors))
+
+    @property
+    def makeable(self) -> bool:
+        """True when the clip, its files and encoders are enough; otherwise the tensors come as data."""
+        return self.from_clip or bool(self.files)
+
+    def channels_of(self, latent: int) -> int:
+        """Channels of latent size that a clip is conditioned on, where its latent has `latent` channels."""
+        return self.latents * latent + self.mask
+
+    def reads(self, file: str) -> bool:
+        """True when a "control" or "mask" of a clip is part of what the model reads."""
+        return file in (*self.files, *self.optional_files)
+
+    def given_whole(self, num_frames: int) -> bool:
+        """True when the given frames are all frames of a clip of that length."""
+        return bool(self.frames) and not self.files and num_frames == 1
+
+
+_CHANNELS, _WITH_VISION = ("channels",), ("channels", "image_tokens")
+_KINDS = (
+    ConditionKind("none"),
+    ConditionKind("first", _CHANNELS, latents=1, mask=4, frames=(0,), masked="inpaint", fits=("first_last",)),
+    ConditionKind("first_vision", _WITH_VISION, latents=1, mask=4, frames=(0,), masked="inpaint_vision"),
+    ConditionKind("first_last", _CHANNELS, latents=1, mask=4, frames=(0, -1)),
+    ConditionKind("first_last_vision", _WITH_VISION, latents=1, mask=4, frames=(0, -1)),
+    ConditionKind("vace", ("vace",), latents=2, mask=64, files=("control",), optional_files=("mask",)),
+    ConditionKind("control", _CHANNELS, latents=2, files=("control",)),
+    ConditionKind("camera", ("channels", "camera"), latents=1, mask=4),
+    ConditionKind("inpaint", _CHANNELS, latents=1, mask=4, frames=(0,), files=("mask",)),
+    ConditionKind("inpaint_vision", _WITH_VISION, latents=1, mask=4, frames=(0,), files=("mask",)),
+    ConditionKind("control_mask", _CHANNELS, latents=2, mask=4, files=("control",), fits=("control",)),
+    ConditionKind("control_vision", _WITH_VISION, latents=2, frames=(0,), files=("control",), fits=("control",)),
+)
+CONDITION_KINDS = {kind.name: kind for kind in _KINDS}
+"""In the order of the digit that stands for a kind in the keys of random entries: new ones go to the end."""
+
+
+def condition_named(name: str) -> ConditionKind:
+    """Returns the kind called `name`; ConfigError where there is none."""
+    if name not in CONDITION_KINDS:
+        kinds = ", ".join(CONDITION_KINDS)
+        raise ConfigError(f'Conditioning "{name[:100]}" is unknown. Known: {kinds}.')
+    return CONDITION_KINDS[name]
+
+
+def condition_kind(name: str, shape: WanShape) -> ConditionKind:
+    """Returns the form that the conditioning called `name` has for a model of these sizes.
+
+    With a mask between control and start image (Fun-Control 2.2), or with CLIP vision tokens (Wan 2.1).
+    """
+    masked = CONDITION_KINDS.get(f"{name}_mask")
+    if masked is not None and masked.channels_of(shape.out_channels) == shape.condition_channels:
+        return masked
+    with_vision = CONDITION_KINDS.get(f"{name}_vision")
+    return with_vision if with_vision is not None and shape.image_dim else condition_named(name)
 
 
 def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning) -> None:

@@ -20,8 +20,17 @@ class LatentSpace:
     channels: int
     spatial_stride: int
     temporal_stride: int
+    fps: float
+    """frames per second that models of this space were trained with"""
+    shift: float
+    """training shift of a single model, which covers all noise levels"""
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    @property
+    def size_multiple(self) -> int:
+        """Pixels per token edge: the VAE's stride times the patch of 2."""
+        return 2 * self.spatial_stride
 
     def normalise(self, raw: Tensor) -> Tensor:
         """Raw VAE output (..., C, F, H, W) to what the transformer is trained on: (raw - mean) / std, float32."""
@@ -46,7 +55,7 @@ class LatentSpace:
 
 # fmt: off
 WAN21_LATENTS = LatentSpace(
-    name="wan2.1", channels=16, spatial_stride=8, temporal_stride=4,
+    name="wan2.1", channels=16, spatial_stride=8, temporal_stride=4, fps=16.0, shift=3.0,
     mean=(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508,
           0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
     std=(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743,
@@ -54,7 +63,7 @@ WAN21_LATENTS = LatentSpace(
 )
 
 WAN22_LATENTS = LatentSpace(
-    name="wan2.2", channels=48, spatial_stride=16, temporal_stride=4,
+    name="wan2.2", channels=48, spatial_stride=16, temporal_stride=4, fps=24.0, shift=5.0,
     mean=(-0.2289, -0.0052, -0.1323, -0.2339, -0.2799, 0.0174, 0.1838, 0.1557,
           -0.1382, 0.0542, 0.2813, 0.0891, 0.1570, -0.0098, 0.0375, -0.1825,
           -0.2246, -0.1207, -0.0698, 0.5109, 0.2665, -0.2108, -0.2158, 0.2502,
@@ -69,6 +78,8 @@ WAN22_LATENTS = LatentSpace(
          0.3971, 1.0600, 0.3943, 0.5537, 0.5444, 0.4089, 0.7468, 0.7744),
 )
 # fmt: on
+
+LATENT_SPACES = (WAN21_LATENTS, WAN22_LATENTS)
 
 
 class LatentCodec(Protocol):

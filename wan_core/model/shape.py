@@ -13,9 +13,8 @@ import torch
 
 from ..config import Config
 from ..errors import ConfigError
+from ..families import BLOCK_LISTS
 
-BLOCK_LISTS = ("blocks", "vace_blocks")
-"""the lists of blocks of a transformer: its main stream, and VACE's second one"""
 _BLOCK = re.compile(rf"({'|'.join(BLOCK_LISTS)})\.(\d{{1,4}})(?:\.(.+))?", re.ASCII)
 
 

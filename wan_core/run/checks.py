@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from ..checkpoint import PAIR_BOUNDARIES, WanVariant
+from ..checkpoint import WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..load import ModelPlan, inspect_model, inspect_pair
@@ -118,7 +118,7 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
                 "trained on its own noise levels. Set expert to high or low, or variant in Load Wan Model."
             )
         return variant
-    boundary = variant.boundary or next((b for name, b in PAIR_BOUNDARIES.items() if name in variant.candidates), None)
+    boundary = variant.pair_boundary
     if variant.expert not in (None, f"{expert}_noise"):
         raise ConfigError(
             f'expert is "{expert}", and the model is {variant.name}. Set expert to auto, or choose the other file; if '

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ..cache import CacheSet, LatentCache
 from ..checkpoint import WanVariant
-from ..dataset import ConditionKind, condition_kind
 from ..errors import ConfigError
+from ..families import FIRST_LATENT
 from ..files import Roots
 from ..load import WanFile, inspect_model
 from ..lora import LoraConfig, adapted_modules
@@ -56,15 +56,10 @@ class OpenRun:
         return with_model_values(self.config.train, self.variant)
 
     @property
-    def condition_kind(self) -> ConditionKind:
-        """What the model is told besides text, which every cached clip must hold."""
-        shape = self.variant.shape
-        return condition_kind(self.variant.task, shape.image_dim, shape.condition_channels)
-
-    @property
     def first_frame_share(self) -> float:
         """The share of clips that are given their first latent frame: only TI2V-5B is, other models read channels."""
-        return self.config.train.first_frame_conditioning_p if self.variant.task == "ti2v" else 0.0
+        starts = self.variant.family.starts_from == FIRST_LATENT
+        return self.config.train.first_frame_conditioning_p if starts else 0.0
 
     @property
     def prior_share(self) -> float:
@@ -92,7 +87,7 @@ class OpenRun:
         for height, width in {self.cache_set.latent_shape(item)[-2:] for item in self.cache_set.items}:
             levels.require_draws((height, width))
         check_files(self.config, self.roots, with_start=with_start)
-        self.cache_set.require_fit(variant.name, variant.latents, self.condition_kind)
+        self.cache_set.require_fit(variant.name, variant.latents, variant.conditioning)
         if self.prior_share == 1:
             raise ConfigError(
                 f"All {len(self.cache_set.items)} clips are of datasets with prior_preservation, which keep what the "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..checkpoint import WanVariant
+from ..families import FIRST_LATENT
 from ..placement import Room
-from ..sampler import AS_TEMPLATE, SampleConfig, template_size
+from ..sampler import AS_TEMPLATE, SampleConfig
 from .job import Job
 from .planning import plan_memory
 
@@ -17,16 +18,16 @@ def is_free_of_clips(variant: WanVariant, *, pictured: bool, starts_from_clip: b
     They need where they start from its frames: `pictured` says that a picture is there instead, `starts_from_clip` that
     a TI2V-5B is trained on nothing but image-to-video.
     """
-    if variant.task == "ti2v":
+    if variant.family.starts_from == FIRST_LATENT:
         return pictured or not starts_from_clip
-    return variant.task == "t2v" or (pictured and variant.task in ("i2v", "flf2v"))
+    return pictured if variant.family.starts_from else not variant.conditioning.tensors
 
 
 def sized_as_template(config: SampleConfig, variant: WanVariant) -> SampleConfig:
     """Returns the settings with the size of ComfyUI's template for what they leave open, where they ask for that."""
     if config.preview_size != AS_TEMPLATE:
         return config
-    width, height, frames = template_size(variant.task, pair=variant.boundary is not None)
+    width, height, frames = variant.template.size
     return replace(
         config,
         width=config.width or width,

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ..cache import CacheSet, LatentCache
 from ..checkpoint import WanVariant
-from ..dataset import condition_kind
 from ..errors import ConfigError
 from ..files import Roots
 from ..load import ModelPlan, inspect_model, inspect_pair
@@ -31,7 +30,6 @@ def untrained_run(
             f"{plan.base_file.rpartition(':')[2]} is one expert of a pair, and clips go through both. Choose both "
             "files in Load Wan Model, as diffusion_model and low_noise_model."
         )
-    shape = variant.shape
     bare = CacheSet(
         items=(),
         empty_text_key="",
@@ -40,7 +38,7 @@ def untrained_run(
         fps=variant.fps,
         vae_identity=vae_identity,
         text_identity="",
-        conditioning=condition_kind(variant.task, shape.image_dim, shape.condition_channels).name,
+        conditioning=variant.conditioning.name,
     )
     return RunConfig(
         run_name="without_run",
@@ -60,7 +58,7 @@ def preview_without_run(preview: SampleConfig | None, variant: WanVariant) -> Sa
             "Without a run there is no caption to render. Connect Wan Preview Settings with a prompt to validation."
         )
     if not is_free_of_clips(variant, pictured=bool(preview.start_image or preview.end_image)):
-        if variant.task in ("i2v", "flf2v"):
+        if variant.family.starts_from:
             raise ConfigError(
                 f"Clips of {variant.name} start from a picture, and without a run there is no training clip to take it "
                 "from. Connect start_image of Wan Preview Settings."

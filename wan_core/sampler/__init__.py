@@ -5,7 +5,7 @@ from __future__ import annotations
 from .config import AS_TEMPLATE, SampleConfig
 from .denoiser import Denoiser
 from .generate import generate
-from .presets import FEW_STEPS, SamplingPreset, template_called, template_of, template_size
+from .presets import FEW_STEPS, SamplingPreset, template_called, template_of
 from .prompts import PreviewPrompt, file_name_of, read_prompts
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "read_prompts",
     "template_called",
     "template_of",
-    "template_size",
 ]

@@ -71,7 +71,7 @@ def read_preview_inputs(
     is trained on nothing but image-to-video; otherwise its previews are text-to-video. The low noise expert of a pair
     alone starts from a training clip: the one that has the prompt for its caption, else the first one.
     """
-    template = template_of(variant.task, pair=variant.boundary is not None)
+    template = template_of(variant.template)
     asked = list(zip(config.prompt_keys, config.prompts, strict=True)) if config.prompt_keys else []
     clips = []
     for index, (key, prompt) in enumerate(asked or [_caption_of_first(cache_set)]):

@@ -19,8 +19,8 @@ from wan_core.cache.condition import condition_from_files, files_read
 from wan_core.cache.read_ahead import AHEAD, ReadAhead, WriteBehind
 from wan_core.dataset import Companion
 from wan_core.dataset.bucket import Bucket
-from wan_core.dataset.conditioning import condition_named, masked_kind
 from wan_core.errors import CacheError
+from wan_core.model import condition_named
 from wan_core.video.sources import UnreadableError
 
 
@@ -127,7 +127,7 @@ def test_an_encoder_that_waits_gets_a_second_reader_where_there_are_cores(read, 
 
 @pytest.mark.parametrize("name", ["first", "first_last", "first_vision", "control", "control_mask", "vace", "inpaint"])
 def test_what_a_condition_reads_is_foreseen(name):
-    for kind in (condition_named(name), masked_kind(condition_named(name))):
+    for kind in (condition_named(name), condition_named(condition_named(name).masked or name)):
         control, mask = (Companion(path=Path(said), mark=(0, 0, 0)) for said in ("control", "mask"))
         sample: Any = SimpleNamespace(bucket=Bucket(5, 32, 48), control=control, mask=mask)
         asked: list[Any] = []

@@ -11,11 +11,9 @@ from safetensors import safe_open
 from tests.support.tiny_run import ONE_LOOK, TINY_I2V, TINY_TI2V, make_run
 from wan_core.cache import Batches, LatentCache, SyntheticConfig, synthetic_set
 from wan_core.control import SignalControl
-from wan_core.dataset.conditioning import _KINDS as CONDITION_KINDS
-from wan_core.dataset.conditioning import condition_named
 from wan_core.errors import ConfigError
 from wan_core.files import atomic_write_json
-from wan_core.model import WAN21_LATENTS, WAN22_LATENTS
+from wan_core.model import CONDITION_KINDS, WAN21_LATENTS, WAN22_LATENTS, condition_named
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 

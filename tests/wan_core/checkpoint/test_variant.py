@@ -116,8 +116,8 @@ def test_every_family_is_found_under_every_prefix(family: str, prefix: str) -> N
     shapes, file_name, name = FAMILIES[family]
     found = detect_variant(header(shapes, f"{file_name}.safetensors", prefix))
     assert found.name == name
-    assert found.task == family.split()[0]
-    assert found.trainable == (found.task not in NOT_TRAINED)
+    assert found.family.task == family.split()[0]
+    assert found.family.trained == (found.family.task not in NOT_TRAINED)
     blocks = {n.split(".")[1] for n in shapes if n.startswith("blocks.")}
     dim = shapes["patch_embedding.weight"][0]
     sizes = (found.shape.dim, found.shape.num_heads, found.shape.num_layers, found.shape.in_channels)
@@ -240,7 +240,7 @@ def test_a_variant_its_shapes_exclude_is_refused_with_what_they_allow() -> None:
 def test_frame_rate_size_and_latents_go_with_the_model(family: str, fps: float, multiple: int, latents: str) -> None:
     shapes, file_name, _ = FAMILIES[family]
     found = detect_variant(header(shapes, f"{file_name}.safetensors"))
-    assert (found.fps, found.size_multiple, found.latents.name) == (fps, multiple, latents)
+    assert (found.fps, found.latents.size_multiple, found.latents.name) == (fps, multiple, latents)
 
 
 def test_a_pair_of_no_published_size_is_told_apart_by_its_file_names(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_pair_of_no_published_size_is_told_apart_by_its_file_names(tmp_path: P
         "tiny": (0.0, 1.0),
     }
     assert found["tiny_high_noise"].name.endswith("high noise")
-    assert all(variant.trainable for variant in found.values())
+    assert all(variant.family.trained for variant in found.values())
 
 
 @pytest.mark.parametrize("sizes", [(), (1,), (1, 1, 1, 1), "a side of 0"], ids=str)
@@ -317,7 +317,7 @@ def test_a_model_that_only_its_metadata_tell_apart_is_named_and_not_trained(
     shapes, file_name, _ = FAMILIES[family]
     plain = header(shapes, f"{file_name}.safetensors")
     found = detect_variant(replace(plain, metadata={"config": json.dumps({"transformer": said})}))
-    assert (found.task, found.name, found.trainable) == (task, name, False)
+    assert (found.family.task, found.name, found.family.trained) == (task, name, False)
 
 
 @pytest.mark.parametrize(
@@ -348,4 +348,4 @@ def test_one_of_two_models_in_a_file_is_never_taken_without_a_word(beside: str, 
 def test_the_average_beside_a_distilled_model_is_left_out() -> None:
     both = [header(shapes_of(SMALL), "wan.safetensors", prefix).tensors for prefix in ("generator.", "generator_ema.")]
     found = detect_variant(CheckpointHeader(Path("wan.safetensors"), {**both[0], **both[1]}, {}, 0))
-    assert (found.task, found.shape.num_layers) == ("t2v", 30)
+    assert (found.family.task, found.shape.num_layers) == ("t2v", 30)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
-from wan_core.dataset import condition_kind, stack_conditions, with_mask
-from wan_core.dataset.conditioning import condition_named, given_frames, given_mask, masked_kind
+from tests.support.tiny_run import TINY, kind_of
+from wan_core.dataset import stack_conditions, with_mask
+from wan_core.dataset.conditioning import given_frames, given_mask
 from wan_core.errors import CacheError, ConfigError
-from wan_core.model import Conditioning
+from wan_core.model import Conditioning, condition_named
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_channels_are_the_mask_and_then_the_latent():
     ],
 )
 def test_every_task_says_what_it_needs(task, image_dim, frames, tensors):
-    kind = condition_kind(task, image_dim)
+    kind = kind_of(task, replace(TINY, image_dim=image_dim))
     assert (kind.frames, kind.tensors) == (frames, tensors)
     assert condition_named(kind.name) is kind
     assert kind.from_clip == (task not in ("vace", "control", "camera"))
@@ -67,15 +69,17 @@ def test_every_task_says_what_it_needs(task, image_dim, frames, tensors):
 
 @pytest.mark.parametrize(("condition_channels", "name"), [(32, "control"), (36, "control_mask"), (100, "control_mask")])
 def test_fun_control_2_2_has_a_mask_between_control_and_start_image(condition_channels, name):
-    assert condition_kind("control", 0, condition_channels).name == name
+    latent = 48 if condition_channels == 100 else 16
+    shape = replace(TINY, in_channels=latent + condition_channels, out_channels=latent)
+    assert kind_of("control", shape).name == name
 
 
 def test_files_beside_the_clips_make_all_kinds_but_camera():
     names = ("none", "first", "first_last_vision", "inpaint", "vace", "control", "control_mask", "control_vision")
     assert all(condition_named(name).makeable for name in names)
     assert not condition_named("camera").makeable
-    assert masked_kind(condition_named("first_vision")).files == ("mask",)
-    assert masked_kind(condition_named("vace")) is condition_named("vace")
+    assert condition_named(condition_named("first_vision").masked).files == ("mask",)
+    assert condition_named("vace").masked == ""
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ import torch
 from PIL import Image
 
 from tests.support.odd_videos import write_clip
+from tests.support.tiny_run import TINY_FLF2V, TINY_I2V, TINY_I2V_21, TINY_TI2V, kind_of
 from tests.support.tiny_vae import DiffusersCodec, tiny_vae
 from wan_core.cache import Batch
 from wan_core.cache.condition import condition_of
-from wan_core.dataset import condition_kind
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from wan_core.train import noise_batch
 from wan_core.video import VideoProcess
@@ -79,7 +80,7 @@ def prepared(pipe: Any, pixels: torch.Tensor, *, last: bool = False) -> tuple[to
 )
 def test_mask_and_given_frames_equal_diffusers(pixels, task: str, image_dim: int, last: bool):
     pipe = pipeline(WAN21_LATENTS)
-    kind = condition_kind(task, image_dim)
+    kind = kind_of(task, replace(TINY_I2V, image_dim=image_dim))
     found = condition_of(pixels, kind, DiffusersCodec(pipe.vae, WAN21_LATENTS), FirstPixels())
     _, condition = prepared(pipe, pixels, last=last)
     assert found["channels"].shape == (20, 5, HEIGHT // 8, WIDTH // 8)
@@ -91,8 +92,8 @@ def test_mask_and_given_frames_equal_diffusers(pixels, task: str, image_dim: int
 
 def test_image_tokens_are_of_the_first_frame_and_then_the_last(pixels):
     codec = DiffusersCodec(tiny_vae(WAN21_LATENTS), WAN21_LATENTS)
-    one = condition_of(pixels, condition_kind("i2v", 1280), codec, FirstPixels())["image_tokens"]
-    both = condition_of(pixels, condition_kind("flf2v", 1280), codec, FirstPixels())["image_tokens"]
+    one = condition_of(pixels, kind_of("i2v", TINY_I2V_21), codec, FirstPixels())["image_tokens"]
+    both = condition_of(pixels, kind_of("flf2v", TINY_FLF2V), codec, FirstPixels())["image_tokens"]
     assert torch.equal(one[0], pixels[0].flatten()[:1280])
     assert torch.equal(both[::257], torch.stack([pixels[0].flatten()[:1280], pixels[-1].flatten()[:1280]]))
 
@@ -100,7 +101,7 @@ def test_image_tokens_are_of_the_first_frame_and_then_the_last(pixels):
 def test_the_first_frame_of_ti2v_equals_diffusers(pixels):
     pipe = pipeline(WAN22_LATENTS)
     codec = DiffusersCodec(pipe.vae, WAN22_LATENTS)
-    assert condition_kind("ti2v", 0).tensors == ()  # the clip's own latent is all it needs
+    assert kind_of("ti2v", TINY_TI2V).tensors == ()  # the clip's own latent is all it needs
     latent = codec.encode(pixels)[None]
     noise, condition, mask = prepared(pipe, pixels)
     t = torch.tensor(731.0)

@@ -28,12 +28,11 @@ from wan_core.dataset import (
     scan_folder,
 )
 from wan_core.dataset.bucket import Bucket
-from wan_core.dataset.conditioning import condition_named
 from wan_core.dataset.estimates import cache_size, epoch_lines, epoch_rows, is_averaged, speed_lines
 from wan_core.dataset.near_copies import byte_twins, near_twins
 from wan_core.dataset.sample import Cut
 from wan_core.files import digest_file
-from wan_core.model import WAN21_LATENTS
+from wan_core.model import WAN21_LATENTS, condition_named
 from wan_core.video import LOOK_SIZE, ClipInfo, look_of
 
 WIDE = Bucket(33, 480, 832)

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from wan_core.cache import Batches, LatentCache
-from wan_core.dataset.conditioning import condition_named
 from wan_core.errors import DatasetError
 from wan_core.importers import PromptKeys, TensorClip, checked_text, store_clips, store_text
 from wan_core.importers.graph_tensors import space_of
-from wan_core.model import WAN21_LATENTS, WAN22_LATENTS
+from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, condition_named
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

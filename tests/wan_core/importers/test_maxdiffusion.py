@@ -13,12 +13,11 @@ import torch
 
 from wan_core.cache import LatentCache, SyntheticConfig, synthetic_set
 from wan_core.cli.commands import _parser
-from wan_core.dataset.conditioning import condition_named
 from wan_core.errors import CacheError, ConfigError, DatasetError, ExitCode, Stopped
 from wan_core.importers import PromptKeys, TensorClip, export_records, import_records, store_clips, store_text
 from wan_core.importers.maxdiffusion.example import decode_example, decode_tensor, encode_example, encode_tensor
 from wan_core.importers.maxdiffusion.records import RecordWriter, read_records
-from wan_core.model import WAN21_LATENTS, WAN22_LATENTS
+from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, condition_named
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -70,5 +70,5 @@ def test_a_run_is_opened_with_what_its_settings_leave_to_the_model(tmp_path: Pat
     assert opened.config == run.config
     assert opened.variant == opened.file.variant, "a model of its own has no expert to narrow it to"
     assert opened.settings.discrete_flow_shift == opened.variant.training_shift > 0
-    assert opened.condition_kind.name == opened.cache_set.conditioning == "none"
+    assert opened.variant.conditioning.name == opened.cache_set.conditioning == "none"
     assert opened.first_frame_share == 0.0

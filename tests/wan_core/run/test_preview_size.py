@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tests.support.tiny_run import make_run
+from tests.support.tiny_run import FAMILY, make_run
 from wan_core.placement import Room, StepShape
 from wan_core.run import is_free_of_clips, plan_memory, sized_as_template
 from wan_core.run.job import Job
@@ -51,7 +51,7 @@ def test_what_is_left_open_is_that_of_the_template_where_the_clip_need_not_start
     tmp_path: Path,
 ) -> None:
     known = job(tmp_path).file.variant
-    one, pair, image, both = (replace(known, task=task, boundary=boundary) for task, boundary in TASKS)
+    one, pair, image, both = (replace(known, family=FAMILY[task], boundary=boundary) for task, boundary in TASKS)
     asked = SampleConfig(preview_size=AS_TEMPLATE)
     sizes = [sized_as_template(asked, variant) for variant in (one, pair, image, both)]
     assert [(size.width, size.height, size.num_frames) for size in sizes] == [
@@ -63,7 +63,7 @@ def test_what_is_left_open_is_that_of_the_template_where_the_clip_need_not_start
     assert sized_as_template(SampleConfig(), one) == SampleConfig(), "runs of before mean the first clip"
     for variant, pictured, free in (
         *((one, False, True), (pair, False, True), (image, False, False), (image, True, True), (both, False, True)),
-        (replace(known, task="control"), True, False),
+        (replace(known, family=FAMILY["control"]), True, False),
     ):
-        assert is_free_of_clips(variant, pictured=pictured) is free, (variant.task, pictured)
+        assert is_free_of_clips(variant, pictured=pictured) is free, (variant.family.task, pictured)
     assert not is_free_of_clips(both, pictured=False, starts_from_clip=True)

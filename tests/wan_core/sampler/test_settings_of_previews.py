@@ -8,34 +8,38 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.tiny_run import TINY, random_weights
+from tests.support.tiny_run import TINY, random_weights, template
 from wan_core.config import settings_of
 from wan_core.errors import ConfigError
 from wan_core.model import WanTransformer
-from wan_core.sampler import SampleConfig, template_called, template_of, template_size
+from wan_core.sampler import SampleConfig, SamplingPreset, template_called, template_of
 from wan_core.sampler.guidance import Guidance
-from wan_core.sampler.presets import PRESETS, SamplingPreset
+from wan_core.sampler.presets import PRESETS
 from wan_core.sampler.schedules import SCHEDULERS, schedule
 
 
+def preset(task: str, *, pair: bool = False) -> SamplingPreset:
+    return template_of(template(task, pair=pair))
+
+
 def test_auto_is_the_template_of_the_model() -> None:
-    one, pair = template_of("t2v", pair=False), template_of("t2v", pair=True)
+    one, pair = preset("t2v"), preset("t2v", pair=True)
     assert SampleConfig().resolved(one) == one == SamplingPreset(30, 6.0, 8.0, "uni_pc", "simple")
     assert SampleConfig().resolved(pair) == pair == SamplingPreset(20, 3.5, 5.0, "euler", "simple")
-    assert template_of("ti2v", pair=False).guidance_scale == 5.0
+    assert preset("ti2v").guidance_scale == 5.0
 
 
 def test_the_widgets_say_what_the_template_of_a_model_samples() -> None:
     """A 0 in the node stands for one of these numbers, so a tooltip names them."""
     said = {name: known.sentence for name, known in settings_of(SampleConfig).items()}
     for task, pair in (("t2v", False), ("i2v", False), ("ti2v", False), ("t2v", True), ("i2v", True)):
-        of, size = template_of(task, pair=pair), "x".join(map(str, template_size(task, pair=pair)))
+        of, size = preset(task, pair=pair), "x".join(map(str, template(task, pair=pair).size))
         numbers = f"{of.steps} steps, cfg {of.guidance_scale:g}, shift {of.shift:g}, {of.sampler_name}"
         assert numbers in said["sampling"], (task, pair)
         assert size in said["preview_size"], (task, pair)
-    assert template_of("flf2v", pair=False).guidance_scale == 3, "first and last frame cfg 3"
-    assert template_of("control", pair=False).shift == 5, "Fun-Control shift 5"
-    assert {template_of(task, pair=True).shift for task in ("control", "camera")} == {8}, "of the pair shift 8"
+    assert preset("flf2v").guidance_scale == 3, "first and last frame cfg 3"
+    assert preset("control").shift == 5, "Fun-Control shift 5"
+    assert {preset(task, pair=True).shift for task in ("control", "camera")} == {8}, "of the pair shift 8"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_the_graph_that_uses_a_lora_is_the_template_of_its_model(variant: str, n
 def test_what_a_stored_run_says_means_what_it_meant() -> None:
     """Its run.json knows nothing of samplers; every preset of before is the plain Euler it was."""
     before = {"sampling": "ComfyUI template", "steps": 0, "cfg": 0.0, "shift": 0.0}
-    template = template_of("t2v", pair=False)
+    template = preset("t2v")
     assert SampleConfig.from_dict(before).resolved(template) == PRESETS["ComfyUI template"]
     assert SampleConfig.from_dict(before | {"sampling": "4-step LoRA"}).resolved(template) == SamplingPreset(
         4, 1.0, 5.0
@@ -76,7 +80,7 @@ def test_what_is_set_goes_before_the_template() -> None:
         steps=4, cfg=1.5, shift=3.0, sampler_name="lcm", scheduler="beta", cfg_low_noise=2.0,
         skip_layer_guidance="negative pass", skip_layers="1,  12", skip_layer_start=0.2, skip_layer_end=0.5,
     )  # fmt: skip
-    found = config.resolved(template_of("i2v", pair=True))
+    found = config.resolved(preset("i2v", pair=True))
     assert (found.steps, found.guidance_scale, found.shift) == (4, 1.5, 3.0)
     assert (found.sampler_name, found.scheduler, found.low_noise_guidance) == ("lcm", "beta", 2.0)
     assert found.guidance == Guidance(skip_layers=(1, 12), skip_in_negative=True, skip_from=0.2, skip_to=0.5)

@@ -21,8 +21,8 @@ from pathlib import Path
 from torch import Tensor
 
 from ...cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, pad_text, synthetic_note
-from ...dataset.conditioning import condition_named
 from ...errors import CacheError, DatasetError, Stopped
+from ...model import condition_named
 from ..graph_tensors import PromptKeys, TensorClip, space_of, store_clips, store_text
 from .example import Example, decode_example, decode_tensor, encode_example, encode_tensor
 from .records import RecordWriter, read_records
@@ -33,7 +33,6 @@ _EMPTY, _NEGATIVE = f"{_OURS}empty_prompt", f"{_OURS}negative_prompt"
 _NAME, _CAPTION, _REPEATS, _FPS = (f"{_OURS}{word}" for word in ("name", "caption", "repeats", "fps"))
 _TURN, _TURNS, _WEIGHT = (f"{_OURS}{word}" for word in ("turn", "turns", "weight"))
 _FILES = re.compile(r"\.tfrec(ord)?s?(-\d+-of-\d+)?$")
-_FPS_OF = {"wan2.1": 16.0, "wan2.2": 24.0}
 _MOST_RECORDS = 100_000
 
 
@@ -169,7 +168,7 @@ def import_records(
         prompts=prompts or _prompts(features, cache, place),
         space=space,
         kind=condition_named("none"),
-        fps=fps or _number(features, _FPS, _FPS_OF[space.name], place, 1, 120),
+        fps=fps or _number(features, _FPS, space.fps, place, 1, 120),
         should_stop=should_stop,
     )
     return ImportReport(encoding.fingerprint, cache_set, encoding, len(files), timesteps)

@@ -1,0 +1,243 @@
+"""The table of Wan models: one record per family holds everything in which it differs from the other families.
+
+Data only, no torch. `docs/adding_a_model.md` says how to add a family or a model. Sources: the configs of Wan2.1 and
+Wan2.2; the PAI Fun models as the detection of ComfyUI and DiffSynth spells them; ComfyUI's workflow templates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One published model, or one published pair of experts."""
+
+    name: str
+    """as run.json, LoRA metadata and the variant widget spell it: never change one"""
+    dim: int
+    """width of the transformer"""
+    in_channels: int = 16
+    """of the patch embedding"""
+    clip: bool = False
+    """reads CLIP vision tokens"""
+    reference: bool = False
+    """has ref_conv, which prepends one latent frame"""
+    pair: bool = False
+    """two experts, with the numbers of `Family.pair`"""
+    words: tuple[str, ...] = ()
+    """expressions its file names carry and those of its look-alikes do not"""
+    has_template: bool = True
+    """False where ComfyUI samples it by a template of its own, which is not that of its family"""
+
+    @property
+    def structure(self) -> tuple[int, int, bool, bool]:
+        """The properties that keys and shapes of a file show; models with equal ones differ by `words` alone."""
+        return self.dim, self.in_channels, self.clip, self.reference
+
+
+@dataclass(frozen=True)
+class Template:
+    """Sampling settings of ComfyUI's template of a model, without the few-step LoRA that some of them switch on.
+
+    Read from the files of comfyui-workflow-templates-json 0.1.123.
+    """
+
+    name: str
+    """of the file; "" where there is none, and the numbers are those of a related model"""
+    steps: int
+    guidance_scale: float
+    shift: float
+    size: tuple[int, int, int]
+    """width, height, frames"""
+    sampler_name: str = "uni_pc"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two experts of one model, one for each side of a noise level."""
+
+    boundary: float
+    """sigma where they part"""
+    shift: float
+    """training shift: that of Wan's own sampling config. With 3 the high-noise expert of T2V-A14B would see noise
+    levels above 0.97, where layout and motion are decided and 36 to 42 % of its sampling steps lie, in 4 % of its
+    training"""
+    template: Template
+
+
+CHANNELS, FIRST_LATENT = "channels", "first latent"
+"""how a given picture enters a model: as condition channels, or as the first frame of the noised latent"""
+ANY = "any"
+_UNKNOWN = Template("", 20, 6.0, 8.0, (832, 480, 33), "euler")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Models of one structure and one task."""
+
+    task: str
+    """its name in code and in the facts of a file"""
+    models: tuple[Model, ...] = ()
+    marks: tuple[str, ...] = ()
+    """beginnings of weight names that no other family has; without any, `conditioning` and `latents` recognise it"""
+    stated_name: str = ""
+    """of a family that has the names and shapes of another one, and only the metadata of its files say `task`"""
+    latents: str = ANY
+    """name of the one latent space that tells it from a family with the same conditioning"""
+    conditioning: str = "none"
+    """name of a `model.ConditionKind`: inputs of the model, and the files its dataset needs beside each clip"""
+    any_channels: bool = False
+    """takes the files whose number of condition channels no family expects"""
+    streams: tuple[str, ...] = ("blocks",)
+    """lists of blocks in its transformer, the main one first"""
+    starts_from: str = ""
+    """CHANNELS or FIRST_LATENT where clips start from a given picture"""
+    fps: float | None = None
+    """frames per second; None: those of its latent space"""
+    pair: Pair | None = None
+    template: Template = _UNKNOWN
+    """of its single models"""
+    versions: tuple[str, str] = ("2.1", "2.1")
+    """Wan's version in the name of a model nobody published: with CLIP vision, and without"""
+    trained: bool = True
+    """False: recognised, named and refused"""
+
+
+SIZES = {1536: "1.3B", 3072: "5B", 5120: "14B"}
+"""width of a published transformer -> its size as names spell it"""
+_FUN = (r"fun|inp(_|$)",)
+_PAIR_SIZE = (640, 640, 81)
+
+FAMILIES = (
+    Family(
+        task="t2v",
+        models=(
+            Model(name="2.1 T2V-1.3B", dim=1536),
+            Model(name="2.1 T2V-14B", dim=5120),
+            Model(name="2.2 T2V-A14B", dim=5120, words=("2[._]?2|a14b",), pair=True),
+        ),
+        latents="wan2.1",
+        pair=Pair(0.875, 12.0, Template("video_wan2_2_14B_t2v", 20, 3.5, 5.0, _PAIR_SIZE, "euler")),
+        template=Template("text_to_video_wan", 30, 6.0, 8.0, (832, 480, 33)),
+    ),
+    Family(
+        task="i2v",
+        models=(
+            Model(name="2.1 I2V-14B-480P", dim=5120, in_channels=36, clip=True, words=("480",)),
+            Model(name="2.1 I2V-14B-720P", dim=5120, in_channels=36, clip=True, words=("720",)),
+            Model(name="2.1 Fun-14B-InP", dim=5120, in_channels=36, clip=True, words=_FUN),
+            Model(name="2.1 Fun-1.3B-InP", dim=1536, in_channels=36, clip=True),
+            Model(name="2.2 I2V-A14B", dim=5120, in_channels=36, pair=True),
+            Model(name="2.2 Fun-A14B-InP", dim=5120, in_channels=36, words=_FUN, pair=True),
+            Model(name="2.2 Fun-5B-InP", dim=3072, in_channels=100, has_template=False),
+        ),
+        conditioning="first",
+        starts_from=CHANNELS,
+        pair=Pair(0.9, 5.0, Template("video_wan2_2_14B_i2v", 20, 3.5, 5.0, _PAIR_SIZE, "euler")),
+        template=Template("image_to_video_wan", 20, 6.0, 8.0, (512, 512, 33)),
+        versions=("2.1", "2.2"),
+    ),
+    Family(
+        task="flf2v",
+        models=(Model(name="2.1 FLF2V-14B", dim=5120, in_channels=36, clip=True),),
+        marks=("img_emb.emb_pos",),
+        conditioning="first_last",
+        starts_from=CHANNELS,
+        template=Template("wan2.1_flf2v_720_f16", 20, 3.0, 8.0, (720, 1280, 33)),
+    ),
+    Family(
+        task="ti2v",
+        models=(Model(name="2.2 TI2V-5B", dim=3072, in_channels=48),),
+        latents="wan2.2",
+        starts_from=FIRST_LATENT,
+        template=Template("video_wan2_2_5B_ti2v", 20, 5.0, 8.0, (1280, 704, 121)),
+        versions=("2.2", "2.2"),
+    ),
+    Family(
+        task="vace",
+        models=(
+            Model(name="2.1 VACE-1.3B", dim=1536),
+            Model(name="2.1 VACE-14B", dim=5120),
+            Model(name="2.2 VACE-Fun-A14B", dim=5120, words=("fun|2[._]?2|a14b",), pair=True),
+        ),
+        marks=("vace_patch_embedding.",),
+        conditioning="vace",
+        streams=("blocks", "vace_blocks"),
+        pair=Pair(0.875, 12.0, Template("", 20, 3.5, 5.0, _PAIR_SIZE, "euler")),
+        template=Template("video_wan_vace_flf2v", 20, 6.0, 8.0, (512, 512, 45)),
+    ),
+    Family(
+        task="control",
+        models=(
+            Model(name="2.1 Fun-1.3B-Control", dim=1536, in_channels=48, clip=True),
+            Model(name="2.1 Fun-14B-Control", dim=5120, in_channels=48, clip=True),
+            Model(name="2.1 Fun-V1.1-1.3B-Control", dim=1536, in_channels=48, clip=True, reference=True),
+            Model(name="2.1 Fun-V1.1-14B-Control", dim=5120, in_channels=48, clip=True, reference=True),
+            Model(name="2.2 Fun-A14B-Control", dim=5120, in_channels=52, reference=True, pair=True),
+            Model(name="2.2 Fun-5B-Control", dim=3072, in_channels=148, reference=True, has_template=False),
+        ),
+        conditioning="control",
+        any_channels=True,
+        pair=Pair(0.9, 5.0, Template("video_wan2_2_14B_fun_control", 20, 3.5, 8.0, _PAIR_SIZE, "euler")),
+        template=Template("wan2.1_fun_control", 20, 6.0, 5.0, (960, 544, 77)),
+    ),
+    Family(
+        task="camera",
+        models=(
+            Model(name="2.1 Fun-V1.1-1.3B-Control-Camera", dim=1536, in_channels=32, clip=True),
+            Model(name="2.1 Fun-V1.1-14B-Control-Camera", dim=5120, in_channels=32, clip=True),
+            Model(name="2.2 Fun-A14B-Control-Camera", dim=5120, in_channels=36, pair=True),
+        ),
+        marks=("control_adapter.",),
+        conditioning="camera",
+        pair=Pair(0.9, 5.0, Template("video_wan2_2_14B_fun_camera", 20, 3.5, 8.0, (832, 480, 81), "euler")),
+        template=Template("video_wan2.1_fun_camera_v1.1_14B", 20, 6.0, 8.0, (832, 480, 81)),
+    ),
+    Family(
+        task="s2v",
+        models=(Model(name="2.2 S2V-14B", dim=5120),),
+        marks=("casual_audio_encoder.",),
+        versions=("2.2", "2.2"),
+        trained=False,
+    ),
+    Family(
+        task="animate",
+        models=(Model(name="2.2 Animate-14B", dim=5120, in_channels=36, clip=True),),
+        marks=("face_adapter.",),
+        fps=30.0,
+        versions=("2.2", "2.2"),
+        trained=False,
+    ),
+    Family(
+        task="dancer",
+        models=(Model(name="2.1 Wan-Dancer-14B", dim=5120, in_channels=36, clip=True, reference=True),),
+        marks=("music_encoder.", "music_projection.", "img_emb_refimage."),
+        fps=7.5,
+        trained=False,
+    ),
+    Family(
+        task="humo",
+        models=(Model(name="2.1 HuMo-14B", dim=5120, in_channels=36),),
+        marks=("audio_proj.audio_proj_glob_1.",),
+        trained=False,
+    ),
+    Family(task="animate2", stated_name="Wan-Animate 2", trained=False),
+    Family(task="flow_rvs", stated_name="FlowRVS", trained=False),
+    Family(task="causal_ar", stated_name="causal (autoregressive) Wan", trained=False),
+)
+"""In the order of the variant widget. A file with the marks of several families is of the last one of them."""
+
+BLOCK_LISTS = tuple(dict.fromkeys(stream for family in FAMILIES for stream in family.streams))
+"""the lists of blocks that a transformer can have: its main stream, and VACE's second one"""
+
+
+def family_called(variant: str) -> Family | None:
+    """Returns the family of a variant by its name, that of a published model or one made of task and width; else None.
+
+    The name may be that of an expert: "2.2 T2V-A14B high noise".
+    """
+    base = variant.removesuffix(" high noise").removesuffix(" low noise")
+    task = base.partition(" ")[2].partition("-")[0].lower()
+    known = (f for f in FAMILIES if f.task == task or any(model.name == base for model in f.models))
+    return next(known, None)

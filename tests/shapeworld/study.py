@@ -26,7 +26,7 @@ from wan_core.flow import draw_noise, seeded_generator, simple_sigmas
 from wan_core.load import ModelPlan, inspect_model, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model import Passage, WanTransformer
-from wan_core.sampler.presets import PRESETS
+from wan_core.sampler.config import PRESETS
 from wan_core.train import TrainConfig, Trainer, true_velocity
 from wan_core.train.noised import NoisedBatch
 from wan_core.train.objective import Objective

@@ -5,7 +5,6 @@ from __future__ import annotations
 from .catalogue import AMBIGUOUS_NAMES, HIGH, LOW, expert_said
 from .container import checkpoint_digest, checkpoint_files, read_checkpoint
 from .dequantise import dequantise, row_values, scale_values, unpacking_bytes
-from .finite import FiniteCheck, count_bad
 from .ggml import block_scales
 from .header import CheckpointHeader, read_header
 from .integers import code_scales, rotated, value_to_a_byte
@@ -14,7 +13,7 @@ from .locate import locate_weights
 from .stated import stated_model
 from .tensor_file import TensorFile, read_tensors
 from .variant import WanVariant, detect_variant, pair_names
-from .weights import StoredWeight, WeightReader
+from .weights import FiniteCheck, StoredWeight, WeightReader, count_bad
 
 __all__ = [
     "AMBIGUOUS_NAMES",

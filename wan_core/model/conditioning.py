@@ -86,11 +86,6 @@ class ConditionKind:
         return "image_tokens" in self.tensors
 
     @property
-    def from_clip(self) -> bool:
-        """True when the clip itself and encoders are enough."""
-        return not self.files and (bool(self.frames) or not self.tensors)
-
-    @property
     def vae_passes(self) -> int:
         """Clips that go through the VAE for the conditioning of one clip."""
         return 2 if "vace" in self.tensors else int(bool(self.tensors))
@@ -98,7 +93,7 @@ class ConditionKind:
     @property
     def makeable(self) -> bool:
         """True when the clip, its files and encoders are enough; otherwise the tensors come as data."""
-        return self.from_clip or bool(self.files)
+        return bool(self.frames or self.files) or not self.tensors
 
     def channels_of(self, latent: int) -> int:
         """Channels of latent size that a clip is conditioned on, where its latent has `latent` channels."""

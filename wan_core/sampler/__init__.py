@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .config import AS_TEMPLATE, SampleConfig
+from .config import AS_TEMPLATE, FEW_STEPS, SampleConfig, SamplingPreset, template_called, template_of
 from .denoiser import Denoiser
 from .generate import generate
-from .presets import FEW_STEPS, SamplingPreset, template_called, template_of
 from .prompts import PreviewPrompt, file_name_of, read_prompts
 
 __all__ = [

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..flow import add_noise
 from ..model import Conditioning, WanTransformer
+from .config import SamplingPreset
 from .denoiser import Denoiser, turns
 from .guidance import Asked, guided_velocity
-from .presets import SamplingPreset
 from .schedules import schedule
 from .solvers import SOLVERS, Walk
 

@@ -64,7 +64,8 @@ def test_every_task_says_what_it_needs(task, image_dim, frames, tensors):
     kind = kind_of(task, replace(TINY, image_dim=image_dim))
     assert (kind.frames, kind.tensors) == (frames, tensors)
     assert condition_named(kind.name) is kind
-    assert kind.from_clip == (task not in ("vace", "control", "camera"))
+    assert (kind.files == ("control",)) == (task in ("vace", "control"))
+    assert kind.makeable == (task != "camera")
 
 
 @pytest.mark.parametrize(("condition_channels", "name"), [(32, "control"), (36, "control_mask"), (100, "control_mask")])

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from wan_core.errors import ConfigError
 from wan_core.flow import simple_sigmas
 from wan_core.sampler import Denoiser, generate
+from wan_core.sampler.config import SamplingPreset
 from wan_core.sampler.denoiser import turns
-from wan_core.sampler.presets import SamplingPreset
 
 NOISE = torch.randn(1, 16, 3, 4, 4, generator=torch.Generator().manual_seed(1))
 TEXT = torch.zeros(1, 512, 8)

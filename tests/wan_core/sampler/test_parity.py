@@ -20,7 +20,7 @@ from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters, exported, set_strength
 from wan_core.model import WanTransformer
 from wan_core.sampler import Denoiser, SampleConfig, generate
-from wan_core.sampler.presets import PRESETS
+from wan_core.sampler.config import PRESETS
 
 SCRIPT = Path(__file__).parents[2] / "tiny" / "comfy_sample.py"
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")

@@ -23,9 +23,9 @@ from wan_core.load import ModelPlan, materialize
 from wan_core.lora import act_on, read_lora
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS
 from wan_core.sampler import Denoiser, generate
+from wan_core.sampler.config import SamplingPreset
 from wan_core.sampler.denoiser import turns
 from wan_core.sampler.guidance import Guidance
-from wan_core.sampler.presets import SamplingPreset
 from wan_core.sampler.schedules import SCHEDULERS, schedule
 from wan_core.sampler.solvers import SOLVERS
 

@@ -13,8 +13,8 @@ from wan_core.config import settings_of
 from wan_core.errors import ConfigError
 from wan_core.model import WanTransformer
 from wan_core.sampler import SampleConfig, SamplingPreset, template_called, template_of
+from wan_core.sampler.config import PRESETS
 from wan_core.sampler.guidance import Guidance
-from wan_core.sampler.presets import PRESETS
 from wan_core.sampler.schedules import SCHEDULERS, schedule
 
 

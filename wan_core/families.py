@@ -51,6 +51,7 @@ class Template:
     size: tuple[int, int, int]
     """width, height, frames"""
     sampler_name: str = "uni_pc"
+    scheduler: str = "simple"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,6 @@ class Pair:
 
 CHANNELS, FIRST_LATENT = "channels", "first latent"
 """how a given picture enters a model: as condition channels, or as the first frame of the noised latent"""
-ANY = "any"
 _UNKNOWN = Template("", 20, 6.0, 8.0, (832, 480, 33), "euler")
 
 
@@ -83,7 +83,7 @@ class Family:
     """beginnings of weight names that no other family has; without any, `conditioning` and `latents` recognise it"""
     stated_name: str = ""
     """of a family that has the names and shapes of another one, and only the metadata of its files say `task`"""
-    latents: str = ANY
+    latents: str = ""
     """name of the one latent space that tells it from a family with the same conditioning"""
     conditioning: str = "none"
     """name of a `model.ConditionKind`: inputs of the model, and the files its dataset needs beside each clip"""
@@ -232,12 +232,16 @@ BLOCK_LISTS = tuple(dict.fromkeys(stream for family in FAMILIES for stream in fa
 """the lists of blocks that a transformer can have: its main stream, and VACE's second one"""
 
 
-def family_called(variant: str) -> Family | None:
-    """Returns the family of a variant by its name, that of a published model or one made of task and width; else None.
+def template_called(variant: str) -> str:
+    """Returns the name of ComfyUI's template of a model, by the name of its variant; "" where it has none.
 
-    The name may be that of an expert: "2.2 T2V-A14B high noise".
+    A variant is called like a published model, or "2.1 T2V-128 wide"; one of two experts ends in "high noise".
     """
     base = variant.removesuffix(" high noise").removesuffix(" low noise")
     task = base.partition(" ")[2].partition("-")[0].lower()
-    known = (f for f in FAMILIES if f.task == task or any(model.name == base for model in f.models))
-    return next(known, None)
+    for family in FAMILIES:
+        known = [model for model in family.models if model.name == base]
+        if known or family.task == task:
+            template = family.template if base == variant else family.pair and family.pair.template
+            return template.name if template and all(model.has_template for model in known) else ""
+    return ""

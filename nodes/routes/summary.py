@@ -7,10 +7,10 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from ...wan_core.families import template_called
 from ...wan_core.files import is_locked
 from ...wan_core.metrics import eval_losses, read_measured
 from ...wan_core.run import read_run
-from ...wan_core.sampler import template_called
 from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun
 from ..runs.facts import used

@@ -13,10 +13,10 @@ from typing import Any
 
 from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.export import trigger_phrase
+from ...wan_core.families import template_called
 from ...wan_core.files import FileError, confine, read_json
 from ...wan_core.metrics import Curves, read_curves, read_measured, read_tail, whole
 from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step, used_on
-from ...wan_core.sampler import template_called
 from ...wan_core.train import SavedStep, SaveStore
 from .publish import listed_names, lora_experts, name_now, published
 from .scrub import scrubbed

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import CheckpointError
-from ..families import ANY, FAMILIES, SIZES, Family, Model, Pair, Template
+from ..families import FAMILIES, SIZES, Family, Model, Pair, Template
 from ..model import (
     LATENT_SPACES,
     WAN21_LATENTS,
@@ -236,7 +236,7 @@ def _family_of(tensors: Mapping[str, TensorInfo], shape: WanShape, file_name: st
         if any(name.startswith(family.marks) for name in tensors):
             return family
     space = _space_of(shape.out_channels).name
-    plain = [f for f in FAMILIES if not (f.marks or f.stated_name) and f.latents in (ANY, space)]
+    plain = [f for f in FAMILIES if not (f.marks or f.stated_name) and f.latents in ("", space)]
     for family in plain:
         kind = condition_kind(family.conditioning, shape)
         if kind.channels_of(shape.out_channels) == shape.condition_channels and (kind.tensors or not clip):

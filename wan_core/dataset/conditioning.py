@@ -77,31 +77,23 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
 
     `latent_shape` (C, F, h, w) is the clip's, if known.
     """
+    sides: dict[str, int] = {}
+    if latent_shape is not None:
+        _, frames, height, width = latent_shape
+        sides = {"F": frames, "h": height, "w": width, "H": 8 * height, "W": 8 * width}
     for name, tensor in tensors.items():
-        shape = tuple(tensor.shape)
-        if len(shape) != _AXES[name] or 0 in shape:
-            return f"its {name} have shape {list(shape)}, not {_AXES[name]} axes"
-        wanted = _size_of(name, shape, latent_shape) if latent_shape is not None else shape
-        if shape != wanted:
-            return f"its {name} have shape {list(shape)}, the clip needs {list(wanted)}"
+        shape, axes = tuple(tensor.shape), _AXES[name]
+        if len(shape) != len(axes) or 0 in shape:
+            return f"its {name} have shape {list(shape)}, not {len(axes)} axes"
+        wanted = [sides.get(axis, side) for axis, side in zip(axes, shape, strict=True)]
+        if list(shape) != wanted:
+            return f"its {name} have shape {list(shape)}, the clip needs {wanted}"
     return ""
 
 
-_AXES = {"channels": 4, "image_tokens": 2, "vace": 4, "reference": 3, "camera": 4}
+_AXES = {"channels": "CFhw", "image_tokens": "RC", "vace": "CFhw", "reference": "Chw", "camera": "CFHW"}
+"""axes of a clip's tensors: F, h and w are those of its latent, H and W those of its pixels"""
 assert set(_AXES) == set(CONDITION_TENSORS)
-
-
-def _size_of(name: str, shape: tuple[int, ...], latent_shape: Sequence[int]) -> tuple[int, ...]:
-    _, frames, height, width = latent_shape
-    sizes = {
-        "channels": (shape[0], frames, height, width),
-        "vace": (shape[0], frames, height, width),
-        "reference": (shape[0], height, width),
-        "camera": (shape[0], frames, 8 * height, 8 * width),
-    }
-    return sizes.get(name, shape)
-
-
 Encode = Callable[[Tensor], Tensor]
 
 

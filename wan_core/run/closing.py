@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..export import trigger_phrase
+from ..families import template_called
 from ..load import ModelPlan
-from ..sampler import template_called
 from ..train import EXPERTS, SavedStep
 from .config import RunConfig
 

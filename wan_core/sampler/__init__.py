@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .config import AS_TEMPLATE, FEW_STEPS, SampleConfig, SamplingPreset, template_called, template_of
+from .config import AS_TEMPLATE, FEW_STEPS, SampleConfig, SamplingPreset
 from .denoiser import Denoiser
 from .generate import generate
 from .prompts import PreviewPrompt, file_name_of, read_prompts
@@ -17,6 +17,4 @@ __all__ = [
     "file_name_of",
     "generate",
     "read_prompts",
-    "template_called",
-    "template_of",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..config import Config, setting
 from ..errors import ConfigError
-from ..families import Template, family_called
+from ..families import Template
 from ..lora import FrozenLora
 from .guidance import Guidance
 from .prompts import TRIGGER, PreviewPrompt, file_name_of
@@ -194,12 +194,11 @@ class SampleConfig(Config):
         name = file_name_of(self.prompt_settings[index].name) if self.prompt_settings else ""
         return f"{variant}_p{index}_{name}" if name else f"{variant}_p{index}"
 
-    def resolved(self, template: SamplingPreset | None = None) -> SamplingPreset:
+    def resolved(self, template: Template | None = None) -> SamplingPreset:
         """Returns all that sampling needs, with every 0 filled in; `template` is what "auto" stands for."""
         preset = PRESETS.get(self.sampling) or (template if self.sampling == "auto" else None)
         preset = preset or PRESETS["ComfyUI template"]
-        return replace(
-            preset,
+        return SamplingPreset(
             steps=self.steps or preset.steps,
             guidance_scale=self.cfg or preset.guidance_scale,
             shift=self.shift or preset.shift,
@@ -220,18 +219,3 @@ class SampleConfig(Config):
             skip_from=self.skip_layer_start,
             skip_to=self.skip_layer_end,
         )
-
-
-def template_of(template: Template) -> SamplingPreset:
-    """Returns the settings that ComfyUI's template of a model (`WanVariant.template`) samples with."""
-    return SamplingPreset(template.steps, template.guidance_scale, template.shift, template.sampler_name)
-
-
-def template_called(variant: str) -> str:
-    """Returns the name of ComfyUI's template of a model, by the name of its variant; "" where it has none."""
-    family = family_called(variant)
-    if family is None or any(model.name == variant and not model.has_template for model in family.models):
-        return ""
-    if not variant.endswith(" noise"):
-        return family.template.name
-    return family.pair.template.name if family.pair else ""

@@ -14,7 +14,7 @@ from ..checkpoint import WanVariant
 from ..dataset import stack_conditions
 from ..errors import ConfigError
 from ..model import Conditioning
-from ..sampler import SampleConfig, SamplingPreset, template_of
+from ..sampler import SampleConfig, SamplingPreset
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,11 @@ def read_preview_inputs(
     is trained on nothing but image-to-video; otherwise its previews are text-to-video. The low noise expert of a pair
     alone starts from a training clip: the one that has the prompt for its caption, else the first one.
     """
-    template = template_of(variant.template)
     asked = list(zip(config.prompt_keys, config.prompts, strict=True)) if config.prompt_keys else []
     clips = []
     for index, (key, prompt) in enumerate(asked or [_caption_of_first(cache_set)]):
         own = config.of_prompt(index) if asked else config
-        preset, shape = own.resolved(template), preview_shape(cache_set, own)
+        preset, shape = own.resolved(variant.template), preview_shape(cache_set, own)
         preset.guidance.require_blocks(variant.shape.num_layers)
         first_frame = _first_frame(cache, cache_set, own, shape, starts_from_clip)
         begun = _begun(cache_set, key) if variant.sigma_range()[1] < 1 else None

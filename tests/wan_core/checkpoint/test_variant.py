@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from tests.support.headers import TEMPLATES, Shapes, dancer, derived, header, humo, shapes_of
 from tests.support.tiny_run import random_weights
-from wan_core.checkpoint import CheckpointHeader, detect_variant, read_header
+from wan_core.checkpoint import CheckpointHeader, detect_variant, read_header, variant
 from wan_core.checkpoint.catalogue import AMBIGUOUS_NAMES
 from wan_core.checkpoint.header import TensorInfo
 from wan_core.errors import CheckpointError
@@ -318,6 +318,14 @@ def test_a_model_that_only_its_metadata_tell_apart_is_named_and_not_trained(
     plain = header(shapes, f"{file_name}.safetensors")
     found = detect_variant(replace(plain, metadata={"config": json.dumps({"transformer": said})}))
     assert (found.family.task, found.name, found.family.trained) == (task, name, False)
+
+
+def test_channels_that_no_family_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of Fun-Control were, were its record not in the table."""
+    monkeypatch.setattr(variant, "FAMILIES", tuple(family for family in variant.FAMILIES if not family.any_channels))
+    shapes, file_name, _ = FAMILIES["control 14B"]
+    with pytest.raises(CheckpointError, match="reads 32 channels besides the latent, and no family known here does"):
+        detect_variant(header(shapes, f"{file_name}.safetensors"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.support.tiny_run import HIGH_FILE, LOW_FILE, TinyRun, make_pair_run, 
 from wan_core.cache import LatentCache, pad_text
 from wan_core.control import SignalControl
 from wan_core.run.train_job import run_job
-from wan_core.sampler import SampleConfig, template_of
+from wan_core.sampler import SampleConfig
 from wan_core.sampler.schedules import schedule
 from wan_core.train import SaveStore, TrainConfig
 
@@ -65,7 +65,7 @@ def test_the_last_preview_is_what_a_core_graph_generates(
     models |= {"high": tmp_path / "two/models" / HIGH_FILE, "low": tmp_path / "two/models" / LOW_FILE}
 
     def case(kind: str, loras: dict[str, Path], names: list[str]) -> dict[str, object]:
-        preset = PREVIEW.resolved(template_of(template("t2v", pair=kind == "pair")))
+        preset = PREVIEW.resolved(template("t2v", pair=kind == "pair"))
         sigmas = schedule(preset.scheduler, preset.steps, preset.shift)
         return {
             "kind": kind, "models": names, "loras": {name: str(file) for name, file in loras.items()},

@@ -11,21 +11,22 @@ import torch
 from tests.support.tiny_run import TINY, random_weights, template
 from wan_core.config import settings_of
 from wan_core.errors import ConfigError
+from wan_core.families import template_called
 from wan_core.model import WanTransformer
-from wan_core.sampler import SampleConfig, SamplingPreset, template_called, template_of
+from wan_core.sampler import SampleConfig, SamplingPreset
 from wan_core.sampler.config import PRESETS
 from wan_core.sampler.guidance import Guidance
 from wan_core.sampler.schedules import SCHEDULERS, schedule
 
 
 def preset(task: str, *, pair: bool = False) -> SamplingPreset:
-    return template_of(template(task, pair=pair))
+    return SampleConfig().resolved(template(task, pair=pair))
 
 
 def test_auto_is_the_template_of_the_model() -> None:
     one, pair = preset("t2v"), preset("t2v", pair=True)
-    assert SampleConfig().resolved(one) == one == SamplingPreset(30, 6.0, 8.0, "uni_pc", "simple")
-    assert SampleConfig().resolved(pair) == pair == SamplingPreset(20, 3.5, 5.0, "euler", "simple")
+    assert one == SamplingPreset(30, 6.0, 8.0, "uni_pc", "simple")
+    assert pair == SamplingPreset(20, 3.5, 5.0, "euler", "simple")
     assert preset("ti2v").guidance_scale == 5.0
 
 
@@ -67,12 +68,12 @@ def test_the_graph_that_uses_a_lora_is_the_template_of_its_model(variant: str, n
 def test_what_a_stored_run_says_means_what_it_meant() -> None:
     """Its run.json knows nothing of samplers; every preset of before is the plain Euler it was."""
     before = {"sampling": "ComfyUI template", "steps": 0, "cfg": 0.0, "shift": 0.0}
-    template = preset("t2v")
-    assert SampleConfig.from_dict(before).resolved(template) == PRESETS["ComfyUI template"]
-    assert SampleConfig.from_dict(before | {"sampling": "4-step LoRA"}).resolved(template) == SamplingPreset(
+    of_model = template("t2v")
+    assert SampleConfig.from_dict(before).resolved(of_model) == PRESETS["ComfyUI template"]
+    assert SampleConfig.from_dict(before | {"sampling": "4-step LoRA"}).resolved(of_model) == SamplingPreset(
         4, 1.0, 5.0
     )
-    assert SampleConfig.from_dict(before | {"sampling": "custom", "steps": 7}).resolved(template).steps == 7
+    assert SampleConfig.from_dict(before | {"sampling": "custom", "steps": 7}).resolved(of_model).steps == 7
 
 
 def test_what_is_set_goes_before_the_template() -> None:
@@ -80,7 +81,7 @@ def test_what_is_set_goes_before_the_template() -> None:
         steps=4, cfg=1.5, shift=3.0, sampler_name="lcm", scheduler="beta", cfg_low_noise=2.0,
         skip_layer_guidance="negative pass", skip_layers="1,  12", skip_layer_start=0.2, skip_layer_end=0.5,
     )  # fmt: skip
-    found = config.resolved(preset("i2v", pair=True))
+    found = config.resolved(template("i2v", pair=True))
     assert (found.steps, found.guidance_scale, found.shift) == (4, 1.5, 3.0)
     assert (found.sampler_name, found.scheduler, found.low_noise_guidance) == ("lcm", "beta", 2.0)
     assert found.guidance == Guidance(skip_layers=(1, 12), skip_in_negative=True, skip_from=0.2, skip_to=0.5)

@@ -215,7 +215,7 @@ class TrainLoRA(io.ComfyNode):
             folders.runs_folder(),
             config,
             resume=resume,
-            earlier=asked.earlier(config),
+            elsewhere=asked.elsewhere(config),
         )
         config = decision.job
         if decision.action == "start":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from comfy_api.latest import io
 from ...wan_core.cache import CacheSet, EncodingReport
 from ...wan_core.checkpoint import WanVariant
 from ...wan_core.config import settings_of
-from ...wan_core.load import ModelPlan, settled_elsewhere
+from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
 from ...wan_core.train import TrainConfig
 
@@ -40,14 +40,6 @@ class ModelHandle:
     """how the file stores its linears; none when it is not quantized"""
     asked_precision: str = "as in file"
     """what base_precision was set to; the plan holds what a new run makes of it"""
-
-    def earlier(self, plan: ModelPlan) -> tuple[ModelPlan, ...]:
-        """Returns `plan`, made from this handle's, as earlier versions and other cards understood the same widgets."""
-        asked = settled_elsewhere(plan, self.asked_precision)
-        if plan.quantize is None or not plan.quantize.vace_blocks:
-            return asked
-        first_stream = replace(plan.quantize, vace_blocks=False)
-        return *asked, *(one.with_quantize(first_stream) for one in (plan, *asked))
 
     def __repr__(self) -> str:
         scheme = f", {self.plan.quantize.scheme}" if self.plan.quantize else ""

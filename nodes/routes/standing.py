@@ -66,7 +66,7 @@ class Standing:
             return None  # so that a file of the model need not be read for its digest
         config = job.config(_OPEN)
         how = one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
-        return foresee(self.runs(), config, resume=how, earlier=job.earlier(config))
+        return foresee(self.runs(), config, resume=how, elsewhere=job.elsewhere(config))
 
     def _told(self, found: Foreseen) -> dict[str, Any]:
         directory = find_run(self.runs(), found.directory.name)

@@ -12,12 +12,13 @@ from ...wan_core.run import (
     DataConfig,
     RunConfig,
     new_run_name,
+    on_other_cards,
     trained_variant,
     with_model_values,
     with_partner_digest,
     with_scaled_loss,
 )
-from ...wan_core.train import EXPERTS, TrainConfig, earlier_meanings
+from ...wan_core.train import EXPERTS, TrainConfig
 from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle
 from ..bridge.widgets import check_menus, file_of
@@ -75,15 +76,10 @@ class AskedJob:
         )
         return with_partner_digest(config.with_digests(folders.roots()), folders.roots())
 
-    def earlier(self, config: RunConfig) -> list[RunConfig]:
-        """Returns what the same graph meant to earlier versions: their runs go on as they began."""
-        left_out = ["discrete_flow_shift"] if self._train(config.train.expert).discrete_flow_shift == 0 else []
-        left_out += ["lr_scheduler"] if self.settings is None else []
-        asked = replace(config.train, loss_scaling=self._train(config.train.expert).loss_scaling)
-        trains = earlier_meanings(asked, left_out)
-        plans = [config.model, *self.model.earlier(config.model)]
-        jobs = [(plan, with_scaled_loss(train, plan)) for train in trains for plan in plans]
-        return [replace(config, model=plan, train=train) for plan, train in jobs][1:]
+    def elsewhere(self, config: RunConfig) -> list[RunConfig]:
+        """Returns the same job as other cards compute it: a run that began on one resumes in its dtypes."""
+        scaling = self._train(config.train.expert).loss_scaling
+        return on_other_cards(config, self.model.asked_precision, scaling)
 
     def _train(self, expert: str) -> TrainConfig:
         given = {name: self.widgets[name] for name in TRAIN_WIDGETS if name in self.widgets}

@@ -43,7 +43,7 @@ def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..cache import LatentCache
-    from ..run import choose_run, with_clip_values
+    from ..run import choose_run, on_other_cards, with_clip_values
 
     beside = run_directory(options.like).parent if options.like else Path("output/wan_trainer")
     runs = (options.runs or beside).resolve()
@@ -53,7 +53,8 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     config = _with_model(asked, roots)
     clips = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
     config = replace(config, train=with_clip_values(config.train, clips, config.model.placement.ranks))
-    decision = choose_run(runs, config, earlier=_elsewhere(asked, config))
+    elsewhere = on_other_cards(config, asked.model.base_precision, asked.train.loss_scaling)
+    decision = choose_run(runs, config, elsewhere=elsewhere)
     config = _prepared(decision)
     facts = {"run": config.run_name, "directory": str(decision.directory), "job_id": config.job_id}
     return done(out, {**facts, "roots": written, "note": decision.note})
@@ -125,16 +126,6 @@ def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
     expert = "both" if plan.low_noise_file else config.train.expert
     train = with_model_values(replace(config.train, expert=expert), trained_variant(plan, expert, roots))
     return replace(config, model=plan, train=with_scaled_loss(train, plan)).with_digests(roots)
-
-
-def _elsewhere(asked: RunConfig, config: RunConfig) -> list[RunConfig]:
-    """Returns the same job as the same words made it on other cards: a run that began there goes on as it is."""
-    from ..load import settled_elsewhere
-    from ..run import with_scaled_loss
-
-    train = replace(config.train, loss_scaling=asked.train.loss_scaling)
-    plans = settled_elsewhere(config.model, asked.model.base_precision)
-    return [replace(config, model=plan, train=with_scaled_loss(train, plan)) for plan in plans]
 
 
 def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:

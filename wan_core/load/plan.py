@@ -208,7 +208,7 @@ def settled(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
 
 
 def settled_elsewhere(plan: ModelPlan, asked: str) -> tuple[ModelPlan, ...]:
-    """Returns the plan as other cards and earlier versions settled it, where `asked` was its base precision."""
+    """Returns the plan as each kind of card settles it, where `asked` is the base precision requested."""
     took = ("", "fp16", "fp32") if asked == "as in file" else (plan.compute,)
     return tuple(replace(plan, base_precision=asked, compute=compute) for compute in took)
 

@@ -9,6 +9,7 @@ from .best_step import suggested_step
 from .checks import (
     check_adapters,
     check_quantize,
+    on_other_cards,
     trained_variant,
     with_expert,
     with_model_values,
@@ -78,6 +79,7 @@ __all__ = [
     "job_on_clips",
     "new_run_name",
     "notes_on_cards",
+    "on_other_cards",
     "open_experts",
     "own_runs_of",
     "plan_here",

@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..checkpoint import WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
-from ..load import ModelPlan, inspect_model, inspect_pair
+from ..load import ModelPlan, inspect_model, inspect_pair, settled_elsewhere
 from ..lora import LoraConfig, check_start, count_values, read_start
 from ..model import WanShape, model_without_values, placed_routes
 from ..precision import QuantizeConfig, QuantizedBy
@@ -104,6 +104,16 @@ def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
 def with_scaled_loss(train: TrainConfig, plan: ModelPlan) -> TrainConfig:
     """Returns `train` with its loss scaled where the plan took fp16 of itself: nobody chose to lose small gradients."""
     return replace(train, loss_scaling="dynamic") if plan.compute == "fp16" else train
+
+
+def on_other_cards(config: RunConfig, base_precision: str, loss_scaling: str) -> list[RunConfig]:
+    """Returns the job as it is settled on other cards, which compute in other dtypes.
+
+    `base_precision`, `loss_scaling`: as requested, before this machine's card settled them.
+    """
+    train = replace(config.train, loss_scaling=loss_scaling)
+    plans = settled_elsewhere(config.model, base_precision)
+    return [replace(config, model=plan, train=with_scaled_loss(train, plan)) for plan in plans]
 
 
 def with_expert(variant: WanVariant, expert: str) -> WanVariant:

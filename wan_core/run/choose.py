@@ -43,18 +43,18 @@ class RunDecision:
     note: str
     """one sentence for the user"""
     job: RunConfig
-    """what it trains: the job asked for, as an earlier version began it where that is so"""
+    """what it trains: the job asked for, as the card computes that its run began on"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "note", plain(self.note))
 
 
 def choose_run(
-    runs: Path, config: RunConfig, *, resume: str = "auto", earlier: Sequence[RunConfig] = ()
+    runs: Path, config: RunConfig, *, resume: str = "auto", elsewhere: Sequence[RunConfig] = ()
 ) -> RunDecision:
     """Find the run of this job below `runs`, or the next free name. Creates nothing.
 
-    `earlier`: the same choices as earlier versions understood them. A run begun so goes on with the numbers it had.
+    `elsewhere`: the same job as other cards compute it. A run that began on one resumes in the dtypes it began in.
 
     The job of a directory is its identity, never its name: a finished one is `done`, an unfinished one or one with
     fewer steps is resumed, and another job under the same name gets the suffix _002, _003 ... Nothing is overwritten.
@@ -67,7 +67,7 @@ def choose_run(
     new_run_name(config.run_name)
     different: list[str] = []
     free: Path | None = None
-    wanted = {job.job_id: job for job in (*earlier, config)}
+    wanted = {job.job_id: job for job in (*elsewhere, config)}
     same: list[tuple[Path, RunConfig, RunConfig]] = []
     unread: dict[Path, str] = {}
     for directory in directories_of(runs, config.run_name):

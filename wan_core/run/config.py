@@ -33,7 +33,7 @@ from ..files import (
 from ..load import ModelPlan
 from ..lora import PAIRS, LoraConfig
 from ..sampler import SampleConfig
-from ..train import EXPERTS, SaveStore, TrainConfig, earlier_meanings, settings_of_expert, without_pair
+from ..train import EXPERTS, TrainConfig, settings_of_expert, without_pair
 from ..words import logger
 
 _log = logger(__name__)
@@ -240,7 +240,10 @@ class NewerRun(ForeignRun):
 
 
 def read_run(directory: Path) -> RunConfig:
-    """Returns run.json of a run directory (or that file itself). What it leaves out means what it did at its start."""
+    """Returns run.json of a run directory, or of that file itself; settings it leaves out have their defaults.
+
+    Raises ForeignRun where there is none of this version, ConfigError where a setting cannot be.
+    """
     path = directory if directory.name == "run.json" else directory / "run.json"
     try:
         data = read_json(path)
@@ -255,30 +258,9 @@ def read_run(directory: Path) -> RunConfig:
             "Update the pack."
         )
     try:
-        config = RunConfig.from_dict(data)
+        return RunConfig.from_dict(data)
     except ConfigError as error:
         raise ConfigError(f"{path.parent.name}/run.json: {error}") from error
-    given = data.get("train", {})
-    return _as_begun(path.parent, config, [key for key in config.train.to_dict() if key not in given])
-
-
-def _as_begun(directory: Path, config: RunConfig, left_out: list[str]) -> RunConfig:
-    """Returns `config` as the version understood it that saved the steps of `directory`.
-
-    It comes back as it is where nothing tells.
-    """
-    trains = earlier_meanings(config.train, left_out)
-    if len(trains) == 1:
-        return config
-    meanings = {job.job_id: job for job in (replace(config, train=train) for train in trains)}
-    if len(meanings) == 1:
-        return config
-    store = SaveStore(directory)
-    job = store.stated_job()
-    if not job:  # saves of before there was a checksum of the manifest
-        newest = store.latest()
-        job = newest.job_id if newest is not None else ""
-    return meanings.get(job, config)
 
 
 def read_status(directory: Path) -> RunStatus:

@@ -50,8 +50,7 @@ class Learnt:
     @property
     def step(self) -> int:
         """The last good step of its own."""
-        # Earlier versions also saved in the middle of a streak of steps that were not finite; those changed nothing.
-        return int(self.progress["step"]) - int(self.progress.get("bad_in_a_row", 0))
+        return int(self.progress["step"])
 
 
 class Expert:
@@ -188,4 +187,4 @@ def saved_of(saved: SavedStep | None, run: OpenRun) -> Learnt | None:
         for name, value in state.items()
         if name.startswith(_LOW_NOISE) == bool(index)
     }
-    return Learnt(own, {"step": step, "bad_in_a_row": 0}, file.read_bytes()) if step and file is not None else None
+    return Learnt(own, {"step": step}, file.read_bytes()) if step and file is not None else None

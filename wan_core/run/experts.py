@@ -253,7 +253,7 @@ class Experts:
             if expert.quantized_by is not None
         }
         ranks = {"ranks": self._group.world} if self._group.world > 1 else {}
-        return {"step": self.good_step, "bad_in_a_row": 0} | ranks | steps | marks
+        return {"step": self.good_step} | ranks | steps | marks
 
     # ---- events
 

@@ -30,7 +30,7 @@ class Foreseen:
 
 
 def foresee(
-    runs: Path, config: RunConfig, *, resume: str = "auto", earlier: Sequence[RunConfig] = ()
+    runs: Path, config: RunConfig, *, resume: str = "auto", elsewhere: Sequence[RunConfig] = ()
 ) -> Foreseen | None:
     """Returns what `choose_run` would say of this job with the clips of each run of its name; None where there is none.
 
@@ -49,7 +49,7 @@ def foresee(
     if not found:
         return None
     for directory, known in reversed(found):
-        jobs = [replace(job, data=known.data) for job in (*earlier, config)]
+        jobs = [replace(job, data=known.data) for job in (*elsewhere, config)]
         job = next((job for job in jobs if job.job_id == known.job_id), None)
         if job is None or resume == "new":
             continue

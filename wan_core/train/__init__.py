@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .config import EXPERTS, TrainConfig, earlier_meanings
+from .config import EXPERTS, TrainConfig
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
 from .levels import Levels
@@ -39,7 +39,6 @@ __all__ = [
     "check_rates",
     "check_split",
     "check_warmup",
-    "earlier_meanings",
     "evaluating",
     "held_bytes",
     "join_group",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from ..cache import BUCKET_SAMPLINGS
 from ..config import nearest, setting
@@ -19,11 +17,6 @@ from .update_config import UpdateConfig
 EXPERTS = ("high", "low")
 """of a pair, in the order in which they denoise; a run of both trains them in this order"""
 _EXPERT_ORDERS = ("high first", "alternating")
-
-
-_FORMER_DEFAULTS: dict[str, Any] = {"discrete_flow_shift": 3.0, "lr_scheduler": "constant"}
-"""The defaults of earlier versions. A run begun with one keeps it; since then the model decides about the shift, and
-the learning rate falls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,14 +260,3 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     def recomputing(self) -> Recomputing:
         """What the backward pass computes again."""
         return Recomputing(blocks=self.gradient_checkpointing, policy=self.keeps, unchecked=self.unchecked_blocks)
-
-
-def earlier_meanings(train: TrainConfig, left_out: Collection[str]) -> list[TrainConfig]:
-    """Returns what `train`, whose maker left the settings `left_out` to their defaults, meant to this version and to
-    each earlier one; this version's meaning is first.
-    """
-    meanings = [train]
-    for name, former in _FORMER_DEFAULTS.items():
-        if name in left_out:
-            meanings += [replace(meaning, **{name: former}) for meaning in meanings]
-    return meanings

@@ -33,7 +33,7 @@ from ..files import (
     sync_file,
 )
 from .config import EXPERTS
-from .manifest import Manifest, can_belong, counters_of
+from .manifest import Manifest, counters_of
 
 _NAME = re.compile(r"^step-(\d{6,})$", re.ASCII)
 _STAGED = re.compile(r"\.step-\d{6,}(\.[0-9a-f]{16})?\.partial", re.ASCII)
@@ -112,7 +112,7 @@ class SaveStore:
     def _verified(self, step: int) -> SavedStep | None:
         folder = self.folder / _folder_name(step)
         manifest = Manifest.from_dict(read_json(folder / MANIFEST))
-        if manifest.step != step or manifest.manifest_sha256 not in ("", manifest.checksum()):
+        if manifest.step != step or manifest.manifest_sha256 != manifest.checksum():
             return None
         progress = counters_of(manifest)
         low_noise = manifest.low_noise_lora_sha256
@@ -120,7 +120,6 @@ class SaveStore:
             digest_file(folder / LORA) == manifest.lora_sha256
             and low_noise in ("", digest_file(folder / _LOW_NOISE_LORA) if low_noise else "")
             and digest_file(folder / STATE) == manifest.state_sha256
-            and (bool(manifest.manifest_sha256) or can_belong(progress, folder / STATE))
         )
         return SavedStep(step, folder, manifest.job_id, progress, bool(low_noise)) if whole else None
 

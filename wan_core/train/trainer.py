@@ -128,7 +128,7 @@ class Trainer:
 
         They are those of the last good step, so that a resume tries the others again.
         """
-        return {"step": self.good_step, "bad_in_a_row": 0}
+        return {"step": self.good_step}
 
     def judged(self) -> AbstractContextManager[None]:
         """Returns what evaluations, previews and the LoRA file are made in: it holds the weights that count.
@@ -141,8 +141,7 @@ class Trainer:
         """Continue exactly where `state` and `progress` were taken."""
         adapters = {k.removeprefix("lora."): v for k, v in state.items() if k.startswith("lora.")}
         LoraWeights(adapters).load_into(self.model, "The resume state")
-        # Earlier versions also saved in the middle of a streak; what they saved is the state before it.
-        self.step = int(progress["step"]) - int(progress.get("bad_in_a_row", 0))
+        self.step = int(progress["step"])
         self._streak.end()
         self._scale.load(state)
         if self.step:

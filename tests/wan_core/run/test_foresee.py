@@ -56,11 +56,11 @@ def test_other_settings_begin_a_new_run_and_are_named(run: TinyRun) -> None:
     assert seen(run, asked(run, rank=8), resume="require").action == "refuse"
     fresh = seen(run, asked(run), resume="new")
     assert (fresh.action, fresh.new, fresh.changes) == ("start", "tiny_002", ())
-    earlier = [asked(run)]
+    elsewhere = [asked(run)]
     today = asked(run, seed=5)
-    found = foresee(run.directory.parent, today, earlier=earlier)
+    found = foresee(run.directory.parent, today, elsewhere=elsewhere)
     assert found is not None
-    assert found.action == "resume", "begun as an earlier version understood the same choices"
+    assert found.action == "resume", "begun as another card computes the same job"
 
 
 def test_of_several_runs_of_that_name_the_newest_of_this_job_counts_else_the_newest(run: TinyRun) -> None:

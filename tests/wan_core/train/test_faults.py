@@ -40,7 +40,6 @@ from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model import lengthened
 from wan_core.run.checks import with_expert
-from wan_core.run.choose import choose_run, prepare_run
 from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
 from wan_core.sampler import PreviewPrompt, SampleConfig
@@ -187,7 +186,7 @@ def test_one_nan_gradient_skips_that_step_whole(tmp_path: Path) -> None:
         if step == 3:
             assert same(trainer.state(), before)
             assert all(p.grad is None for p in trainer.parameters.values())
-            assert trainer.progress() == {"step": 2, "bad_in_a_row": 0}, "a resume tries the third step again"
+            assert trainer.progress() == {"step": 2}, "a resume tries the third step again"
 
     trainer.run(6, between)
     (skipped,) = of(events, StepSkipped)
@@ -233,7 +232,7 @@ def test_a_streak_ends_the_run_saves_nothing_and_names_the_last_good_step(tmp_pa
         assert saves_and_marks(run) == ([2, 4], [])
         latest = SaveStore(run.directory).latest()
         assert latest is not None
-        assert (latest.step, latest.progress) == (4, {"step": 4, "bad_in_a_row": 0})
+        assert (latest.step, latest.progress) == (4, {"step": 4})
     assert (read_status(run.directory).state, read_status(run.directory).reason) == ("failed", expected)
     assert [e.name for e in events if isinstance(e, CheckpointSaved | Evaluated)] == []
     for file in run.directory.rglob("*.safetensors"):
@@ -324,23 +323,6 @@ def test_a_queue_of_few_steps_does_not_end_in_a_streak_so_it_always_gets_on(tmp_
     events = train(run, target=NanFrom(1, 2, 3), max_steps=2)
     assert (events[-1].state, events[-1].step) == ("stopped", 4)  # type: ignore[attr-defined]
     assert saves_and_marks(run) == ([4], [])
-
-
-@pytest.mark.soak
-def test_saves_that_an_earlier_version_made_in_a_streak_are_resumed_before_it(
-    tmp_path: Path, straight: Straight
-) -> None:
-    run = make_run(tmp_path, train=settings(steps=3))
-    train(run)
-    store = SaveStore(run.directory)
-    saved = store.latest()
-    assert saved is not None
-    progress = {"step": 5, "bad_in_a_row": 2}  # as version 0.1 wrote it: the state of step 3
-    store.commit(5, saved.job_id, saved.lora_file.read_bytes(), saved.read_state(), progress)
-    longer = dataclasses.replace(run.config, train=settings(steps=6))
-    prepare_run(choose_run(run.directory.parent, longer), longer)
-    assert [e.step for e in of(train(run), StepDone)] == [4, 5, 6]
-    assert same(state(run, 6), straight(settings(steps=6)))
 
 
 def test_bad_steps_that_are_not_in_a_row_do_not_add_up(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -54,6 +54,11 @@ class Setting:
     """values that are read though they are outside of the bounds, or in no menu"""
     refusal: str = ""
     """the sentence about a value that is refused, where that of the config (`Config._refusals`) does not do"""
+    counts: str = "changed"
+    """whether it is part of the identity of a job: always; changed: where it differs from its default, so that a new
+    setting leaves the identity of older jobs as it is; pair: the same, where both experts are trained; never"""
+    group: str = ""
+    """the group under which Wan Train Settings shows it; "" is the last one"""
 
     def accepts(self, value: Any) -> bool:
         """Returns whether `value` is within the bounds and among the choices."""
@@ -76,7 +81,19 @@ class Setting:
 def setting(default: Any, sentence: str, **known: Any) -> Any:
     """Returns the field of a config whose `Setting` has that default and sentence; `known` are its other fields."""
     made = Setting(default=default, sentence=sentence, **known)
-    return dataclasses.field(default=default, metadata={"setting": made})
+    return dataclasses.field(default=default, metadata={"setting": made, "counts": made.counts})
+
+
+counted = functools.partial(setting, counts="always")
+"""makes a setting that is part of the identity of a job at its default too"""
+
+
+def internal(default: Any, counts: str) -> Any:
+    """Returns the field of a config that is no setting of a person, and counts as `Setting.counts` says.
+
+    A field without either is part of the identity of a job always.
+    """
+    return dataclasses.field(default=default, metadata={"counts": counts})
 
 
 @functools.cache
@@ -160,6 +177,15 @@ class Config:
         """The same content as JSON data, keys in the order of the fields."""
         return {f.name: _write(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
+    def identity(self) -> dict[str, Any]:
+        """Returns as JSON data what makes two of them the same job: the fields that count (`Setting.counts`)."""
+        found: dict[str, Any] = {}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, counts = getattr(self, field.name), field.metadata.get("counts", "always")
+            if counts == "always" or (counts != "never" and value != field.default):
+                found[field.name] = _write(value, lambda config: config.identity())
+        return found
+
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
@@ -198,9 +224,9 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _write(value: Any) -> Any:
+def _write(value: Any, config: Callable[[Config], Any] = lambda config: config.to_dict()) -> Any:
     if isinstance(value, Config):
-        return value.to_dict()
+        return config(value)
     if isinstance(value, tuple):
-        return [_write(v) for v in value]
+        return [_write(v, config) for v in value]
     return value

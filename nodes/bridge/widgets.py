@@ -16,7 +16,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ...wan_core.config import Config, nearest, settings_of
+from ...wan_core.config import Config, Setting, nearest, settings_of
 from ...wan_core.errors import ConfigError
 
 
@@ -24,10 +24,17 @@ def widget(config: type[Config], name: str, called: str = "", **own: Any) -> io.
     """Returns the widget of the setting `name` of `config`; `called` is its id on the node where that is another.
 
     `own` is what this node says otherwise (default, tooltip, options of a menu) and further keywords of the input. A
-    setting of several values is shown as text, which `listed` writes.
+    setting of several values is shown as text, which `listed` writes. The page reads its group as `wan_group`.
     """
     known = settings_of(config)[name]
-    name, default = called or name, own.pop("default", known.default)
+    made = _shown(known, called or name, **own)
+    if known.group:
+        made.extra_dict["wan_group"] = known.group
+    return made
+
+
+def _shown(known: Setting, name: str, **own: Any) -> io.Input:
+    default = own.pop("default", known.default)
     tooltip = own.pop("tooltip", known.sentence)
     if isinstance(default, bool):
         return flag(name, default, tooltip, **own)

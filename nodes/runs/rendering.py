@@ -24,7 +24,6 @@ from ...wan_core.errors import TrainingError
 from ...wan_core.events import Event, SampleReady
 from ...wan_core.files import atomic_write_bytes, atomic_write_json, own_folder, read_json, remove_file
 from ...wan_core.run import Cell, Column, SampleJob
-from ...wan_core.sampler import SampleConfig
 from ...wan_core.video import GridPicture, VideoProcess, grid_picture, readable
 from ..bridge.interrupts import CancelButton, InterruptProcessingException
 from ..bridge.progress import NodeProgress
@@ -34,21 +33,6 @@ from .drift import Drift
 from .facts import output_file
 
 Frames = NDArray[np.uint8]
-_LATER = (
-    *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star", "skip_layer_guidance"),
-    *(
-        "skip_layers",
-        "skip_layer_scale",
-        "skip_layer_start",
-        "skip_layer_end",
-        "trigger_word",
-        "prompt_settings",
-        "loras",
-    ),
-)
-"""settings that came later: left at their defaults, they are no part of a folder's name"""
-_NAMED_BY_THE_RUN = "default_negative_key"
-"""nor is this one: it says what a run says, or the folder without one"""
 _LONGEST_SHEET, _LONGEST_MOVIE = 4096, 2560
 """pixels; what browsers and encoders take"""
 
@@ -66,11 +50,9 @@ class Rendering:
     @property
     def folder(self) -> Path:
         """Where the clips lie, with those of other jobs of the same prompts and settings."""
-        job = self.job
-        partner = (
-            {} if job.partner is None else {"partner": job.partner.to_dict(), "partner_digest": job.partner_digest}
-        )
-        return self.run / "samples" / f"validate-{_digest(_named(job.preview) | partner)}"
+        job = self.job.identity()
+        shown = job["preview"] | {name: job[name] for name in ("partner", "partner_digest") if name in job}
+        return self.run / "samples" / f"validate-{_digest(shown)}"
 
     def _own_folder(self) -> Path:
         """Returns that folder, made if needed; FileError where a link in the run would lead elsewhere (rule S16)."""
@@ -198,11 +180,7 @@ class Rendering:
     @property
     def _id(self) -> str:
         """What makes files of this job differ from those of others in its folder."""
-        data = self.job.to_dict()
-        del data["preview"][_NAMED_BY_THE_RUN]
-        if self.job.partner is None:
-            del data["partner"], data["partner_digest"]  # as before there were any
-        return _digest(data)
+        return _digest(self.job.identity())
 
     def _rows(self) -> list[list[Cell]]:
         return [[self.job.cell(row, column) for column in self.job.columns] for row in self.job.rows]
@@ -230,15 +208,6 @@ def _column_label(column: Column) -> str:
         return f"step {column.step}\nstrength {column.strength:g}"
     name = column.lora.name
     return f"{name if readable(name) else 'LoRA'}\nstrength {column.lora.strength:g}"
-
-
-def _named(preview: SampleConfig) -> dict[str, Any]:
-    data, usual = preview.to_dict(), SampleConfig().to_dict()
-    del data[_NAMED_BY_THE_RUN]
-    for name in _LATER:
-        if data[name] == usual[name]:
-            del data[name]
-    return data
 
 
 def _digest(data: dict[str, Any]) -> str:

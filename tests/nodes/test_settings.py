@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,3 +175,13 @@ def test_a_text_box_of_the_settings_begins_with_its_name(pack_nodes: dict[str, A
     assert boxes.keys() == {"lora_targets", "rank_patterns", "lr_patterns"}
     for name, inside in boxes.items():
         assert inside.startswith(rf"{name}: blocks\.")
+
+
+def test_the_page_has_a_button_for_the_group_of_every_setting(pack_nodes: dict[str, Any], repo: Path) -> None:
+    page = (repo / "web" / "js" / "lib" / "settings" / "groups.mjs").read_text(encoding="utf-8")
+    groups = re.findall(r'case "(\w+)":', page)
+    shown = {
+        name: options.get("wan_group") for name, (_, options) in widgets_of(pack_nodes["WanTrainSettings"]).items()
+    }
+    assert {group for group in shown.values() if group} == set(groups)
+    assert (shown["offload_optimizer"], shown["low_noise_rank"], shown["lokr_factor"]) == ("memory", "pair", None)

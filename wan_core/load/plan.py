@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ from ..checkpoint import (
     pair_names,
     read_checkpoint,
 )
-from ..config import Config, setting
+from ..config import Config, counted, internal, setting
 from ..errors import CheckpointError, ConfigError
 from ..families import BLOCK_LISTS
 from ..files import Roots
@@ -34,13 +35,13 @@ _BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
 class ModelPlan(Config):
     """Everything that decides how the base model is built. Nodes return new ones; weights exist only in the engine."""
 
-    base_file: str
+    base_file: str = internal(MISSING, "never")
     """root:relative, for example diffusion_models:wan/wan2.1_t2v_1.3B_bf16.safetensors; a file or a folder"""
-    low_noise_file: str = ""
+    low_noise_file: str = internal("", "never")
     """the low-noise expert of an A14B pair, where base_file is the high-noise one; empty when there is one model"""
     variant: str = "auto"
     """auto, or the name of the variant where shapes cannot tell"""
-    base_precision: str = setting(
+    base_precision: str = counted(
         _BASE_PRECISIONS[0],
         "Dtype the base weights are kept and computed in. as in file: runs fp16 files in bf16, fp32 files too "
         "where there is a GPU, and keeps fp8, int8, nvfp4 and GGUF linear layers as they are. Cards without bf16 "
@@ -60,19 +61,23 @@ class ModelPlan(Config):
     precision: PrecisionPolicy = PrecisionPolicy()
     quantize: QuantizeConfig | None = None
     placement: PlacementConfig = PlacementConfig()
-    attention: str = setting(
+    attention: str = counted(
         ATTENTIONS[0],
         "The attention backend. sdpa: torch's own choice. Another one is used exactly as named, or "
         "refused: it is never switched. flash_attn, flash_attn_3 and xformers need their package.",
         choices=ATTENTIONS,
     )
 
-    loras: tuple[FrozenLora, ...] = ()
+    loras: tuple[FrozenLora, ...] = internal((), "changed")
     """LoRAs that act under the trained one"""
 
     def __post_init__(self) -> None:
         check_attention_name(self.attention)  # says why a kernel without backward pass is no choice
         super().__post_init__()
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what decides the numbers of the base model; a LoRA counts by its digest, not by its name."""
+        return super().identity() | ({"loras": [lora.acts() for lora in self.loras]} if self.loras else {})
 
     def of_expert(self, expert: str, roots: Roots) -> ModelPlan:
         """Returns the plan of what a run trains: of a pair both experts (auto or both), or the one named (high or low).

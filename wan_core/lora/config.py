@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from ..config import Config, setting
+from ..config import Config, counted, internal, setting
 from ..errors import ConfigError
 from ..patterns import matching
 
@@ -61,14 +62,14 @@ class LoraConfig(Config):
     """An adapter on every linear whose whole name matches one of `targets`: a LoRA, W + (alpha / rank) * B @ A, or
     another kind."""
 
-    rank: int = setting(
+    rank: int = counted(
         16,
         "Size of the LoRA (network_dim). 16 or 32 is usual; more can learn more, and makes a larger file.",
         low=1,
         high=1024,
         refusal="{name} {value} is out of range. Use {low} to {high}; 16 or 32 is usual.",
     )
-    alpha: float = setting(
+    alpha: float = counted(
         0.0,
         "The LoRA is scaled by alpha / rank (network_alpha). 0 = the same as rank, a scale of 1.",
         low=0,
@@ -76,7 +77,7 @@ class LoraConfig(Config):
         step=1.0,
         refusal="{name} {value} is negative. Use 0 for alpha = rank.",
     )
-    dropout: float = setting(
+    dropout: float = counted(
         0.0,
         "Share of the LoRA's inputs (0 to 1) set to 0 in training. 0 = none.",
         low=0,
@@ -85,15 +86,15 @@ class LoraConfig(Config):
         refusal="lora {name} {value} is out of range. Use 0 up to 0.9.",
     )
     """of 1, nothing would be left to train"""
-    targets: tuple[str, ...] = setting(
+    targets: tuple[str, ...] = counted(
         _DEFAULT_TARGETS,
         "Regular expressions for the names of the layers that get a LoRA, one a line. Empty: attention and "
         "feed-forward.",
     )
     """original Wan names"""
-    start_from: str = ""
+    start_from: str = internal("", "never")
     """a LoRA file (root:relative) whose weights are the starting point"""
-    low_noise_start_from: str = ""
+    low_noise_start_from: str = internal("", "never")
     """the same for the low noise expert where both are trained; empty: `start_from` is for both"""
 
     kind: str = setting(
@@ -187,6 +188,10 @@ class LoraConfig(Config):
                 f'adapter_init "{self.init}" begins with a part of the weight, which scale_weight_norms '
                 f"({self.max_norm:g}) would shrink. Set it to 0."
             )
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what decides its weights; alpha = rank is written as 0, which means the same scale of 1."""
+        return super().identity() | ({"alpha": 0.0} if self.scale == 1 else {})
 
     @property
     def effective_alpha(self) -> float:

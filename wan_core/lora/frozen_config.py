@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..config import Config
+from ..config import Config, internal
 from ..errors import ConfigError
 
 
@@ -21,7 +21,7 @@ class FrozenLora(Config):
     digest: str = ""
     """sampled digest of the file; another file under the same name is another job"""
     low_noise_digest: str = ""
-    only_what_fits: bool = False
+    only_what_fits: bool = internal(False, "changed")
     """what the model has no place for, or of another size, is left out; else such a file is refused"""
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class FrozenLora(Config):
         """Returns the same with its strengths multiplied."""
         return replace(self, strength=self.strength * times, low_noise_strength=self.low_noise_strength * times)
 
-    def identity(self) -> list[list[object]]:
+    def acts(self) -> list[list[object]]:
         """Returns what decides how it acts: content and strength, for each model it acts on."""
         acts = ((self.digest, self.strength), (self.low_noise_digest, self.low_noise_strength))
         found: list[list[object]] = [list(one) for one in acts]

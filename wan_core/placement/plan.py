@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch import nn
@@ -50,6 +51,11 @@ class PlacementConfig(Config):
         super().__post_init__()
         if self.split_at not in ("auto", "midpoint"):
             _numbers(self.split_at)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the number of copies: several ranks make a larger batch, and where blocks lie changes nothing."""
+        listed = self.devices.count(",") + 1 if "," in self.devices else self.devices
+        return {"copies": self.copies or listed if self.mode == "copy per GPU" else 1}
 
     def device_names(self) -> tuple[str, ...]:
         """Returns the devices of this machine the job may use, at least one; PlacementError when one does not exist."""

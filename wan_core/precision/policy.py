@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..config import Config, nearest, setting
+from ..config import Config, counted, nearest, setting
 from ..errors import ConfigError
 from ..model import Numerics
 
@@ -58,7 +58,7 @@ def dtype_name(dtype: torch.dtype | None) -> str:
 
 def _switch(part: str, sentence: str) -> Any:
     """Returns the field of one switch: empty, or one of `switch_values`."""
-    return setting(
+    return counted(
         "",
         sentence,
         choices=switch_values(part),
@@ -73,7 +73,7 @@ class PrecisionPolicy(Config):
     """One preset; a switch left empty follows it. Values: fp32, bf16, fp16, compute (the dtype of the linears), and
     fp64 for the rotary embedding."""
 
-    preset: str = setting(
+    preset: str = counted(
         "balanced",
         "The preset the switches below start from.",
         choices=tuple(PRESETS),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import dequantise
-from ..config import Config, setting
+from ..config import Config, counted, internal
 from ..model import block_of
 from ..patterns import matching
 from .linear import QuantizedLinear
@@ -32,23 +32,23 @@ _VALUES_AT_ONCE = 1 << 20
 class QuantizeConfig(Config):
     """The quantization that Fp8Quantize asks for."""
 
-    scheme: str = setting(
+    scheme: str = counted(
         _SCHEMES[0],
         "fp8_e4m3fn: 8-bit float. int8: 8-bit integer, more exact, same size. One scale per output row. "
         "fp8_e4m3fn_tensor has one per weight, fp8_e4m3fn_block128 one per 128 values.",
         choices=_SCHEMES,
         refusal='Quantization scheme "{value}" is unknown.{nearest}',
     )
-    keep_high_precision: bool = setting(
+    keep_high_precision: bool = counted(
         True, "Leave embeddings, time embedding, head and norms as they are. They are small and sensitive."
     )
     """modulation too: everything outside the blocks' linears"""
-    include: str = setting("", "Regular expression: only linear layers whose name matches become 8-bit. Empty: all.")
-    exclude: str = setting(
+    include: str = counted("", "Regular expression: only linear layers whose name matches become 8-bit. Empty: all.")
+    exclude: str = counted(
         "", 'Regular expression: linear layers to leave alone, for example "blocks\\.0\\.". Empty: none.'
     )
-    vace_blocks: bool = False
-    """the layers of VACE's second stream too; runs begun before there was a choice left them alone"""
+    vace_blocks: bool = internal(False, "changed")
+    """the layers of VACE's second stream too, where a model has one"""
 
     def bytes_of(self, shape: Sequence[int]) -> int:
         """Returns what a weight (out, in) takes once it is quantized, its scales too."""

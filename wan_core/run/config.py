@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..checkpoint import checkpoint_digest
-from ..config import Config
+from ..config import Config, internal
 from ..errors import ConfigError
 from ..files import (
     FileError,
@@ -33,32 +33,13 @@ from ..files import (
 from ..load import ModelPlan
 from ..lora import PAIRS, LoraConfig
 from ..sampler import SampleConfig
-from ..train import EXPERTS, TrainConfig, settings_of_expert, without_pair
+from ..train import EXPERTS, TrainConfig, settings_of_expert
 from ..words import logger
 
 _log = logger(__name__)
 _RUN_VERSION = 1
 STATUS_FILES = ("status.json", "status.next.json")
 """where a run stands; while there is a second one, it says so in place of the first"""
-_TRAIN_FROM_THE_START = (
-    *("learning_rate", "batch_size", "gradient_accumulation_steps", "optimizer", "weight_decay", "adam_beta1"),
-    *("adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler", "lr_warmup_steps", "timestep_sampling"),
-    *("discrete_flow_shift", "sigmoid_scale", "caption_dropout", "expert", "seed"),
-)
-"""settings that are in every job's identity; later ones only where they differ from their default"""
-_LORA_FROM_THE_START = ("rank", "alpha", "dropout", "targets")
-_TRAIN_WITHOUT_EFFECT = (
-    *("steps", "save_every_n_steps", "preview_every_n_steps", "eval_items", "eval_timesteps", "save_dtype"),
-    *("eval_every_n_steps", "keep_last_saves", "max_bad_steps", "prefetch_batches"),
-    # what they say stands in steps and gradient_accumulation_steps
-    *("max_train_epochs", "max_train_hours", "global_batch_size"),
-    # the same gradients to the last bit
-    *("gradient_checkpointing", "checkpointing_policy", "checkpointing_names_saved", "checkpointing_names_offloaded"),
-    *("unchecked_blocks", "memory", "offload_activations", "blocks_to_swap"),
-    # the same update, rounded as another device rounds it
-    "offload_optimizer",
-)
-"""settings that are in no job's identity: the weights after a step do not depend on them"""
 QUEUE_DONE = "steps of this queue are done"
 """how the reason ends when a run stopped because it was asked for so many steps and no more"""
 
@@ -69,32 +50,32 @@ class DataConfig(Config):
 
     fingerprint: str
     """content hash of the set; its file lies in the cache folder"""
-    num_items: int = 0
+    num_items: int = internal(0, "never")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Config):
     """run.json: the whole job, without a path of this machine and without secrets."""
 
-    version: int = _RUN_VERSION
-    run_name: str
+    version: int = internal(_RUN_VERSION, "never")
+    run_name: str = internal(MISSING, "never")
     model: ModelPlan
     base_digest: str = ""
     """sampled digest of the base file; a different file under the same name is a different job"""
     start_digest: str = ""
     """the same for the LoRA the run starts from"""
-    low_noise_digest: str = ""
+    low_noise_digest: str = internal("", "changed")
     """of the low noise expert's file, where both experts are trained"""
-    low_noise_start_digest: str = ""
+    low_noise_start_digest: str = internal("", "changed")
     data: DataConfig
     lora: LoraConfig = LoraConfig()
     train: TrainConfig = TrainConfig()
-    preview: SampleConfig | None = None
-    partner: ModelPlan | None = None
+    preview: SampleConfig | None = internal(None, "never")
+    partner: ModelPlan | None = internal(None, "never")
     """of one trained expert: the other one, which its previews go through"""
-    partner_digest: str = ""
+    partner_digest: str = internal("", "never")
     """sampled digest of its file as the first preview saw it; clips of another one do not compare"""
-    pack_version: str = __version__
+    pack_version: str = internal(__version__, "never")
 
     def __post_init__(self) -> None:
         if self.version != _RUN_VERSION:
@@ -164,51 +145,12 @@ class RunConfig(Config):
         )
 
     def identity(self) -> dict[str, Any]:
-        """Returns what makes two jobs the same: two runs with equal identities go on from each other's saved steps.
+        """Returns what makes two jobs the same: two runs with equal identities resume from each other's saved steps.
 
-        The rule: everything counts that decides the weights after a step, and nothing else. So of run.json
-        - the run's name, its versions and its previews do not count, nor do the step total, how often is saved or
-          evaluated, and what only memory and speed depend on;
-        - a file counts by its digest and not by its name, a dataset by the fingerprint of its set;
-        - where blocks lie does not count, but the number of copies does: several ranks make a larger batch;
-        - LoRAs that act under the trained one count by their digests and strengths, where there are some;
-        - an alpha of the rank is no alpha: both scale by 1;
-        - what concerns a pair of experts counts only where both are trained;
-        - a setting that came after the first release counts only where it differs from its default, since a job from
-          before it trains as that default does.
+        Everything counts that decides the weights after a step, and nothing else; each config says it of its fields.
+        A file counts by its digest and not by its name, a dataset by the fingerprint of its set.
         """
-        data = replace(self, train=without_pair(self.train)).to_dict()
-        for key in ("version", "run_name", "preview", "partner", "partner_digest", "pack_version"):
-            data.pop(key)
-        for key in ("low_noise_digest", "low_noise_start_digest"):
-            if not data[key]:
-                data.pop(key)
-        for key in _TRAIN_WITHOUT_EFFECT:
-            data["train"].pop(key)
-        usual = TrainConfig().to_dict()
-        data["train"] = {k: v for k, v in data["train"].items() if k in _TRAIN_FROM_THE_START or v != usual[k]}
-        if self.model.precision.matmul == "compute":
-            data["model"]["precision"].pop("matmul")
-        data["model"]["loras"] = [lora.identity() for lora in self.model.loras]
-        if not self.model.loras:
-            data["model"].pop("loras")
-        if not self.model.compute:
-            data["model"].pop("compute")
-        data["model"].pop("base_file")
-        data["model"].pop("low_noise_file")  # its digest counts where it is trained
-        if self.model.quantize is not None and not self.model.quantize.vace_blocks:
-            data["model"]["quantize"].pop("vace_blocks")
-        placement = self.model.placement
-        listed = placement.devices.count(",") + 1 if "," in placement.devices else placement.devices
-        copies = placement.copies or listed
-        data["model"]["placement"] = {"copies": copies if placement.mode == "copy per GPU" else 1}
-        data["data"].pop("num_items")
-        data["lora"].pop("start_from")
-        data["lora"].pop("low_noise_start_from")
-        data["lora"]["alpha"] = 0.0 if self.lora.scale == 1 else self.lora.alpha
-        usual_lora = LoraConfig().to_dict()
-        data["lora"] = {k: v for k, v in data["lora"].items() if k in _LORA_FROM_THE_START or v != usual_lora[k]}
-        return data
+        return super().identity()
 
     @cached_property
     def job_id(self) -> str:

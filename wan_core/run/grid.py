@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
-from ..config import Config
+from ..config import Config, internal
 from ..errors import ConfigError
 from ..load import ModelPlan
 from ..lora import FrozenLora
@@ -69,9 +69,9 @@ class SampleJob(Config):
     """of the noise, in place of those of `preview`; empty: those"""
     loras: tuple[FrozenLora, ...] = ()
     """LoRA files to render too, each at every strength in columns of its own; with them no saved steps means none"""
-    partner: ModelPlan | None = None
+    partner: ModelPlan | None = internal(None, "changed")
     """the other expert of a pair, where the run trains one alone: clips go through both; of both files the other one"""
-    partner_digest: str = ""
+    partner_digest: str = internal("", "changed")
     """of its files: clips of another one under the same name are others"""
 
     @property
@@ -121,5 +121,5 @@ def refuse_too_many(rows: int, columns: int) -> None:
 
 def _name_of(lora: FrozenLora) -> str:
     """Returns the name of a LoRA file as a part of ids, with a mark of its content."""
-    mark = hashlib.sha256(json.dumps(lora.identity()).encode()).hexdigest()[:6]
+    mark = hashlib.sha256(json.dumps(lora.acts()).encode()).hexdigest()[:6]
     return f"{file_name_of(lora.name)[:24]}-{mark}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from ..config import Config, setting
+from ..config import Config, counted, internal, setting
 from ..errors import ConfigError
 from ..families import Template
 from ..lora import FrozenLora
@@ -48,20 +48,20 @@ PRESETS = {
 class SampleConfig(Config):
     """One preview request. Prompts are texts already in the cache; an empty list previews the first caption."""
 
-    prompts: tuple[str, ...] = setting(
+    prompts: tuple[str, ...] = counted(
         (),
         "One prompt a line, one clip each, or JSON of nicknames. Settings of one prompt stand behind it: --w 480 "
         "--h 832 --f 33 --s 20 --l 6 --d 7 --n blurry. Empty: the first cached caption.",
     )
-    negative_prompt: str | None = setting(None, "What the clips should not show. By default Wan's own text.")
+    negative_prompt: str | None = counted(None, "What the clips should not show. By default Wan's own text.")
     """None: the default negative prompt of Wan"""
     prompt_keys: tuple[str, ...] = ()
     """cache keys of the prompts' encodings, one per prompt; the worker reads these and never encodes text"""
-    prompt_settings: tuple[PreviewPrompt, ...] = ()
+    prompt_settings: tuple[PreviewPrompt, ...] = internal((), "changed")
     """what each prompt says for itself, one per prompt; none where no prompt does"""
     negative_key: str = ""
     """cache key of the negative prompt; empty: that of the cache set"""
-    default_negative_key: str = ""
+    default_negative_key: str = internal("", "never")
     """cache key of Wan's own negative prompt, for clips without a run, whose cache set would name it"""
     condition_key: str = ""
     """cache key of what image-to-video previews are conditioned on, at their size; empty: what the first clip is"""
@@ -72,7 +72,7 @@ class SampleConfig(Config):
     end_image: str = ""
     vision_key: str = ""
     """cache key of the image tokens of these pictures"""
-    sampling: str = setting(
+    sampling: str = counted(
         "auto",
         "auto: as ComfyUI's own template of the model samples. Wan 2.1 text-to-video: 30 steps, cfg 6, shift 8, "
         "uni_pc. Its other models: 20 steps, cfg 6, shift 8, uni_pc, but first and last frame cfg 3, Fun-Control shift "
@@ -82,22 +82,22 @@ class SampleConfig(Config):
         "at loras. custom: the numbers below.",
         choices=("auto", *PRESETS, "custom"),
     )
-    width: int = setting(0, "Width in pixels. 0 = as preview_size says.", low=0, high=16384, offered=(0, 4096), step=16)
-    height: int = setting(
+    width: int = counted(0, "Width in pixels. 0 = as preview_size says.", low=0, high=16384, offered=(0, 4096), step=16)
+    height: int = counted(
         0, "Height in pixels. 0 = as preview_size says.", low=0, high=16384, offered=(0, 4096), step=16
     )
-    num_frames: int = setting(
+    num_frames: int = counted(
         0, "Frames of each preview clip: 4n+1. 0 = as preview_size says.", low=0, high=10_001, offered=(0, 1001)
     )
-    steps: int = setting(0, "Sampling steps. 0 = as sampling says.", low=0, high=1000)
-    cfg: float = setting(0.0, "Guidance scale. 0 = as sampling says. 1 = no guidance.", low=0, high=100.0, step=0.1)
-    shift: float = setting(
+    steps: int = counted(0, "Sampling steps. 0 = as sampling says.", low=0, high=1000)
+    cfg: float = counted(0.0, "Guidance scale. 0 = as sampling says. 1 = no guidance.", low=0, high=100.0, step=0.1)
+    shift: float = counted(
         0.0, "Sampling shift. 0 = as sampling says.", low=0, high=1000.0, offered=(0.0, 100.0), step=0.1
     )
     trigger_word: str = setting(
         "", f"What {TRIGGER} in a prompt stands for: the trigger word of the dataset. Empty: none."
     )
-    seed: int = setting(
+    seed: int = counted(
         42,
         "Seed of the preview noise. The same at every saved step, so that clips can be compared.",
         low=0,
@@ -152,9 +152,9 @@ class SampleConfig(Config):
         0.15, "Share of sampling at which skip-layer guidance ends. 1 = never.", low=0, high=1, step=0.01
     )
 
-    loras: tuple[FrozenLora, ...] = ()
+    loras: tuple[FrozenLora, ...] = internal((), "changed")
     """LoRAs that act while clips are sampled, and never in training: the few-step LoRA of a preset"""
-    preview_size: str = setting(
+    preview_size: str = counted(
         _AS_FIRST_CLIP,
         "What a width, height or num_frames of 0 is while training. clip: as the first training clip. template: as "
         "ComfyUI's own template of the model: 832x480x33 for 2.1 text-to-video, 512x512x33 for image-to-video, "

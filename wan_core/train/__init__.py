@@ -9,7 +9,7 @@ from .levels import Levels
 from .meters import largest_step
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer_state import UNKNOWN_CLASS, check_optimizer, held_bytes, saved_bytes, state_bytes
-from .pair import check_split, check_warmup, next_turn, settings_of_expert, without_pair
+from .pair import check_split, check_warmup, next_turn, settings_of_expert
 from .preview import Previewer, evaluating
 from .preview_inputs import PreviewClip, PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
 from .rates import check_rates
@@ -52,5 +52,4 @@ __all__ = [
     "settings_of_expert",
     "state_bytes",
     "true_velocity",
-    "without_pair",
 ]

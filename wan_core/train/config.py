@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..cache import BUCKET_SAMPLINGS
-from ..config import nearest, setting
+from ..config import counted, nearest, settings_of
 from ..errors import ConfigError
 from ..flow import EVALUATION_TIMESTEPS
 from ..model import ACTIVATIONS, POLICIES, Policy, Route, read_routes
 from ..placement import Recomputing
+from . import groups
 from .loss_scale import LOSS_SCALINGS
 from .objective_config import ObjectiveConfig
 from .update_config import UpdateConfig
@@ -23,64 +25,68 @@ _EXPERT_ORDERS = ("high first", "alternating")
 class TrainConfig(UpdateConfig, ObjectiveConfig):
     """Everything the loop needs besides model, LoRA and data."""
 
-    caption_dropout: float = setting(
+    caption_dropout: float = groups.batch(
         0.0,
         "Share of captions (0 to 1) replaced by the empty prompt, so that guidance without a prompt is trained too.",
         low=0.0,
         high=1.0,
+        counts="always",
     )
-    gradient_checkpointing: bool = setting(
+    gradient_checkpointing: bool = groups.memory(
         True, "Recompute blocks in the backward pass: a third more compute, a fraction of the memory."
     )
-    expert: str = setting(
+    expert: str = counted(
         "auto",
         "Wan 2.2 A14B: which of the two models is trained. both: the two in one run. high, low: that one alone. auto: "
         "both where two files are loaded, else the one that is, as its name says.",
         choices=("auto", "both", "high", "low"),
     )
     """decides the range of noise levels"""
-    seed: int = setting(
+    seed: int = counted(
         0,
         "Seed of the start weights, the noise and the order of clips. Never changes by itself.",
         offered=(0, 2**63 - 1),
     )
-    save_every_n_steps: int = setting(250, "Optimizer steps from one saved step to the next.", low=1, high=10_000_000)
-    preview_every_n_steps: int = setting(
+    save_every_n_steps: int = groups.evaluation(
+        250, "Optimizer steps from one saved step to the next.", low=1, high=10_000_000
+    )
+    preview_every_n_steps: int = groups.evaluation(
         250, "Optimizer steps between preview clips. 0 = none.", low=0, high=10_000_000
     )
-    eval_items: int = setting(
+    eval_items: int = groups.evaluation(
         4, "Clips whose loss is measured at every save, always with the same noise. 0 = none.", low=0, high=1000
     )
-    keep_last_saves: int = setting(
+    keep_last_saves: int = groups.evaluation(
         0,
         "So many of the newest saved steps stay, and the best one; older ones go with their resume state. LoRAs "
         "already in the loader lists stay. 0 = all stay.",
         low=0,
         high=100_000,
     )
-    eval_every_n_steps: int = setting(
+    eval_every_n_steps: int = groups.evaluation(
         0,
         "Optimizer steps from one such measurement to the next, besides those at every save. 0 = at saves alone.",
         low=0,
         high=10_000_000,
     )
-    eval_timesteps: tuple[float, ...] = setting(
+    eval_timesteps: tuple[float, ...] = groups.evaluation(
         EVALUATION_TIMESTEPS,
         "Noise levels (0 to 1000) at which that loss is measured. For an expert the usual four are spread "
         "over its own range.",
     )
-    save_dtype: str = setting(
+    save_dtype: str = groups.evaluation(
         "bf16",
         "Dtype of the LoRA file. The state to resume from is always float32.",
         choices=("bf16", "fp16", "fp32"),
     )
-    max_bad_steps: int = setting(
+    max_bad_steps: int = groups.batch(
         10,
         "So many optimizer steps in a row without a finite loss and gradient end the run.",
         low=1,
         high=1_000_000,
+        counts="never",
     )
-    first_frame_conditioning_p: float = setting(
+    first_frame_conditioning_p: float = groups.batch(
         0.5,
         "TI2V-5B only: share of clips trained as image-to-video, the others as text-to-video. 0.5 serves "
         "both, 0 is text-to-video alone, 1 image-to-video alone.",
@@ -89,37 +95,38 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     """image-to-video: the first latent frame is given clean, and the loss is on the rest"""
     # batches
-    bucket_sampling: str = setting(
+    bucket_sampling: str = groups.batch(
         "proportional",
         "proportional: every clip equally often. balanced: every size equally often, so clips of rare "
         "sizes come up more.",
         choices=BUCKET_SAMPLINGS,
     )
-    prefetch_batches: int = setting(
+    prefetch_batches: int = groups.memory(
         2, "Micro-batches read ahead while one is trained; 0 = none. Changes nothing but the time.", low=0, high=64
     )
-    compile: bool = setting(
+    compile: bool = groups.memory(
         False,
         "Compile what blocks compute (torch.compile): the first steps take a minute longer, later ones less time. On a "
         "GPU it needs triton.",
+        counts="changed",
     )
     # memory against time; none of it changes a number
-    checkpointing_policy: str = setting(
+    checkpointing_policy: str = groups.memory(
         "auto",
         "What gradient checkpointing keeps of a block besides its input. auto: attn_output if it fits. full: nothing. "
         "attn_output: what attention returns, so that it is computed once. matmul_without_batch: the result of every "
         "linear; with offload_ in host memory. custom: what the two lists below name.",
         choices=("auto", *POLICIES, "custom"),
     )
-    checkpointing_names_saved: tuple[str, ...] = setting(
+    checkpointing_names_saved: tuple[str, ...] = groups.memory(
         (),
         "custom: activations kept on the GPU, such as attn_output, query_proj, key_proj, value_proj, "
         "xq_out, xk_out, self_attn, cross_attn, ffn_activation, hidden_states.",
     )
-    checkpointing_names_offloaded: tuple[str, ...] = setting(
+    checkpointing_names_offloaded: tuple[str, ...] = groups.memory(
         (), "custom: activations kept in host memory, by the same names."
     )
-    unchecked_blocks: int = setting(
+    unchecked_blocks: int = groups.memory(
         0,
         "So many of the last blocks keep all of their activations, where memory is left; 0 = none. Each saves the time "
         "of its own recomputation.",
@@ -128,24 +135,24 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         offered=(0, 64),
     )
 
-    memory: str = setting(
+    memory: str = groups.memory(
         "auto",
         "auto: before the run begins it is worked out what fits, and the cheapest measures are taken. manual: what "
         "offload_activations and blocks_to_swap say, and nothing is refused.",
         choices=("auto", "manual"),
     )
-    offload_activations: str = setting(
+    offload_activations: str = groups.memory(
         "auto",
         "Whether what gradient checkpointing keeps rests in the computer's own memory between the passes. auto: where "
         "it is needed to fit.",
         choices=("auto", "on", "off"),
     )
-    offload_optimizer: bool = setting(
+    offload_optimizer: bool = groups.memory(
         False,
         "The optimizer keeps its state in the computer's own memory and steps there: 8 bytes less of the GPU for each "
         "LoRA value with AdamW. Weights and gradients travel once a step.",
     )
-    blocks_to_swap: int = setting(
+    blocks_to_swap: int = groups.memory(
         -1,
         "So many blocks of the model rest in the computer's own memory and travel to the GPU when they run. -1: as "
         "few as are needed to fit. 0: none.",
@@ -154,27 +161,27 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         offered=(-1, 100),
     )
     # both experts of a pair in one run
-    high_noise_share: float = setting(
+    high_noise_share: float = groups.pair(
         0.5,
         "Where both experts are trained: the share of the steps (0 to 1) of the high noise expert.",
         low=0.01,
         high=0.99,
         step=0.05,
     )
-    expert_order: str = setting(
+    expert_order: str = groups.pair(
         "high first",
         "Where both experts are trained. high first: all steps of the high noise expert, then those of the other. "
         "alternating: in turns, so that both are of use early; models change at each turn.",
         choices=_EXPERT_ORDERS,
     )
-    expert_turn_steps: int = setting(
+    expert_turn_steps: int = groups.pair(
         100,
         "Where experts alternate: optimizer steps of a turn, on average; high_noise_share makes one longer, the other "
         "shorter.",
         low=1,
         high=1_000_000,
     )
-    low_noise_learning_rate: float = setting(
+    low_noise_learning_rate: float = groups.pair(
         0.0,
         "Where both experts are trained: learning rate of the low noise expert. 0 = learning_rate, as the other.",
         low=0.0,
@@ -182,20 +189,20 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         offered=(0.0, 1.0),
         step=1e-6,
     )
-    low_noise_rank: int = setting(
+    low_noise_rank: int = groups.pair(
         0,
         "Where both experts are trained: rank of the low noise expert's LoRA. 0 = rank, as the other's.",
         low=0,
         high=1024,
     )
 
-    tread_routes: str = setting(
+    tread_routes: str = groups.objective(
         "",
         "TREAD: a share of the tokens passes by layers while it is trained, which saves their time. 0.5: 2..-2 is half "
         "of them, layer 2 to the last but one; several by semicolons, or SimpleTuner's JSON. Evaluation and previews "
         "see all. Empty: off.",
     )
-    loss_scaling: str = setting(
+    loss_scaling: str = groups.objective(
         "off",
         "For base_precision fp16, which loses small gradients. dynamic: the loss is scaled up before the backward "
         "pass, as far as fits, and the gradients down again. off: neither.",
@@ -238,6 +245,16 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
                 f'compile does not go with checkpointing_policy "{self.checkpointing_policy}": a compiled block has no '
                 "activations to name. Set checkpointing_policy to full, or turn compile off."
             )
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what decides the weights after a step; of a run of one model nothing of a pair."""
+        train = self if self.expert == "both" else self.alone()
+        return super(TrainConfig, train).identity()
+
+    def alone(self, **changes: Any) -> TrainConfig:
+        """Returns the settings of a run of one model, with `changes`: those of a pair are at their defaults there."""
+        pair = {name: one.default for name, one in settings_of(TrainConfig).items() if one.counts == "pair"}
+        return replace(self, **pair, **changes)
 
     @property
     def experts(self) -> tuple[str, ...]:

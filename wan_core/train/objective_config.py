@@ -4,37 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Config, setting
+from ..config import Config
 from ..errors import ConfigError
 from ..flow import LOSS_WEIGHTINGS, LOSSES, TIMESTEP_RANGES, TIMESTEP_SAMPLINGS
+from . import groups
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig(Config):
     """Says which noise levels are drawn, and what the loss of a prediction is."""
 
-    timestep_sampling: str = setting(
+    timestep_sampling: str = groups.objective(
         "shift",
         "Which noise levels are trained. shift: logistic-normal, then the training shift. sigmoid: without "
         "the shift. uniform: all alike. flux_shift, qwen_shift: the shift by the size of the clip. logsnr: a normal "
         "signal-to-noise ratio. mode: as Stable Diffusion 3. beta: more of the middle.",
         choices=TIMESTEP_SAMPLINGS,
+        counts="always",
     )
-    discrete_flow_shift: float = setting(
+    discrete_flow_shift: float = groups.objective(
         0.0,
         "Training shift: higher trains more on high noise. 0 = the model's: 12 for 2.2 T2V-A14B, 5 for 2.2 "
         "I2V-A14B and 2.2 TI2V-5B, 3 for the others. The sampling shift is another number.",
         low=0.0,
         high=1000.0,
+        counts="always",
     )
     """the model's own is `WanVariant.training_shift`"""
-    sigmoid_scale: float = setting(
+    sigmoid_scale: float = groups.objective(
         1.0,
         "Width of the logistic-normal draw of sigmoid and the shifts. Above 1.0: more of very low and very high noise.",
         low=0.01,
         high=100.0,
+        counts="always",
     )
-    logit_mean: float = setting(
+    logit_mean: float = groups.objective(
         0.0,
         "logsnr: mean of the logarithm of the signal-to-noise ratio. 0 = as much signal as noise; below it, more of "
         "high noise is trained.",
@@ -42,55 +46,55 @@ class ObjectiveConfig(Config):
         high=20.0,
         step=0.1,
     )
-    logit_std: float = setting(1.0, "logsnr: its standard deviation.", low=0.01, high=20.0, step=0.1)
-    mode_scale: float = setting(
+    logit_std: float = groups.objective(1.0, "logsnr: its standard deviation.", low=0.01, high=20.0, step=0.1)
+    mode_scale: float = groups.objective(
         1.29, "mode: how much the middle is favoured; below 0 the ends are.", low=-1.0, high=1.75
     )
-    min_timestep: float = setting(
+    min_timestep: float = groups.objective(
         0.0,
         "Lowest noise level (0 to 1000) that is trained; draws below are drawn again. 0 = the model's own.",
         low=0.0,
         high=999.0,
         step=1.0,
     )
-    max_timestep: float = setting(
+    max_timestep: float = groups.objective(
         1000.0,
         "Highest noise level (0 to 1000) that is trained; draws above are drawn again. 1000 = the model's own.",
         low=1.0,
         high=1000.0,
         step=1.0,
     )
-    loss_type: str = setting(
+    loss_type: str = groups.objective(
         "mse",
         "How an error counts. mse: by its square. l1: by its size. huber: by its square up to huber_delta, by its "
         "size above. pseudo_huber: the same in one smooth curve.",
         choices=LOSSES,
     )
-    huber_delta: float = setting(
+    huber_delta: float = groups.objective(
         1.0,
         "Up to this error huber and pseudo_huber count its square. Smaller forgives outliers more.",
         low=1e-6,
         high=1000.0,
         offered=(0.001, 1000.0),
     )
-    loss_weighting: str = setting(
+    loss_weighting: str = groups.objective(
         "none",
         "How much a noise level counts. none: all alike. bell: the middle most. sigma_sqrt: low noise far more. "
         "cosmap: the middle up to twice as much. min_snr: as Min-SNR with gamma 5, low and middle noise most.",
         choices=LOSS_WEIGHTINGS,
     )
-    timestep_range: str = setting(
+    timestep_range: str = groups.objective(
         "cut",
         "What min_timestep and max_timestep do. cut: draws outside are drawn again, the others stay as they are. "
         "rescaled: all draws are squeezed into the range.",
         choices=TIMESTEP_RANGES,
     )
-    timestep_list: tuple[float, ...] = setting(
+    timestep_list: tuple[float, ...] = groups.objective(
         (),
         "The noise levels (0 to 1000) that are trained and no others, equally often, such as 1000, 750, 500, 250. "
         "Empty: as timestep_sampling says.",
     )
-    timestep_strata: int = setting(
+    timestep_strata: int = groups.objective(
         0,
         "So many clips in a row are spread evenly over the draw: one of each equal part of it. Take the clips of an "
         "optimizer step, or of an epoch. 0 = each is drawn by itself.",

@@ -8,24 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..errors import ConfigError
 from .config import EXPERTS, TrainConfig
-
-_ALONE: dict[str, Any] = {
-    name: getattr(TrainConfig, name)
-    for name in (
-        *("high_noise_share", "expert_order", "expert_turn_steps"),
-        *("low_noise_learning_rate", "low_noise_rank"),
-    )
-}
-"""what the settings of a pair are in a run of one model, where they mean nothing"""
-
-
-def without_pair(train: TrainConfig) -> TrainConfig:
-    """Returns `train` without what means nothing where one model is trained; a run of both experts keeps all."""
-    return train if train.expert == "both" else replace(train, **_ALONE)
 
 
 def expert_steps(train: TrainConfig) -> tuple[int, ...]:
@@ -52,7 +37,7 @@ def settings_of_expert(train: TrainConfig, expert: str) -> TrainConfig:
     if not train.max_train_epochs:  # their steps are known once clips are
         _check_warmup_of(expert, steps, train)
     rate = (expert == "low" and train.low_noise_learning_rate) or train.learning_rate
-    return replace(train, expert=expert, steps=steps, learning_rate=rate, **_ALONE)
+    return train.alone(expert=expert, steps=steps, learning_rate=rate)
 
 
 def check_warmup(train: TrainConfig) -> None:

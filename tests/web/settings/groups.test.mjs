@@ -2,40 +2,36 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import {
-  ELSEWHERE,
-  elsewhere,
-  GROUPS,
-  groupOf,
-  isShown,
-} from "../../../web/js/lib/settings/groups.mjs";
+import { elsewhere, FIRST, isShown, knownGroup } from "../../../web/js/lib/settings/groups.mjs";
 
 const schemas = JSON.parse(
   readFileSync(new URL("../../nodes/schemas.json", import.meta.url), "utf8"),
 );
-const names = schemas.WanTrainSettings.inputs.map(({ name }) => name);
+const widgetsOf = (kind) =>
+  schemas[kind].inputs.filter((one) => Object.hasOwn(one, "default")).map(({ name }) => name);
 const setting = (name, facts = {}) => ({
-  ...{ name, value: 0, usual: 0, text: "", linked: false },
+  ...{ name, value: 0, usual: 0, text: "", linked: false, group: "optimizer", first: false },
   ...facts,
 });
 const closed = { open: new Set(), query: "" };
 
-test("every group is of settings that the node has, each in one group", () => {
-  const grouped = Object.values(GROUPS).flat();
-  assert.deepEqual(
-    grouped.filter((name) => !names.includes(name)),
-    [],
-  );
-  assert.equal(new Set(grouped).size, grouped.length);
-  assert.equal(groupOf("a setting of tomorrow"), "more");
-});
-
 test("the first settings are shown, and what was changed, linked, or is of an open group", () => {
-  assert.ok(isShown(setting("batch_size"), closed));
+  assert.deepEqual(widgetsOf("WanTrainSettings").slice(0, FIRST), [
+    ...["batch_size", "gradient_accumulation_steps", "optimizer", "lr_scheduler"],
+    ...["lr_warmup_steps", "timestep_sampling"],
+  ]);
+  assert.ok(isShown(setting("batch_size", { first: true }), closed));
   assert.ok(!isShown(setting("weight_decay"), closed));
   assert.ok(isShown(setting("weight_decay", { value: 1 }), closed));
   assert.ok(isShown(setting("weight_decay", { linked: true }), closed));
   assert.ok(isShown(setting("weight_decay"), { ...closed, open: new Set(["optimizer"]) }));
+  assert.ok(!isShown(setting("weight_decay"), { ...closed, open: new Set(["batch"]) }));
+});
+
+test("a group that this page does not know is the last one", () => {
+  assert.equal(knownGroup("memory"), "memory");
+  assert.equal(knownGroup("a group of tomorrow"), "more");
+  assert.equal(knownGroup(undefined), "more");
 });
 
 test("a search looks for every word in names, labels and tooltips, and shows nothing else", () => {
@@ -47,17 +43,15 @@ test("a search looks for every word in names, labels and tooltips, and shows not
   assert.ok(found("rank", { linked: true }));
 });
 
-test("who looks for a setting of another node is told which", () => {
-  for (const [kind, found] of Object.entries(ELSEWHERE)) {
-    const there = schemas[kind].inputs.map(({ name }) => name);
-    assert.deepEqual(
-      found.filter((name) => !there.includes(name) || names.includes(name)),
-      [],
-    );
-  }
-  assert.deepEqual(elsewhere("learning rate"), { name: "learning_rate", kind: "TrainLoRA" });
-  assert.deepEqual(elsewhere(" Steps"), { name: "steps", kind: "TrainLoRA" });
-  assert.equal(elsewhere("weight_decay"), null);
-  assert.equal(elsewhere("l"), null);
-  assert.equal(elsewhere(""), null);
+test("a search names the other node that has the setting", () => {
+  const own = new Set(widgetsOf("WanTrainSettings"));
+  const others = (kind) => widgetsOf(kind).filter((name) => !own.has(name));
+  const where = (query) => elsewhere(query, others);
+  assert.deepEqual(where("learning rate"), { name: "learning_rate", kind: "TrainLoRA" });
+  assert.deepEqual(where(" Steps"), { name: "steps", kind: "TrainLoRA" });
+  assert.deepEqual(where("attention"), { name: "attention", kind: "LoadWanModel" });
+  assert.deepEqual(where("held_out"), { name: "held_out_ratio", kind: "WanDatasetSettings" });
+  assert.equal(where("weight_decay"), null);
+  assert.equal(where("l"), null);
+  assert.equal(where(""), null);
 });

@@ -60,6 +60,16 @@ export function kindOf(node) {
   return shortId(node.comfyClass);
 }
 
+/**
+ * The widgets of a node of ours, in order, each with what the server says of it.
+ * @param {string} short
+ * @returns {Record<string, Record<string, unknown>>}
+ */
+export function widgetsOf(short) {
+  const specs = inputsOf(ours.get(short) ?? {}).map(([name, spec]) => [name, list(spec)[1] ?? {}]);
+  return Object.fromEntries(specs.filter(([, options]) => Object.hasOwn(options, "default")));
+}
+
 /** @param {{ comfyClass?: string }} node whether one of ours has such widgets */
 export function isOurs(node) {
   return Object.hasOwn(ORDERS, kindOf(node));

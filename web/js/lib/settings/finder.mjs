@@ -3,7 +3,7 @@
 
 import { button, element, fill, mark, toggle, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { elsewhere, GROUPS, groupOf, groupTitle, isChanged, isShown } from "./groups.mjs";
+import { elsewhere, GROUPS, groupTitle, isChanged, isShown } from "./groups.mjs";
 
 /** @typedef {import("./groups.mjs").Setting} Setting */
 
@@ -11,12 +11,14 @@ const LONGEST = 18;
 
 export class Finder {
   /**
-   * @param {{ changed: () => void, reset: (name: string) => void, titleOf: (kind: string) => string }} node `changed`: other
+   * @param {{ changed: () => void, reset: (name: string) => void, titleOf: (kind: string) => string,
+   *   widgetsOf: (kind: string) => string[] }} node `changed`: other
    *   settings are to be shown; `titleOf` a kind of node, as the page calls it
    */
-  constructor({ changed, reset, titleOf }) {
+  constructor({ changed, reset, titleOf, widgetsOf }) {
     this.changed = changed;
     this.titleOf = titleOf;
+    this.widgetsOf = widgetsOf;
     this.reset = reset;
     /** @type {Set<string>} */
     this.open = new Set();
@@ -29,7 +31,7 @@ export class Finder {
       onkeydown: (/** @type {KeyboardEvent} */ event) => event.stopPropagation(),
     });
     this.groups = Object.fromEntries(
-      Object.keys(GROUPS).map((group) => [
+      GROUPS.map((group) => [
         group,
         toggle(groupTitle(group), t("Show or hide these settings"), false, (on) =>
           this.turn(group, on),
@@ -63,7 +65,7 @@ export class Finder {
     const shown = settings.filter((one) => isShown(one, view));
     const changed = settings.filter(isChanged);
     write(this.count, t("{n} of {all} shown", { n: shown.length, all: settings.length }));
-    const other = elsewhere(this.search.value);
+    const other = elsewhere(this.search.value, this.widgetsOf);
     write(
       this.elsewhere,
       other ? t("{name} is in {node}.", { name: other.name, node: this.titleOf(other.kind) }) : "",
@@ -71,7 +73,7 @@ export class Finder {
     this.elsewhere.hidden = !other;
     const searched = this.search.value.trim() !== "";
     for (const [group, made] of Object.entries(this.groups)) {
-      const marks = changed.filter(({ name }) => groupOf(name) === group).length;
+      const marks = changed.filter((one) => one.group === group).length;
       write(made, marks ? `${groupTitle(group)} ●${marks}` : groupTitle(group));
       mark(made, "aria-pressed", String(this.open.has(group) && !searched));
     }

@@ -4,65 +4,40 @@
 import { t } from "../page/words.mjs";
 
 /**
- * @typedef {{ name: string, value: unknown, usual: unknown, text: string, linked: boolean }} Setting
- *   `usual` is its default, `text` what a search looks in, `linked` whether its value comes from another node
+ * @typedef {{ name: string, value: unknown, usual: unknown, text: string, linked: boolean, group: string, first: boolean }} Setting
+ *   `usual` is its default, `text` what a search looks in, `linked` whether its value comes from another node, `first` whether
+ *   it is always shown
  * @typedef {{ open: Set<string>, query: string }} View
  */
 
-/** Shown always: what people turn first. */
-const FIRST = [
-  ...["batch_size", "gradient_accumulation_steps", "optimizer", "lr_scheduler"],
-  ...["lr_warmup_steps", "timestep_sampling"],
+/** Of so many settings, the first of the node, all are shown always: what people turn first stands first. */
+export const FIRST = 6;
+
+/** The nodes that have what people look for here, the likeliest first. */
+const OTHERS = [
+  "TrainLoRA",
+  "LoadWanModel",
+  "WanPreviewSettings",
+  "WanDatasetSettings",
+  "WanVideoDataset",
 ];
 
-/** What people look for here and find in another node, by the ids of the nodes. @type {Record<string, string[]>} */
-export const ELSEWHERE = {
-  TrainLoRA: [
-    ...["learning_rate", "steps", "rank", "alpha", "seed", "save_every_n_steps", "run_name"],
-    ...["preview_every_n_steps", "blocks_to_swap", "start_from_lora", "expert"],
-  ],
-  LoadWanModel: ["attention", "base_precision"],
-  WanPreviewSettings: ["sampler_name", "cfg", "prompts", "negative_prompt"],
-  WanDatasetSettings: ["held_out_ratio"],
-  WanVideoDataset: ["num_repeats"],
-};
+/** The groups in their order; the server says which one a setting is in, as `wan_group` of its widget. */
+export const GROUPS = [
+  "batch",
+  "optimizer",
+  "schedule",
+  "objective",
+  "memory",
+  "pair",
+  "evaluation",
+  "more",
+];
 
-/** A setting that no group names is in the last one. @type {Record<string, string[]>} */
-export const GROUPS = {
-  batch: [
-    ...["batch_size", "gradient_accumulation_steps", "global_batch_size", "max_train_epochs"],
-    ...["max_train_hours", "bucket_sampling", "caption_dropout"],
-    ...["first_frame_conditioning_p", "max_bad_steps"],
-  ],
-  optimizer: [
-    ...["optimizer", "optimizer_class", "optimizer_args", "weight_decay", "max_grad_norm"],
-    ...["adam_beta1", "adam_beta2", "adam_epsilon", "loraplus_lr_ratio", "ema_decay"],
-  ],
-  schedule: [
-    ...["lr_scheduler", "lr_warmup_steps", "lr_warmup_share", "lr_scheduler_num_cycles"],
-    ...["lr_scheduler_power", "lr_scheduler_min_lr_ratio", "lr_decay_share", "lr_scaling"],
-    "lr_patterns",
-  ],
-  objective: [
-    ...["timestep_sampling", "discrete_flow_shift", "sigmoid_scale", "logit_mean", "logit_std"],
-    ...["mode_scale", "min_timestep", "max_timestep", "loss_type", "huber_delta", "loss_weighting"],
-    ...["timestep_range", "timestep_list", "timestep_strata", "tread_routes"],
-    "loss_scaling",
-  ],
-  memory: [
-    ...["memory", "gradient_checkpointing", "checkpointing_policy", "checkpointing_names_saved"],
-    ...["checkpointing_names_offloaded", "unchecked_blocks", "offload_activations", "compile"],
-    "offload_optimizer",
-  ],
-  pair: [
-    ...["high_noise_share", "expert_order", "expert_turn_steps", "low_noise_learning_rate"],
-    "low_noise_rank",
-  ],
-  evaluation: [
-    ...["eval_items", "eval_timesteps", "eval_every_n_steps", "save_dtype", "keep_last_saves"],
-  ],
-  more: [],
-};
+/** @param {unknown} group as the server says it @returns {string} one of GROUPS; the last one where it says none */
+export function knownGroup(group) {
+  return GROUPS.find((one) => one === group) ?? "more";
+}
 
 /** @param {string} group @returns {string} what its button says */
 export function groupTitle(group) {
@@ -87,23 +62,19 @@ export function groupTitle(group) {
 }
 
 /**
- * Which node has a widget of that name, or of one that begins so.
+ * Which other node has a widget of that name, or of one that begins so.
  * @param {string} query what is looked for
+ * @param {(kind: string) => string[]} widgetsOf names of the widgets of a kind of node
  * @returns {{ name: string, kind: string } | null}
  */
-export function elsewhere(query) {
+export function elsewhere(query, widgetsOf) {
   const word = query.trim().toLowerCase().replace(/\s+/g, "_");
   if (word.length < 2) return null;
-  for (const [kind, names] of Object.entries(ELSEWHERE)) {
-    const name = names.find((one) => one.startsWith(word));
+  for (const kind of OTHERS) {
+    const name = widgetsOf(kind).find((one) => one.startsWith(word));
     if (name) return { name, kind };
   }
   return null;
-}
-
-/** @param {string} name of a setting @returns {string} its group */
-export function groupOf(name) {
-  return Object.keys(GROUPS).find((group) => GROUPS[group].includes(name)) ?? "more";
 }
 
 /** @param {Setting} setting */
@@ -120,6 +91,5 @@ export function isShown(setting, { open, query }) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   const text = `${setting.name} ${setting.text}`.toLowerCase();
   if (words.length) return setting.linked || words.every((word) => text.includes(word));
-  const { name, linked } = setting;
-  return FIRST.includes(name) || linked || isChanged(setting) || open.has(groupOf(name));
+  return setting.first || setting.linked || isChanged(setting) || open.has(setting.group);
 }

@@ -1,10 +1,10 @@
 // @ts-check
 /** Nodes with more settings than fit on a page show the first of them, what was changed, and the groups that are open. */
 
-import { idHere, kindOf } from "../page/ids.mjs";
+import { idHere, kindOf, widgetsOf } from "../page/ids.mjs";
 import { addWidget, MARGINS, watchWidgets } from "../page/widget.mjs";
 import { Finder } from "./finder.mjs";
-import { groupOf, groupTitle } from "./groups.mjs";
+import { FIRST, groupTitle, knownGroup } from "./groups.mjs";
 
 /** @typedef {import("../page/graph.mjs").GraphNode} GraphNode */
 
@@ -29,6 +29,8 @@ export class SettingNodes {
     if (!KINDS.includes(kindOf(node))) return;
     const widgets = (node.widgets ?? []).filter((widget) => widget.serialize !== false);
     const usual = new Map(widgets.map(({ name, value }) => [name, value]));
+    const known = widgetsOf(kindOf(node));
+    const groups = new Map(widgets.map(({ name }) => [name, knownGroup(known[name]?.wan_group)]));
     const finder = new Finder({
       changed: () => {
         node.properties ??= {};
@@ -37,6 +39,7 @@ export class SettingNodes {
       },
       titleOf: (kind) =>
         /** @type {any} */ (window).LiteGraph?.registered_node_types?.[idHere(kind)]?.title ?? kind,
+      widgetsOf: (kind) => Object.keys(widgetsOf(kind)).filter((name) => !usual.has(name)),
       reset: (name) => {
         const widget = widgets.find((one) => one.name === name);
         if (!widget) return;
@@ -54,13 +57,15 @@ export class SettingNodes {
     );
     this.finders.set(node, finder);
     this.shown.set(node, () => {
-      const settings = widgets.map((widget) => ({
+      const settings = widgets.map((widget, at) => ({
+        first: at < FIRST,
+        group: groups.get(widget.name) ?? "",
         name: widget.name,
         value: widget.value,
         usual: usual.get(widget.name),
         text: [
           ...[widget.label, widget.tooltip ?? widget.options?.tooltip],
-          groupTitle(groupOf(widget.name)),
+          groupTitle(groups.get(widget.name) ?? ""),
         ].join(" "),
         linked: Boolean(
           node.inputs?.some(

@@ -1,5 +1,4 @@
 """Writes the shipped graphs of shipped_graphs/: workflows/NAME.json for the canvas and workflows/api/NAME.json.
-And web/js/lib/values/orders.mjs, by which the page reads workflows of earlier versions (widget_orders.py).
 
     python3 scripts/generators/make_workflows.py          # writes both forms
     python3 scripts/generators/make_workflows.py --check  # exit code 1 when a file on disk is not what would be written
@@ -17,7 +16,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import widget_orders
 from shipped_graphs import GRAPHS, NOTE, Graph, Link, Node
 from shipped_graphs.core_nodes import CONTROL, CORE, FOLDERS, SOCKET_ONLY, url_of
 
@@ -138,8 +136,7 @@ def files() -> dict[Path, str]:
             WORKFLOWS / "api" / f"{graph.name}.json": api_form(graph, known),
         }
         out |= {path: json.dumps(data, indent=2, ensure_ascii=False) + "\n" for path, data in forms.items()}
-    pinned = {name: schema for name, schema in known.items() if name not in CORE}
-    return {**out, widget_orders.FILE: widget_orders.source(pinned)}
+    return out
 
 
 def main() -> int:

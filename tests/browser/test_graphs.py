@@ -1,4 +1,4 @@
-"""Graphs on the canvas: shipped ones, those that earlier versions saved, and the one inside a trained LoRA.
+"""Graphs on the canvas: shipped ones, one saved before inputs were added, and the one inside a trained LoRA.
 
 One page per frontend and way of drawing nodes serves all of them, in the order of this file. What does not depend on
 how nodes are drawn is asked of LiteGraph only.
@@ -10,7 +10,6 @@ import base64
 import copy
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +21,7 @@ from tests.browser.grown import OUTPUTS, ROOM, TELL, finished_runs, overlaps
 
 pytestmark = pytest.mark.browser
 
-SAVED = sorted((ROOT / "tests" / "fixtures" / "workflows").glob("*.json"))
-SAVED_FOR_BOTH = ("first_graphs", "before_both_experts")
-"""on both frontends, in both ways of drawing"""
-MEANT: dict[str, dict[str, Any]] = {"WanDatasetSettings": {"held_out_ratio": 0}}
-"""what a saved node meant by lacking a setting that a new node begins with otherwise"""
+SAVED = ROOT / "tests" / "fixtures" / "workflows" / "before_only_what_fits.json"
 SCHEMAS: dict[str, Any] = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
 LORAS: dict[str, bytes] = {}
 """the LoRA of each run name, trained once for all frontends"""
@@ -175,57 +170,12 @@ def test_every_shipped_graph_is_its_api_twin_and_no_node_lies_on_another_however
 # ---- values by name ------------------------------------------------------------------------------
 
 
-def every_other(first: int) -> list[Any]:
-    """The saved workflows, of which CI takes every other one and those for both frontends."""
-    taken = [file.stem in SAVED_FOR_BOTH or number % 2 == first for number, file in enumerate(SAVED)]
-    return [
-        pytest.param(file, id=file.stem, marks=() if here else pytest.mark.soak)
-        for file, here in zip(SAVED, taken, strict=True)
-    ]
-
-
-# Which value is whose is decided by our own code, before a frontend sees the node: each workflow is on one of them, and
-# one that has names and one that has none on both.
-@pytest.mark.parametrize("file", every_other(0))
-@pytest.mark.parametrize("frontend", ["shipped"], indirect=True)
-def test_workflows_of_earlier_versions_keep_every_value_at_its_name(plain: Canvas, file: Path) -> None:
-    assert_values_kept(plain, file)
-
-
-@pytest.mark.parametrize("file", every_other(1))
-@pytest.mark.parametrize("frontend", [OTHER_FRONTEND], indirect=True)
-def test_workflows_of_earlier_versions_keep_every_value_on_the_newer_frontend(plain: Canvas, file: Path) -> None:
-    assert_values_kept(plain, file)
-
-
-@pytest.mark.parametrize("page", ["vue"], indirect=True)
-@pytest.mark.parametrize(
-    "file",
-    [pytest.param(file, id=file.stem, marks=() if file.stem in SAVED_FOR_BOTH else pytest.mark.soak) for file in SAVED],
-)
-def test_workflows_of_earlier_versions_keep_every_value_in_nodes_that_vue_draws(page: Canvas, file: Path) -> None:
-    """Values are named before anything is drawn: one workflow that has names and one that has none is enough."""
-    assert_values_kept(page, file)
-
-
-def assert_values_kept(page: Canvas, file: Path) -> None:
-    old = json.loads(file.read_text(encoding="utf-8"))
+def test_a_workflow_that_lacks_inputs_added_since_keeps_every_value_at_its_name(page: Canvas) -> None:
+    old = json.loads(SAVED.read_text(encoding="utf-8"))
     page.load(old["workflow"])
     for node, body in ours(page.to_prompt()).items():
         kind = body["class_type"]
-        assert values(body) == {**defaults(kind), **MEANT.get(kind, {}), **values(old["prompt"][node])}, kind
-
-
-def test_graphs_that_earlier_versions_shipped_keep_every_value(plain: Canvas) -> None:
-    """They hold positions only."""
-    old = json.loads((SAVED[0].parent / "first_graphs.json").read_text(encoding="utf-8"))["template"]
-    plain.load(old)
-    prompt = plain.to_prompt()
-    for node in old["nodes"]:
-        if node["type"] in SCHEMAS:
-            shown = values(prompt[str(node["id"])])
-            assert set(shown) == set(defaults(node["type"]))
-            assert [value for value in node["widgets_values"] if value not in shown.values()] == []
+        assert values(body) == {**defaults(kind), **values(old["prompt"][node])}, kind
 
 
 def test_saved_values_have_names_and_positions_are_not_needed(page: Canvas, workflows: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import make_thumbnails
 import make_workflows
 import pytest
-import widget_orders
 from comfy_server import PACK_NAME, ComfyServer
 from PIL import Image
 from route_server import our_module
@@ -85,22 +84,8 @@ def to_api(workflow: dict[str, Any], info: dict[str, Any], version: str) -> dict
 
 
 def test_the_files_are_what_the_script_writes() -> None:
-    wanted = {path: path.read_text(encoding="utf-8") for path in [*CANVAS, *API, widget_orders.FILE]}
+    wanted = {path: path.read_text(encoding="utf-8") for path in [*CANVAS, *API]}
     assert make_workflows.files() == wanted
-
-
-def test_an_order_of_widgets_is_never_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The present order of a node stands first; a change puts the new one before it."""
-    pinned = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
-    before = widget_orders.read_orders()
-    assert before["LoadWanModel"][-1] == "diffusion_model,variant,base_precision,precision_policy,device"
-    pinned["LoadWanModel"]["inputs"].insert(1, {"name": "turbo", "type": "BOOLEAN"})
-    copied = tmp_path / "orders.mjs"
-    copied.write_text(widget_orders.FILE.read_text(encoding="utf-8"), encoding="utf-8")
-    monkeypatch.setattr(widget_orders, "FILE", copied)
-    copied.write_text(widget_orders.source(pinned), encoding="utf-8")
-    new = "diffusion_model,turbo,low_noise_model,variant,base_precision,precision_policy,device,attention"
-    assert widget_orders.read_orders() == {**before, "LoadWanModel": [new, *before["LoadWanModel"]]}
 
 
 def test_every_graph_has_both_forms() -> None:

@@ -4,9 +4,28 @@
  * `WanTrainer_` and its own; which of the two a graph gets is decided here. Everything else on the page knows the short ids.
  */
 
-import { ORDERS } from "../values/orders.mjs";
-
 export const PREFIX = "WanTrainer_";
+
+/** The short ids of our nodes. */
+export const OURS = [
+  ...["AddFrozenLora", "ApplyWanLoRA", "CacheLatents", "Fp8Quantize", "LoadWanModel"],
+  ...["PlanMemory", "PrecisionAudit", "SplitAcrossGPUs", "TrainLoRA", "ValidateVideo"],
+  ...[
+    "WanCacheFromLatents",
+    "WanCacheFromTFRecord",
+    "WanDatasetFromFile",
+    "WanDatasetFromImages",
+    "WanDatasetSettings",
+  ],
+  ...[
+    "WanLoraFile",
+    "WanPrecisionPolicy",
+    "WanPreviewSettings",
+    "WanSweepSettings",
+    "WanSyntheticDataset",
+  ],
+  ...["WanTrainSettings", "WanVideoDataset"],
+];
 
 /**
  * A node as the server describes it.
@@ -72,7 +91,7 @@ export function widgetsOf(short) {
 
 /** @param {{ comfyClass?: string }} node whether one of ours has such widgets */
 export function isOurs(node) {
-  return Object.hasOwn(ORDERS, kindOf(node));
+  return OURS.includes(kindOf(node));
 }
 
 /**

@@ -5,7 +5,7 @@
  * Only ids with an underscore, which are no words of a sentence, are looked for.
  */
 
-import { ORDERS } from "../values/orders.mjs";
+import { OURS } from "./ids.mjs";
 
 /** @type {Map<string, string>} */
 let labels = new Map();
@@ -31,7 +31,7 @@ const ID =
 export function learnLabels(nodeDefs, language) {
   labels = new Map();
   together = TOGETHER[language.split("-")[0]] ?? ((label, id) => `${label} (${id})`);
-  for (const node of Object.keys(ORDERS)) {
+  for (const node of OURS) {
     for (const [id, input] of Object.entries(nodeDefs?.[node]?.inputs ?? {})) {
       const label = /** @type {any} */ (input)?.name;
       const named = typeof label === "string" && label !== id && !label.includes(id);

@@ -5,8 +5,7 @@
  * is merged again each time a language was loaded. Newer frontends keep it, and nothing is done.
  */
 
-import { ORDERS } from "../values/orders.mjs";
-import { PREFIX } from "./ids.mjs";
+import { OURS, PREFIX } from "./ids.mjs";
 
 /**
  * @typedef {Object} Messages the part of vue-i18n that is used here
@@ -17,7 +16,7 @@ import { PREFIX } from "./ids.mjs";
  */
 
 /** A text that every language of this pack has here, and none of the page's own files. */
-const OURS = `nodeDefs.${PREFIX}TrainLoRA.display_name`;
+const KNOWN_BY = `nodeDefs.${PREFIX}TrainLoRA.display_name`;
 
 /**
  * The page's translations, if they are where this frontend has them.
@@ -40,7 +39,7 @@ export function findMessages(vueApp) {
  */
 export function keepMerged(messages, words) {
   const merge = (/** @type {string} */ locale) => {
-    if (Object.hasOwn(words, locale) && !messages.te(OURS, locale)) {
+    if (Object.hasOwn(words, locale) && !messages.te(KNOWN_BY, locale)) {
       messages.mergeLocaleMessage(locale, words[locale]);
     }
   };
@@ -58,7 +57,7 @@ export function keepMerged(messages, words) {
  */
 function withSecondIds(words) {
   const twice = (/** @type {Record<string, any>} */ nodes) =>
-    Object.entries(nodes ?? {}).filter(([id]) => Object.hasOwn(ORDERS, id));
+    Object.entries(nodes ?? {}).filter(([id]) => OURS.includes(id));
   return Object.fromEntries(
     Object.entries(words ?? {}).map(([locale, said]) => {
       const second = twice(said?.nodeDefs).map(([id, node]) => [`${PREFIX}${id}`, node]);

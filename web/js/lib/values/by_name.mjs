@@ -1,13 +1,10 @@
 // @ts-check
-/** Our nodes save their values by name, and get them back by name: an input may be added, moved or removed. */
+/** Our nodes save their values by name, and get them back by name: an input may be added at the end. */
 
-import { ORDERS } from "./orders.mjs";
-import { inOrder, namedValues, valuesByName } from "./restore.mjs";
+import { OURS } from "../page/ids.mjs";
+import { inOrder, namedValues, savedWidgets, valuesByName } from "./restore.mjs";
 
 /** @typedef {import("./restore.mjs").SavedNode} SavedNode */
-
-/** What a setting means that a saved node lacks, where a new node begins with something else. @type {Record<string, object>} */
-const LACKING = { WanDatasetSettings: { held_out_ratio: 0 } };
 
 /**
  * Every way to load or copy a node (file, undo, paste, subgraph) goes through these two methods of its class.
@@ -15,14 +12,15 @@ const LACKING = { WanDatasetSettings: { held_out_ratio: 0 } };
  * @param {string} kind its id
  */
 export function keepByName({ prototype }, kind) {
-  const orders = (ORDERS[kind] ?? []).map((order) => order.split(","));
-  if (!orders.length) return;
+  if (!OURS.includes(kind)) return;
   const { configure, onSerialize } = prototype;
   prototype.configure = function (/** @type {SavedNode} */ saved) {
-    const widgets = this.widgets ?? [];
-    const told = namedValues(saved, widgets, orders);
-    if (told) {
-      const named = { ...LACKING[kind], ...told };
+    const widgets = savedWidgets(this.widgets ?? []);
+    const named = namedValues(
+      saved,
+      widgets.map(({ name }) => name),
+    );
+    if (named) {
       saved.widgets_values = inOrder(named, widgets);
       saved.widgets_values_named = named;
     }

@@ -24,28 +24,20 @@ export function valuesByName(widgets) {
 }
 
 /**
- * The saved values by name, or null when the file does not tell which is which.
+ * The saved values by name; null where the file has none, and the page goes by position. Names say which value is which, but
+ * for positions that a program changed: those are as many as today's widgets.
  * @param {SavedNode} saved
- * @param {Widget[]} widgets the node as this version makes it, with its defaults
- * @param {string[][]} orders names in every order the node has had, the newest first
+ * @param {string[]} today names of the node's widgets, in order
  * @returns {Record<string, unknown> | null}
  */
-export function namedValues(saved, widgets, orders) {
+export function namedValues(saved, today) {
   const positions = Array.isArray(saved.widgets_values) ? saved.widgets_values : [];
   const named = isRecord(saved.widgets_values_named) ? saved.widgets_values_named : {};
-  const count = Object.keys(named).length;
-  if (!positions.length && count) return named;
-  if (!positions.length) return isRecord(saved.widgets_values) ? saved.widgets_values : null;
-  if (spells(named, positions)) return named;
-  const known = count ? orders.find((order) => tells(order, named, positions)) : undefined;
-  if (known) return byPosition(known, positions);
-  if (count && positions.length === orders[0]?.length) {
-    return isOfOtherOrder(named, positions, orders[0]) ? named : byPosition(orders[0], positions);
-  }
-  if (count >= positions.length) return named;
-  const order = orderOf(saved, positions, widgets, orders);
-  if (order) return { ...byPosition(order, positions), ...named };
-  return count ? named : null;
+  const names = Object.keys(named);
+  if (!names.length) return isRecord(saved.widgets_values) ? saved.widgets_values : null;
+  const changed = positions.length === today.length && !spells(named, positions);
+  if (!changed || !names.every((name) => today.includes(name))) return named;
+  return Object.fromEntries(today.map((name, at) => [name, positions[at]]));
 }
 
 /**
@@ -61,97 +53,17 @@ export function inOrder(named, widgets) {
   );
 }
 
-/** @param {string[]} order @param {unknown[]} positions */
-function byPosition(order, positions) {
-  return Object.fromEntries(order.map((name, at) => [name, positions[at]]));
-}
-
 /**
- * Whether the names stand in the order of the positions and tell them all: nothing but the page wrote the file, whichever
- * version of the node that was. What only shows may have left empty values behind them.
+ * Whether the names stand in the order of the positions and are all: nobody changed either. Widgets that only show may have
+ * left empty values behind them.
  * @param {Record<string, unknown>} named
  * @param {unknown[]} positions
  */
 function spells(named, positions) {
   const values = Object.values(named);
   const rest = positions.slice(values.length);
-  return values.length > 0 && allSame(values, positions) && rest.every(isEmpty);
-}
-
-/**
- * Whether positions of that order say what the names say, of those that are named.
- * @param {string[]} order
- * @param {Record<string, unknown>} named
- * @param {unknown[]} positions
- */
-function tells(order, named, positions) {
-  if (order.length !== positions.length || !areIn(order, named)) return false;
-  const values = byPosition(order, positions);
-  const names = Object.keys(named);
-  return allSame(
-    names.map((name) => named[name]),
-    names.map((name) => values[name]),
-  );
-}
-
-/**
- * Whether the file is of a version with inputs that are gone, and as many positions as today's by chance.
- * @param {Record<string, unknown>} named
- * @param {unknown[]} positions
- * @param {string[]} today
- */
-function isOfOtherOrder(named, positions, today) {
-  const sorted = (/** @type {unknown[]} */ values) =>
-    values.map((one) => JSON.stringify(one)).sort();
-  return !areIn(today, named) && allSame(sorted(Object.values(named)), sorted(positions));
-}
-
-/** @param {string[]} order @param {Record<string, unknown>} named whose names may all be in it */
-function areIn(order, named) {
-  return Object.keys(named).every((name) => order.includes(name));
-}
-
-/** @param {unknown[]} values @param {unknown[]} others of which there may be more */
-function allSame(values, others) {
-  return values.every((value, at) => JSON.stringify(value) === JSON.stringify(others[at]));
-}
-
-/**
- * The order a file without names was written in: what its own inputs say, else the newest known one that has as many
- * values of the right types.
- * @param {SavedNode} saved
- * @param {unknown[]} positions
- * @param {Widget[]} widgets
- * @param {string[][]} orders
- * @returns {string[] | undefined}
- */
-function orderOf(saved, positions, widgets, orders) {
-  const own = (saved.inputs ?? []).flatMap(({ widget }) => (widget ? [widget.name] : []));
-  const types = new Map(widgets.map(({ name, value }) => [name, typeof value]));
-  const fits = (/** @type {string[]} */ order) =>
-    order.every((name, at) => (types.get(name) ?? typeof positions[at]) === typeof positions[at]);
-  for (const known of own.length ? [[own], orders] : [orders]) {
-    for (const count of counts(positions)) {
-      const found = known.find((order) => order.length === count && fits(order));
-      if (found) return found;
-    }
-  }
-}
-
-/**
- * How many values an order may have: all, or fewer when the last are those of widgets that only show ("" or null). The
- * fewest first: such a value must not land in an input that was added later, and those are saved by name.
- * @param {unknown[]} positions
- */
-function counts(positions) {
-  const found = [positions.length];
-  while (found[0] > 1 && isEmpty(positions[found[0] - 1])) found.unshift(found[0] - 1);
-  return found;
-}
-
-/** @param {unknown} value */
-function isEmpty(value) {
-  return (value ?? "") === "";
+  const same = values.every((value, at) => JSON.stringify(value) === JSON.stringify(positions[at]));
+  return same && rest.every((value) => (value ?? "") === "");
 }
 
 /** @param {unknown} value @returns {value is Record<string, unknown>} */

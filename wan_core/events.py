@@ -61,25 +61,23 @@ class StepDone(Event):
     seconds: float
     expert: str
     timestep_mean: float
-    memory_bytes: int = 0
-    """peak of the steps so far on the first device; resident memory of the process on CPU"""
     memory: dict[str, dict[str, int | None]] = field(default_factory=dict[str, dict[str, int | None]])
     """device -> bytes `now` (allocated after the step), `peak` (of the steps so far), `reserved` (by torch's allocator,
     at most) and `predicted` (peak of a step, by the plan); null where nothing is known. A reader passes over keys it
     does not know"""
     tokens: int = 0
-    """that the model worked on, of all ranks; 0 where an older version wrote the line"""
+    """that the model worked on, of all ranks"""
     clips: int = 0
     """of all ranks"""
     tflops: float | None = None
     """useful model arithmetic per second, in 10^12; what is counted says `train.flops`"""
     epoch: float = 0.0
-    """passes over the data of this model so far, 0.5 is half of the first; 0 where an older version wrote the line"""
+    """passes over the data of this model so far, 0.5 is half of the first"""
     seconds_left: float | None = None
     """of the hours that the run may take; None where it has no such limit"""
     beside_left: float | None = None
-    """seconds that saves, evaluations and previews still to come will take, as those before took; None where an older
-    version wrote the line"""
+    """seconds that saves, evaluations and previews still to come will take, as those before took; None where
+    none is known"""
     prior_loss: float | None = None
     """mean error of the step's clips that are trained towards the base model, of all ranks; null without such"""
 

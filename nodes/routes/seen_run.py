@@ -115,7 +115,7 @@ def read_seen(directory: Path, marks: Marks) -> SeenRun:
         eval_best_step=lowest[0] if lowest else None,
         best=whole(suggested.get("best")),
         best_why=scrubbed(why[:1000]) if isinstance(why := suggested.get("why"), str) else "",
-        memory=_memory(config, tail),
+        memory=_memory(tail),
         saves=tuple(steps),
         preview=newest_preview(directory),
         settings=_settings(config),
@@ -164,17 +164,7 @@ def _variant_of_saves(directory: Path, steps: list[int]) -> str:
     return ""
 
 
-def _memory(config: RunConfig, tail: MetricsTail) -> dict[str, dict[str, Any]]:
+def _memory(tail: MetricsTail) -> dict[str, dict[str, Any]]:
     known = tail.step.get("memory")
-    if isinstance(known, dict) and known:
-        return {str(device): values for device, values in known.items() if isinstance(values, dict)}
-    peak = tail.step.get("memory_bytes")  # runs of earlier versions say no more
-    return {_first_device(config): {"peak": peak}} if isinstance(peak, int) else {}
-
-
-def _first_device(config: RunConfig) -> str:
-    """Names the device on which `memory_bytes` was measured, as torch does."""
-    try:
-        return config.model.placement.device_names()[0]
-    except WanTrainerError:  # trained on another machine
-        return config.model.placement.devices.partition(",")[0]
+    devices = known.items() if isinstance(known, dict) else ()
+    return {str(device): values for device, values in devices if isinstance(values, dict)}

@@ -27,7 +27,6 @@ def step_line(step: int, steps: int, **facts: Any) -> dict[str, Any]:
         "seconds": 2.5,
         "expert": "auto",
         "timestep_mean": 1000 * (0.15 + 0.8 * (step * 0.618034 % 1)),
-        "memory_bytes": 11 << 30,
         "memory": {"cuda:0": {"now": 9 << 30, "peak": 11 << 30, "predicted": 12 << 30}},
         "tflops": 212.5 + 10 * noise,
         "tokens": 14040,

@@ -87,9 +87,7 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
         "node": None,
         "prompt_id": None,
     }
-    assert list(run["memory"].values()) == [{"now": None, "peak": 1004, "predicted": None, "total": None}], (
-        "as earlier versions say it"
-    )
+    assert run["memory"] == {"cpu": {"now": None, "peak": 1004, "predicted": None, "total": None}}
 
 
 def test_the_list_tells_in_which_settings_runs_differ(routes: RouteServer) -> None:

@@ -326,7 +326,7 @@ def test_numbers_json_does_not_know_become_null(routes: RouteServer) -> None:
 
 def test_records_of_the_wrong_shape_cost_no_answer(routes: RouteServer) -> None:
     lines = [
-        '{"event": "step", "step": "5", "loss": "x", "seconds": "y", "memory_bytes": []}',
+        '{"event": "step", "step": "5", "loss": "x", "seconds": "y", "memory": []}',
         '{"event": "evaluated", "step": [], "eval_loss": {}}',
         *("[]", "null", "1", "{}", '{"event": "step"}', '{"event": []}', "x" * 200_000),
     ]

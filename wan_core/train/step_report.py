@@ -11,7 +11,7 @@ from ..model import WanTransformer
 from .config import TrainConfig
 from .flops import FlopCount, Work
 from .group import Group
-from .meters import DeviceMeters, MemoryReading, added_up
+from .meters import DeviceMeters, added_up
 from .noised import NoisedBatch
 from .objective import TrainedLoss
 
@@ -32,7 +32,6 @@ class StepReport:
         """`batches_per_epoch`: of all ranks."""
         self._epochs_a_step = config.gradient_accumulation_steps * group.world / batches_per_epoch
         self._config, self._meters, self._group, self._emit = config, meters, group, emit
-        self._device = next(model.parameters()).device
         self._flops, self._work = FlopCount(model), Work()
         self._prior = list[tuple[Tensor, int]]()
         """of each micro-batch with clips that keep what the model knows: their error (), and how many they are"""
@@ -73,7 +72,6 @@ class StepReport:
                 seconds=seconds,
                 expert=self._config.expert,
                 timestep_mean=timestep,
-                memory_bytes=self._memory_bytes(memory),
                 memory=memory,
                 tokens=work.tokens,
                 clips=work.clips,
@@ -82,10 +80,3 @@ class StepReport:
                 tflops=work.flops / seconds / 1e12 if seconds > 0 else None,
             )
         )
-
-    def _memory_bytes(self, memory: MemoryReading) -> int:
-        """Returns what earlier versions wrote: the peak of the first CUDA device, else what is resident now; 0 if
-        unknown.
-        """
-        first = memory[str(self._device)]
-        return first["peak" if self._device.type == "cuda" else "now"] or 0

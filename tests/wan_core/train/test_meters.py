@@ -127,7 +127,6 @@ def test_a_step_says_what_the_process_holds_and_how_much_it_computes(tmp_path: P
         memory = step["memory"]["cpu"]
         assert memory["predicted"] is None, "what is predicted is not what the host process holds"
         assert 50 * MIB < memory["now"] <= memory["peak"]
-        assert step["memory_bytes"] == memory["now"]
     cache = LatentCache(run.roots.first("cache"))
     clips = len(cache.read_set(run.config.data.fingerprint).items)
     assert [step["epoch"] for step in steps] == pytest.approx([2 * n / clips for n in (1, 2, 3, 4)], abs=1e-4)
@@ -229,7 +228,6 @@ def test_on_a_gpu_it_is_what_torch_has_allocated_beside_the_prediction(tmp_path:
     steps = [r for r in trained(run) if r["event"] == "step"]
     memory = steps[-1]["memory"]["cuda:0"]
     assert 0 < memory["now"] <= memory["peak"] <= memory["reserved"]
-    assert steps[-1]["memory_bytes"] == memory["peak"]
     assert memory["predicted"] > 0
     assert all(step["tflops"] > 0 for step in steps)
 

@@ -229,7 +229,8 @@ def as_json(data: object) -> str:
 
 def wanted_files(object_info: dict[str, dict[str, Any]]) -> dict[Path, str]:
     """Every file the schemas decide over -> its text."""
-    files = {LOCALES / "en" / "nodeDefs.json": as_json(english(object_info))}
+    said = english(object_info)
+    files = {LOCALES / "en" / "nodeDefs.json": as_json(said)}
     lines = {language: read_help(language) for language in TRANSLATIONS}
     for node_id, info in object_info.items():
         file = HELP / f"{node_id}.md"
@@ -237,6 +238,7 @@ def wanted_files(object_info: dict[str, dict[str, Any]]) -> dict[Path, str]:
         for language in TRANSLATIONS:
             node = json.loads((LOCALES / language / "nodeDefs.json").read_text(encoding="utf-8")).get(node_id)
             if node:
+                node["inputs"] = said[node_id]["inputs"] | node["inputs"]  # a new input stays English till translated
                 page = translated_page(files[file], info, node, language, lines[language])
                 files[HELP / node_id / f"{language}.md"] = page
     return files

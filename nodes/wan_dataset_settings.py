@@ -12,8 +12,8 @@ from .bridge.types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsTyp
 from .bridge.widgets import check_menus, searched_as, widget
 
 _NEW_HELD_OUT_RATIO = -1.0
-"""A few files, where there are enough: what a node begins with that is made now. Left out of a queue or of a saved
-workflow it goes on meaning 0, the default of DatasetConfig (web/js/lib/values/by_name.mjs)."""
+"""A few files, where there are enough: what a new node begins with. A queue that leaves it out means 0, the default of
+DatasetConfig."""
 
 
 class WanDatasetSettings(io.ComfyNode):

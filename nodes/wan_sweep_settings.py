@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..wan_core.config import settings_of
+from ..wan_core.config import names_on_nodes, settings_of
 from ..wan_core.errors import ConfigError
 from ..wan_core.lora import LoraConfig
 from ..wan_core.train import TrainConfig
@@ -20,7 +20,7 @@ _SWEPT = [
     *("loraplus_lr_ratio", "ema_decay", "loss_type", "huber_delta", "loss_weighting", "min_timestep", "max_timestep"),
 ]
 """settings of Train Wan LoRA and Wan Train Settings, by the names of their widgets"""
-_OF_LORA = {"rank": "rank", "alpha": "alpha", "lora_dropout": "dropout"}
+_OF_LORA = names_on_nodes(LoraConfig)
 _MOST = 100
 _LED_BY = {
     "steps": {

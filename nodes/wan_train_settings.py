@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from comfy_api.latest import io
 
 from ..wan_core.abilities import gpu_count
-from ..wan_core.config import settings_of
+from ..wan_core.config import names_on_nodes
 from ..wan_core.errors import ConfigError
 from ..wan_core.lora import TARGET_PRESETS, LoraConfig
 from ..wan_core.model import check_compile
@@ -17,12 +18,6 @@ from .bridge.types import CATEGORY, SettingsHandle, WanSettings
 from .bridge.widgets import check_menus, combo, judged_when_it_runs, listed, one_of, searched_as, widget
 
 _EVAL = listed(TrainConfig.eval_timesteps)
-_MENUS = {
-    **{own: settings_of(LoraConfig)[name].choices for own, name in (("adapter", "kind"), ("adapter_init", "init"))},
-    "also_train": settings_of(LoraConfig)["also_train"].choices,
-    "target_preset": tuple(TARGET_PRESETS),
-}
-"""menus that show no setting of TrainConfig"""
 
 
 class WanTrainSettings(io.ComfyNode):
@@ -57,11 +52,10 @@ class WanTrainSettings(io.ComfyNode):
                         "caption_dropout",
                     )
                 ),
-                widget(LoraConfig, "dropout", "lora_dropout"),
+                widget(LoraConfig, "dropout"),
                 widget(
                     LoraConfig,
                     "targets",
-                    "lora_targets",
                     default="",
                     multiline=True,
                     placeholder="lora_targets: blocks\\.\\d+\\.(self_attn|cross_attn)\\.(q|k|v|o)",
@@ -83,8 +77,8 @@ class WanTrainSettings(io.ComfyNode):
                         *("logit_mean", "logit_std", "mode_scale"),
                     )
                 ),
-                widget(LoraConfig, "kind", "adapter"),
-                widget(LoraConfig, "init", "adapter_init"),
+                widget(LoraConfig, "kind"),
+                widget(LoraConfig, "init"),
                 combo(
                     "target_preset",
                     list(TARGET_PRESETS),
@@ -99,7 +93,7 @@ class WanTrainSettings(io.ComfyNode):
                 ),
                 widget(LoraConfig, "rank_dropout"),
                 widget(LoraConfig, "module_dropout"),
-                widget(LoraConfig, "max_norm", "scale_weight_norms"),
+                widget(LoraConfig, "max_norm"),
                 widget(LoraConfig, "lokr_factor"),
                 widget(TrainConfig, "tread_routes"),
                 *(widget(TrainConfig, name) for name in ("timestep_range", "timestep_list", "timestep_strata")),
@@ -121,61 +115,44 @@ class WanTrainSettings(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls,
-        lora_dropout: float = LoraConfig.dropout,
-        lora_targets: str = "",
-        adapter: str = LoraConfig.kind,
-        adapter_init: str = LoraConfig.init,
-        target_preset: str = next(iter(TARGET_PRESETS)),
-        rank_patterns: str = "",
-        rank_dropout: float = LoraConfig.rank_dropout,
-        module_dropout: float = LoraConfig.module_dropout,
-        scale_weight_norms: float = LoraConfig.max_norm,
-        lokr_factor: int = LoraConfig.lokr_factor,
-        also_train: str = LoraConfig.also_train,
-        **values: Any,
+        cls, lora_targets: str = "", target_preset: str = next(iter(TARGET_PRESETS)), **values: Any
     ) -> io.NodeOutput:
-        check_menus(TrainConfig, values)
-        own = {"adapter": adapter, "adapter_init": adapter_init, "also_train": also_train}
-        for name, value in {**own, "target_preset": target_preset}.items():
-            one_of(name, value, _MENUS[name])
-        for name in ("eval_timesteps", "timestep_list"):
-            if name in values:
-                values[name] = tuple(_numbers(name, values[name]))
-        for name in ("checkpointing_names_saved", "checkpointing_names_offloaded"):
-            if name in values:
-                values[name] = tuple(values[name].replace(",", " ").split())
-        if "lr_patterns" in values:
-            values["lr_patterns"] = _lines(values["lr_patterns"])
+        for config in (TrainConfig, LoraConfig):
+            check_menus(config, values)
+        one_of("target_preset", target_preset, tuple(TARGET_PRESETS))
+        for name in values.keys() & _READ.keys():
+            values[name] = _READ[name](name, values[name])
         if values.get("compile"):  # here, and not after clips were encoded for an hour
             check_compile(torch.device("cuda" if gpu_count() else "cpu"))
+        adapter = {name: values.pop(shown) for shown, name in names_on_nodes(LoraConfig).items() if shown in values}
         # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.
         train = TrainConfig.from_dict({**values, "steps": 10_000_000})
         train.check_grammar()
         check_optimizer(train)
-        preset = TARGET_PRESETS[target_preset]
-        lora = LoraConfig(
-            kind=adapter,
-            init=adapter_init,
-            dropout=lora_dropout,
-            targets=_lines(lora_targets) or preset,
-            rank_patterns=_lines(rank_patterns),
-            rank_dropout=rank_dropout,
-            module_dropout=module_dropout,
-            max_norm=scale_weight_norms,
-            lokr_factor=lokr_factor,
-            also_train=also_train,
-        )
+        targets = _lines("lora_targets", lora_targets) or TARGET_PRESETS[target_preset]
+        lora = LoraConfig(**adapter, targets=targets)
         lora.check_grammar()
         return io.NodeOutput(SettingsHandle(tuple(values.items()), lora))
 
 
-def _lines(text: str) -> tuple[str, ...]:
+def _lines(_name: str, text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
-def _numbers(name: str, listed: str) -> list[float]:
+def _words(_name: str, text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
+
+
+def _numbers(name: str, listed: str) -> tuple[float, ...]:
     try:
-        return [float(part) for part in listed.replace(",", " ").split()]
+        return tuple(float(part) for part in listed.replace(",", " ").split())
     except ValueError as error:
         raise ConfigError(f'{name} "{listed[:100]}" is not a list of numbers. Example: {_EVAL}') from error
+
+
+_READ: dict[str, Callable[[str, str], tuple[Any, ...]]] = {
+    **dict.fromkeys(("eval_timesteps", "timestep_list"), _numbers),
+    **dict.fromkeys(("checkpointing_names_saved", "checkpointing_names_offloaded"), _words),
+    **dict.fromkeys(("lr_patterns", "rank_patterns"), _lines),
+}
+"""how the text of a widget becomes several values"""

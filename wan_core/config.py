@@ -57,6 +57,8 @@ class Setting:
     counts: str = "changed"
     """whether it is part of the identity of a job: always; changed: where it differs from its default, so that a new
     setting leaves the identity of older jobs as it is; pair: the same, where both experts are trained; never"""
+    called: str = ""
+    """its name on nodes, where that is another one"""
     group: str = ""
     """the group under which Wan Train Settings shows it; "" is the last one"""
 
@@ -101,6 +103,12 @@ def settings_of(config: type[Config]) -> Mapping[str, Setting]:
     """Returns what `setting` wrote at the fields of a config: name -> Setting, in order."""
     fields = dataclasses.fields(config)  # type: ignore[arg-type]
     return types.MappingProxyType({f.name: f.metadata["setting"] for f in fields if "setting" in f.metadata})
+
+
+@functools.cache
+def names_on_nodes(config: type[Config]) -> Mapping[str, str]:
+    """Returns the name that each setting of a config has on nodes -> its own name."""
+    return types.MappingProxyType({known.called or name: name for name, known in settings_of(config).items()})
 
 
 def _usable(known: Setting) -> str:

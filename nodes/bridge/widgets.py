@@ -16,18 +16,18 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ...wan_core.config import Config, Setting, nearest, settings_of
+from ...wan_core.config import Config, Setting, names_on_nodes, nearest, settings_of
 from ...wan_core.errors import ConfigError
 
 
-def widget(config: type[Config], name: str, called: str = "", **own: Any) -> io.Input:
-    """Returns the widget of the setting `name` of `config`; `called` is its id on the node where that is another.
+def widget(config: type[Config], name: str, **own: Any) -> io.Input:
+    """Returns the widget of the setting `name` of `config`.
 
     `own` is what this node says otherwise (default, tooltip, options of a menu) and further keywords of the input. A
     setting of several values is shown as text, which `listed` writes. The page reads its group as `wan_group`.
     """
     known = settings_of(config)[name]
-    made = _shown(known, called or name, **own)
+    made = _shown(known, known.called or name, **own)
     if known.group:
         made.extra_dict["wan_group"] = known.group
     return made
@@ -58,9 +58,9 @@ def listed(values: Sequence[object]) -> str:
 
 def check_menus(config: type[Config], values: Mapping[str, Any]) -> None:
     """Raises ConfigError for the first of `values` that the menu of its setting does not offer."""
-    for name, known in settings_of(config).items():
-        if known.choices and name in values:
-            one_of(name, values[name], known.choices)
+    for name, own in names_on_nodes(config).items():
+        if name in values and (choices := settings_of(config)[own].choices):
+            one_of(name, values[name], choices)
 
 
 def whole(name: str, default: int, low: int, high: int, tooltip: str, step: int = 1, **more: Any) -> io.Input:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...wan_core.config import names_on_nodes
 from ...wan_core.errors import WanTrainerError
+from ...wan_core.lora import LoraConfig
 from ...wan_core.run import DataConfig, Foreseen, directories_of, foresee
 from ..bridge.ahead import Ahead
 from ..bridge.widgets import one_of
@@ -26,11 +28,7 @@ _WIDGETS = {
     "start_digest": "start_from_lora",
     "low_noise_start_digest": "start_from_lora",
     "model.quantize": "scheme",
-    "lora.kind": "adapter",
-    "lora.init": "adapter_init",
-    "lora.targets": "lora_targets",
-    "lora.dropout": "lora_dropout",
-    "lora.max_norm": "scale_weight_norms",
+    **{f"lora.{name}": shown for shown, name in names_on_nodes(LoraConfig).items()},
 }
 """what is known to people by another name than the last part of its own in run.json"""
 _LONGEST = 60

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from ..config import nearest
+from ..config import names_on_nodes, nearest
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 
 _SECTIONS = ("train", "lora", "model")
 """looked through for a name without a dot, in this order"""
-_ON_NODES = {
-    "adapter": "lora.kind",
-    "adapter_init": "lora.init",
-    "lora_dropout": "lora.dropout",
-    "lora_targets": "lora.targets",
-    "scale_weight_norms": "lora.max_norm",
-    "start_from_lora": "lora.start_from",
-}
-"""what nodes call otherwise than run.json"""
 
 
 def add_set_option(command: argparse.ArgumentParser) -> None:
@@ -55,15 +46,16 @@ def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
 
 def _as_in_run(name: str, text: str) -> tuple[str, str]:
     """Returns name and value of a setting as run.json has them, where they may be those of a node."""
-    from ..lora import TARGET_PRESETS
+    from ..lora import TARGET_PRESETS, LoraConfig
 
     if name == "target_preset":
         if text not in TARGET_PRESETS:
             raise ConfigError(f"--set target_preset: {text[:80]!r} is none.{nearest(text, list(TARGET_PRESETS))}")
         return "lora.targets", json.dumps(TARGET_PRESETS[text])
     if name == "start_from_lora":
-        text = "" if text == "none" else text if ":" in text else f"loras:{text}"
-    return _ON_NODES.get(name, name), text
+        return "lora.start_from", "" if text == "none" else text if ":" in text else f"loras:{text}"
+    own = names_on_nodes(LoraConfig).get(name, name)
+    return name if own == name else f"lora.{own}", text
 
 
 def change_run(

@@ -84,12 +84,14 @@ class LoraConfig(Config):
         high=math.nextafter(1, 0),
         offered=(0.0, 0.99),
         refusal="lora {name} {value} is out of range. Use 0 up to 0.9.",
+        called="lora_dropout",
     )
     """of 1, nothing would be left to train"""
     targets: tuple[str, ...] = counted(
         _DEFAULT_TARGETS,
         "Regular expressions for the names of the layers that get a LoRA, one a line. Empty: attention and "
         "feed-forward.",
+        called="lora_targets",
     )
     """original Wan names"""
     start_from: str = internal("", "never")
@@ -102,12 +104,14 @@ class LoraConfig(Config):
         "LoRA: two thin matrices. rsLoRA: alpha / sqrt(rank). DoRA: rows' lengths too. LoKr, LoHa: other products. "
         "OFT: turns outputs in blocks of rank.",
         choices=tuple(KINDS),
+        called="adapter",
     )
     init: str = setting(
         "default",
         "First values. default: the kind's own. gaussian: A of a LoRA, rsLoRA or DoRA normal. PiSSA: the weight's "
         "largest directions; OLoRA: its QR form; both LoRA and rsLoRA, with a file of twice the rank.",
         choices=_INITS,
+        called="adapter_init",
     )
     rank_patterns: tuple[str, ...] = setting(
         (),
@@ -136,6 +140,7 @@ class LoraConfig(Config):
         low=0,
         offered=(0.0, 1000.0),
         step=0.1,
+        called="scale_weight_norms",
     )
     lokr_factor: int = setting(
         0,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..config import settings_of
+from ..config import names_on_nodes, settings_of
 from ..importers import Ledger
 from ..load import ModelPlan
 from ..lora import FrozenLora, LoraConfig
@@ -28,24 +28,12 @@ _CONFIGS = {
     TRAINER: (TrainConfig, LoraConfig),
 }
 """where the default of a node's widget stands"""
-_OTHER_NAMES = {
-    "lora_dropout": "dropout",
-    "lora_targets": "targets",
-    "adapter": "kind",
-    "adapter_init": "init",
-    "scale_weight_norms": "max_norm",
+_ADAPTER = {
+    shown: name
+    for shown, name in names_on_nodes(LoraConfig).items()
+    if name not in ("rank", "alpha", "targets", "rank_patterns")
 }
-"""widgets of Wan Train Settings whose setting is called otherwise"""
-_OF_LORA = (
-    "adapter",
-    "adapter_init",
-    "lora_dropout",
-    "rank_dropout",
-    "module_dropout",
-    "scale_weight_norms",
-    "lokr_factor",
-    "also_train",
-)
+"""widgets of Wan Train Settings -> settings of the adapter, as they are"""
 
 
 @dataclass(frozen=True)
@@ -126,7 +114,7 @@ class Job:
             rank=self.of("TrainLoRA.rank"),
             alpha=self.of("TrainLoRA.alpha"),
             targets=targets or LoraConfig.targets,
-            **{_OTHER_NAMES.get(name, name): settings[name] for name in _OF_LORA if name in settings},
+            **{name: settings[shown] for shown, name in _ADAPTER.items() if shown in settings},
         )
 
     def train(self) -> TrainConfig:
@@ -165,9 +153,7 @@ class Job:
 def default_of(at: str) -> Any:
     """The default of a widget that stands for a setting; None for others."""
     node, _, widget = at.partition(".")
-    name = _OTHER_NAMES.get(widget, widget) if node == SETTINGS else widget
     for config in _CONFIGS.get(node, ()):
-        if name in settings_of(config):
-            default = settings_of(config)[name].default
-            return "" if widget == "lora_targets" else default
+        if name := names_on_nodes(config).get(widget):
+            return "" if widget == "lora_targets" else settings_of(config)[name].default
     return None

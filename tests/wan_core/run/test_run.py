@@ -18,7 +18,7 @@ from wan_core.errors import CheckpointError, ConfigError
 from wan_core.export import workflow_metadata
 from wan_core.files import FileError, atomic_write_json, file_mark
 from wan_core.load import ModelPlan
-from wan_core.lora import LoraConfig
+from wan_core.lora import FrozenLora, LoraConfig
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.run.choose import choose_run, prepare_run
@@ -213,6 +213,26 @@ def test_a_run_json_that_says_another_shift_than_its_saves_is_another_job(run: T
     assert read_run(run.directory).job_id == said.job_id
     with pytest.raises(CheckpointError, match="belongs to another job"):
         train(run)
+
+
+def test_a_job_has_the_id_that_its_saved_steps_hold() -> None:
+    """As 3933de7 computed it: with another id, no saved step would be resumed."""
+    data = DataConfig(fingerprint="f", num_items=3)
+    plain = RunConfig(run_name="a", model=ModelPlan(base_file="m:a"), base_digest="b", data=data)
+    assert plain.job_id == "4cee70e921b6fd75b7a08658d7a0d75b"
+    model = replace(
+        plain.model,
+        low_noise_file="m:b",
+        precision=PrecisionPolicy(matmul="fp8"),
+        quantize=QuantizeConfig(vace_blocks=True),
+        placement=PlacementConfig(mode="copy per GPU", devices="0,1"),
+        loras=(FrozenLora(file="m:c", digest="d", strength=0.5),),
+    )
+    train = TrainConfig(expert="both", high_noise_share=0.25, steps=9, ema_decay=0.5, memory="manual")
+    lora = LoraConfig(rank=8, alpha=8.0, max_norm=1.0)
+    assert replace(plain, model=model, train=train, lora=lora, low_noise_digest="l").job_id == (
+        "edc18260ed757fc84b3dc5e43aa07970"
+    )
 
 
 def test_another_job_of_the_same_name_gets_a_suffix_and_the_note_says_why(run: TinyRun) -> None:

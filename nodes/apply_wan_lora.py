@@ -10,6 +10,7 @@ from ..wan_core.checkpoint import read_tensors
 from ..wan_core.errors import ConfigError, ExportError, WanTrainerError
 from ..wan_core.lora import Acting, acting_parts
 from .bridge.acting import with_acting
+from .bridge.progress import announced
 from .bridge.types import CATEGORY, RunHandle, WanRun
 from .bridge.widgets import number, searched_as, text
 from .runs.facts import asked_steps, chosen_steps, saved_step
@@ -69,7 +70,7 @@ class ApplyWanLoRA(io.ComfyNode):
                 if len(numbers) > 1:
                     raise _too_many(saved_step, len(numbers))
         except WanTrainerError as error:
-            return str(error)
+            return announced(error)
         return True
 
     @classmethod

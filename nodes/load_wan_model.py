@@ -17,6 +17,7 @@ from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from ..wan_core.run import notes_on_cards, remarks_on_cards
 from .bridge import folders
+from .bridge.progress import announced
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
 from .bridge.widgets import asked_of, check_menus, combo, comfyui_checks_menus, file_of, one_of, searched_as, widget
 
@@ -164,7 +165,7 @@ def _missing(diffusion_model: str | None, low_noise_model: str) -> str:
         try:
             found()
         except WanTrainerError as error:
-            said.append(str(error))
+            said.append(announced(error))
     return " ".join(dict.fromkeys(said))
 
 
@@ -174,7 +175,8 @@ def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
     file_of("low_noise_model", low_noise_model, folders.diffusion_models(), "diffusion_models")
     if low_noise_model == diffusion_model:
         raise ConfigError(
-            f"diffusion_model and low_noise_model are both {diffusion_model}. Choose the other file, or none."
+            "diffusion_model and low_noise_model are both {diffusion_model}. Choose the other file, or none.",
+            diffusion_model=diffusion_model,
         )
     return folders.model_reference("diffusion_models", low_noise_model)
 

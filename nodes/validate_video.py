@@ -16,7 +16,7 @@ from ..wan_core.sampler import SampleConfig
 from .bridge import folders
 from .bridge.handed import RUNS
 from .bridge.interrupts import CancelButton, stops_become_interrupts
-from .bridge.progress import NodeProgress, graph_of
+from .bridge.progress import NodeProgress, announced, graph_of
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
 from .bridge.types import CATEGORY, ModelHandle, RunHandle, WanLoras, WanRun, WanTrainModel, WanValidation
@@ -111,7 +111,7 @@ class ValidateVideo(io.ComfyNode):
             if grid_format is not None:
                 one_of("grid_format", grid_format, FORMATS)
         except WanTrainerError as error:
-            return str(error)
+            return announced(error)
         return True
 
     @classmethod

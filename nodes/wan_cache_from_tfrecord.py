@@ -16,6 +16,7 @@ from ..wan_core.importers import PromptKeys, import_records, record_files
 from .bridge import folders
 from .bridge.handed import cache_state, hand_cache
 from .bridge.interrupts import stops_become_interrupts
+from .bridge.progress import announced
 from .bridge.sockets import prompt_key, wants_clip
 from .bridge.types import CATEGORY, ModelHandle, WanCache, WanTrainModel
 from .bridge.widgets import combo, flag, searched_as
@@ -71,7 +72,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
         try:
             return folder is None or bool(_folder(folder))
         except WanTrainerError as error:
-            return str(error)
+            return announced(error)
 
     @classmethod
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> object:

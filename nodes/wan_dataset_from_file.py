@@ -22,6 +22,7 @@ from ..wan_core.video import require_pyav
 from .bridge import folders
 from .bridge.folders import allowed_places, input_folder
 from .bridge.interrupts import stops_become_interrupts
+from .bridge.progress import announced
 from .bridge.scanning import chosen_elsewhere, dataset_input, dataset_outputs, scanned_output
 from .bridge.types import CATEGORY, DatasetSettingsHandle, ModelHandle
 from .bridge.widgets import combo, flag, searched_as, text, widget
@@ -105,7 +106,7 @@ class WanDatasetFromFile(io.ComfyNode):
             if other_file is not None and (file is not None or other_file):  # else linked or left out: known later
                 _file(file, other_file)
         except WanTrainerError as error:
-            return str(error)
+            return announced(error)
         return True
 
     @classmethod

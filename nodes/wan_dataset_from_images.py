@@ -16,6 +16,7 @@ from ..wan_core.video import VideoProcess, require_pyav
 from .bridge import folders
 from .bridge.handed import CACHE
 from .bridge.interrupts import stops_become_interrupts
+from .bridge.progress import announced
 from .bridge.scanning import dataset_input, scan_context
 from .bridge.types import CATEGORY, ModelHandle, WanDataset
 from .bridge.widgets import combo, number, one_of, searched_as, text, widget
@@ -82,7 +83,7 @@ class WanDatasetFromImages(io.ComfyNode):
         try:
             require_pyav()
         except WanTrainerError as error:
-            return str(error)
+            return announced(error)
         return True
 
     @classmethod

@@ -129,8 +129,9 @@ class WanPreviewSettings(io.ComfyNode):
         check_menus(SampleConfig, values)
         if values.get("sampling") == FEW_STEPS and not loras:
             raise ConfigError(
-                f'sampling "{FEW_STEPS}" is for a LoRA that was made for 4 steps; without it clips end in noise. '
-                "Connect one to loras (Wan LoRA File), or set sampling to auto."
+                'sampling "{sampling}" is for a LoRA that was made for 4 steps; without it clips end in noise. '
+                "Connect one to loras (Wan LoRA File), or set sampling to auto.",
+                sampling=FEW_STEPS,
             )
         cache = folders.cache()
         library = read_prompts(prompts, values.get("trigger_word", ""))

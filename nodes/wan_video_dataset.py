@@ -19,6 +19,7 @@ from ..wan_core.errors import WanTrainerError
 from ..wan_core.video import require_pyav
 from .bridge import folders
 from .bridge.folders import allowed_places, input_folder
+from .bridge.progress import announced
 from .bridge.scanning import chosen_elsewhere, dataset_input, dataset_outputs, scanned_output
 from .bridge.types import CATEGORY, DatasetSettingsHandle, ModelHandle
 from .bridge.widgets import combo, searched_as, widget
@@ -66,7 +67,7 @@ class WanVideoDataset(io.ComfyNode):
             if folder is not None:  # linked: known only when it runs
                 _folder(folder)
         except WanTrainerError as error:
-            return str(error)
+            return announced(error)
         return True
 
     @classmethod

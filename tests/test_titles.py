@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import refusals
 from code_trees import nodes_of
+
+from tests.test_sentences import said as refused
 
 ROOT = Path(__file__).parents[1]
 LANGUAGES = sorted(folder.name for folder in (ROOT / "locales").iterdir() if folder.is_dir())
@@ -59,7 +60,7 @@ def test_so_do_the_help_pages() -> None:
 
 
 def test_tooltips_refusals_and_the_page_speak_in_the_words_of_the_field() -> None:
-    sentences = refusals.templates()
+    sentences = [text for _, text in refused()]
     page = json.loads((ROOT / "locales" / "zh" / "main.json").read_text(encoding="utf-8"))
     english = [text for text in [*_texts(NODES), *_texts(page)] if text.isascii()]
     assert [text for text in [*english, *sentences] if OWN_WORDS.search(text)] == []

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, cast
 
 from .errors import DependencyError
 from .pipes import waiter
+from .words import sentences_back, with_sentences
 
 _LENGTHS = struct.Struct(">IQ")
 _MAX_HEADER_BYTES = 16 << 20
@@ -36,7 +37,7 @@ Operation = Callable[[dict[str, Any], bytearray], Answer]
 
 def send(stream: BinaryIO, header: dict[str, Any], payload: Any = b"") -> None:
     """One message; `payload` is anything with the buffer interface."""
-    text = json.dumps(header).encode()
+    text = json.dumps(with_sentences(header)).encode()
     body = memoryview(payload).cast("B")
     stream.write(_LENGTHS.pack(len(text), len(body)) + text)
     if len(body):
@@ -60,7 +61,7 @@ def receive(stream: BinaryIO, new: Callable[[int], Any] = bytearray) -> tuple[di
     if header is None or payload is None:
         return None
     said: Any = json.loads(header)
-    return (cast("dict[str, Any]", said), payload) if isinstance(said, dict) else None
+    return (sentences_back(cast("dict[str, Any]", said)), payload) if isinstance(said, dict) else None
 
 
 def _read(stream: BinaryIO, size: int, new: Callable[[int], Any] = bytearray) -> Any:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from .errors import ConfigError
-from .words import is_text
+from .words import filled, is_text
 
 C = TypeVar("C", bound="Config")
 
@@ -27,7 +27,7 @@ def nearest(word: str, known: list[str]) -> str:
     """A hint such as ' Did you mean "rank"?' for the known word closest to `word`, or the list of known words."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
-        return f' Did you mean "{close[0]}"?'
+        return filled(' Did you mean "{close}"?', close=close[0])
     return " Known: " + ", ".join(sorted(known)) + "."
 
 
@@ -140,20 +140,19 @@ class Config:
     def refused(self, name: str) -> ConfigError:
         """Returns the error that says what is wrong with the value of the setting `name`, and what may stand there."""
         known, value = settings_of(type(self))[name], getattr(self, name)
-        sentence = known.refusal or self._refusals[bool(known.choices)]
-        return ConfigError(
-            sentence.format(
-                name=name,
-                value=value,
-                short=f"{value:g}" if isinstance(value, float) else value,
-                quoted=repr(str(value)[:40]),
-                low=known.low,
-                high=known.high,
-                known=", ".join(known.choices),
-                nearest=nearest(str(value), list(known.choices)) if known.choices else "",
-                config=self,
-            )
-        )
+        values = {
+            **vars(self),
+            "name": name,
+            "value": value,
+            "short": f"{value:g}" if isinstance(value, float) else value,
+            "start": str(value)[:40],
+            "quoted": repr(str(value)[:40]),
+            "low": known.low,
+            "high": known.high,
+            "known": ", ".join(known.choices),
+            "nearest": nearest(str(value), list(known.choices)) if known.choices else "",
+        }
+        return ConfigError(known.refusal or self._refusals[bool(known.choices)], **values)
 
     @classmethod
     def from_dict(cls: type[C], data: Any, where: str = "") -> C:

@@ -27,9 +27,10 @@ An OSError that reaches the command line is bad input too; any other exception i
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from enum import IntEnum
 
-from .words import plain, shortened
+from .words import Sentence, filled, plain, shortened
 
 _ALLOCATORS = ("DefaultCPUAllocator", "alloc_cpu", "bad_alloc", "annot allocate memory", "bad allocation")
 """how torch and the C++ libraries below it say that the computer's own memory is full"""
@@ -60,7 +61,8 @@ class Stopped(Exception):  # noqa: N818  not an error: somebody asked for it
 class WanTrainerError(Exception):
     """Base of all refusals; `exit_code` is what the command line returns for it.
 
-    A message is one line that can be printed anywhere, whatever it quotes.
+    A message is one line that can be printed anywhere, whatever it quotes. A refusal that is translated is a template
+    with `values`, and `str(error)` is their `Sentence`; any other is an f-string in English.
     """
 
     __module__ = "wan_trainer"
@@ -70,8 +72,8 @@ class WanTrainerError(Exception):
         # ComfyUI names a pack's modules by their path on its disk, and shows clients the module of every exception.
         cls.__module__ = WanTrainerError.__module__
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(shortened(plain(message), _LONGEST_MESSAGE))
+    def __init__(self, message: str = "", **values: object) -> None:
+        super().__init__(shortened(filled(message, **values) if values else plain(message), _LONGEST_MESSAGE))
 
 
 def host_memory_ran_out(error: BaseException) -> bool:
@@ -117,11 +119,42 @@ class RankLost(TrainingError):  # noqa: N818  it is the other one that broke
     """Another rank of the run ended, so this one cannot go on either."""
 
 
+RESUME = "Saved steps are kept; press Run again to resume."
+_KEPT = "Saved steps are kept."
+_REMEDIES = "What helps most, in this order: {helps}."
+_REMEDIES_IF_AGAIN = "If it ends again by itself, what helps most, in this order: {helps}."
+
+
+def failure(
+    what: object,
+    *,
+    stands: str = "",
+    again: str = "",
+    helps: Sequence[str] = (),
+    if_again: bool = False,
+    closing: str = "",
+) -> Sentence:
+    """Returns why a run ended, in parts which the page shows each in its own place.
+
+    `stands`: which saved step is good; `again`: what the same run would do; `helps`: remedies, the most helpful first,
+    needed only the second time with `if_again`; `closing`: what is kept.
+    """
+    remedies = filled(_REMEDIES_IF_AGAIN if if_again else _REMEDIES, helps=list(helps)) if helps else ""
+    parts = {"what": what, "stands": stands, "again": again, "remedies": remedies, "closing": closing}
+    said = {name: part for name, part in parts.items() if part}
+    return filled(" ".join(f"{{{name}}}" for name in said), **said)
+
+
+def in_a_new_run(remedy: str) -> Sentence:
+    """Returns a remedy for which saved steps are of no use."""
+    return filled("{remedy} (begins a new run)", remedy=remedy)
+
+
 _HOST_HELPS = (
     "close other programs",
     "give the system a larger swap or page file",
-    "fewer num_frames or a smaller width and height in the dataset node (begins a new run)",
-    "an fp8 file in Load Wan Model (begins a new run)",
+    in_a_new_run("fewer num_frames or a smaller width and height in the dataset node"),
+    in_a_new_run("an fp8 file in Load Wan Model"),
 )
 """what frees the computer's own memory: first what costs nothing"""
 _HOST_HELPS_FOR_CLIPS = (
@@ -136,9 +169,10 @@ HELD_ELSEWHERE = "WAN_TRAINER_HELD"
 
 def host_helps(held: str, rendering: bool = False) -> list[str]:
     """Returns what frees the computer's own memory; first the `held` models of ComfyUI."""
-    free = (
-        f"free the {held} that ComfyUI itself holds: press Free model and node cache, and queue what stands behind "
-        "this node as a graph of its own"
+    free = filled(
+        "free the {held} that ComfyUI itself holds: press Free model and node cache, and queue what stands behind "
+        "this node as a graph of its own",
+        held=held,
     )
     return [*([free] if held else []), *(_HOST_HELPS_FOR_CLIPS if rendering else _HOST_HELPS)]
 
@@ -152,7 +186,11 @@ class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field 
     def of_host(cls, account: str = "", rendering: bool = False) -> OutOfMemory:
         """Returns the error to raise where `host_memory_ran_out` says so; `account` is how much there is of it."""
         helps = host_helps(os.environ.get(HELD_ELSEWHERE, ""), rendering)
-        return OutOfMemory(
-            f"The computer's own memory (RAM) ran out{account}. What helps most, in this order: "
-            f"{'; '.join(helps)}. Saved steps are kept."
-        )
+        what = filled("The computer's own memory (RAM) ran out{account}.", account=account)
+        return OutOfMemory(failure(what, helps=helps, closing=_KEPT))
+
+    @classmethod
+    def of_gpu(cls, account: str, helps: Sequence[str]) -> OutOfMemory:
+        """Returns the error of a full GPU; `account` is what was asked for and what there was."""
+        what = filled("The GPU ran out of memory{account}.", account=account)
+        return OutOfMemory(failure(what, helps=helps, closing=_KEPT))

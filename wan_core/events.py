@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .words import plain
+from .words import plain, sentences_back, with_sentences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,16 +251,16 @@ _EVENTS: dict[str, type[Event]] = {
 def to_line(event: Event) -> str:
     """Returns one JSON line, ASCII, newline at the end.
 
-    Non-finite numbers become null so that every reader parses it.
+    Non-finite numbers become null so that every reader parses it; `sentences` are templates and values of its texts.
     """
     data = {"event": event.name, **_finite(dataclasses.asdict(event))}
-    return json.dumps(data, ensure_ascii=True, allow_nan=False) + "\n"
+    return json.dumps(with_sentences(data), ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def parse_event(line: str) -> Event | None:
     """Returns the event of a line, or None for anything else (a torn line, an event of a newer version)."""
     try:
-        data = json.loads(line)
+        data = sentences_back(json.loads(line))
         kind = _EVENTS[data.pop("event")]
         return kind(**data)
     except (ValueError, KeyError, TypeError, AttributeError):

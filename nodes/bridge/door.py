@@ -18,6 +18,7 @@ from ...wan_core.patterns import waits_end_with
 from ...wan_core.run import disk_sentence
 from ...wan_core.words import is_text, plain
 from .interrupts import InterruptProcessingException, press_again, processing_interrupted, stops_become_interrupts
+from .progress import announced
 
 _FINGERPRINT = "fingerprint_inputs"
 """ComfyUI drops whatever this raises and goes on, so a press of Cancel has to be there still"""
@@ -47,8 +48,12 @@ def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Ca
                 press_again()
             raise
         except OSError as error:  # as Python says it, it has a path of this machine, and nothing to do
-            raise FileError(disk_sentence(error)).with_traceback(error.__traceback__) from None
+            full = FileError(disk_sentence(error))
+            announced(full)
+            raise full.with_traceback(error.__traceback__) from None
         except Exception as error:
+            if isinstance(error, WanTrainerError):
+                announced(error)
             if all(_can_be_printed(link) for link in _chain(error)):
                 raise
             raise _alone(error) from None

@@ -12,6 +12,7 @@ from typing import Any
 import comfy.utils
 from PIL import Image
 
+from ...wan_core.errors import WanTrainerError
 from ...wan_core.events import (
     CheckpointSaved,
     Evaluated,
@@ -25,10 +26,11 @@ from ...wan_core.events import (
 )
 from ...wan_core.run_lines import RunLines
 from ...wan_core.train import EXPERTS
-from ...wan_core.words import logger
+from ...wan_core.words import logger, with_sentences
 from .interrupts import CancelButton
 
 _STATUS_EVENT = "wan_trainer.status"
+_SENTENCES_EVENT = "wan_trainer.sentences"
 _MIN_INTERVAL_S = 0.25
 _STAGES = {
     "start": "starting the engine",
@@ -101,7 +103,7 @@ class NodeProgress:
             self._last_status = moment
             server = _server()
             prompt = {"prompt_id": str(getattr(server, "last_prompt_id", None) or "")}
-            server.send_sync(_STATUS_EVENT, {**self._status, **prompt, **self._facts()})
+            server.send_sync(_STATUS_EVENT, with_sentences({**self._status, **prompt, **self._facts()}))
 
     def on_event(self, event: Event) -> None:
         """Show an event of the engine."""
@@ -187,6 +189,15 @@ def graph_of(hidden: Any) -> str:
 def current_prompt_id() -> str:
     """The queue entry that runs now."""
     return str(_server().last_prompt_id)
+
+
+def announced(error: WanTrainerError) -> str:
+    """Returns the text of a refusal whose template and values the page was sent: ComfyUI's own messages carry text."""
+    said = with_sentences({"text": str(error)})
+    with contextlib.suppress(ImportError, AttributeError):  # no server runs
+        if said.keys() > {"text"}:
+            _server().send_sync(_SENTENCES_EVENT, said)
+    return str(error)
 
 
 def _server() -> Any:

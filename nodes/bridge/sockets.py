@@ -39,8 +39,12 @@ class ComfyVae:
         channels = getattr(vae, "latent_channels", None)
         if getattr(vae, "latent_dim", None) != 3 or channels != space.channels:
             raise ConfigError(
-                f"The VAE makes latents of {channels} channels, the model needs {space.channels} ({space.name}). "
-                f"Choose {_VAE_FILES.get(space.name, space.name)} in Load VAE."
+                "The VAE makes latents of {channels} channels, the model needs {needed} ({kind}). Choose "
+                "{vae} in Load VAE.",
+                channels=channels,
+                needed=space.channels,
+                kind=space.name,
+                vae=_VAE_FILES.get(space.name, space.name),
             )
         if problem := _unlike_wans(vae, space):
             raise ConfigError(
@@ -123,8 +127,9 @@ class ComfyImageEncoder:
         if tuple(tokens.shape) != (1, *_IMAGE_TOKENS):
             size = " x ".join(map(str, tokens.shape[1:]))
             raise ConfigError(
-                f"The CLIP vision encoder gives {size} values per image; Wan 2.1 needs "
-                "257 x 1280. Choose clip_vision_h.safetensors in Load CLIP Vision."
+                "The CLIP vision encoder gives {size} values per image; Wan 2.1 needs 257 x 1280. Choose "
+                "clip_vision_h.safetensors in Load CLIP Vision.",
+                size=size,
             )
         return _plain(tokens[0].float().cpu())
 
@@ -215,7 +220,9 @@ def _from_graph(dynprompt: Any, node_id: str, socket: str, cache: LatentCache) -
         return _file_identity("vae", inputs.get("vae_name"), cache)
     if node["class_type"] == "CLIPLoader":
         if isinstance(inputs.get("type", "wan"), str) and inputs.get("type", "wan") != "wan":
-            raise ConfigError(f"Load CLIP has type {inputs['type']}; Wan needs umt5: set its type to wan.")
+            raise ConfigError(
+                "Load CLIP has type {inputs}; Wan needs umt5: set its type to wan.", inputs=inputs["type"]
+            )
         return _file_identity("text_encoders", inputs.get("clip_name"), cache)
     if node["class_type"] == "CLIPVisionLoader":
         return _file_identity("clip_vision", inputs.get("clip_name"), cache)

@@ -69,8 +69,9 @@ def _encoded(
         return _first_frame(config, cache, how, codec)
     if variant.family.starts_from != CHANNELS:
         raise ConfigError(
-            f"Wan Preview Settings has a start_image, but previews of {variant.name} do not start from one. Disconnect "
-            "it, or choose an image-to-video model."
+            "Wan Preview Settings has a start_image, but previews of {name} do not start from one. "
+            "Disconnect it, or choose an image-to-video model.",
+            name=variant.name,
         )
     return _channels(config, cache, cache_set, how, codec)
 

@@ -18,6 +18,7 @@ from comfy_api.latest import io
 
 from ...wan_core.config import Config, Setting, names_on_nodes, nearest, settings_of
 from ...wan_core.errors import ConfigError
+from ...wan_core.words import filled
 
 
 def widget(config: type[Config], name: str, **own: Any) -> io.Input:
@@ -102,7 +103,12 @@ def combo(name: str, options: list[str], tooltip: str, default: str | None = Non
 def one_of(name: str, value: str, options: list[str] | tuple[str, ...]) -> str:
     """Returns `value` if it is one of `options`. Raises ConfigError naming the nearest."""
     if value not in options:
-        raise ConfigError(f'{name} "{str(value)[:200]}" is not a choice.{nearest(str(value), list(options)[:200])}')
+        raise ConfigError(
+            '{name} "{value}" is not a choice.{nearest}',
+            name=name,
+            value=str(value)[:200],
+            nearest=nearest(str(value), list(options)[:200]),
+        )
     return value
 
 
@@ -122,10 +128,14 @@ def file_of(name: str, value: str, known: list[str], kind: str) -> str:
     """Returns `value` if it is one of the `known` files of models. Raises ConfigError saying where it belongs."""
     if value not in known:
         close = get_close_matches(str(value)[:200], known, n=1, cutoff=0.8)
-        hint = f' Did you mean "{close[0]}"?' if close else ""
+        hint = filled(' Did you mean "{close}"?', close=close[0]) if close else ""
         raise ConfigError(
-            f'{name} "{str(value)[:200]}" is not a choice: models/{kind} holds no file of that name. Put it there, or '
-            f"choose another.{hint}"
+            '{name} "{value}" is not a choice: models/{kind} holds no file of that name. Put it there, or '
+            "choose another.{hint}",
+            name=name,
+            value=str(value)[:200],
+            kind=kind,
+            hint=hint,
         )
     return value
 

@@ -6,6 +6,7 @@ import contextlib
 import time
 
 from ...wan_core.placement.host import host_bytes, host_total
+from ...wan_core.words import filled
 
 _EVERY_S = 2.0
 _GIB = 1 << 30
@@ -43,6 +44,10 @@ class HostWatch:
                 self.was_full = free < _SHORT * total
                 free_now = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB"
                 if held > _JUST_STARTED:
-                    self.in_words = f"it held {held / _GIB:.1f} GiB, and {free_now} were free when last seen"
+                    self.in_words = filled(
+                        "it held {held} GiB, and {free} were free when last seen",
+                        held=f"{held / _GIB:.1f}",
+                        free=free_now,
+                    )
                 else:
-                    self.in_words = f"{free_now} were free when last seen"
+                    self.in_words = filled("{free} were free when last seen", free=free_now)

@@ -18,14 +18,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...wan_core.errors import HELD_ELSEWHERE, host_helps
+from ...wan_core.errors import HELD_ELSEWHERE, RESUME, failure, host_helps
 from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
 from ...wan_core.files import FileError, is_held, open_append
+from ...wan_core.words import filled
 from .host_watch import HostWatch
 from .log_file import NEXT_LOG, log_tail, without_noise
 from .process import signal_tree, start_process, worker_environment
 
 _LOG_TAIL_BYTES = 4000
+_KILLED_WHEN_FULL = (
+    "The training process was killed by the system, most likely because the computer's own memory (RAM) was full: "
+    "{reason}."
+)
+_KILLED_WITH_ROOM = (
+    "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) "
+    "had room ({reason}). If you or another program ended it, nothing has to change."
+)
 _KILLED = (-9, 137)
 """Linux kills so what takes the last of the memory; 137 is the same through a shell or torchrun"""
 
@@ -67,24 +76,16 @@ class Ending:
             return self.failed.message
         if self.exit_code in _KILLED:
             seen = self.memory or "how much was in use is not known"
-            helps = "; ".join(host_helps(self.held))
-            if not self.was_full:
-                return (
-                    "The training process was killed from outside; why is not known. Shortly before, the computer's "
-                    f"own memory (RAM) had room ({seen}). If you or another program ended it, nothing has to change. "
-                    f"If it ends again by itself, what helps most, in this order: {helps}. Saved steps "
-                    "are kept; press Run again to resume."
-                )
-            return (
-                "The training process was killed by the system, most likely because the computer's own memory (RAM) "
-                f"was full: {seen}. What helps most, in this order: {helps}. Saved steps are kept; "
-                "press Run again to resume."
-            )
+            what = _KILLED_WHEN_FULL if self.was_full else _KILLED_WITH_ROOM
+            helps = host_helps(self.held)
+            return failure(filled(what, reason=seen), helps=helps, if_again=not self.was_full, closing=RESUME)
         last = " ".join(" ".join(without_noise(self.log_tail)).split())[-300:]
-        return (
-            f"The training process ended unexpectedly (exit code {self.exit_code}; its log ends with: "
-            f"{last or 'nothing'}). Saved steps are kept; press Run again to resume."
+        what = filled(
+            "The training process ended unexpectedly (exit code {code}; its log ends with: {log}).",
+            code=self.exit_code,
+            log=last or "nothing",
         )
+        return failure(what, closing=RESUME)
 
 
 def _opened_log(log: Path) -> tuple[Path, BinaryIO]:

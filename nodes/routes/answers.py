@@ -11,7 +11,7 @@ from aiohttp import web
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.run import disk_sentence
-from ...wan_core.words import logger
+from ...wan_core.words import logger, with_sentences
 from ..bridge.threads import in_thread
 from ..runs.scrub import scrubbed
 from .guard import BODY_LIMIT, check_change, check_host, read_body
@@ -83,8 +83,8 @@ def answering(handler: Handler) -> Handler:
     return answer
 
 
-def as_json(data: Any, status: int = 200) -> web.Response:
-    return as_json_text(to_text(data), status)
+def as_json(data: dict[str, Any], status: int = 200) -> web.Response:
+    return as_json_text(to_text(with_sentences(data)), status)
 
 
 def as_json_text(text: str, status: int = 200) -> web.Response:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from ...wan_core.words import filled
 from .refusal import Refused
 
 HEADER = "X-Wan-Trainer"
@@ -97,9 +98,11 @@ def check_host(headers: Headers, known_hosts: Collection[str] = ()) -> None:
 def _unknown(name: str) -> str:
     if not _HOST_NAME.fullmatch(name):
         return "This server does not know itself by the name it was called. Open ComfyUI by its address."
-    return (
-        f"This server does not know itself as {name}. Open ComfyUI by its address, or write {json.dumps([name])} into "
-        "wan_trainer/hosts.json of its user folder (beside the names that stand there)."
+    return filled(
+        "This server does not know itself as {name}. Open ComfyUI by its address, or write {json} into "
+        "wan_trainer/hosts.json of its user folder (beside the names that stand there).",
+        name=name,
+        json=json.dumps([name]),
     )
 
 

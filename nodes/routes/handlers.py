@@ -234,7 +234,9 @@ async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
         raise  # says itself what is wrong
     except DAMAGED as error:
         _log.warning("run %s cannot be shown: %s", directory.name, type(error).__name__)
-        raise Refused(409, f"The files of run {directory.name} are damaged. Restore them, or delete the run.") from None
+        raise Refused(
+            409, "The files of run {name} are damaged. Restore them, or delete the run.", name=directory.name
+        ) from None
 
 
 def _condensed_text(pages: MetricsHistory, within_s: float | None) -> str:

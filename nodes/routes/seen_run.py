@@ -14,6 +14,7 @@ from ...wan_core.files import confine, file_mark
 from ...wan_core.metrics import MetricsTail, finite, read_measured, read_tail, whole
 from ...wan_core.run import STATUS_FILES, RunConfig, read_run, read_status
 from ...wan_core.train import SaveStore
+from ...wan_core.words import sentences_back, shortened
 from ..runs.publish import lora_experts
 from ..runs.scrub import scrubbed
 from .samples import newest_preview
@@ -90,7 +91,7 @@ def read_seen(directory: Path, marks: Marks) -> SeenRun:
     config, status, steps = read_run(directory), read_status(directory), SaveStore(directory).steps()
     metrics = directory / "metrics.jsonl"
     tail = read_tail(metrics)
-    suggested = tail.suggested or {}
+    suggested = sentences_back(tail.suggested or {})
     lowest, is_auto = _lowest(metrics, tail, marks[2]), config.model.variant == "auto"
     return SeenRun(
         state=status.state,
@@ -114,7 +115,7 @@ def read_seen(directory: Path, marks: Marks) -> SeenRun:
         eval_best=lowest[1] if lowest else None,
         eval_best_step=lowest[0] if lowest else None,
         best=whole(suggested.get("best")),
-        best_why=scrubbed(why[:1000]) if isinstance(why := suggested.get("why"), str) else "",
+        best_why=scrubbed(shortened(why, 1000)) if isinstance(why := suggested.get("why"), str) else "",
         memory=_memory(tail),
         saves=tuple(steps),
         preview=newest_preview(directory),

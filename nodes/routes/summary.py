@@ -7,6 +7,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from ...wan_core.errors import failure
 from ...wan_core.families import template_called
 from ...wan_core.files import is_locked
 from ...wan_core.metrics import eval_losses, read_measured
@@ -46,7 +47,7 @@ def summary(
         "step": step,
         "steps": seen.steps,
         "reached": seen.last_step,
-        "reason": _without_secrets(reason),
+        "reason": scrubbed(reason),
         "updated": seen.updated,
         "loss": seen.loss,
         "eval_loss": seen.eval_loss,
@@ -110,7 +111,7 @@ def _state(directory: Path, seen: SeenRun, live: LiveRun | None) -> tuple[str, s
     if is_locked(directory / ".lock"):
         return "running", ""
     if seen.state == "running":
-        return "failed", "Its process ended unexpectedly. Press Run again to resume."
+        return "failed", failure("Its process ended unexpectedly.", closing="Press Run again to resume.")
     return "stopped", seen.reason or "It was never trained."
 
 

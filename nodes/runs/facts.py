@@ -18,6 +18,7 @@ from ...wan_core.files import FileError, confine, read_json
 from ...wan_core.metrics import Curves, read_curves, read_measured, read_tail, whole
 from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step, used_on
 from ...wan_core.train import SavedStep, SaveStore
+from ...wan_core.words import with_sentences
 from .publish import listed_names, lora_experts, name_now, published
 from .scrub import scrubbed
 
@@ -123,11 +124,16 @@ def chosen_steps(directory: Path, wanted: str) -> tuple[int, ...]:
     """
     asked, steps = asked_steps(wanted), SaveStore(directory).steps()
     if not steps:
-        raise ConfigError(f"Run {directory.name} has no saved step yet. Train it first.")
+        raise ConfigError("Run {name} has no saved step yet. Train it first.", name=directory.name)
     found: list[int] = []
     for step in asked:
         if isinstance(step, int) and step not in steps:
-            raise ConfigError(f"Run {directory.name} has no saved step {step}. It has: {', '.join(map(str, steps))}.")
+            raise ConfigError(
+                "Run {name} has no saved step {step}. It has: {steps}.",
+                name=directory.name,
+                step=step,
+                steps=", ".join(map(str, steps)),
+            )
         found += [step] if isinstance(step, int) else steps if step == "all" else [_named_step(directory, step, steps)]
     return tuple(dict.fromkeys(found))
 
@@ -163,7 +169,7 @@ def run_report(
     config = read_run(directory)
     experts = lora_experts(config.train)
     names = listed_names(directory.name, SaveStore(directory).steps(), loras, published(loras), experts)
-    return {
+    report = {
         "run": directory.name,
         "directory": directory.name,
         "status": status.state,
@@ -186,6 +192,7 @@ def run_report(
         "template": template_called(variant),
         "samples": facts.samples(),
     }
+    return with_sentences(report)
 
 
 def used(directory: Path, config: RunConfig, names: Sequence[str]) -> list[dict[str, Any]]:

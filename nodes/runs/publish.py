@@ -68,8 +68,12 @@ def publish(directory: Path, saved: SavedStep) -> Published:
     except (OSError, FileError) as error:
         why = (disk_sentence(error) if isinstance(error, OSError) else str(error)).rstrip(".")
         raise ExportError(
-            f"The LoRA could not be put into {os.path.join(target.parent.name, target.name)} ({why}). "
-            f"It is safe in {directory.name}/saves/{saved.folder.name}; make the folder writable and press Run again."
+            "The LoRA could not be put into {file} ({why}). It is safe in {run}/saves/{step}; make the "
+            "folder writable and press Run again.",
+            file=os.path.join(target.parent.name, target.name),
+            why=why,
+            run=directory.name,
+            step=saved.folder.name,
         ) from error
     note = (
         f"{', '.join(behind)} in {target.name} could not be replaced and is still an older LoRA. That of step "

@@ -122,7 +122,13 @@ class Rendering:
             raise InterruptProcessingException()
         if missing := [file.stem for file in files if not file.is_file()]:
             reason = notes[-1] if notes else "the log says why"
-            raise TrainingError(f"{len(missing)} of {len(files)} clips could not be rendered ({missing[0]}): {reason}")
+            raise TrainingError(
+                "{n} of {files} clips could not be rendered ({example}): {reason}",
+                n=len(missing),
+                files=len(files),
+                example=missing[0],
+                reason=reason,
+            )
         drift.complete()
 
     def facts(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 from ...wan_core.export.secrets import SECRET, announces_a_secret, without_secrets
+from ...wan_core.words import Sentence, filled
 
 _PATH = "[path removed]"
 
@@ -86,6 +87,8 @@ def _unused(key: str, taken: dict[str, Any], numbers: dict[str, int]) -> str:
 
 
 def _scrubbed_text(text: str, home: str) -> str:
+    if isinstance(text, Sentence):
+        return filled(text.template, **{name: _scrubbed(value, home) for name, value in text.values.items()})
     if len(text) > _LONGEST:
         return f"[{len(text):,} characters removed]"
     return (

@@ -64,7 +64,12 @@ def test_a_pickle(comfy: ComfyServer) -> None:
 def test_a_truncated_file(comfy: ComfyServer) -> None:
     whole = (models(comfy) / MODEL).read_bytes()
     (models(comfy) / "half.safetensors").write_bytes(whole[: len(whole) // 2])
-    assert "half.safetensors has" in refusal(comfy, with_model("half.safetensors"))
+    with comfy.events("another page") as seen:
+        said = refusal(comfy, with_model("half.safetensors"))
+    assert "half.safetensors has" in said
+    told = seen.of("wan_trainer.sentences")[0]["sentences"][said.partition(": ")[2]]
+    assert told["template"].startswith("{name} has {size} bytes where its header promises {wanted}")
+    assert told["values"]["size"] == f"{len(whole) // 2:,}"
 
 
 def test_a_file_that_is_not_listed(comfy: ComfyServer) -> None:

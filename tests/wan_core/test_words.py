@@ -12,12 +12,22 @@ from pathlib import Path
 import pytest
 
 from wan_core.config import Config
-from wan_core.errors import ConfigError, DatasetError
-from wan_core.events import Note
+from wan_core.errors import ConfigError, DatasetError, OutOfMemory, TrainingError, failure, in_a_new_run
+from wan_core.events import Failed, Note, parse_event, to_line
 from wan_core.export import workflow_metadata
 from wan_core.files import atomic_write_json, read_json
 from wan_core.lora import LoraConfig
-from wan_core.words import first_line, is_text, logger, plain, shortened
+from wan_core.words import (
+    Sentence,
+    filled,
+    first_line,
+    is_text,
+    logger,
+    plain,
+    sentences_back,
+    shortened,
+    with_sentences,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +52,48 @@ def test_what_is_not_seen_as_itself_is_escaped(text: str, seen: str | None) -> N
 @pytest.mark.parametrize("kind", [ConfigError, DatasetError])
 def test_every_refusal_can_be_printed_anywhere(kind: type[Exception]) -> None:
     assert str(kind("it says \ud83d\n\x1b[2J")) == "it says \\ud83d\\n\\x1b[2J"
+
+
+def test_a_refusal_with_values_keeps_its_template() -> None:
+    error = ConfigError("{name} is {value}. {fix} {other}", name="{value}", value=3, fix=ConfigError("Use {n}.", n=4))
+    said = str(error)
+    assert said == "{value} is 3. Use 4. {other}"
+    assert isinstance(said, Sentence)
+    assert (said.template, said.values["value"]) == ("{name} is {value}. {fix} {other}", "3")
+    assert said.values["fix"].values == {"n": "4"}
+    assert type(str(ConfigError("{name} is not there."))) is str
+    assert str(TrainingError("{a}", a="\x1b")) == "\\x1b"
+
+
+def test_templates_and_values_cross_json() -> None:
+    helps = ["close other programs", in_a_new_run(filled("a rank below {rank}", rank=64))]
+    said = failure(filled("The GPU ran out of memory{account}.", account=""), helps=helps, closing="Saved.")
+    line = to_line(Failed(message=str(OutOfMemory(said)), kind="OutOfMemory", exit_code=4))
+    assert "What helps most, in this order: close other programs; a rank below 64 (begins a new run). Saved." in line
+    event = parse_event(line)
+    assert isinstance(event, Failed)
+    assert isinstance(event.message, Sentence)
+    remedy = event.message.values["remedies"].values["helps"][1].values["remedy"]
+    assert (remedy, remedy.template) == ("a rank below 64", "a rank below {rank}")
+    assert to_line(event) == line
+    assert with_sentences({"text": "plain"}) == {"text": "plain"}
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"a b": {"template": "a {x}", "values": {"x": "other"}}},  # does not make the text
+        {"a b": {"template": "{x}", "values": {"x": "a b"}}},  # holds itself
+        {"a b": {"template": "a b"}},
+        {"a b": 3},
+        ["a b"],
+        {f"{n}": {"template": "{x}", "values": {"x": f"{n + 1}"}} for n in range(5000)},
+    ],
+)
+def test_sentences_that_somebody_wrote_into_a_file_are_texts(known: object) -> None:
+    back = sentences_back({"text": "a b", "list": ["0", 1, None], "sentences": known})
+    assert back == {"text": "a b", "list": ["0", 1, None]}
+    assert not isinstance(back["text"], Sentence) or back["text"].values == {"x": "a b"}
 
 
 def test_a_refusal_keeps_its_beginning_and_its_end() -> None:

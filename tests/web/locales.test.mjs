@@ -36,8 +36,8 @@ const code = (name) =>
     .replace(/^\s*\/\/.*$/gm, "");
 
 const files = readdirSync(WEB, { recursive: true }).filter((name) => /\.m?js$/.test(name));
-// words.mjs defines t; the texts of settings.mjs are translated by ComfyUI.
-const spoken = files.filter((name) => !/(words|settings)\.mjs$/.test(name));
+// words.mjs defines t, server_sentences.mjs finds what Python says; the texts of settings.mjs are translated by ComfyUI.
+const spoken = files.filter((name) => !/(words|settings|server_sentences)\.mjs$/.test(name));
 /** A call with one sentence, or with that about one thing and that about several; the last group is what is given. */
 const CALL = /(?<![\w.$])(?:t\(|(counted)\([^,()"]+,)\s*/g;
 const LITERAL = /"(?:[^"\\\n]|\\.)*"/y;

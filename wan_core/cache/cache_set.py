@@ -184,14 +184,20 @@ class CacheSet(Config):
         """CacheError unless a model of that name, latent space and conditioning can be trained on this set."""
         if self.latent_space != space.name:
             raise CacheError(
-                f"The cache holds {self.latent_space} latents, {model} needs {space.name}. "
-                "Choose the VAE that belongs to the model in Load VAE."
+                "The cache holds {latent_space} latents, {model} needs {name}. Choose the VAE that belongs to "
+                "the model in Load VAE.",
+                latent_space=self.latent_space,
+                model=model,
+                name=space.name,
             )
         if self.conditioning not in (kind.name, kind.masked or kind.name, *kind.fits):
             raise CacheError(
-                f'The cache was made for a model whose conditioning is "{self.conditioning}", {model} needs '
-                f'"{kind.name}". Connect the model that is trained to Wan Video Dataset, and queue Cache Latents + '
-                "Captions again."
+                'The cache was made for a model whose conditioning is "{conditioning}", {model} needs "{name}". '
+                "Connect the model that is trained to Wan Video Dataset, and queue Cache Latents + Captions "
+                "again.",
+                conditioning=self.conditioning,
+                model=model,
+                name=kind.name,
             )
 
     def entry_keys(self) -> set[str]:

@@ -243,21 +243,23 @@ def _check_encoders(
     if plan.needs_vae:
         if codec is None:
             count = len(plan.missing_latents) or len(plan.missing_conditions)
-            raise CacheError(f"{count} latents are missing. Connect a VAE to Cache Latents + Captions.")
+            raise CacheError("{count} latents are missing. Connect a VAE to Cache Latents + Captions.", count=count)
         if codec.identity != wanted.vae_identity or codec.space.name != wanted.latent_space:
             raise CacheError("The VAE is not the one the cache was planned for. Press Run again.")
     if plan.missing_texts:
         if text_encoder is None:
             raise CacheError(
-                f"{len(plan.missing_texts)} texts are missing. Connect a CLIP to Cache Latents + Captions."
+                "{missing_texts} texts are missing. Connect a CLIP to Cache Latents + Captions.",
+                missing_texts=len(plan.missing_texts),
             )
         if text_encoder.identity != wanted.text_identity:
             raise CacheError("The text encoder is not the one the cache was planned for. Press Run again.")
     if plan.needs_vision:
         if image_encoder is None:
             raise CacheError(
-                f"The image tokens of {len(plan.missing_conditions)} clips are missing. Connect Load CLIP Vision to "
-                "clip_vision of Cache Latents + Captions."
+                "The image tokens of {missing_conditions} clips are missing. Connect Load CLIP Vision to "
+                "clip_vision of Cache Latents + Captions.",
+                missing_conditions=len(plan.missing_conditions),
             )
         if image_encoder.identity != wanted.vision_identity:
             raise CacheError("The CLIP vision encoder is not the one the cache was planned for. Press Run again.")

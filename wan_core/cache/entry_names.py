@@ -136,9 +136,9 @@ def require_unchanged(file: Sample | Companion, same_bytes: Callable[[Path, Sequ
         now = file_mark(file.path)
         same = now == list(file.mark) or (is_touched(file.mark, now) and same_bytes(file.path, file.mark))
     except OSError as error:
-        raise DatasetError(f"{name} is gone since it was scanned. Press Run again.") from error
+        raise DatasetError("{name} is gone since it was scanned. Press Run again.", name=name) from error
     if not same:
-        raise DatasetError(f"{name} changed since it was scanned. Press Run again.")
+        raise DatasetError("{name} changed since it was scanned. Press Run again.", name=name)
 
 
 def stop_if(should_stop: Callable[[], bool] | None) -> None:

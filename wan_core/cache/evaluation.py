@@ -41,8 +41,9 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
 def nothing_trained(held_out: int) -> DatasetError:
     """Returns the error for a dataset whose usable files are all held out."""
     return DatasetError(
-        f"All {held_out} files are held out for evaluation, so nothing would be trained. Lower held_out_ratio, or "
-        "name fewer files."
+        "All {held_out} files are held out for evaluation, so nothing would be trained. Lower "
+        "held_out_ratio, or name fewer files.",
+        held_out=held_out,
     )
 
 

@@ -208,7 +208,12 @@ class LatentCache:
                 return
         bad += [what for key, what in texts.items() if not self.is_sound("text", key)]
         if bad:
-            raise CacheError(f"{len(bad)} cache entries are missing or damaged, for {listed(bad, 5)}. {AGAIN}")
+            raise CacheError(
+                "{n} cache entries are missing or damaged, for {names}. Queue Cache Latents + Captions again; "
+                "it re-encodes only what is missing.",
+                n=len(bad),
+                names=listed(bad, 5),
+            )
 
     def digest_of(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
         """SHA-256 of a media file, remembered by path, size, times and inode; call `save_digests` afterwards."""
@@ -278,9 +283,10 @@ class LatentCache:
         kept = {part: tensor.detach().to(STORED_DTYPES[stored.dtype]) for part, tensor in tensors.items()}
         if not all(bool(torch.isfinite(tensor).all()) for tensor in kept.values()):
             raise CacheError(
-                f"Encoding {name or key} gave NaN or infinity. Load the encoder in a wider dtype "
-                "(for example start ComfyUI with --fp32-vae), then press Run again."
-                + (" Or set the cache's dtype to bf16, whose range is wider." if stored.dtype == "fp16" else "")
+                "Encoding {what} gave NaN or infinity. Load the encoder in a wider dtype (for example start "
+                "ComfyUI with --fp32-vae), then press Run again.{or_bf16}",
+                what=name or key,
+                or_bf16=" Or set the cache's dtype to bf16, whose range is wider." if stored.dtype == "fp16" else "",
             )
         path = self.loose_path(kind, key)
         with self._writing():
@@ -296,8 +302,10 @@ class LatentCache:
             yield
         except OSError as error:
             raise CacheError(
-                f"The cache folder {shown_folder(self.root)} cannot be written: {error.strerror}. Make room or make it "
-                "writable, then press Run again; finished entries are kept."
+                "The cache folder {root} cannot be written: {strerror}. Make room or make it writable, then "
+                "press Run again; finished entries are kept.",
+                root=shown_folder(self.root),
+                strerror=error.strerror,
             ) from error
 
     def _unusable(self, kind: str, key: str, why: str) -> CacheError:

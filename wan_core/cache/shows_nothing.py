@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..files import FileError, atomic_write_json, read_json
+from ..words import filled
 from .cache_set import CacheSet
 from .synthetic import synthetic_note
 
@@ -99,7 +100,10 @@ def nothing_shown_reason(cache_set: CacheSet, cache_root: Path) -> str:
     names = NothingShownMemo(cache_root).names(cache_set)
     if 2 * len(names) < len(cache_set.all_items) or not names:
         return ""
-    return (
-        f"No step is suggested: {len(names)} of {len(cache_set.all_items)} clips show noise or one colour alone, such "
-        f"as {names[0]}, and a loss that falls on those is no better LoRA. Replace those clips, and press Run again."
+    return filled(
+        "No step is suggested: {count} of {all} clips show noise or one colour alone, such as {name}, "
+        "and a loss that falls on those is no better LoRA. Replace those clips, and press Run again.",
+        count=len(names),
+        all=len(cache_set.all_items),
+        name=names[0],
     )

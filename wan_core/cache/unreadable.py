@@ -11,7 +11,7 @@ from typing import Any, cast
 from ..dataset import Sample
 from ..errors import DatasetError
 from ..files import FileError, atomic_write_json, read_json
-from ..words import counted
+from ..words import counted, filled
 from .cache_set import CacheItem, CacheSet
 from .evaluation import nothing_trained
 
@@ -78,10 +78,14 @@ def require_enough(reasons: Sequence[str], of: int, *, finished: bool) -> None:
     if 2 * len(reasons) <= of or not (finished or len(reasons) >= _ENOUGH_TO_JUDGE):
         return
     different = list(dict.fromkeys(_reason(why) for why in reasons))
-    more = f"; and {len(different) - 3} more" if len(different) > 3 else ""
+    more = filled("; and {n} more", n=len(different) - 3) if len(different) > 3 else ""
     raise DatasetError(
-        f"{len(reasons)} of {of} clips cannot be read: {'; '.join(different[:3])}{more}. Copy them again, or take them "
-        "out of the dataset; what is encoded is kept."
+        "{reasons} of {of} clips cannot be read: {different}{more}. Copy them again, or take them out "
+        "of the dataset; what is encoded is kept.",
+        reasons=len(reasons),
+        of=of,
+        different="; ".join(different[:3]),
+        more=more,
     )
 
 

@@ -118,8 +118,11 @@ def _kinds(path: Path) -> dict[int, tuple[Any, int, int]]:
         from gguf import GGML_QUANT_SIZES
     except Exception as error:  # numpy or the package itself may be broken in many ways, all mean the same to a user
         raise DependencyError(
-            f"{path.name}: GGUF files need the gguf package ({type(error).__name__}: {error}). "
-            f"Run: {pip_line('gguf>=0.19', upgrade=True)}"
+            "{name}: GGUF files need the gguf package ({kind}: {error}). Run: {command}",
+            name=path.name,
+            kind=type(error).__name__,
+            error=error,
+            command=pip_line("gguf>=0.19", upgrade=True),
         ) from error
     return {int(kind): (kind, *sizes) for kind, sizes in GGML_QUANT_SIZES.items()}
 

@@ -97,7 +97,11 @@ def header_of(file: BinaryIO, path: Path) -> CheckpointHeader:
         file.seek(_LENGTH.size)
         raw = file.read(end - _LENGTH.size)
     if not raw:
-        raise CheckpointError(f"{path.name} is {_what_it_is(start, size)}. Choose a .safetensors Wan diffusion model.")
+        raise CheckpointError(
+            "{name} is {start}. Choose a .safetensors Wan diffusion model.",
+            name=path.name,
+            start=_what_it_is(start, size),
+        )
     if _LENGTH.size + len(raw) < end:
         raise truncated(path, size, end)
     try:
@@ -163,7 +167,7 @@ def fits_memory(shape: Iterable[int]) -> bool:
 
 def damaged(file_name: str) -> CheckpointError:
     """Returns the one sentence for every header that cannot be right."""
-    return CheckpointError(f"{file_name} has a damaged safetensors header. Download it again.")
+    return CheckpointError("{file_name} has a damaged safetensors header. Download it again.", file_name=file_name)
 
 
 def _place(info: dict[str, Any]) -> TensorPlace:
@@ -219,5 +223,8 @@ def _what_it_is(start: bytes, size: int) -> str:
 def truncated(path: Path, size: int, wanted: int) -> CheckpointError:
     """Returns the one sentence for every file that ends too early, or late."""
     return CheckpointError(
-        f"{path.name} has {size:,} bytes where its header promises {wanted:,}: truncated or damaged. Download it again."
+        "{name} has {size} bytes where its header promises {wanted}: truncated or damaged. Download it again.",
+        name=path.name,
+        size=f"{size:,}",
+        wanted=f"{wanted:,}",
     )

@@ -100,7 +100,9 @@ def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVa
     file_name = header.path.name
     if "head.modulation" not in tensors or "patch_embedding.weight" not in tensors:
         what, advice = recognise([*tensors, *header.tensors])
-        raise CheckpointError(f"{file_name} is {what}, not a Wan diffusion model. {advice}")
+        raise CheckpointError(
+            "{file_name} is {what}, not a Wan diffusion model. {advice}", file_name=file_name, what=what, advice=advice
+        )
     shape = _shape_of({**tensors, **_unpacked(header, tensors)}, file_name)
     clip = "img_emb.proj.0.bias" in tensors or "blocks.0.cross_attn.k_img.weight" in tensors
     said = stated_model(header.metadata)
@@ -261,14 +263,23 @@ def pair_names(high: WanVariant, low: WanVariant, high_file: str, low_file: str)
     """
     if high.family != low.family or high.shape != low.shape or (high.expert and low.expert and _kin(high) != _kin(low)):
         raise CheckpointError(
-            f"{high_file} is {high.name}, {low_file} is {low.name}: not the two experts of one model. "
-            "Choose both files of one A14B model, or set low_noise_model to none."
+            "{high_file} is {high}, {low_file} is {low}: not the two experts of one model. Choose both "
+            "files of one A14B model, or set low_noise_model to none.",
+            high_file=high_file,
+            high=high.name,
+            low_file=low_file,
+            low=low.name,
         )
     if high.expert == LOW or low.expert == HIGH:
         wrong = "Both files are the same expert" if high.expert == low.expert else "The two files are swapped"
         raise CheckpointError(
-            f"{wrong}: diffusion_model {high_file} is {high.name}, low_noise_model {low_file} is {low.name}. "
-            "Choose the high-noise file as diffusion_model and the low-noise file as low_noise_model."
+            "{wrong}: diffusion_model {high_file} is {high}, low_noise_model {low_file} is {low}. Choose "
+            "the high-noise file as diffusion_model and the low-noise file as low_noise_model.",
+            wrong=wrong,
+            high_file=high_file,
+            high=high.name,
+            low_file=low_file,
+            low=low.name,
         )
     return _as_expert(high, HIGH, high_file), _as_expert(low, LOW, low_file)
 

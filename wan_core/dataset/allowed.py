@@ -51,8 +51,10 @@ def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path])
     if lies_under(real, (input_root, *extra_roots)):
         return _existing(real, text)
     raise DatasetError(
-        f"Folder {_short(text)} is outside the allowed folders. Move it below input/, or write "
-        f"{json.dumps([str(wanted)[:300]], ensure_ascii=False)} to {_ROOTS_FILE} on the server."
+        "Folder {text} is outside the allowed folders. Move it below input/, or write {json} to "
+        "user/wan_trainer/roots.json on the server.",
+        text=_short(text),
+        json=json.dumps([str(wanted)[:300]], ensure_ascii=False),
     )
 
 
@@ -65,11 +67,13 @@ def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -
     real = Path(os.path.realpath(wanted))
     if not lies_under(real, (input_root, *extra_roots)):
         raise DatasetError(
-            f"{_short(text)} is outside the allowed folders. Move it below input/, or write "
-            f"{json.dumps([str(wanted.parent)[:300]], ensure_ascii=False)} to {_ROOTS_FILE} on the server."
+            "{text} is outside the allowed folders. Move it below input/, or write {json} to "
+            "user/wan_trainer/roots.json on the server.",
+            text=_short(text),
+            json=json.dumps([str(wanted.parent)[:300]], ensure_ascii=False),
         )
     if not os.path.exists(real):  # pathlib raises for a name longer than the file system has
-        raise DatasetError(f"File {_short(text)} does not exist. Choose one that does.")
+        raise DatasetError("File {text} does not exist. Choose one that does.", text=_short(text))
     return real
 
 
@@ -126,9 +130,9 @@ def _below(root: Path, relative: str) -> Path:
 
 def _existing(folder: Path, text: str) -> Path:
     if not os.path.exists(folder):
-        raise DatasetError(f"Folder {_short(text)} does not exist. Choose one that does.")
+        raise DatasetError("Folder {text} does not exist. Choose one that does.", text=_short(text))
     if not os.path.isdir(folder):
-        raise DatasetError(f"{_short(text)} is a file. Choose the folder it is in.")
+        raise DatasetError("{text} is a file. Choose the folder it is in.", text=_short(text))
     return folder
 
 

@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..words import filled
+
 _MAX_ASPECT = 4.0
 """Sources wider or taller than this are cropped: Wan never saw longer strips."""
 
@@ -43,7 +45,7 @@ def nearest_frames(num_frames: int) -> int:
 def frames_sentence(num_frames: int, name: str = "num_frames") -> str:
     """Returns what to set instead of a count that is not 4n+1: 'Set num_frames to 29 or 33.'"""
     below = nearest_frames(num_frames)
-    return f"Set {name} to {below} or {below + 4}."
+    return filled("Set {name} to {below} or {above}.", name=name, below=below, above=below + 4)
 
 
 def assign_bucket(

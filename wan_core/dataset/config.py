@@ -16,7 +16,7 @@ MOST_FRAMES = 1001
 _LONGEST_TRIGGER = 1000
 """every [trigger] of a caption becomes it"""
 _BETWEEN = "{name} is {short}. Set it between {low} and {high}"
-_SIDE = "{name} is {value}. Set it between {config.size_multiple} and {high}."
+_SIDE = "{name} is {value}. Set it between {size_multiple} and {high}."
 """how a width or height is refused: the smallest is what the model works in multiples of"""
 
 
@@ -208,7 +208,7 @@ class DatasetConfig(Config):
     held_out_folder: str = ""
     """name of a subfolder whose files are held out"""
 
-    _refusals = (_BETWEEN + ".", '{name} "{value:.40}" is not a choice. Known: {known}.')
+    _refusals = (_BETWEEN + ".", '{name} "{start}" is not a choice. Known: {known}.')
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -241,7 +241,12 @@ class DatasetConfig(Config):
             )
         for name, length in (("num_frames", self.num_frames), *(("frame_buckets", n) for n in self.frame_buckets)):
             if length < 1 or not is_frame_count(round_frames(length, self.frame_rounding)):
-                raise ConfigError(f"{name} is {length}; Wan needs 4n+1. {frames_sentence(length, name)}")
+                raise ConfigError(
+                    "{name} is {length}; Wan needs 4n+1. {fix}",
+                    name=name,
+                    length=length,
+                    fix=frames_sentence(length, name),
+                )
             if length > MOST_FRAMES:
                 raise ConfigError(f"{name} is {length}; the most is {MOST_FRAMES}. Set {name} to 81 or less.")
 
@@ -262,8 +267,12 @@ class DatasetConfig(Config):
         if value % multiple:
             below = value // multiple * multiple
             raise ConfigError(
-                f"{name} is {value}; the model needs multiples of {multiple}. "
-                f"Set {name} to {below} or {below + multiple}."
+                "{name} is {value}; the model needs multiples of {multiple}. Set {name} to {below} or {above}.",
+                name=name,
+                value=value,
+                multiple=multiple,
+                below=below,
+                above=below + multiple,
             )
 
 

@@ -92,13 +92,21 @@ def folder_files(folder: Path) -> list[MediaFile]:
     """The media files directly in `folder`, sorted by name; DatasetError when there are none."""
     if not folder.is_dir():
         problem = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise DatasetError(f"Dataset folder {folder.name!r} {problem}. Choose a folder that holds clips.")
+        raise DatasetError(
+            "Dataset folder {name} {problem}. Choose a folder that holds clips.",
+            name=f"{folder.name!r}",
+            problem=problem,
+        )
     names = media_names(folder)
     if not names:
         if below := _counted_below(folder):
             raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills itself: {below}.")
         kinds = " ".join(sorted(suffix[1:] for suffix in CLIP_SUFFIXES | STILL_SUFFIXES))
-        raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills. Put files into it ({kinds}).")
+        raise DatasetError(
+            "Dataset folder {name} holds no clips or stills. Put files into it ({kinds}).",
+            name=f"{folder.name!r}",
+            kinds=kinds,
+        )
     return [MediaFile(path=folder / name) for name in (*names, *_folders_like_media(folder))]
 
 
@@ -189,7 +197,8 @@ def files_of_folder(
             notes.append(f"{shown(place)}: {len(names)} files, each seen {repeats} times because of the folder's name")
     if not files:
         raise DatasetError(
-            f"Dataset folder {folder.name!r} and its subfolders hold no clips or stills. Put files into them."
+            "Dataset folder {name} and its subfolders hold no clips or stills. Put files into them.",
+            name=f"{folder.name!r}",
         )
     return FolderFiles(files=tuple(files), rejected=tuple(rejected), notes=tuple(notes))
 

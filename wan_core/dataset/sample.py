@@ -12,6 +12,7 @@ from pathlib import Path
 from ..errors import DatasetError
 from ..model import ConditionKind
 from ..video import ClipInfo, Framing
+from ..words import filled
 from .bucket import Bucket
 from .config import DatasetConfig, kind_of
 from .files import Rejected
@@ -107,9 +108,10 @@ def caption_remedies(config: DatasetConfig, sample: Sample, hint: str = "") -> s
 
 
 def _caption_remedies(example: str) -> str:
-    return (
-        f"Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions "
-        'means: "skip the file" or "empty caption"'
+    return filled(
+        "Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what "
+        'missing_captions means: "skip the file" or "empty caption"',
+        example=example,
     )
 
 
@@ -202,8 +204,12 @@ class Dataset:
                 continue
             files = len(one_per_file(part.samples))
             names = ", ".join(sample.name for sample in missing[:5])
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            more = filled(" and {n} more", n=len(missing) - 5) if len(missing) > 5 else ""
             raise DatasetError(
-                f"{len(missing)} of {files} files have no caption: {names}{more}. "
-                f"{caption_remedies(part.config, missing[0], part.caption_hint)}."
+                "{missing} of {files} files have no caption: {names}{more}. {remedies}.",
+                missing=len(missing),
+                files=files,
+                names=names,
+                more=more,
+                remedies=caption_remedies(part.config, missing[0], part.caption_hint),
             )

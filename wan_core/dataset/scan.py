@@ -14,6 +14,7 @@ from pathlib import Path
 from ..errors import ConfigError, DatasetError
 from ..files import FileError, file_mark
 from ..video import ClipInfo, shown
+from ..words import filled
 from .allowed import leads_outside
 from .bucket import nearest_frames
 from .caption_names import CaptionNames
@@ -263,8 +264,16 @@ def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) 
     fix = "Add clips that can be read."
     if longest:
         setting = "frame_buckets" if config.frame_buckets else "num_frames"
-        fix = f"Set {setting} to {nearest_frames(longest)}, or add longer clips."
-    return f"No file of dataset folder {source!r} can be used ({shown}{more}). {fix}"
+        fix = filled(
+            "Set {setting} to {longest}, or add longer clips.", setting=setting, longest=nearest_frames(longest)
+        )
+    return filled(
+        "No file of dataset folder {source} can be used ({shown}{more}). {fix}",
+        source=f"{source!r}",
+        shown=shown,
+        more=more,
+        fix=fix,
+    )
 
 
 def scan_parts(

@@ -7,6 +7,7 @@ import re
 import unicodedata
 
 from ..errors import ConfigError
+from ..words import filled
 
 _CHARACTERS, _BYTES = 100, 170
 _COMPOSED = 1000
@@ -29,7 +30,9 @@ def safe_name(name: str, what: str, room: int = 0) -> str:
     composed = unicodedata.normalize("NFC", name) if len(name) <= _COMPOSED else name
     problem = _broken_rule(composed, room)
     if problem:
-        raise ConfigError(f"{what} {name[:120]!r} cannot be a file name. {problem}")
+        raise ConfigError(
+            "{what} {name} cannot be a file name. {problem}", what=what, name=f"{name[:120]!r}", problem=problem
+        )
     return composed
 
 
@@ -40,9 +43,10 @@ def _broken_rule(name: str, room: int = 0) -> str:
         return "Write one with a letter or digit in it."
     if strange:
         shown = ascii(strange) if _UNSEEN.match(strange) else repr(strange)
-        return (
-            f"It must not have {shown} in it. Use letters and digits of any script, dots, dashes, underscores, "
-            "spaces, + or ( )."
+        return filled(
+            "It must not have {shown} in it. Use letters and digits of any script, dots, dashes, "
+            "underscores, spaces, + or ( ).",
+            shown=shown,
         )
     if not name[0].isalnum():
         return "It must start with a letter or digit."
@@ -53,7 +57,7 @@ def _broken_rule(name: str, room: int = 0) -> str:
     if _DEVICE_NAMES.match(name):
         return "Windows keeps that name for a device. Put another word before it."
     if len(name) > (most := _fitting(name, _CHARACTERS - room, _BYTES - room)):
-        return f"It has {len(name)} characters. Use at most {most}."
+        return filled("It has {name} characters. Use at most {most}.", name=len(name), most=most)
     try:
         os.fsencode(name)
     except UnicodeEncodeError:  # a C locale, where Python was told to keep to it

@@ -54,5 +54,7 @@ class Roots:
             if path.exists():
                 return path
         raise FileError(
-            f"{reference!r} was not found in: {', '.join(self.folders[name])}. Put the file there, or choose another."
+            "{reference} was not found in: {folders}. Put the file there, or choose another.",
+            reference=f"{reference!r}",
+            folders=", ".join(self.folders[name]),
         )

@@ -141,8 +141,10 @@ def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
     variant = detect_variant(header, override=plan.variant)
     if not variant.family.trained:
         raise CheckpointError(
-            f"{header.path.name} is {variant.name}; training it is not supported yet. Choose a model made for text, "
-            "images, first and last frames, VACE, Fun control or camera (Wan 2.1 or 2.2)."
+            "{file} is {variant}; training it is not supported yet. Choose a model made for text, images, "
+            "first and last frames, VACE, Fun control or camera (Wan 2.1 or 2.2).",
+            file=header.path.name,
+            variant=variant.name,
         )
     stored = locate_weights(header)
     _check_shapes(variant, stored.weights, header.path.name)
@@ -234,7 +236,12 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
     wanted = {name: tuple(p.shape) for name, p in model_without_values(variant.shape).named_parameters()}
     missing = sorted(wanted.keys() - sources.keys())
     if missing:
-        raise CheckpointError(f"{file_name} lacks {len(missing)} weights, for example {missing[0]}. Download it again.")
+        raise CheckpointError(
+            "{file} lacks {n} weights, for example {example}. Download it again.",
+            file=file_name,
+            n=len(missing),
+            example=missing[0],
+        )
     # A model built on Wan has weights that ours lacks; without them it would be trained as something it is not.
     left_over = sorted(
         name
@@ -243,8 +250,12 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
     )
     if left_over:
         raise CheckpointError(
-            f"{file_name} has {len(left_over)} weights that no {variant.name} has, for example {left_over[0]}: a model "
-            "made from Wan, not Wan. Choose the Wan model it was made from."
+            "{file} has {n} weights that no {name} has, for example {example}: a model made "
+            "from Wan, not Wan. Choose the Wan model it was made from.",
+            file=file_name,
+            n=len(left_over),
+            name=variant.name,
+            example=left_over[0],
         )
     for name, shape in wanted.items():
         if sources[name].shape != shape:

@@ -61,8 +61,10 @@ def check_frozen(source: LoraSource, model: nn.Module, itemsize: int) -> dict[st
             found[weight] = values * itemsize
     if not fits:
         raise CheckpointError(
-            f"{source.name} changes nothing that this model has (for example {next(iter(source.modules))}): it was "
-            "trained for another Wan model. Choose a LoRA of this model."
+            "{name} changes nothing that this model has (for example {modules}): it was trained for another "
+            "Wan model. Choose a LoRA of this model.",
+            name=source.name,
+            modules=next(iter(source.modules)),
         )
     return found
 

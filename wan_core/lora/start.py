@@ -79,8 +79,10 @@ def _check_size(module: str, linear: nn.Linear | None, source: LoraSource) -> No
     sizes = source.shape(module)
     if linear is None:
         raise CheckpointError(
-            f"{source.name} adapts {module}, which this model does not have: it was trained for another Wan model. "
-            "Choose a LoRA of this model, or start from none."
+            "{name} adapts {module}, which this model does not have: it was trained for another Wan model. "
+            "Choose a LoRA of this model, or start from none.",
+            name=source.name,
+            module=module,
         )
     here = tuple(linear.weight.shape)
     if here != sizes:
@@ -112,7 +114,11 @@ def _check_rank(source: LoraSource, config: LoraConfig) -> None:
             continue
         largest = max(source.rank(other) for other in source.modules)
         raise ConfigError(
-            f"{source.name} has rank {largest} and this run rank {here}. Set rank to {largest}, or start from none."
+            "{name} has rank {largest} and this run rank {here}. Set rank to {needed}, or start from none.",
+            name=source.name,
+            largest=largest,
+            here=here,
+            needed=largest,
         )
 
 

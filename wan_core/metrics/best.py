@@ -13,6 +13,7 @@ from statistics import median, stdev
 
 import numpy as np
 
+from ..words import filled
 from .curves import Curves
 from .measured import Measured, mean_of, together
 
@@ -76,30 +77,51 @@ def suggest(
     whole_ones = [point for point in candidates if point.step not in broken]
     if not whole_ones:
         why = broken[min(candidates, key=lambda point: point.loss).step]
-        return Suggestion(None, f"No step is suggested: the previews of all saved steps look broken ({why}).", overfits)
+        return Suggestion(
+            None,
+            filled("No step is suggested: the previews of all saved steps look broken ({why}).", why=why),
+            overfits,
+        )
     best = min(whole_ones, key=lambda point: point.loss)
     noise = noise_of(points, best, before)
     gain = before.loss - best.loss
     if gain <= noise:
         return Suggestion(
             None,
-            f"No step is suggested: the held-out loss went from {before.loss:.4f} before training to {best.loss:.4f} "
-            f"at best, and changes smaller than {noise:.4f} between steps are noise.",
+            filled(
+                "No step is suggested: the held-out loss went from {first} before training to {loss} at best, "
+                "and changes smaller than {noise} between steps are noise.",
+                first=f"{before.loss:.4f}",
+                loss=f"{best.loss:.4f}",
+                noise=f"{noise:.4f}",
+            ),
             overfits,
         )
     if gain <= 2 * noise and _stands_alone(points, best):
         return Suggestion(
             None,
-            f"No step is suggested: the held-out loss went from {before.loss:.4f} before training to {best.loss:.4f} "
-            f"at best, at that step alone; changes smaller than {2 * noise:.4f} that the steps beside it do not share "
-            "are noise.",
+            filled(
+                "No step is suggested: the held-out loss went from {first} before training to {loss} at best, "
+                "at that step alone; changes smaller than {noise} that the steps beside it do not share are "
+                "noise.",
+                first=f"{before.loss:.4f}",
+                loss=f"{best.loss:.4f}",
+                noise=f"{2 * noise:.4f}",
+            ),
             overfits,
         )
     return Suggestion(
         best.step,
-        f"Step {best.step} is suggested: its held-out loss of {best.loss:.4f} is the lowest of the saved steps, "
-        f"{100 * gain / before.loss:.1f} % below the {before.loss:.4f} before training. Changes smaller than "
-        f"{noise:.4f} between steps are noise.",
+        filled(
+            "Step {step} is suggested: its held-out loss of {loss} is the lowest of the saved steps, "
+            "{share} % below the {first} before training. Changes smaller than {noise} between steps are "
+            "noise.",
+            step=best.step,
+            loss=f"{best.loss:.4f}",
+            share=f"{100 * gain / before.loss:.1f}",
+            first=f"{before.loss:.4f}",
+            noise=f"{noise:.4f}",
+        ),
         overfits,
     )
 
@@ -123,10 +145,14 @@ def suggest_of_pair(
         return found
     marks = [overfits_from([p for p in points if p.held_out], curves[name]) for name, points in experts.items()]
     if len(experts) > 1:
-        why = f"{found.why} The loss is the mean of both experts, each as that step holds it."
+        why = filled("{reason} The loss is the mean of both experts, each as that step holds it.", reason=found.why)
     else:
         name = next(iter(experts))
-        why = f"{found.why} So far the {name} noise expert alone is judged; the other one is measured at its turn."
+        why = filled(
+            "{reason} So far the {expert} noise expert alone is judged; the other one is measured at its turn.",
+            reason=found.why,
+            expert=name,
+        )
     return replace(found, why=why, overfits_from=min((mark for mark in marks if mark is not None), default=None))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from ..events import Evaluated, Event, Marked, StepDone
+from ..words import filled
 from .best import Measured, noise_of
 from .curves import records_of
 from .pages import finite, whole
@@ -73,10 +74,14 @@ class HealthWatch:
             expert.exploded = norm > _CALM or loss > _CALM
         elif _explodes(norm, loss, usual_is_known=len(expert.norms) == _NEW + _USUAL):
             expert.exploded = True
-            text = (
-                f"Training diverges at step {event.step}: in {_NEW} steps the gradients grew to {norm:.3g} times and "
-                f"the loss to {loss:.3g} times what they were. Stop it, and go on from an earlier saved step with a "
-                "lower learning_rate."
+            text = filled(
+                "Training diverges at step {step}: in {n} steps the gradients grew to {norm} times and the loss "
+                "to {loss} times what they were. Stop it, and go on from an earlier saved step with a lower "
+                "learning_rate.",
+                step=event.step,
+                n=_NEW,
+                norm=f"{norm:.3g}",
+                loss=f"{loss:.3g}",
             )
             return [_mark("explosion", event, text)]
         return []
@@ -94,16 +99,20 @@ class HealthWatch:
         from_start = base.step == 0 or event.expert != ""
         if not expert.worse and from_start and base.loss > 0 and now.loss > _WORSE * base.loss:
             expert.worse = True
-            text = (
-                f"The evaluation loss rose from {base.loss:.4f} before training to {now.loss:.4f} at step {now.step}: "
-                "the run gets worse, not better. Stop it, lower learning_rate or alpha, and start again."
+            text = filled(
+                "The evaluation loss rose from {first} before training to {now} at step {step}: the run gets "
+                "worse, not better. Stop it, lower learning_rate or alpha, and start again.",
+                first=f"{base.loss:.4f}",
+                now=f"{now.loss:.4f}",
+                step=now.step,
             )
             marks.append(_mark("worse", event, text))
         if not expert.flat and not expert.worse and (since := _flat_since(expert.measured)) is not None:
             expert.flat = True
-            text = (
-                f"The evaluation loss has not fallen since step {since}: more steps like these add little. Stop it "
-                "here, or extend the run only with another learning_rate or more clips."
+            text = filled(
+                "The evaluation loss has not fallen since step {step}: more steps like these add little. Stop "
+                "it here, or extend the run only with another learning_rate or more clips.",
+                step=since,
             )
             marks.append(_mark("plateau", event, text))
         return marks
@@ -152,5 +161,5 @@ def _name(expert: str) -> str:
 
 def _mark(kind: str, event: StepDone | Evaluated, text: str) -> Marked:
     expert = _name(event.expert)
-    text = f"The {expert} noise expert: {text}" if expert else text
+    text = filled("The {expert} noise expert: {sentence}", expert=expert, sentence=text) if expert else text
     return Marked(step=event.step, kind=kind, text=text, expert=expert)

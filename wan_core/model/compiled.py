@@ -59,8 +59,9 @@ def check_compile(device: torch.device) -> None:
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
         package = "triton-windows" if sys.platform == "win32" else "triton"
         raise DependencyError(
-            f"compile needs the package triton, which is not installed. Get it ({pip_line(package)}), or turn compile "
-            "off: training is the same, only slower."
+            "compile needs the package triton, which is not installed. Get it ({package}), or turn compile "
+            "off: training is the same, only slower.",
+            package=pip_line(package),
         )
     if device.type == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++", "cl")):
         raise DependencyError("compile needs a C++ compiler on a CPU, and there is none. Turn compile off.")

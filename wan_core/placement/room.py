@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..errors import OutOfMemory
+from ..errors import RESUME, OutOfMemory, failure
 from ..words import first_line
 from .offload import BlockOffload
 
@@ -98,7 +98,7 @@ def _places(model: nn.Module, trained: bool) -> Iterator[_Place]:
 
 
 def _go_home(places: list[_Place]) -> None:
-    failure: RuntimeError | None = None
+    full: RuntimeError | None = None
     for wait_s in RETURN_WAITS_S:
         time.sleep(wait_s)
         release_cached_memory()
@@ -109,11 +109,12 @@ def _go_home(places: list[_Place]) -> None:
         except RuntimeError as error:
             if not device_memory_ran_out(error):
                 raise
-            failure = error
-    assert failure is not None
+            full = error
+    assert full is not None
     devices = ", ".join(dict.fromkeys(str(place.home) for place in places))
-    raise OutOfMemory(
-        f"The model made room for a preview and does not fit back onto {devices}, because another program has taken "
-        f"the memory ({first_line(failure)}). Close what else uses the GPU, or render smaller or no previews. Saved "
-        "steps are kept; press Run again to resume."
-    ) from failure
+    what = (
+        f"The model made room for a preview and does not fit back onto {devices}, because another "
+        f"program has taken the memory ({first_line(full)}). Close what else uses the GPU, or render "
+        "smaller or no previews."
+    )
+    raise OutOfMemory(failure(what, closing=RESUME)) from full

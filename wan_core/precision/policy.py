@@ -64,7 +64,7 @@ def _switch(part: str, sentence: str) -> Any:
         choices=switch_values(part),
         also=("",),
         refusal='precision of {name} "{value}" is not a choice. Use one of: {known}; or leave it empty for what '
-        '"{config.preset}" says.',
+        '"{preset}" says.',
     )
 
 

@@ -31,7 +31,7 @@ def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
     ):
         if known and known != found:
             raise CheckpointError(
-                f"{what} is not the file this run was made with. Put that file back, or start a new run."
+                "{what} is not the file this run was made with. Put that file back, or start a new run.", what=what
             )
 
 
@@ -124,15 +124,18 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
     if expert == "auto":
         if variant.boundary is not None and variant.expert is None:
             raise ConfigError(
-                f"The model is {variant.name}, and its file name says neither high nor low noise; each expert is "
-                "trained on its own noise levels. Set expert to high or low, or variant in Load Wan Model."
+                "The model is {name}, and its file name says neither high nor low noise; each expert is trained "
+                "on its own noise levels. Set expert to high or low, or variant in Load Wan Model.",
+                name=variant.name,
             )
         return variant
     boundary = variant.pair_boundary
     if variant.expert not in (None, f"{expert}_noise"):
         raise ConfigError(
-            f'expert is "{expert}", and the model is {variant.name}. Set expert to auto, or choose the other file; if '
-            "its name is wrong, set variant in Load Wan Model."
+            'expert is "{expert}", and the model is {name}. Set expert to auto, or choose the other file; '
+            "if its name is wrong, set variant in Load Wan Model.",
+            expert=expert,
+            name=variant.name,
         )
     if boundary is None:
         raise ConfigError(

@@ -23,7 +23,7 @@ from ..files import (
     safe_name,
 )
 from ..train import SavedStep, SaveStore, check_split
-from ..words import plain
+from ..words import filled, plain
 from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_status, write_status
 from .length import hours_are_over
 
@@ -76,7 +76,7 @@ def choose_run(
             free = directory
             break
         if not (directory / "run.json").is_file():
-            different.append(f"{name} is not a run of this pack")
+            different.append(filled("{name} is not a run of this pack", name=name))
             continue
         rescued = wanted.get(SaveStore(directory).stated_job())  # what is saved says it too, and with a checksum
         try:
@@ -90,7 +90,9 @@ def choose_run(
             known, unread[directory] = rescued, str(error)
         job = wanted.get(known.job_id, rescued)
         if job is None:
-            different.append(f"{name} differs in {'; '.join(map(str, changes(config, known)))}")
+            different.append(
+                filled("{name} differs in {what}", name=name, what="; ".join(map(str, changes(config, known))))
+            )
         elif resume != "new":
             same.append((directory, known, job))
     for directory, known, job in reversed(same):  # the newest directory of this job
@@ -106,15 +108,15 @@ def choose_run(
                 )
                 return replace(found, note=note)
             return found
-        different.append(f"{directory.name} holds saved steps of another job")
+        different.append(filled("{name} holds saved steps of another job", name=directory.name))
     if free is None:
         raise ConfigError(f"There are 999 runs called {config.run_name}. Choose another run_name.")
     if resume == "require":
-        why = ". ".join(different) or f"there is no run called {config.run_name}"
-        raise ConfigError(f"resume is set to require, but {why}. Set resume to auto to start a new run.")
+        why = ". ".join(different) or filled("there is no run called {run_name}", run_name=config.run_name)
+        raise ConfigError("resume is set to require, but {why}. Set resume to auto to start a new run.", why=why)
     if not config.train.learning_rate:  # here and not in the config: a run.json from before that says so is still read
         raise ConfigError("learning_rate is 0, so the LoRA would stay as it begins. Set learning_rate to 1e-4.")
-    note = f"New run {free.name}: {different[-1]}." if different else f"New run {free.name}."
+    note = f"New run {free.name}: {different[-1]}." if different else filled("New run {run}.", run=free.name)
     return RunDecision(free, "start", note + _spelled_otherwise(free, config.run_name), config)
 
 
@@ -199,7 +201,9 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
     """Decides by what is saved and verifies; status.json is only its summary."""
     name, total = directory.name, wanted.train.steps
     if saved is None:
-        return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.", wanted)
+        return RunDecision(
+            directory, "resume", filled("{run} starts over: it has no intact saved step.", run=name), wanted
+        )
     if known.partner is None and known.train.preview_every_n_steps:
         wanted = replace(wanted, partner=None)  # its previews compare with the first of them
     if known.partner_digest and known.partner == wanted.partner:
@@ -208,9 +212,9 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
     if wanted.train.expert == "both" and not over:
         check_split(saved.expert_steps, wanted.train)
     if saved.step >= total or over:
-        note = f"{name} is finished at step {saved.step}; nothing to train."
+        note = filled("{run} is finished at step {step}; nothing to train.", run=name, step=saved.step)
         return RunDecision(directory, "done", note, wanted)
-    note = f"{name} continues after step {saved.step} of {total}."
+    note = filled("{run} continues after step {step} of {steps}.", run=name, step=saved.step, steps=total)
     if total != known.train.steps and wanted.train.lr_scheduler != "constant":
         note += (
             f" Its {wanted.train.lr_scheduler} learning rate now ends at step {total}, so it rises once at this point."

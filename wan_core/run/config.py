@@ -34,7 +34,7 @@ from ..load import ModelPlan
 from ..lora import PAIRS, LoraConfig
 from ..sampler import SampleConfig
 from ..train import EXPERTS, TrainConfig, settings_of_expert
-from ..words import logger
+from ..words import logger, sentences_back, with_sentences
 
 _log = logger(__name__)
 _RUN_VERSION = 1
@@ -210,7 +210,7 @@ def read_status(directory: Path) -> RunStatus:
     first, beside = (directory / name for name in STATUS_FILES)
     path = beside if beside.exists() else first
     try:
-        return RunStatus.from_dict(read_json(path)) if path.exists() else RunStatus()
+        return RunStatus.from_dict(sentences_back(read_json(path))) if path.exists() else RunStatus()
     except (FileError, ConfigError):  # only a summary; what counts is in saves/
         return RunStatus(reason="status.json was damaged")
 
@@ -219,7 +219,7 @@ def write_status(directory: Path, status: RunStatus) -> None:
     """Write status.json; beside it, until the next time, where a program holds it open and Windows replaces none."""
     first, beside = (directory / name for name in STATUS_FILES)
     try:
-        atomic_write_json(first, status.to_dict())
+        atomic_write_json(first, with_sentences(status.to_dict()))
         remove_file(beside, directory)
     except OSError as error:
         if not is_held(error, first):
@@ -229,7 +229,7 @@ def write_status(directory: Path, status: RunStatus) -> None:
                 "%s is held open by another program; until it is let go, %s says where the run stands.",
                 *STATUS_FILES,
             )
-        atomic_write_json(beside, status.to_dict())
+        atomic_write_json(beside, with_sentences(status.to_dict()))
 
 
 def cache_names_in_use(runs: Path) -> dict[str, str]:

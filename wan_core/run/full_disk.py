@@ -8,15 +8,16 @@ import os
 import shutil
 from pathlib import Path
 
-from ..errors import WanTrainerError
+from ..errors import RESUME, WanTrainerError, failure
 from ..files import DISK_FULL, is_held, shown_folder, size_text
 from ..train import SaveStore
+from ..words import filled
 from .config import read_run
 
 _MAKES_ROOM = (
-    "What helps most, in this order: delete runs that are no longer needed, in the tab Training runs; delete cached "
-    "clips that no unfinished run needs, with “Cached clips …” in that tab; take other files off that drive. Saved "
-    "steps are kept; press Run again to resume."
+    "delete runs that are no longer needed, in the tab Training runs",
+    "delete cached clips that no unfinished run needs, with “Cached clips …” in that tab",
+    "take other files off that drive",
 )
 
 _LACKS = "The file system there lacks what is needed: choose an output folder on another drive."
@@ -57,25 +58,32 @@ def disk_sentence(error: OSError) -> str:
 
 def _full_sentence(path: Path) -> str:
     there = next(folder for folder in path.parents if folder.is_dir())  # that of a run that could not begin is gone
-    drive, folder, free = _drive_of(there), shown_folder(path.parent), size_text(shutil.disk_usage(there).free)
+    free = size_text(shutil.disk_usage(there).free)
+    where = {"drive": _drive_of(there), "folder": shown_folder(path.parent), "free": free}
     run = next((above for above in path.parents[:3] if (above / "saves").is_dir()), None)
     steps = SaveStore(run).steps() if run else []
     if run and steps and (bytes_each := _bytes_of_save(run, steps[-1])):
         need, left = size_text(bytes_each), _saves_left(run, steps)
         if left > 1:
-            return (
-                f"The drive {drive}, which holds folder {folder}, has too little room: the next save needs about "
-                f"{need}, all {left} to come {size_text(left * bytes_each)}, and {free} are free. Make room on it. "
-                f"{_MAKES_ROOM}"
+            return _make_room(
+                "The drive {drive}, which holds folder {folder}, has too little room: the next save needs about "
+                "{need}, all {left} to come {all}, and {free} are free. Make room on it.",
+                **{"all": size_text(left * bytes_each), "left": left, "need": need, **where},
             )
-        return (
-            f"The drive {drive}, which holds folder {folder}, has too little room: the next save needs about {need}, "
-            f"and {free} are free. Make room on it. {_MAKES_ROOM}"
+        return _make_room(
+            "The drive {drive}, which holds folder {folder}, has too little room: the next save needs about {need}, "
+            "and {free} are free. Make room on it.",
+            **{"need": need, **where},
         )
-    return (
-        f"The drive {drive}, which holds folder {folder}, is too full to write {path.name}: {free} are free. Make room "
-        f"on it. {_MAKES_ROOM}"
+    return _make_room(
+        "The drive {drive}, which holds folder {folder}, is too full to write {file}: {free} are free. Make room on "
+        "it.",
+        **{"file": path.name, **where},
     )
+
+
+def _make_room(template: str, **values: object) -> str:
+    return failure(filled(template, **values), helps=_MAKES_ROOM, closing=RESUME)
 
 
 def _drive_of(folder: Path) -> str:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterator
 
 from ..abilities import gpu_count
-from ..errors import OutOfMemory, host_memory_ran_out
+from ..errors import OutOfMemory, host_memory_ran_out, in_a_new_run
 from ..placement.host import host_bytes, host_total
 from ..placement.room import device_memory_ran_out
-from ..words import first_line, logger
+from ..words import filled, first_line, logger
 from .config import RunConfig
 
 _log = logger("wan_trainer")
@@ -51,38 +51,48 @@ def memory_named(
             helps.remove(_OTHERS)
         _log.info("%s", first_line(error))
         account = _account(str(error), predicted()) or f" ({first_line(error)})"
-        raise OutOfMemory(
-            f"The GPU ran out of memory{account}. What helps most, in this order: "
-            f"{'; '.join(helps)}. Saved steps are kept."
-        ) from error
+        raise OutOfMemory.of_gpu(account, helps) from error
 
 
 def _host_is_full(rendering: bool) -> OutOfMemory:
     free, total = host_bytes(), host_total()
     known = ""
     if free is not None and total is not None:
-        known = f" at that moment; now {free / _GIB:.1f} of {total / _GIB:.1f} GiB are free again"
+        known = filled(
+            " at that moment; now {free} of {total} GiB are free again",
+            free=f"{free / _GIB:.1f}",
+            total=f"{total / _GIB:.1f}",
+        )
     return OutOfMemory.of_host(known, rendering)
 
 
 def _account(said: str, predicted: int | None) -> str:
     """Returns what was asked for and what there was, as torch's error and the plan say; "" where neither does."""
     asked, card = _ASKED.search(said), _CARD.search(said)
-    parts = [f"it asked for {asked[1]} more"] if asked else []
+    parts: list[str] = [filled("it asked for {asked} more", asked=asked[1])] if asked else []
     if card:
-        parts.append(f"{card[2]} of {card[1]} were free")
+        parts.append(filled("{free} of {total} were free", free=card[2], total=card[1]))
     held = _HELD.search(said)
     held_bytes = _bytes(held[1]) if held else 0
     if predicted and held_bytes > predicted:
         parts.append(
-            f"it held {held_bytes / _GIB:.1f} GiB, more than the {predicted / _GIB:.1f} GiB that were predicted"
+            filled(
+                "it held {held} GiB, more than the {predicted} GiB that were predicted",
+                held=f"{held_bytes / _GIB:.1f}",
+                predicted=f"{predicted / _GIB:.1f}",
+            )
         )
     elif predicted:
-        parts.append(f"a step was predicted to take {predicted / _GIB:.1f} GiB")
+        parts.append(filled("a step was predicted to take {predicted} GiB", predicted=f"{predicted / _GIB:.1f}"))
     others = _others_held(said)
     if others and others > _GIB / 2:
-        parts.append(f"other programs held {others / _GIB:.1f} GiB")
-    return f": {', '.join(parts)}" if parts else ""
+        parts.append(filled("other programs held {others} GiB", others=f"{others / _GIB:.1f}"))
+    if not parts:
+        return ""
+    said = parts[0]
+    for part in parts[1:]:
+        said = filled("{said}, {part}", said=said, part=part)
+    return filled(": {said}", said=said)
 
 
 def _others_held(said: str) -> float | None:
@@ -106,6 +116,10 @@ def _for_clips() -> list[str]:
     return ["a smaller width, height or num_frames in Wan Preview Settings", _OTHERS]
 
 
+def _smaller_batch(batch: int) -> str:
+    return filled("batch_size 1 instead of {batch}, with more gradient_accumulation_steps", batch=batch)
+
+
 def _for_training(config: RunConfig, stored_small: bool, gpus: int) -> list[str]:
     train, plan, batch = config.train, config.model, config.train.batch_size
     is_8_bit = plan.quantize is not None or (stored_small and plan.base_precision == "as in file")
@@ -113,11 +127,11 @@ def _for_training(config: RunConfig, stored_small: bool, gpus: int) -> list[str]
         _OTHERS: True,
         "gradient_checkpointing in Wan Train Settings": not train.gradient_checkpointing,
         "memory set to auto in Wan Train Settings": train.memory == "manual",
-        f"batch_size 1 instead of {batch}, with more gradient_accumulation_steps (begins a new run)": batch > 1,
-        "fewer num_frames or a smaller width and height in the dataset node (begins a new run)": True,
-        "the node Fp8 / Int8 Quantize (Wan) between Load Wan Model and Train Wan LoRA (begins a new run)": not is_8_bit,
-        f"split blocks in Split Across GPUs, over the {gpus} cards here": gpus > 1
+        in_a_new_run(_smaller_batch(batch)): batch > 1,
+        in_a_new_run("fewer num_frames or a smaller width and height in the dataset node"): True,
+        in_a_new_run("the node Fp8 / Int8 Quantize (Wan) between Load Wan Model and Train Wan LoRA"): not is_8_bit,
+        filled("split blocks in Split Across GPUs, over the {gpus} cards here", gpus=gpus): gpus > 1
         and plan.placement.mode != "split blocks",
-        f"a rank below {config.lora.rank} (begins a new run)": config.lora.rank > _USUAL_RANK,
+        in_a_new_run(filled("a rank below {rank}", rank=config.lora.rank)): config.lora.rank > _USUAL_RANK,
     }
     return [measure for measure, helps in measures.items() if helps]

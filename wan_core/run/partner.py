@@ -14,6 +14,7 @@ from ..load import ModelPlan, bytes_beside, inspect_model, inspect_pair
 from ..lora import FrozenLora
 from ..sampler import SampleConfig
 from ..train import EXPERTS
+from ..words import filled
 from .config import RunConfig
 from .open import OpenRun
 from .planning import MemoryPlan
@@ -63,8 +64,8 @@ def pair_of_previews(run: OpenRun, warn: Callable[[str], None]) -> tuple[OpenRun
         return ()
     if config.partner_digest not in ("", now):
         warn(
-            f"{config.partner.base_file.rpartition(':')[2]} is another file than when the previews of this run began: "
-            "clips from here on do not compare with those before."
+            f"{config.partner.base_file.rpartition(':')[2]} is another file than when the previews of this "
+            "run began: clips from here on do not compare with those before."
         )
     return pair
 
@@ -82,15 +83,18 @@ def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
     theirs = [lora.on_model(expert, pair=True) for lora in previewed]
     acts = [one for one in (*partner.config.model.loras, *theirs) if one.file and one.strength]
     under = ", ".join(f"{one.file.rpartition(':')[2]} at {one.strength:g}" for one in acts)
-    return (
-        f"Clips go through the pair. The {expert} noise expert, which this run does not train, is "
-        f"{partner.file.header.path.name}; LoRAs on it: {under or 'none'}."
+    return filled(
+        "Clips go through the pair. The {expert} noise expert, which this run does not train, is "
+        "{file}; LoRAs on it: {loras}.",
+        expert=expert,
+        file=partner.file.header.path.name,
+        loras=under or "none",
     )
 
 
 def no_pair(reason: str) -> str:
     """Returns why the previews of a run are not made as its run.json asks for."""
-    return f"Clips cannot go through the pair, so the trained expert makes them alone: {reason}"
+    return filled("Clips cannot go through the pair, so the trained expert makes them alone: {reason}", reason=reason)
 
 
 def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryPlan, str]:

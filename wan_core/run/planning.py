@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ..errors import OutOfMemory
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, StepShape, choose_measures
 from ..train import TrainConfig
+from ..words import filled
 from .job import Job, size_words
 from .own_runs import card_name
 
@@ -72,21 +73,34 @@ class MemoryPlan:
         if self.fits:
             return "It fits."
         place, needed, free = self.room.lacks(self.estimate)[0]
-        return (
-            f"{size_words(self.job.file.variant, self.job.step)} at rank {self.job.lora.rank} needs "
-            f"{needed / 2**30:.1f} GiB on {place} with every measure that memory auto may take, and {free / 2**30:.1f} "
-            f"GiB are free. {self._advice()}"
+        return filled(
+            "{variant} at rank {rank} needs {needed} GiB on {place} with every measure that memory auto may "
+            "take, and {free} GiB are free. {advice}",
+            variant=size_words(self.job.file.variant, self.job.step),
+            rank=self.job.lora.rank,
+            needed=f"{needed / 2**30:.1f}",
+            place=place,
+            free=f"{free / 2**30:.1f}",
+            advice=self._advice(),
         )
 
     def _advice(self) -> str:
         if self.job.preview is not None and plan_memory(replace(self.job, preview=None), self.room).fits:
             words = size_words(self.job.file.variant, self.job.preview)
-            return f"Without previews of {words} it fits: set a smaller one in Wan Preview Settings."
+            return filled(
+                "Without previews of {words} it fits: set a smaller one in Wan Preview Settings.", words=words
+            )
         if batch := _largest_batch(self.job, self.room):
-            return f"With batch_size {batch} it fits: set that, with more gradient_accumulation_steps."
+            return filled(
+                "With batch_size {batch} it fits: set that, with more gradient_accumulation_steps.", batch=batch
+            )
         found = nearest_that_fits(self.job, self.room)
         if found is not None:
-            return f"Nearest that fits: {size_words(self.job.file.variant, found.step)} at rank {found.lora.rank}."
+            return filled(
+                "Nearest that fits: {variant} at rank {rank}.",
+                variant=size_words(self.job.file.variant, found.step),
+                rank=found.lora.rank,
+            )
         if self.job.model.quantize is None and self.job.file.quantization == "none":
             return "Nothing smaller fits: put Fp8 / Int8 Quantize behind the model, or choose a smaller one."
         return "Nothing smaller fits: choose a smaller model, or close what else uses the memory."

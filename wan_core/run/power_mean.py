@@ -23,6 +23,7 @@ from ..events import Evaluated
 from ..files import atomic_write_bytes
 from ..metrics import records_of
 from ..train import SavedStep, SaveStore
+from ..words import filled
 from .best_step import METRICS
 from .choose import choose_run, prepare_run
 from .config import RunStatus, read_run, write_status
@@ -88,7 +89,7 @@ def make_mean_run(directory: Path, width: float, last: int | None) -> tuple[Path
     )
     _take_along(directory, decision.directory)
     total = config.train.steps
-    reason = f"the mean of {len(saves)} saved steps of {directory.name}"
+    reason = filled("the mean of {n} saved steps of {run}", n=len(saves), run=directory.name)
     state_name = "done" if made.step >= total else "stopped"
     status = RunStatus(state=state_name, step=made.step, steps=total, reason=reason, job_id=config.job_id)
     write_status(decision.directory, status)

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ..control import stop_on_signals
-from ..errors import ExitCode, RankLost
+from ..errors import RESUME, ExitCode, RankLost, failure
 from ..events import DecodeWanted, Failed, to_line
 from ..pipes import chunks
 from ..train import MEETING
-from ..words import shortened
+from ..words import sentences_back, shortened
 from .config import read_status, write_status
 
 _LOST_S = 30.0
@@ -185,7 +185,7 @@ def _said(line: bytes, name: str) -> dict[str, Any]:
     if f'"{name}"'.encode() not in line:
         return {}
     try:
-        event = json.loads(line)
+        event = sentences_back(json.loads(line))
     except ValueError:
         return {}
     return event if event.get("event") == name else {}
@@ -211,14 +211,16 @@ def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
 def _lost(cause: _Ending) -> RankLost:
     """Returns what to say of a rank that said nothing itself."""
     if cause.silent:
-        return RankLost(
+        what = (
             f"Rank {cause.rank} of this run went silent: the others gave up waiting for it, and it was ended. If that "
-            "happens again, leave its GPU out in Split Across GPUs. Saved steps are kept; press Run again to resume."
+            "happens again, leave its GPU out in Split Across GPUs."
         )
-    return RankLost(
-        f"Rank {cause.rank} of this run ended without a word (exit code {cause.code}; on Linux -9 often means that "
-        "memory ran out). Saved steps are kept; press Run again to resume."
-    )
+    else:
+        what = (
+            f"Rank {cause.rank} of this run ended without a word (exit code {cause.code}; on Linux -9 often means "
+            "that memory ran out)."
+        )
+    return RankLost(failure(what, closing=RESUME))
 
 
 def _distance(ending: _Ending) -> int:

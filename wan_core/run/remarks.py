@@ -16,14 +16,14 @@ from ..cache import CacheSet
 from ..checkpoint import WanVariant
 from ..checkpoint.catalogue import HIGH
 from ..dataset import NOTHING_TO_PREDICT
-from ..errors import TrainingError
+from ..errors import TrainingError, failure, in_a_new_run
 from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
 from ..lora import KINDS, LoraConfig, holds_both_experts
 from ..precision import torch_dtype
 from ..train import NotFinite, PreviewInputs, SaveStore, TrainConfig
-from ..words import logger, shortened
+from ..words import filled, logger, shortened
 from .config import RunConfig
 
 _log = logger(__name__)
@@ -143,12 +143,20 @@ def rate_remark(config: TrainConfig, *, full_size: bool) -> str:
     if config.optimizer == "custom":
         return ""
     if rate > high:
-        return (
-            f"learning_rate {rate:g} is above {high:g}: with {name} a LoRA is not known to learn there, and often "
-            "diverges. Lower it unless you mean it."
+        return filled(
+            "learning_rate {rate} is above {high}: with {optimizer} a LoRA is not known to learn there, and "
+            "often diverges. Lower it unless you mean it.",
+            rate=f"{rate:g}",
+            high=f"{high:g}",
+            optimizer=name,
         )
     if rate < low:
-        return f"learning_rate {rate:g} is below {low:g}: with {name} the LoRA will hardly change. Raise it."
+        return filled(
+            "learning_rate {rate} is below {low}: with {optimizer} the LoRA will hardly change. Raise it.",
+            rate=f"{rate:g}",
+            low=f"{low:g}",
+            optimizer=name,
+        )
     return _beyond_sensible(rate, name) if full_size else ""
 
 
@@ -157,13 +165,19 @@ def _beyond_sensible(rate: float, name: str) -> str:
     if sensible is None or sensible[0] * 0.999 <= rate <= sensible[1] * 1.001:
         return ""
     if rate > sensible[1]:
-        return (
-            f"learning_rate {rate:g} is outside of what is sensible with {name}, {_ends(sensible)}: the run may "
-            "diverge. Watch the evaluation loss."
+        return filled(
+            "learning_rate {rate} is outside of what is sensible with {optimizer}, {ends}: the run may "
+            "diverge. Watch the evaluation loss.",
+            rate=f"{rate:g}",
+            optimizer=name,
+            ends=_ends(sensible),
         )
-    return (
-        f"learning_rate {rate:g} is outside of what is sensible with {name}, {_ends(sensible)}: the run may need many "
-        "more steps. Watch the evaluation loss."
+    return filled(
+        "learning_rate {rate} is outside of what is sensible with {optimizer}, {ends}: the run may need "
+        "many more steps. Watch the evaluation loss.",
+        rate=f"{rate:g}",
+        optimizer=name,
+        ends=_ends(sensible),
     )
 
 
@@ -217,18 +231,21 @@ def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
     if variant.boundary is None:
         return ""
     if variant.expert == HIGH:
-        return (
-            "Previews of this run are made by the high-noise expert alone: they end at noise level "
-            f"{variant.boundary:g}, where the other expert takes over, and show what this one expects to come of it. "
-            "Layout and motion count, not detail. Compare steps with each other; what the pair makes of both LoRAs "
-            "shows a sampler graph with both models."
+        return filled(
+            "Previews of this run are made by the high-noise expert alone: they end at noise level {level}, "
+            "where the other expert takes over, and show what this one expects to come of it. Layout and "
+            "motion count, not detail. Compare steps with each other; what the pair makes of both LoRAs "
+            "shows a sampler graph with both models.",
+            level=f"{variant.boundary:g}",
         )
     clips = shortened(", ".join(dict.fromkeys(clip.start_name for clip in previews.clips)), 100)
-    return (
-        f"Previews of this run are made by the low-noise expert alone: they begin below noise level "
-        f"{variant.boundary:g}, where it takes over, with a training clip ({clips}) that is noised that far. Look and "
-        "detail count, not the layout, which is the clip's. Compare steps with each other; what the pair makes of both "
-        "LoRAs shows a sampler graph with both models."
+    return filled(
+        "Previews of this run are made by the low-noise expert alone: they begin below noise level "
+        "{level}, where it takes over, with a training clip ({clips}) that is noised that far. Look and "
+        "detail count, not the layout, which is the clip's. Compare steps with each other; what the "
+        "pair makes of both LoRAs shows a sampler graph with both models.",
+        level=f"{variant.boundary:g}",
+        clips=clips,
     )
 
 
@@ -239,7 +256,10 @@ def start_note(config: RunConfig, roots: Roots) -> str:
         return ""
     if holds_both_experts(roots.resolve(lora.start_from)):
         return f"Each expert starts from its own half of {lora.start_from.rpartition(':')[2]}."
-    return f"Both experts start from {lora.start_from.rpartition(':')[2]}: none of its name is for the low noise one."
+    return filled(
+        "Both experts start from {file}: none of its name is for the low noise one.",
+        file=lora.start_from.rpartition(":")[2],
+    )
 
 
 def set_aside_note(store: SaveStore) -> str:
@@ -265,7 +285,11 @@ def disk_remark(directory: Path, bytes_of_a_save: int) -> str:
         free = shutil.disk_usage(directory).free
     if free >= need:
         return ""
-    return f"Only {free / 2**30:.1f} GiB are free; two saved steps need about {need / 2**30:.1f} GiB."
+    return filled(
+        "Only {free} GiB are free; two saved steps need about {need} GiB.",
+        free=f"{free / 2**30:.1f}",
+        need=f"{need / 2**30:.1f}",
+    )
 
 
 def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunConfig) -> TrainingError:
@@ -274,19 +298,21 @@ def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunC
     A saved step counts as good once a step after it was finite.
     """
     good = store.latest(config.job_id)
-    stands = f"Saved step {good.step} is the last good one." if good else "No good step was saved."
+    stands = "No good step was saved."
+    if good:
+        stands = filled("Saved step {step} is the last good one.", step=good.step)
     again = "Unchanged, it would end here again."
     rate = config.train.learning_rate
     lower, now = _written(lower_rate(rate, config.train.optimizer)), _written(rate)
-    first = f"learning_rate {lower} instead of {now} (begins a new run)"
+    first = filled("learning_rate {lower} instead of {now}", lower=lower, now=now)
     if not good_step:
         again = "It never had a usable one: unchanged, it would end here again."
-        first = "another LoRA to start from, or none (begins a new run)" if config.lora.start_from else ""
-    wider = "base_precision bf16 or fp32 in Load Wan Model (begins a new run)"
+        first = "another LoRA to start from, or none" if config.lora.start_from else ""
+    wider = "base_precision bf16 or fp32 in Load Wan Model"
     if not all_have_bf16(config.model.placement.device_names()):
-        wider = "base_precision fp32 in Load Wan Model (begins a new run)"
-    helps = [one for one in (first, wider) if one]
-    return TrainingError(f"{error} {stands} {again} What helps most, in this order: {'; '.join(helps)}.")
+        wider = "base_precision fp32 in Load Wan Model"
+    helps = [in_a_new_run(one) for one in (first, wider) if one]
+    return TrainingError(failure(error, stands=stands, again=again, helps=helps))
 
 
 def lower_rate(rate: float, optimizer: str) -> float:

@@ -92,7 +92,7 @@ def _saves_of(job: SampleJob, store: SaveStore, name: str) -> dict[int, SavedSte
             raise CheckpointError(f"Run {name} has no intact saved step {step}. It has: {store.steps()}.")
         saves[step] = saved
     if not saves and not job.loras:
-        raise CheckpointError(f"Run {name} has no saved step yet. Train it first.")
+        raise CheckpointError("Run {name} has no saved step yet. Train it first.", name=name)
     return saves
 
 

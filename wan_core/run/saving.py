@@ -19,13 +19,13 @@ from torch import Tensor
 
 from ..cache import synthetic_mark
 from ..control import Control
-from ..errors import CheckpointError, Stopped
+from ..errors import RESUME, CheckpointError, Stopped, failure
 from ..events import CheckpointSaved, Emit, Note
 from ..export import LoraFile, LoraLook, diffusers_bytes, look_at_lora, lora_metadata, workflow_metadata
 from ..files import DISK_FULL, FileError, Roots, atomic_write_bytes, clean_partials, is_held, own_folder, size_text
 from ..load import base_words, inspect_model
 from ..train import SavedStep, SaveStore, saved_bytes
-from ..words import logger
+from ..words import filled, logger
 from .checks import check_adapters
 from .config import RunConfig, RunStatus, write_status
 from .expert import Expert, Learnt, prefix_of
@@ -114,11 +114,15 @@ class Saver:
             values = len(experts) * check_adapters(replace(self.config.lora, start_from=""), shape, roots)
             need = saved_bytes(values, self.config.train)
             free = shutil.disk_usage(self.directory).free
-            raise FileError(
-                f"There is no room for run {self.directory.name} ({error.strerror}): its disk has {size_text(free)} "
-                f"free, and a saved step takes {size_text(need)}. Make room. Saved steps are kept; press Run again to "
-                "resume."
-            ) from error
+            what = filled(
+                "There is no room for run {name} ({strerror}): its disk has {free} free, and a saved step takes "
+                "{need}. Make room.",
+                name=self.directory.name,
+                strerror=error.strerror,
+                free=size_text(free),
+                need=size_text(need),
+            )
+            raise FileError(failure(what, closing=RESUME)) from error
 
     def write_status(self, state: str, reason: str = "") -> None:
         if self._leads:
@@ -145,9 +149,11 @@ class Saver:
                 why = f"{error.strerror}{self._room(experts) if error.errno in DISK_FULL else ''}"
                 if reason := self._control.stop_reason():
                     raise Stopped(f"{reason}; step {step} could not be saved ({why})") from error
-                text = (
-                    f"Step {step} cannot be saved ({why}). Make room, or make the run's folder writable; the run waits "
-                    "and loses nothing."
+                text = filled(
+                    "Step {step} cannot be saved ({why}). Make room, or make the run's folder writable; the run "
+                    "waits and loses nothing.",
+                    step=step,
+                    why=why,
                 )
                 if is_held(error, self.store.folder):
                     text = (

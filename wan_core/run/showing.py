@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..checkpoint.catalogue import HIGH
 from ..control import Control
-from ..errors import OutOfMemory
+from ..errors import RESUME, OutOfMemory, failure
 from ..events import Emit, Note
 from ..model import WanTransformer
 from ..placement.room import device_memory_ran_out
@@ -75,11 +75,11 @@ class Showing:
                 except RuntimeError as error:
                     if not device_memory_ran_out(error):
                         raise
-                    raise OutOfMemory(
+                    what = (
                         f"The {before.name} noise expert made room for a preview and does not fit back "
-                        f"({first_line(error)}). Close what else uses the GPU, or render smaller or no previews. "
-                        "Saved steps are kept; press Run again to resume."
-                    ) from error
+                        f"({first_line(error)}). Close what else uses the GPU, or render smaller or no previews."
+                    )
+                    raise OutOfMemory(failure(what, closing=RESUME)) from error
 
     @contextmanager
     def _opened(self, expert: Expert) -> Iterator[WanTransformer]:

@@ -14,6 +14,7 @@ import torch
 
 from ..events import StepDone
 from ..placement import total_bytes
+from ..words import filled
 
 _FIRST, _LAST = 5, 3
 """steps whose median is the usual speed, and whose median is today's"""
@@ -60,10 +61,13 @@ class SpillWatch:
             if self._said or held <= (_FULL * total if slower >= _SLOWER else total):
                 continue
             self._said = True
-            return (
-                f"{name} is full ({held / _GIB:.1f} of {total / _GIB:.1f} GiB), so Windows moves memory of this run "
-                "into the computer's own, and steps take several times longer. Stop it, set memory to auto in Wan "
-                "Train Settings, take other programs off the GPU, and press Run again: it goes on after its last "
-                "saved step."
+            return filled(
+                "{device} is full ({held} of {total} GiB), so Windows moves memory of this run into the "
+                "computer's own, and steps take several times longer. Stop it, set memory to auto in Wan Train "
+                "Settings, take other programs off the GPU, and press Run again: it goes on after its last "
+                "saved step.",
+                device=name,
+                held=f"{held / _GIB:.1f}",
+                total=f"{total / _GIB:.1f}",
             )
         return ""

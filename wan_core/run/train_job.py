@@ -18,10 +18,10 @@ from ..events import Emit, Finished, Marked, Note, Stage, StageEnded
 from ..files import Hold, LockLost, Roots, locked
 from ..train import Group, NotFinite, TargetFunction, check_split, true_velocity
 from ..train.meters import MemoryReading
-from ..words import shortened
+from ..words import filled, shortened
 from .between_steps import BetweenSteps
 from .closing import closing_of
-from .config import QUEUE_DONE, RunConfig, read_run, read_status
+from .config import RunConfig, read_run, read_status
 from .event_sinks import EventSinks
 from .expert import Expert
 from .experts import Experts
@@ -210,7 +210,7 @@ class _Session:
             if isinstance(error, OutOfMemory) or self._at_work is None:
                 self._save_before_stopping("")
             raise
-        reason = self._save_before_stopping(f"{max_steps} {QUEUE_DONE}")
+        reason = self._save_before_stopping(filled("{n} steps of this queue are done", n=max_steps))
         if saver.saved_step < total and self.group.leads:
             return self._finish("stopped", saver.saved_step, reason)
         return self._finish("done" if self.experts.step == total else "stopped", self.experts.step)
@@ -253,7 +253,13 @@ class _Session:
         self._experts.begin()
         self._sinks.spill = SpillWatch.on(self._experts.trainer.meters.devices)
         if saved is not None:
-            self.emit(Note(text=f"Continues after saved step {saved.step} of {self.config.train.steps}."))
+            self.emit(
+                Note(
+                    text=filled(
+                        "Continues after saved step {step} of {steps}.", step=saved.step, steps=self.config.train.steps
+                    )
+                )
+            )
         elif note := start_note(self.config, self.roots):
             self.emit(Note(text=note))
         if self.group.leads and (note := set_aside_note(self.saver.store)):

@@ -74,7 +74,9 @@ def read_prompts(written: str, trigger_word: str = "") -> list[tuple[str, Previe
     found: list[tuple[str, PreviewPrompt]] = []
     for place, name, prompt in _written(written):
         if TRIGGER in prompt and not trigger_word:
-            raise ConfigError(f"{place}: there is no trigger word for {TRIGGER}. Write it into trigger_word.")
+            raise ConfigError(
+                "{place}: there is no trigger word for [trigger]. Write it into trigger_word.", place=place
+            )
         found.append(_parted(place, name, prompt.replace(TRIGGER, trigger_word)))
     return found
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ..abilities import abilities_of
-from ..errors import RankLost
+from ..errors import RESUME, RankLost, failure
 from ..words import shortened
 
 MEETING = "WAN_TRAINER_RANKS"
@@ -174,10 +174,8 @@ def _together(absent: Callable[[], list[int]]) -> Iterator[None]:
         missing = absent() if silent else []
         who = f"Rank {' and rank '.join(map(str, missing))}" if missing else "Another rank"
         what = f"{'have' if len(missing) > 1 else 'has'} not answered in all the time it had" if silent else "has ended"
-        raise RankLost(
-            f"{who} of this run {what}, so this one ends too ({shortened(str(error), 200)}). Saved steps are "
-            "kept; press Run again to resume."
-        ) from error
+        why = f"{who} of this run {what}, so this one ends too ({shortened(str(error), 200)})."
+        raise RankLost(failure(why, closing=RESUME)) from error
 
 
 def join_group() -> Group:

@@ -120,8 +120,10 @@ def _check_package(config: TrainConfig, package: str) -> None:
         check_place(package)
     except ModuleNotFoundError as error:
         raise DependencyError(
-            f'optimizer "{config.optimizer}" needs {package}, which is not installed. Run this and start again: '
-            f"{pip_line(_REQUIREMENTS[package])}"
+            'optimizer "{optimizer}" needs {package}, which is not installed. Run this and start again: {requirements}',
+            optimizer=config.optimizer,
+            package=package,
+            requirements=pip_line(_REQUIREMENTS[package]),
         ) from error
 
 

@@ -18,7 +18,7 @@ from ..model import WanTransformer
 from ..placement.host import host_bytes
 from ..placement.room import HOST_RESERVE, leaving_bytes, release_cached_memory, weights_out_of_the_way
 from ..sampler import Denoiser, SamplingPreset, generate
-from ..words import first_line, logger
+from ..words import filled, first_line, logger
 from .preview_inputs import PreviewClip, PreviewInputs
 
 _log = logger(__name__)
@@ -91,7 +91,12 @@ class Previewer:
             raise
         except Exception as error:  # out of memory, a full disk, a decoder that broke: the run is worth more
             _log.exception("preview at step %s failed", step)
-            self._emit(Note(text=f"Preview at step {step} was skipped: {first_line(error)}", level="warning"))
+            self._emit(
+                Note(
+                    text=filled("Preview at step {step} was skipped: {reason}", step=step, reason=first_line(error)),
+                    level="warning",
+                )
+            )
 
     def _render_one(self, step: int, sample_id: str, folder: str, clip: PreviewClip) -> None:
         latent = generate(
@@ -127,7 +132,12 @@ class Previewer:
             return
         if "file" not in answer:
             reason = str(answer.get("error") or "nothing could decode it")
-            self._emit(Note(text=f"Preview {sample_id} was not decoded: {reason}", level="warning"))
+            self._emit(
+                Note(
+                    text=filled("Preview {sample} was not decoded: {reason}", sample=sample_id, reason=reason),
+                    level="warning",
+                )
+            )
             return
         self._index(sample_id, step, str(answer["file"]), prompt)
         told = answer.get("measures")
@@ -166,9 +176,13 @@ def _latent_file(latent: Tensor) -> bytes:
 
 def _said_of(preset: SamplingPreset) -> str:
     """Returns the sentence that tells how clips are sampled, since the settings may leave that to the model."""
-    return (
-        f"Previews are sampled in {preset.steps} steps: {preset.sampler_name}, {preset.scheduler}, "
-        f"cfg {preset.guidance_scale:g}, shift {preset.shift:g}."
+    return filled(
+        "Previews are sampled in {steps} steps: {sampler}, {scheduler}, cfg {cfg}, shift {shift}.",
+        steps=preset.steps,
+        sampler=preset.sampler_name,
+        scheduler=preset.scheduler,
+        cfg=f"{preset.guidance_scale:g}",
+        shift=f"{preset.shift:g}",
     )
 
 

@@ -37,4 +37,9 @@ class Streak:
 
     def _check(self, bad: int, what: str, step: int) -> None:
         if bad >= self._limit:
-            raise NotFinite(f"{bad} steps in a row gave no usable {what} (NaN or infinity), the last one step {step}.")
+            raise NotFinite(
+                "{bad} steps in a row gave no usable {what} (NaN or infinity), the last one step {step}.",
+                bad=bad,
+                what=what,
+                step=step,
+            )

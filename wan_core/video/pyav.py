@@ -15,7 +15,7 @@ def require_pyav() -> None:
     """DependencyError, one sentence with the line to run, unless the installed PyAV reads clips exactly."""
     version = version_of("av")
     if not version:
-        raise DependencyError(f"Reading clips needs the package av (PyAV). Run: {_line()}")
+        raise DependencyError("Reading clips needs the package av (PyAV). Run: {command}", command=_line())
     if problem := outdated(version):
         raise DependencyError(problem)
 

@@ -28,6 +28,7 @@ import {
 import { keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
+import { learnSentences, told } from "./lib/page/server_sentences.mjs";
 import { CHART_THEME, chooseFolder, settings } from "./lib/page/settings.mjs";
 import { StatusLines } from "./lib/page/status_lines.mjs";
 import { sayWhoTookIds } from "./lib/page/taken_ids.mjs";
@@ -37,8 +38,6 @@ import { loadWords, t } from "./lib/page/words.mjs";
 import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { lineOf } from "./lib/run/line.mjs";
 import { watchQueue } from "./lib/run/queue_refusals.mjs";
-import { loadRefusals } from "./lib/run/refusals.mjs";
-import { told } from "./lib/run/server_sentences.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
 import { SettingNodes } from "./lib/settings/setting_nodes.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
@@ -46,6 +45,7 @@ import { keepByName } from "./lib/values/by_name.mjs";
 
 const NAME = "WanTrainer";
 const STATUS_EVENT = "wan_trainer.status";
+const SENTENCES_EVENT = "wan_trainer.sentences";
 const TRAINER = "TrainLoRA";
 const LINE_NODES = ["CacheLatents", "ValidateVideo"];
 /** Milliseconds between two looks at runs that go on, for when no message comes. */
@@ -143,6 +143,7 @@ function show(id, text) {
 
 /** @param {Status} status */
 function onStatus(status) {
+  learnSentences(status.sentences);
   trainers.onStatus(status);
   if (!status.run && trainers.isHere(status)) {
     show(status.node, lineOf(status));
@@ -156,6 +157,7 @@ function onStatus(status) {
 /** Sent when a node has ended, also when ComfyUI kept its output and ran nothing. @param {any} detail */
 function onExecuted(detail) {
   dropClips(detail);
+  learnSentences(detail.output?.wan_run?.at(-1)?.sentences);
   if (!trainers.isHere(detail)) return;
   const id = detail.display_node ?? detail.node;
   const run = detail.output?.wan_run?.at(-1)?.run;
@@ -221,7 +223,6 @@ const extension = {
     const locale = String(setting("Comfy.Locale") ?? "en");
     await Promise.all([
       loadWords((path) => api.fetchApi(path), locale),
-      loadRefusals((address) => fetch(address), locale),
       loadNotes((address) => fetch(address), locale),
     ]);
     tab = newTab();
@@ -248,6 +249,10 @@ const extension = {
       trainers.prompts.started(detail?.prompt_id);
       for (const one of [lines, cards, fits]) one.begun();
       sayRefusals(); // the rest of that graph runs
+    });
+    api.addEventListener(SENTENCES_EVENT, (/** @type {{ detail: any }} */ { detail }) => {
+      learnSentences(detail.sentences);
+      sayRefusals(); // the answer of the queue may have come before
     });
     watchQueue(api, (reasons) => {
       refused = reasons;

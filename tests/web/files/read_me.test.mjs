@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { afterEach, test } from "node:test";
-
+import { formOf, readForm } from "../../../web/js/lib/files/forms.mjs";
 import {
   learnNotes,
   lineInWords,
@@ -10,7 +10,6 @@ import {
 } from "../../../web/js/lib/files/read_me.mjs";
 import { translateTitle } from "../../../web/js/lib/page/titles.mjs";
 import { learn } from "../../../web/js/lib/page/words.mjs";
-import { formOf, readForm } from "../../../web/js/lib/run/forms.mjs";
 
 const ROOT = new URL("../../../", import.meta.url);
 const LANGUAGES = ["zh", "ja", "ko", "es"];

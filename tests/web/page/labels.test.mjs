@@ -3,27 +3,37 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { learnLabels, withLabels } from "../../../web/js/lib/page/labels.mjs";
-import { learnRefusals } from "../../../web/js/lib/run/refusals.mjs";
-import { told } from "../../../web/js/lib/run/server_sentences.mjs";
+import { told } from "../../../web/js/lib/page/server_sentences.mjs";
+import { learn } from "../../../web/js/lib/page/words.mjs";
+import { filled } from "../filled.mjs";
 
 const read = (path) =>
   JSON.parse(readFileSync(new URL(`../../../${path}`, import.meta.url), "utf8"));
 
 function speak(language) {
   learnLabels(read(`locales/${language}/nodeDefs.json`), language);
-  learnRefusals(read(`web/js/sentences/${language}.json`));
+  learn(read(`locales/${language}/main.json`).wanTrainerServer);
 }
 
 test("a refusal calls a widget as the page does, beside its id", () => {
   speak("zh");
+  const remedies = filled(
+    'Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions means: "skip the file" or "empty caption"',
+    { example: "no_cap.txt" },
+  );
+  const values = { missing: "1", files: "5", names: "no_cap.mp4", more: "", remedies };
   const said = told(
-    '1 of 5 files have no caption: no_cap.mp4. Write no_cap.txt with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions means: "skip the file" or "empty caption".',
+    filled("{missing} of {files} files have no caption: {names}{more}. {remedies}.", values),
   );
   assert.match(said, /触发词（trigger_word）/);
   assert.match(said, /（missing_captions）/);
   assert.match(said, /[^（]no_cap\.txt/, "the name of a file stays");
   speak("es");
-  assert.match(told('run_name "a" is not a choice.'), /^Nombre.* \(run_name\)/);
+  const choice = { name: "run_name", value: "a", nearest: "" };
+  assert.match(
+    told(filled('{name} "{value}" is not a choice.{nearest}', choice)),
+    /^Nombre.* \(run_name\)/,
+  );
 });
 
 test("what is no widget, or has its label already, stays", () => {
@@ -47,6 +57,6 @@ test("what is no widget, or has its label already, stays", () => {
 
 test("an English page says ids alone, as its widgets do", () => {
   learnLabels(undefined, "en");
-  learnRefusals({});
+  learn({});
   assert.equal(withLabels("set trigger_word"), "set trigger_word");
 });

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { report, stepOf, troubleOf } from "../../../web/js/lib/run/trouble.mjs";
+import { failure, filled, inANewRun } from "../filled.mjs";
 
 const START_FROM =
   "A new run leaves this one as it is. A new run can begin with the LoRA of saved step 10: choose it in start_from_lora of Train Wan LoRA, at the same rank or a higher one.";
@@ -35,8 +36,11 @@ test("it says how far it came, what is kept, and where Retry goes on", () => {
 });
 
 test("who ended it himself just tries again, and memory is named only where it ends again", () => {
-  const killed =
-    "The training process was killed from outside; why is not known. If you or another program ended it, nothing has to change. If it ends again by itself, what helps most, in this order: close other programs; fewer num_frames (begins a new run). Saved steps are kept; press Run again to resume.";
+  const killed = failure("If you or another program ended it, nothing has to change.", {
+    helps: ["close other programs", inANewRun("fewer num_frames")],
+    ifAgain: true,
+    closing: "Saved steps are kept; press Run again to resume.",
+  });
   const names = ["w/cat.safetensors", "w/cat_000010.safetensors"];
   const told = troubleOf({ ...failed, reason: killed, lora_names: names });
   assert.match(
@@ -57,8 +61,15 @@ test("who ended it himself just tries again, and memory is named only where it e
 });
 
 test("what the headline and the buttons say is not said again, and remedies are a list", () => {
-  const full =
-    "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: batch_size 1 instead of 4, with more gradient_accumulation_steps (begins a new run); a rank below 64 (begins a new run). Saved steps are kept.";
+  const helps = [
+    "batch_size 1 instead of 4, with more gradient_accumulation_steps",
+    "a rank below 64",
+  ].map(inANewRun);
+  const closing = "Saved steps are kept.";
+  const full = failure("The GPU ran out of memory: it asked for 2.00 GiB more.", {
+    helps,
+    closing,
+  });
   const told = troubleOf({ ...failed, reason: full });
   assert.equal(told.sentence, "The GPU ran out of memory: it asked for 2.00 GiB more.");
   assert.deepEqual(told.remedies, [
@@ -74,16 +85,20 @@ test("what the headline and the buttons say is not said again, and remedies are 
     report("cat", told, ""),
     /more\.\nWhat helps, .* step 0:\n1\. batch_size 1 .*steps\n2\. a rank below 64$/,
   );
-  for (const now of ["press Run", "queue"]) {
-    const lost = `Rank 1 went silent. Saved steps are kept; ${now} again to resume.`; // the second: said by earlier versions
-    assert.equal(troubleOf(null, { said: lost }).sentence, "Rank 1 went silent.");
-  }
+  const lost = failure("Rank 1 went silent.", { closing });
+  assert.equal(lost, "Rank 1 went silent. Saved steps are kept.");
+  assert.equal(troubleOf(null, { said: lost }).sentence, "Rank 1 went silent.");
   assert.deepEqual(troubleOf(failed).remedies, []);
 });
 
 test("a run that would end the same way again is not to be tried again as it is", () => {
-  for (const stands of ["Saved step 10 is the last good one.", "No good step was saved."]) {
-    const reason = `20 steps gave no finite loss. ${stands} Unchanged, it would end here again. What helps most, in this order: learning_rate 0.05 instead of 0.1 (begins a new run); base_precision bf16 or fp32 in Load Wan Model (begins a new run).`;
+  const helps = ["learning_rate 0.05", "base_precision fp32 in Load Wan Model"].map(inANewRun);
+  for (const stands of [
+    filled("Saved step {step} is the last good one.", { step: "10" }),
+    "No good step was saved.",
+  ]) {
+    const again = "Unchanged, it would end here again.";
+    const reason = failure("20 steps gave no finite loss.", { stands, again, helps });
     const told = troubleOf({ ...failed, reason });
     assert.equal(
       told.sentence,
@@ -108,9 +123,9 @@ test("Retry stands above remedies that leave the run what it is, and Run above t
     const { retry, remedies, last } = troubleOf({ ...failed, reason }, also);
     return [retry, remedies.map(({ lead, helps }) => [lead, ...helps]), last];
   };
-  const [same, anew] = ["other programs off the GPU", "a rank below 64 (begins a new run)"];
+  const [same, anew] = ["other programs off the GPU", inANewRun("a rank below 64")];
   const full = (...helps) =>
-    `The GPU ran out of memory. What helps most, in this order: ${helps.join("; ")}. Saved steps are kept.`;
+    failure("The GPU ran out of memory.", { helps, closing: "Saved steps are kept." });
   const again = "What helps, best first; then press “Retry from step 10”:";
   assert.deepEqual(said(full(same)), ["Retry from step 10", [[again, same]], ""]);
   assert.deepEqual(said(full(anew)), ["", [[ANEW, "a rank below 64"]], START_FROM]);
@@ -133,8 +148,10 @@ test("where nothing is known to help, Retry is offered by the name of its button
 });
 
 test("of a run that was no longer finite the saved step counts that is good", () => {
-  const reason =
-    "20 steps gave no finite loss. Saved step 7 is the last good one. Unchanged, it would end here again. What helps most, in this order: learning_rate 0.05 instead of 0.1 (begins a new run).";
+  const reason = failure("20 steps gave no finite loss.", {
+    stands: filled("Saved step {step} is the last good one.", { step: "7" }),
+    helps: [inANewRun("learning_rate 0.05 instead of 0.1")],
+  });
   const told = troubleOf({ ...failed, reason });
   assert.match(told.headline, /Saved step 7 is the last good one and is kept\.$/);
   assert.match(told.last, /the LoRA of saved step 7:/);

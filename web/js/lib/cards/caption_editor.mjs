@@ -2,8 +2,8 @@
 /** One clip of the contact sheet: it plays, and its caption is written. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
-import { told } from "../run/server_sentences.mjs";
 
 /**
  * @typedef {import("./caption_edits.mjs").Caption} Caption

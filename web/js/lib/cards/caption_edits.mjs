@@ -1,8 +1,8 @@
 // @ts-check
 /** What a page remembers of the captions somebody edits on it, until it is left; and what is said of them. Pure. */
 
+import { told } from "../page/server_sentences.mjs";
 import { counted, inOneText, t } from "../page/words.mjs";
-import { told } from "../run/server_sentences.mjs";
 import { list, text } from "./lists.mjs";
 
 /**

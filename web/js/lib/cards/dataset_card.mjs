@@ -2,9 +2,9 @@
 /** The card of the dataset nodes: numbers, contact sheet, batches by size, what may be wrong, what was left out. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { counted, t } from "../page/words.mjs";
 import { number } from "../panel/parts.mjs";
-import { told } from "../run/server_sentences.mjs";
 import { isScan, Memory } from "./caption_edits.mjs";
 import { Card, notYet } from "./card.mjs";
 import { notes, numbers, table, tableTitle, withCaptions } from "./dataset.mjs";

@@ -3,8 +3,8 @@
 
 import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
-import { told } from "../run/server_sentences.mjs";
 import { CaptionEditor } from "./caption_editor.mjs";
 import { doneText, foundText, isScan, lessText, replaceText } from "./caption_edits.mjs";
 import { pictures } from "./dataset.mjs";

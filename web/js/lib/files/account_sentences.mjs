@@ -6,7 +6,7 @@
 
 import { t } from "../page/words.mjs";
 
-/** @typedef {import("../run/server_sentences.mjs").Says} Says */
+/** @typedef {(values: Record<string, string>) => string} Says */
 
 /** @type {Says[]} */
 export const HEADS = [(v) => t("{key} is not stated: {value}, {trainer}'s own", v)];

@@ -4,8 +4,8 @@
  * then reads. Nothing that lies there is written over.
  */
 
+import { told } from "../page/server_sentences.mjs";
 import { counted, inOneText, t } from "../page/words.mjs";
-import { told } from "../run/server_sentences.mjs";
 
 /**
  * @typedef {{ name: string, size: number }} Named

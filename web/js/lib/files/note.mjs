@@ -2,8 +2,8 @@
 /** The note beside a graph that was made of another trainer's settings, in the language of the page. Pure. */
 
 import { t } from "../page/words.mjs";
-import { teller } from "../run/server_sentences.mjs";
 import { HEADS, SENTENCES } from "./account_sentences.mjs";
+import { formOf, readForm } from "./forms.mjs";
 import { REASONS } from "./reason_sentences.mjs";
 
 /** Headings of the account, as wan_core/migrate says them. @type {(() => string)[]} */
@@ -17,6 +17,18 @@ const TITLES = [
 ];
 /** The same in English, in which the server says them: the page has learned no other language yet. */
 export const SAID = TITLES.map((says) => says());
+
+/** What says a text in the language of the page, where it is one of `sentences`. @param {import("./account_sentences.mjs").Says[]} sentences */
+function teller(sentences) {
+  const known = sentences.map((says) => ({ says, form: formOf(says({})) }));
+  return (/** @type {string} */ text) => {
+    for (const { says, form } of known) {
+      const found = readForm(form, text);
+      if (found) return says(found);
+    }
+    return text;
+  };
+}
 
 const ARROW = " -> ";
 const told = teller(SENTENCES);

@@ -8,7 +8,7 @@
 
 import { mark, TITLE } from "../page/titles.mjs";
 import { loadList } from "../page/words.mjs";
-import { filled, formOf, readForm } from "../run/forms.mjs";
+import { filled, formOf, readForm } from "./forms.mjs";
 
 const NOTE = "MarkdownNote";
 /** Property of a note that was translated: its lines by what is shown of them. */
@@ -16,7 +16,7 @@ const ENGLISH = "wan_trainer_english";
 /** What may stand in a hole: sizes and figures, such as `832x480` or `10.8 (26)`. A sentence of somebody else's is none. */
 const FIGURE = /^[\d.x]+(?: \(\d+\))?$/;
 
-/** @type {{ form: import("../run/forms.mjs").Form, said: string }[]} */
+/** @type {{ form: import("./forms.mjs").Form, said: string }[]} */
 let known = [];
 
 /**

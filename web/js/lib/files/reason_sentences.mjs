@@ -6,7 +6,7 @@
 
 import { t } from "../page/words.mjs";
 
-/** @type {import("../run/server_sentences.mjs").Says[]} */
+/** @type {import("./account_sentences.mjs").Says[]} */
 export const REASONS = [
   (v) => t("8 bits need none", v),
   (v) => t("8 bits; smaller ones are GGUF files", v),

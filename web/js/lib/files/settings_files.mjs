@@ -4,8 +4,8 @@
  * of those stays ComfyUI's.
  */
 
+import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
-import { told } from "../run/server_sentences.mjs";
 import { noteInWords, SAID } from "./note.mjs";
 
 /**

@@ -7,8 +7,8 @@
 import { placed } from "../page/graph.mjs";
 import { kindOf } from "../page/ids.mjs";
 import { isMissing } from "../page/routes.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { watchWidgets } from "../page/widget.mjs";
-import { told } from "../run/server_sentences.mjs";
 import { apply, canApply } from "./apply.mjs";
 import { KINDS, trainingOf } from "./asked.mjs";
 import { FitBar } from "./fit_bar.mjs";

@@ -1,6 +1,7 @@
 // @ts-check
 /** The routes of the pack, as functions. Ids are never paths; what changes something carries the header that says so. */
 
+import { learnSentences } from "./server_sentences.mjs";
 import { t } from "./words.mjs";
 
 /**
@@ -188,6 +189,7 @@ async function answer(response) {
   } catch {
     // An error page, or nothing: the status says enough.
   }
+  for (const one of [data, ...(data?.records ?? [])]) learnSentences(one?.sentences);
   if (response.ok) return data ?? {};
   const said = data?.error?.message ?? data?.error ?? data?.message;
   const answered = t("The server answered {status}.", { status: response.status });

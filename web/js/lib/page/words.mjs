@@ -1,14 +1,19 @@
 // @ts-check
 /**
  * The words people read, in their language. The code says them in English, `t("Save now")`; a translation is found by that
- * sentence in `locales/<language>/main.json` under `wanTrainer`, which ComfyUI serves at `/i18n`. What has no translation
- * stays English.
+ * sentence in `locales/<language>/main.json` under `wanTrainer`, that of what the server says under `wanTrainerServer`, which
+ * ComfyUI serves at `/i18n`. What has no translation stays English.
  */
 
 import { learnLabels } from "./labels.mjs";
 
 /** @type {Record<string, string>} */
 let known = {};
+
+/** Whether the page's language has a sentence. @param {string} sentence in English */
+export function isTranslated(sentence) {
+  return Object.hasOwn(known, sentence);
+}
 
 /**
  * A sentence in the language of the page.
@@ -75,7 +80,7 @@ export async function loadWords(fetchApi, locale) {
   try {
     const all = await (await fetchApi("/i18n")).json();
     const found = wanted(locale).find((name) => all?.[name]?.wanTrainer);
-    learn(found && all[found].wanTrainer);
+    learn(found && { ...all[found].wanTrainerServer, ...all[found].wanTrainer });
     if (found && !found.startsWith("en")) learnLabels(all[found].nodeDefs, found);
   } catch (error) {
     console.warn("[WanTrainer] No translations:", error);

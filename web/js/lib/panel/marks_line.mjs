@@ -2,7 +2,7 @@
 /** What was marked as wrong with a run, newest first: the same sentences that its chart shows at their steps. */
 
 import { element, fill } from "../page/dom.mjs";
-import { told } from "../run/server_sentences.mjs";
+import { told } from "../page/server_sentences.mjs";
 
 const MOST = 3;
 

@@ -7,13 +7,13 @@
 import { Plot } from "../chart/plot.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { isMissing, message, samplePath } from "../page/routes.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
 import { curvesOf } from "../run/curves.mjs";
 import { hasEnded } from "../run/freshness.mjs";
 import { RunHistory } from "../run/history.mjs";
 import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
-import { told } from "../run/server_sentences.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
 import { standingText } from "../run/status.mjs";
 import { findsNobody, unreadText } from "../run/trouble.mjs";

@@ -2,8 +2,8 @@
 /** Which saved step a run suggests, and why, or why it suggests none; a button makes the step the run's LoRA. */
 
 import { button, element, enable, write } from "../page/dom.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { inOneText, t } from "../page/words.mjs";
-import { told } from "../run/server_sentences.mjs";
 
 /** @typedef {import("../run/history.mjs").Suggestion} Suggestion */
 

@@ -3,8 +3,8 @@
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { message } from "../page/routes.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
-import { told } from "../run/server_sentences.mjs";
 import { report, troubleOf } from "../run/trouble.mjs";
 
 /**

@@ -1,10 +1,10 @@
 // @ts-check
 /** What the panel says about a run in words and numbers, from its summary and its history. Pure. */
 
+import { told } from "../page/server_sentences.mjs";
 import { counted, t } from "../page/words.mjs";
 import { clock, gib, known, secondsLeft, short } from "./format.mjs";
 import { expertName, stateName } from "./names.mjs";
-import { told } from "./server_sentences.mjs";
 import { stepOf } from "./trouble.mjs";
 
 /**

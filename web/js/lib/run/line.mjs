@@ -4,11 +4,11 @@
  * In English it is the server's text to the letter; tests/nodes/status_lines.json holds both sides to that. Pure.
  */
 
+import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
 import { stateText } from "./facts.mjs";
 import { clock, known } from "./format.mjs";
 import { expertName, stateName } from "./names.mjs";
-import { told } from "./server_sentences.mjs";
 
 /**
  * What the text of a message says, as facts; `kind` decides which there are.

@@ -2,9 +2,8 @@
 /** What a run that failed says of itself, in the panel as in the tab: one headline, the whole sentence, what Retry does. Pure. */
 
 import { message } from "../page/routes.mjs";
+import { failureOf, inANewRun, told } from "../page/server_sentences.mjs";
 import { inOneText, t } from "../page/words.mjs";
-import { told } from "./server_sentences.mjs";
-import { apart } from "./told_apart.mjs";
 
 /**
  * @typedef {{ lead: string, helps: string[] }} Remedies what is to be pressed once one of them is done, the most helpful first
@@ -12,12 +11,6 @@ import { apart } from "./told_apart.mjs";
  *   `last`: what stands below the remedies; `retry` is the word on the button, empty where there is none, `hint` what it does; `gone`:
  *   nobody is there to be asked for a log or told to train
  */
-
-/** Which of the saved steps is good, where a run says so that was no longer finite. */
-const GOOD = /Saved step (\d+) is the last good one\.|No good step was saved\./;
-/** How a remedy ends with which the saved steps are of no use. */
-const ANEW = / \(begins a new run\)$/;
-const LAST_BRACKET = /\s*[（(][^（()）]*[)）]$/;
 
 /** The newest step of a run that failed: what it was saved at is another number. @param {{ step: number, reached?: number | null, state: string }} run */
 export function stepOf(run) {
@@ -37,11 +30,10 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
   const failed = run?.state === "failed" && !run.live;
   if (!failed && !said) return null;
   const reason = said || run?.reason || "";
-  const good = GOOD.exec(reason);
-  const saved = good ? Number(good[1] ?? 0) : (run?.step ?? 0);
-  const { what, helps, ifAgain } = apart(reason.replace(GOOD, "").replace("  ", " "));
-  const anew = helps.filter((one) => ANEW.test(one));
-  const same = helps.filter((one) => !ANEW.test(one));
+  const { what, good, again: asBefore, helps, ifAgain } = failureOf(reason);
+  const saved = good ?? run?.step ?? 0;
+  const anew = helps.filter(inANewRun);
+  const same = helps.filter((one) => !inANewRun(one));
   const again = anew.length && !same.length ? { retry: "", hint: "" } : retry(saved);
   const tryAgain = t("To try again, press “{button}”.", { button: again.retry });
   return {
@@ -51,7 +43,11 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
       saved,
       good !== null,
     ),
-    sentence: inOneText([told(what) || t("It did not say why; its log may."), ifAgain && tryAgain]),
+    sentence: inOneText([
+      told(what) || t("It did not say why; its log may."),
+      told(asBefore),
+      ifAgain && tryAgain,
+    ]),
     remedies: [
       {
         lead: ifAgain
@@ -64,7 +60,7 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
       },
       {
         lead: anewText(isListed, same.length > 0),
-        helps: anew.map((one) => told(one).replace(LAST_BRACKET, "")),
+        helps: anew.map((one) => told(inANewRun(one))),
       },
     ].filter((one) => one.helps.length),
     last: inOneText([

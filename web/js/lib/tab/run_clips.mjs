@@ -3,11 +3,11 @@
 
 import { element, write } from "../page/dom.mjs";
 import { samplePath } from "../page/routes.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
 import { Player } from "../panel/player.mjs";
 import { SuggestionLine } from "../panel/suggestion_line.mjs";
 import { RunHistory } from "../run/history.mjs";
-import { told } from "../run/server_sentences.mjs";
 
 export class RunClips {
   /**

@@ -3,10 +3,10 @@
 
 import { element, mark, write, writeName } from "../page/dom.mjs";
 import { samplePath } from "../page/routes.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
 import { ago, known, short } from "../run/format.mjs";
 import { stateName } from "../run/names.mjs";
-import { told } from "../run/server_sentences.mjs";
 import { stepOf } from "../run/trouble.mjs";
 import { figureOf } from "./differences.mjs";
 

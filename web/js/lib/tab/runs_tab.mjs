@@ -3,8 +3,8 @@
 
 import { button, element, fill, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { counted, t } from "../page/words.mjs";
-import { told } from "../run/server_sentences.mjs";
 import { CachedClips } from "./cached_clips.mjs";
 import { Compared } from "./compared.mjs";
 import { curvesCsv, runsCsv } from "./csv.mjs";

@@ -40,6 +40,7 @@ def graph_of(asked: Mapping[str, Any]) -> dict[str, Any]:
         "source": job.source,
         "graph": canvas_graph(job),
         "account": dict(job.account()),
+        "counts": job.ledger.counts(),
         "data": job.data,
         "missing": list(missing),
     }

@@ -15,20 +15,15 @@ from .loras import one
 from .models import base_name
 from .unset import stands_for_more
 
-_ENCODES = "ComfyUI's own loaders encode"
-_UPLOAD = "the mirror of the server's trackers.json copies saved steps, to hf:// too"
-_LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"
-_NOTHING = "nothing here does that"
-
 _PROCESS = (
     Key("trigger_word", "WanDatasetFromFile.trigger_word", "the data half reads it",
         read=lambda _value, _job: None),
-    *drops("type training_folder device performance_log_every sqlite_db_path", "a process of its own, below "
-           "output/wan_trainer"),
     Key("datasets", "WanDatasetFromFile.other_file", "the data half, read as it is", kind=object,
         read=lambda _value, _job: None),
-    *drops("logging", _LOGS),
-    *drops("slider adapter embedding decorator guidance", _NOTHING),
+    *drops(
+        "type training_folder device performance_log_every sqlite_db_path logging slider adapter embedding "
+        "decorator guidance",
+    ),
 )  # fmt: skip
 _NETWORK = (
     Key("type", "WanTrainSettings.adapter", "LoRA, LoKr", read=adapter),
@@ -49,18 +44,15 @@ _NETWORK = (
         read=to.targets,
     ),
     *drops("conv conv_alpha", "the linear layers of the blocks have adapters"),
-    *drops("split_multistage_loras", "each expert has a LoRA of its own"),
-    *drops("layer_offloading", "blocks travel by themselves where they must: memory auto"),
     Key("lokr_factor", "WanTrainSettings.lokr_factor", "-1 is 0", kind=int, read=lambda value, _job: max(0, value)),
     Key("lokr_full_rank", "TrainLoRA.rank", "1024, the largest", kind=bool, read=to.full_rank("LoKr")),
-    *drops("old_lokr_format all_layers transformer_only lorm", _NOTHING),
+    *drops("split_multistage_loras layer_offloading old_lokr_format all_layers transformer_only lorm"),
 )
 _SAVE = (
     Key("dtype", "WanTrainSettings.save_dtype", own="float16", read=save_dtype),
     Key("save_every", "TrainLoRA.save_every_n_steps", kind=int, own=1000),
     Key("max_step_saves_to_keep", "WanTrainSettings.keep_last_saves", kind=int, own=5),
-    *drops("push_to_hub hf_repo_id hf_private", _UPLOAD),
-    *drops("save_format", _NOTHING),
+    *drops("push_to_hub hf_repo_id hf_private save_format"),
 )
 _TRAIN = (
     Key("steps", "TrainLoRA.steps", kind=int, own=1000),
@@ -85,12 +77,8 @@ _TRAIN = (
     Key("switch_boundary_every", "WanTrainSettings.expert_turn_steps", "with expert_order alternating", kind=int,
         read=to.turns),
     Key("prompt_dropout_prob", "WanTrainSettings.caption_dropout", kind=float),
-    *drops("noise_scheduler", "flow matching"),
     *drops("train_unet train_text_encoder", "the LoRA of the model is trained, and nothing else"),
     *drops("dtype", "the precision policy computes in bf16"),
-    *drops("unload_text_encoder cache_text_embeddings", "texts are always cached, by ComfyUI's own loader"),
-    *drops("disable_sampling skip_first_sample force_first_sample", "preview_every_n_steps 0 is without previews"),
-    *drops("attention_backend xformers sdp", "attention of Load Wan Model"),
     Key("linear_timesteps", "WanTrainSettings.loss_weighting", "bell", kind=bool, read=to.if_so("bell")),
     *drops("linear_timesteps2", "loss_weighting bell weighs both sides of the middle"),
     *drops("next_sample_timesteps", "noise levels are drawn, each by the seed of its step"),
@@ -99,11 +87,15 @@ _TRAIN = (
     *drops("diff_output_preservation diff_output_preservation_multiplier diff_output_preservation_class "
            "blank_prompt_preservation blank_prompt_preservation_multiplier reg_weight", "prior_preservation of Wan "
            "Dataset Settings: clips of a dataset of their own keep what the model knows"),
-    *drops("do_differential_guidance differential_guidance_scale do_guidance_loss guidance_loss_target "
-           "inverted_mask_prior bypass_guidance_embedding max_loss audio_loss_multiplier validation_config", _NOTHING),
     *drops("noise_offset noise_multiplier weight_jitter img_multiplier latent_multiplier force_consistent_noise",
            "noise stays as it is drawn"),
-    *drops("start_step merge_network_on_save", _NOTHING),
+    *drops(
+        "noise_scheduler unload_text_encoder cache_text_embeddings disable_sampling skip_first_sample "
+        "force_first_sample attention_backend xformers sdp do_differential_guidance "
+        "differential_guidance_scale do_guidance_loss guidance_loss_target inverted_mask_prior "
+        "bypass_guidance_embedding max_loss audio_loss_multiplier validation_config start_step "
+        "merge_network_on_save",
+    ),
 )  # fmt: skip
 _MODEL = (
     Key("arch", "LoadWanModel.diffusion_model", "its file", read=to.arch),
@@ -113,17 +105,16 @@ _MODEL = (
     Key("quantize", "Fp8Quantize.scheme", "8 bits", kind=bool, read=to.quantize),
     *drops("qtype", "8 bits; smaller ones are GGUF files"),
     *drops("accuracy_recovery_adapter", "8 bits need none"),
-    *drops("quantize_te qtype_te te_name_or_path extras_name_or_path vae_path text_encoder_bits", _ENCODES),
-    *drops("low_vram layer_offloading layer_offloading_transformer_percent layer_offloading_text_encoder_percent "
-           "auto_memory", "what does not fit rests in the computer's memory: memory auto"),
     Key("compile", "WanTrainSettings.compile", kind=bool),
-    *drops("block_compile compile_mode compile_fullgraph compile_dynamic cache_size_limit", "compile has no modes"),
     *drops("dtype", "the precision policy computes in bf16"),
     Key("lora_path", "AddFrozenLora.lora", "beside the model, not merged into it", read=one("lora_path")),
     Key("assistant_lora_path", "AddFrozenLora.lora", "it acts in previews too", read=one("assistant_lora_path")),
-    *drops("inference_lora_path", "Wan LoRA File, linked to loras of Wan Preview Settings"),
-    *drops("split_model_over_gpus", "Split Across GPUs"),
-    *drops("quantize_kwargs unconditional_lora_path", _NOTHING),
+    *drops(
+        "quantize_te qtype_te te_name_or_path extras_name_or_path vae_path text_encoder_bits low_vram "
+        "layer_offloading layer_offloading_transformer_percent layer_offloading_text_encoder_percent "
+        "auto_memory block_compile compile_mode compile_fullgraph compile_dynamic cache_size_limit "
+        "inference_lora_path split_model_over_gpus quantize_kwargs unconditional_lora_path",
+    ),
 )  # fmt: skip
 _SAMPLE = (
     Key("sample_every", "TrainLoRA.preview_every_n_steps", kind=int, own=100),
@@ -135,11 +126,7 @@ _SAMPLE = (
     Key("sample_steps", "WanPreviewSettings.steps", kind=int, own=20),
     Key("guidance_scale", "WanPreviewSettings.cfg", kind=float, own=7.0),
     Key("seed", "WanPreviewSettings.seed", kind=int),
-    *drops("walk_seed", "one seed for all prompts; --d behind a prompt sets another"),
-    *drops("fps", "clips play at the rate of the model"),
-    *drops("sampler", "sampler_name of Wan Preview Settings"),
-    *drops("sample_start_step", "the base model's clip is always made first"),
-    *drops("format ext network_multiplier guidance_rescale", _NOTHING),
+    *drops("walk_seed fps sampler sample_start_step format ext network_multiplier guidance_rescale"),
 )
 TABLES: Mapping[str, tuple[Key, ...]] = {
     "": _PROCESS,

@@ -12,7 +12,6 @@ from .learning import adapter, optimizer, quantized, run_name, save_dtype, sched
 from .loras import fused
 from .models import base_name, expert_shown, level_of, model_file, said_kind, text_encoder
 
-_LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"
 _EVAL = "clips are held out by held_out_ratio of Wan Dataset Settings"
 
 
@@ -146,16 +145,13 @@ _TOP = (
     Key("gradient_accumulation_steps", "WanTrainSettings.gradient_accumulation_steps", kind=int),
     Key("pipeline_stages", "SplitAcrossGPUs.mode", "above 1", kind=int, read=_stages),
     Key("partition_split", "SplitAcrossGPUs.split_at", kind=list, read=_split),
-    *drops("partition_method", "the split is balanced by memory"),
     Key("gradient_clipping", "WanTrainSettings.max_grad_norm", kind=float, own=1.0),
     Key("warmup_steps", "WanTrainSettings.lr_warmup_steps", kind=int),
     Key("lr_scheduler", "WanTrainSettings.lr_scheduler", own="constant", read=scheduler),
     Key("blocks_to_swap", "TrainLoRA.blocks_to_swap", kind=int),
-    *drops("disable_block_swap_for_eval", "evaluation runs as training does"),
     Key("pseudo_huber_c", "WanTrainSettings.loss_type", "with huber_delta", kind=float, read=_huber),
     Key("activation_checkpointing", "WanTrainSettings.gradient_checkpointing", "unsloth: offload_activations on too",
         kind=object, read=_checkpointing),
-    *drops("reentrant_activation_checkpointing", "it is never reentrant"),
     Key("compile", "WanTrainSettings.compile", kind=bool),
     Key("uncond_fraction", "WanTrainSettings.caption_dropout", kind=float),
     Key("save_dtype", "WanTrainSettings.save_dtype", read=save_dtype),
@@ -163,21 +159,19 @@ _TOP = (
     Key("save_every_n_epochs", "TrainLoRA.save_every_n_steps", "as steps", kind=float,
         read=_every("TrainLoRA.save_every_n_steps", "save_every_n_epochs")),
     Key("save_every_n_examples", "TrainLoRA.save_every_n_steps", "as steps", kind=int, read=_every_example),
-    *drops("checkpoint_every_n_minutes checkpoint_every_n_epochs", "every saved step can be gone on from"),
     Key("eval_every_n_steps", "WanTrainSettings.eval_every_n_steps", kind=int),
     Key("eval_every_n_epochs", "WanTrainSettings.eval_every_n_steps", "as steps", kind=float,
         read=_every("WanTrainSettings.eval_every_n_steps", "eval_every_n_epochs")),
     Key("eval_every_n_examples", "WanTrainSettings.eval_every_n_steps", "as steps", kind=int, read=_every_example),
     *drops("eval_datasets", _EVAL),
-    *drops("eval_before_first_step", "the base model is always measured first"),
-    *drops(
-        "eval_micro_batch_size_per_gpu image_eval_micro_batch_size_per_gpu eval_gradient_accumulation_steps",
-        "each clip is measured for itself",
-    ),
     Key("video_clip_mode", "WanDatasetSettings.frame_extraction", "multiple_overlapping: chunk", read=_clip_mode),
-    *drops("caching_batch_size map_num_proc", "ComfyUI's own loaders encode"),
-    *drops("steps_per_print logging_steps x_axis_examples", _LOGS),
-    *drops("resume_from_checkpoint", "Run again goes on where a run stopped"),
+    *drops(
+        "partition_method disable_block_swap_for_eval reentrant_activation_checkpointing "
+        "checkpoint_every_n_minutes checkpoint_every_n_epochs eval_before_first_step "
+        "eval_micro_batch_size_per_gpu image_eval_micro_batch_size_per_gpu eval_gradient_accumulation_steps "
+        "caching_batch_size map_num_proc steps_per_print logging_steps x_axis_examples "
+        "resume_from_checkpoint",
+    ),
 )  # fmt: skip
 _MODEL = (
     Key("type", "", "a Wan model", read=_type),
@@ -192,8 +186,7 @@ _MODEL = (
     Key("sigmoid_scale", "WanTrainSettings.sigmoid_scale", kind=float),
     Key("min_t", "WanTrainSettings.min_timestep", "times 1000", kind=float, read=_edge),
     Key("max_t", "WanTrainSettings.max_timestep", "times 1000", kind=float, read=_edge),
-    *drops("text_encoder_fp8 cache_text_embeddings", "texts are always cached, by ComfyUI's own loader"),
-    *drops("guidance", "not for Wan"),
+    *drops("text_encoder_fp8 cache_text_embeddings guidance"),
 )  # fmt: skip
 _ADAPTER = (
     Key("type", "WanTrainSettings.adapter", "LoRA, LoKr", read=adapter),
@@ -217,12 +210,11 @@ _OPTIMIZER = (
     *(Key(name, at, kind=object, read=lambda _value, _job: None) for name, at in (
         ("betas", "WanTrainSettings.adam_beta1"), ("weight_decay", "WanTrainSettings.weight_decay"),
         ("eps", "WanTrainSettings.adam_epsilon"))),
-    *drops("stabilize", "nothing of a LoRA's update needs it"),
-    *drops("gradient_release", "a LoRA's gradients are small"),
     *drops("beta2_half_life", "set adam_beta2"),
+    *drops("stabilize gradient_release"),
 )  # fmt: skip
 _ARGUMENTS = "WanTrainSettings.optimizer_args"
-_MONITORING = drops("enable_wandb wandb_api_key wandb_tracker_name wandb_run_name", _LOGS)
+_MONITORING = drops("enable_wandb wandb_api_key wandb_tracker_name wandb_run_name")
 TABLES: Mapping[str, tuple[Key, ...]] = {
     "": _TOP,
     "model": _MODEL,

@@ -55,7 +55,7 @@ class Key:
 
 
 def drops(names: str, note: str = "") -> tuple[Key, ...]:
-    """Keys that become nothing, all for one reason."""
+    """Keys that become nothing, all for one reason; without one where they change no result."""
     return tuple(Key(name, note=note) for name in names.split())
 
 
@@ -80,7 +80,10 @@ def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
         stated = bool(name)
         name = name or key.name
         if stated and not key.at and key.read is None:
-            ledger.drop(name, key.note)
+            if key.note:
+                ledger.drop(name, key.note)
+            elif name in ledger:
+                ledger.leave_out(name)
             continue
         given: Any = ledger.get(name, object, None) if stated else key.own
         value = _as(key.kind, given, f"{ledger.where}: {name}")

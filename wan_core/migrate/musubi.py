@@ -18,18 +18,12 @@ class NotOfMusubiError(ConfigError):
     """Settings that name nothing of musubi-tuner."""
 
 
-_ALWAYS = "always so"
-_LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"
-_UPLOAD = "the mirror of the server's trackers.json copies saved steps, to hf:// too"
-_ENCODES = "ComfyUI's own loaders encode"
-
 KEYS = (
     Key("task", "LoadWanModel.diffusion_model", "says which model it is", own="t2v-14B", read=said_kind),
     Key("dit", "LoadWanModel.diffusion_model", "its file; with dit_high_noise it is low_noise_model", read=to.dit),
     Key("dit_high_noise", "LoadWanModel.high_noise_model", "both experts are trained", read=to.high),
     Key("vae", "VAELoader.vae_name", "the file that ComfyUI has", read=vae_file),
     Key("t5", "CLIPLoader.clip_name", "the file that ComfyUI has", read=text_encoder),
-    *drops("clip", "clip_vision_h, where the model reads it"),
     Key("dataset_config", "WanDatasetFromFile.other_file", "the data half, read as it is", read=to.data),
     Key("output_name", "TrainLoRA.run_name", read=to.whole_name),
     Key("max_train_steps", "TrainLoRA.steps", kind=int, own=1600, read=to.steps),
@@ -81,9 +75,6 @@ KEYS = (
     Key("fp8_base", "Fp8Quantize.scheme", kind=bool, read=to.fp8),
     Key("fp8_scaled", "Fp8Quantize.scheme", kind=bool, read=to.fp8_scaled),
     Key("blocks_to_swap", "TrainLoRA.blocks_to_swap", kind=int),
-    *drops("block_swap_h2d_only use_pinned_memory_for_block_swap", _ALWAYS),
-    *drops("block_swap_ring_size", "as many as the card has room for"),
-    *drops("offload_inactive_dit", "always so: the expert that is not trained rests"),
     Key("gradient_checkpointing", "WanTrainSettings.gradient_checkpointing", kind=bool),
     Key("gradient_checkpointing_cpu_offload", "WanTrainSettings.offload_activations", kind=bool,
         read=lambda value, _job: "on" if value else "auto"),
@@ -93,51 +84,34 @@ KEYS = (
     Key("sdpa", "LoadWanModel.attention", kind=bool, read=lambda _value, _job: "sdpa"),
     *(to.attention(name) for name in ("flash_attn", "flash3", "xformers")),
     *drops("sage_attn", "it has no backward pass; sdpa is used"),
-    *drops("split_attn", "clips of a batch have one size"),
     Key("compile", "WanTrainSettings.compile", kind=bool),
-    *drops(
-        "compile_backend compile_mode compile_dynamic compile_fullgraph compile_cache_size_limit dynamo_backend "
-        "dynamo_mode dynamo_fullgraph dynamo_dynamic",
-        "compile has no modes",
-    ),
-    *drops("cuda_allow_tf32 cuda_cudnn_benchmark", "matmul of Wan Precision Policy"),
     Key("save_every_n_steps", "TrainLoRA.save_every_n_steps", kind=int),
     Key("save_every_n_epochs", "TrainLoRA.save_every_n_steps", "as steps", kind=int,
         read=to.every("TrainLoRA.save_every_n_steps", "save_every_n_epochs")),
     Key("save_last_n_steps", "WanTrainSettings.keep_last_saves", "counted in saves", kind=int, read=to.keep),
     Key("save_last_n_epochs", "WanTrainSettings.keep_last_saves", "counted in saves", kind=int),
-    *drops("save_last_n_steps_state save_last_n_epochs_state", "a saved step goes with its state"),
-    *drops("save_state save_state_on_train_end", "every saved step has its state"),
-    *drops("resume", "Run again goes on where a run stopped"),
     Key("sample_every_n_steps", "TrainLoRA.preview_every_n_steps", kind=int),
     Key("sample_every_n_epochs", "TrainLoRA.preview_every_n_steps", "as steps", kind=int,
         read=to.every("TrainLoRA.preview_every_n_steps", "sample_every_n_epochs")),
     Key("sample_prompts", "WanPreviewSettings.prompts", "the text of the file, where it is found", read=to.prompts),
-    *drops("sample_at_first", "the base model's clip is always made first"),
-    *drops("one_frame", "previews of one frame: num_frames of Wan Preview Settings"),
-    *drops("fp8_t5 vae_dtype vae_cache_cpu vae_tiling vae_chunk_size vae_spatial_tile_sample_min_size", _ENCODES),
     *drops("force_v2_1_time_embedding", "the time embedding is that of the model"),
-    *drops("disable_numpy_memmap img_in_txt_in_offloading", "files are read block by block"),
-    *drops("guidance_scale dit_dtype dit_in_channels text_encoder1 text_encoder2 fp8_llm", "not for Wan"),
-    *drops("output_dir", "runs lie in output/wan_trainer, LoRAs in loras/wan_trainer"),
-    *drops(
-        "logging_dir log_with log_prefix log_tracker_name log_tracker_config log_config wandb_run_name wandb_api_key",
-        _LOGS,
-    ),
-    *drops(
-        "huggingface_repo_id huggingface_repo_type huggingface_path_in_repo huggingface_token "
-        "huggingface_repo_visibility save_state_to_huggingface resume_from_huggingface async_upload",
-        _UPLOAD,
-    ),
-    *drops(
-        "no_metadata training_comment metadata_title metadata_author metadata_description metadata_license "
-        "metadata_tags metadata_reso metadata_arch",
-        "LoRA files say what they were trained on, and no more",
-    ),
-    *drops("max_data_loader_n_workers persistent_data_loader_workers", "prefetch_batches of a run reads ahead"),
-    *drops("ddp_timeout ddp_gradient_as_bucket_view ddp_static_graph", "Split Across GPUs needs none of it"),
     Key("num_processes", "SplitAcrossGPUs.mode", "above 1", kind=int, read=copies),
-    *drops("num_cpu_threads_per_process show_timesteps", "a matter of the launcher"),
+    *drops(
+        "clip block_swap_h2d_only use_pinned_memory_for_block_swap block_swap_ring_size "
+        "offload_inactive_dit split_attn compile_backend compile_mode compile_dynamic compile_fullgraph "
+        "compile_cache_size_limit dynamo_backend dynamo_mode dynamo_fullgraph dynamo_dynamic "
+        "cuda_allow_tf32 cuda_cudnn_benchmark save_last_n_steps_state save_last_n_epochs_state save_state "
+        "save_state_on_train_end resume sample_at_first one_frame fp8_t5 vae_dtype vae_cache_cpu vae_tiling "
+        "vae_chunk_size vae_spatial_tile_sample_min_size disable_numpy_memmap img_in_txt_in_offloading "
+        "guidance_scale dit_dtype dit_in_channels text_encoder1 text_encoder2 fp8_llm output_dir "
+        "logging_dir log_with log_prefix log_tracker_name log_tracker_config log_config wandb_run_name "
+        "wandb_api_key huggingface_repo_id huggingface_repo_type huggingface_path_in_repo huggingface_token "
+        "huggingface_repo_visibility save_state_to_huggingface resume_from_huggingface async_upload "
+        "no_metadata training_comment metadata_title metadata_author metadata_description metadata_license "
+        "metadata_tags metadata_reso metadata_arch max_data_loader_n_workers persistent_data_loader_workers "
+        "ddp_timeout ddp_gradient_as_bucket_view ddp_static_graph num_cpu_threads_per_process "
+        "show_timesteps",
+    ),
 )  # fmt: skip
 FLAGS = {name for key in KEYS for name in key.names.split() if key.kind is bool} | {
     *("sage_attn", "split_attn", "sample_at_first", "save_state", "save_state_on_train_end", "dim_from_weights"),

@@ -12,24 +12,15 @@ from .learning import copies, only_for, quantized, scheduler
 from .loras import assistant
 from .models import base_name, model_file, vae_file
 
-_CACHE = "there is one cache for everything, by content"
-_UPLOAD = "the mirror of the server's trackers.json copies saved steps, to hf:// too"
-_LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"
-_ENCODES = "ComfyUI's own loaders encode"
 _SET = "each dataset of the data half says it"
-_RAM = "blocks travel by themselves where they must: memory auto"
 
 KEYS = (
     Key("model_family", "", "wan", read=to.family),
-    *drops("model_type", "a LoRA"),
     Key("model_flavour", "LoadWanModel.diffusion_model", "its file", read=to.flavour),
     Key("pretrained_transformer_model_name_or_path", "LoadWanModel.diffusion_model", "its file", read=model_file),
     Key("pretrained_model_name_or_path", "LoadWanModel.diffusion_model", "its file, where no flavour says it",
         read=to.base),
     Key("pretrained_vae_model_name_or_path", "VAELoader.vae_name", "the file that ComfyUI has", read=vae_file),
-    *drops("pretrained_t5_model_name_or_path", "umt5_xxl of ComfyUI"),
-    *drops("pretrained_transformer_subfolder revision variant trust_remote_code", "a file is chosen, nothing is loaded "
-           "from elsewhere"),
     Key("data_backend_config", "WanDatasetFromFile.other_file", "the data half, read as it is", read=to.data),
     Key("output_dir", "TrainLoRA.run_name", "the last folder of it", read=to.name),
     Key("num_train_epochs", "WanTrainSettings.max_train_epochs", kind=int, read=to.epochs),
@@ -55,8 +46,6 @@ KEYS = (
     Key("assistant_lora_path", "AddFrozenLora.lora", "a file; one of a repository is named as something to do",
         read=assistant),
     Key("assistant_lora_strength", "AddFrozenLora.strength", kind=float, read=lambda _value, _job: None),
-    *drops("assistant_lora_inference_strength", "previews are made with it, as it acts in training"),
-    *drops("disable_assistant_lora", "true skips it"),
     Key("learning_rate", "TrainLoRA.learning_rate", kind=float, own=4e-7),
     Key("optimizer", "WanTrainSettings.optimizer", "torchao's and pytorch-optimizer's classes", own="adamw_bf16",
         read=to.optimizer),
@@ -66,8 +55,6 @@ KEYS = (
         ("adam_beta2", "WanTrainSettings.adam_beta2"), ("adam_weight_decay", "WanTrainSettings.weight_decay"),
         ("adam_epsilon", "WanTrainSettings.adam_epsilon"))),
     Key("optimizer_cpu_offload_method", "WanTrainSettings.offload_optimizer", read=to.offloads),
-    *drops("optimizer_offload_gradients fuse_optimizer optimizer_release_gradients "
-           "gradient_precision", "what an optimizer holds for a LoRA is small"),
     Key("max_grad_norm", "WanTrainSettings.max_grad_norm", "by norm; clipping each value has no counterpart",
         kind=float, read=to.clipping),
     *drops("grad_clip_method", "by norm"),
@@ -107,38 +94,19 @@ KEYS = (
     Key("use_ema", "WanTrainSettings.ema_decay", "0 is off", kind=bool, read=to.ema),
     *(Key(name, "WanTrainSettings.ema_decay", kind=object, read=lambda _value, _job: None)
       for name in ("ema_decay", "ema_update_interval")),
-    *drops("ema_validation", "what is saved is previewed: the mean"),
-    *drops("ema_device ema_cpu_only ema_foreach_disable ema_warmup_steps", "a mean of a LoRA is small"),
     Key("tread_config", "WanTrainSettings.tread_routes", "the same routes", kind=object, read=to.routes),
     Key("base_model_precision", "Fp8Quantize.scheme", "8 bits", read=quantized),
-    *drops("quantize_via quantization_config base_model_default_dtype sdnq_weights_dtype sdnq_group_size",
-           "block by block, where the block lies"),
-    *drops("text_encoder_1_precision text_encoder_2_precision text_encoder_3_precision text_encoder_4_precision",
-           _ENCODES),
     Key("mixed_precision", "LoadWanModel.base_precision", "bf16 is usual", read=to.precision),
     Key("gradient_checkpointing", "WanTrainSettings.gradient_checkpointing", kind=bool),
-    *drops("gradient_checkpointing_backend gradient_checkpointing_interval gradient_checkpointing_segment_stride "
-           "gradient_checkpointing_offload_attention gradient_checkpointing_offload_pin_memory_max_buckets "
-           "gradient_checkpointing_offload_prefetch", "checkpointing_policy says what is kept"),
     Key("musubi_blocks_to_swap", "TrainLoRA.blocks_to_swap", kind=int, read=lambda value, _job: value or None),
-    *drops("ramtorch ramtorch_target_modules ramtorch_text_encoder ramtorch_vae ramtorch_controlnet "
-           "ramtorch_transformer_percent ramtorch_text_encoder_percent ramtorch_disable_sync_hooks "
-           "ramtorch_disable_extensions musubi_block_swap_device enable_group_offload group_offload_type "
-           "group_offload_blocks_per_group group_offload_use_stream group_offload_to_disk_path", _RAM),
     Key("attention_mechanism", "LoadWanModel.attention", "Sage has no backward pass", read=to.attention),
-    *drops("sageattention_usage sla_config", "one kernel for training and previews"),
     Key("num_processes", "SplitAcrossGPUs.mode", "above 1", kind=int, read=copies),
-    *drops("context_parallel_size context_parallel_comm_strategy", "a clip is not split; Split Across GPUs splits the "
-           "model"),
-    *drops("fsdp_enable fsdp_version deepspeed_config accelerate_config num_machines", "Split Across GPUs"),
     Key("dynamo_backend", "WanTrainSettings.compile", "inductor",
         read=lambda value, _job: True if value == "inductor" else None),
-    *drops("dynamo_mode dynamo_fullgraph dynamo_dynamic dynamo_use_regional_compilation", "compile has no modes"),
     Key("checkpoint_step_interval checkpointing_steps", "TrainLoRA.save_every_n_steps", kind=int),
     Key("checkpoint_epoch_interval", "TrainLoRA.save_every_n_steps", "as steps", kind=int,
         read=to.every("TrainLoRA.save_every_n_steps", "checkpoint_epoch_interval")),
     Key("checkpoints_total_limit", "WanTrainSettings.keep_last_saves", kind=int, own=5),
-    *drops("resume_from_checkpoint", "Run again goes on where a run stopped"),
     Key("validation_step_interval validation_steps", "TrainLoRA.preview_every_n_steps", kind=int, own=100),
     Key("validation_epoch_interval", "TrainLoRA.preview_every_n_steps", "as steps", kind=int,
         read=to.every("TrainLoRA.preview_every_n_steps", "validation_epoch_interval")),
@@ -158,37 +126,45 @@ KEYS = (
     Key("validation_guidance_skip_layers_start", "WanPreviewSettings.skip_layer_start", kind=float),
     Key("validation_guidance_skip_layers_stop", "WanPreviewSettings.skip_layer_end", kind=float),
     Key("validation_guidance_skip_scale", "WanPreviewSettings.skip_layer_scale", kind=float),
-    *drops("disable_benchmark validation_on_startup", "the base model's clip is always made first"),
-    *drops("num_validation_images", "a clip for each prompt"),
-    *drops("validation_disable_unconditional", "cfg 1 samples without a negative prompt"),
-    *drops("validation_randomize validation_seed_source", "the same seed at every saved step"),
-    *drops("validation_guidance_rescale validation_noise_scheduler validation_torch_compile", "sampler_name and "
-           "scheduler of Wan Preview Settings"),
-    *drops("validation_preview validation_preview_steps validation_using_datasets validation_method "
-           "validation_lycoris_strength validation_image_format", "previews are clips of the prompts"),
     *drops("eval_dataset_id eval_steps_interval eval_epoch_interval num_eval_images eval_timesteps evaluation_type",
            "clips are held out by held_out_ratio of Wan Dataset Settings"),
     *drops("resolution resolution_type minimum_image_size maximum_image_size target_downsample_size framerate "
            "caption_strategy instance_prompt prepend_instance_prompt only_instance_prompt metadata_update_interval "
            "max_upscale_threshold", _SET),
-    *drops("aspect_bucket_rounding aspect_bucket_alignment", "sizes follow the grid of the model"),
-    *drops("disable_bucket_pruning allow_dataset_oversubscription", "no clip is skipped for want of others"),
     *drops("data_backend_sampling", "bucket_sampling of Wan Train Settings"),
-    *drops("compress_disk_cache", "cache_compression of Wan Dataset Settings"),
-    *drops("cache_dir cache_dir_vae cache_dir_text preserve_data_backend_cache override_dataset_config "
-           "skip_file_discovery vae_cache_ondemand vae_cache_disable text_cache_ondemand write_batch_size "
-           "read_batch_size image_processing_batch_size", _CACHE),
-    *drops("delete_problematic_images delete_unwanted_images", "nothing of yours is ever deleted"),
-    *drops("vae_batch_size vae_enable_tiling vae_enable_slicing vae_dtype keep_vae_loaded text_encoder_batch_size "
-           "vae_enable_patch_conv vae_enable_temporal_roll tokenizer_max_length", _ENCODES),
-    *drops("offload_during_startup delete_model_after_load fully_unload_text_encoder", "the run is a process of its "
-           "own, without encoders"),
-    *drops("hub_model_id push_to_hub push_checkpoints_to_hub push_to_hub_background model_card_private", _UPLOAD),
-    *drops("report_to tracker_project_name tracker_run_name logging_dir webhook_config", _LOGS),
-    *drops("distillation_method distillation_config", "distillation is not trained"),
-    *drops("dataloader_prefetch dataloader_prefetch_qlen max_workers torch_num_threads enable_multiprocessing",
-           "prefetch_batches of a run reads ahead"),
-    *drops("disable_tf32 set_grads_to_none i_know_what_i_am_doing", "matmul of Wan Precision Policy"),
+    *drops(
+        "model_type pretrained_t5_model_name_or_path pretrained_transformer_subfolder revision variant "
+        "trust_remote_code assistant_lora_inference_strength disable_assistant_lora "
+        "optimizer_offload_gradients fuse_optimizer optimizer_release_gradients gradient_precision "
+        "ema_validation ema_device ema_cpu_only ema_foreach_disable ema_warmup_steps quantize_via "
+        "quantization_config base_model_default_dtype sdnq_weights_dtype sdnq_group_size "
+        "text_encoder_1_precision text_encoder_2_precision text_encoder_3_precision "
+        "text_encoder_4_precision gradient_checkpointing_backend gradient_checkpointing_interval "
+        "gradient_checkpointing_segment_stride gradient_checkpointing_offload_attention "
+        "gradient_checkpointing_offload_pin_memory_max_buckets gradient_checkpointing_offload_prefetch "
+        "ramtorch ramtorch_target_modules ramtorch_text_encoder ramtorch_vae ramtorch_controlnet "
+        "ramtorch_transformer_percent ramtorch_text_encoder_percent ramtorch_disable_sync_hooks "
+        "ramtorch_disable_extensions musubi_block_swap_device enable_group_offload group_offload_type "
+        "group_offload_blocks_per_group group_offload_use_stream group_offload_to_disk_path "
+        "sageattention_usage sla_config context_parallel_size context_parallel_comm_strategy fsdp_enable "
+        "fsdp_version deepspeed_config accelerate_config num_machines dynamo_mode dynamo_fullgraph "
+        "dynamo_dynamic dynamo_use_regional_compilation resume_from_checkpoint disable_benchmark "
+        "validation_on_startup num_validation_images validation_disable_unconditional validation_randomize "
+        "validation_seed_source validation_guidance_rescale validation_noise_scheduler "
+        "validation_torch_compile validation_preview validation_preview_steps validation_using_datasets "
+        "validation_method validation_lycoris_strength validation_image_format aspect_bucket_rounding "
+        "aspect_bucket_alignment disable_bucket_pruning allow_dataset_oversubscription compress_disk_cache "
+        "cache_dir cache_dir_vae cache_dir_text preserve_data_backend_cache override_dataset_config "
+        "skip_file_discovery vae_cache_ondemand vae_cache_disable text_cache_ondemand write_batch_size "
+        "read_batch_size image_processing_batch_size delete_problematic_images delete_unwanted_images "
+        "vae_batch_size vae_enable_tiling vae_enable_slicing vae_dtype keep_vae_loaded "
+        "text_encoder_batch_size vae_enable_patch_conv vae_enable_temporal_roll tokenizer_max_length "
+        "offload_during_startup delete_model_after_load fully_unload_text_encoder hub_model_id push_to_hub "
+        "push_checkpoints_to_hub push_to_hub_background model_card_private report_to tracker_project_name "
+        "tracker_run_name logging_dir webhook_config distillation_method distillation_config "
+        "dataloader_prefetch dataloader_prefetch_qlen max_workers torch_num_threads enable_multiprocessing "
+        "disable_tf32 set_grads_to_none i_know_what_i_am_doing",
+    ),
 )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ function made(answer = {}) {
         source: "a.b.toml",
         graph: { nodes: [] },
         account: {},
+        counts: [0, 0, 0, 0],
         missing: [],
         ...answer,
       };
@@ -131,7 +132,7 @@ test("what is wrong with known settings is said, and what is missing", async () 
   assert.equal(await wrong.files.takes(file("a.toml", "x")), true);
   assert.deepEqual(wrong.said, [["error", "rank is 'x'"]]);
   assert.deepEqual(wrong.opened, []);
-  const half = made({ missing: ["x/foxes.toml"], account: { "taken over": ["a", "b"] } });
+  const half = made({ missing: ["x/foxes.toml"], counts: [2, 0, 0, 0] });
   await half.files.takes(file("a.toml", "x"));
   assert.equal(half.said[0][0], "warn");
   assert.match(half.said[0][1], /: 2 taken over, 0 changed[\s\S]*x\/foxes\.toml/);

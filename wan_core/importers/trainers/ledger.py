@@ -47,6 +47,7 @@ class Ledger:
         self._changed: list[str] = []
         self._without: list[str] = []
         self._unknown: list[str] = []
+        self._left_out: list[str] = []
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
@@ -87,6 +88,11 @@ class Ledger:
             reason = f" ({why})" if why else ""
             self._without.append(f"{key} {_short(self._values[key])}{reason}")
 
+    def leave_out(self, key: str) -> None:
+        """Name a key that has no counterpart and changes no result: all of them are one line."""
+        self._asked.add(key)
+        self._left_out.append(key[:40])
+
     def drop_all(self, reasons: Mapping[str, str]) -> None:
         """`drop` of several."""
         for key, why in reasons.items():
@@ -94,18 +100,29 @@ class Ledger:
 
     def absorb(self, inner: Ledger, name: str) -> None:
         """Make the account of a table inside this section a part of this one."""
-        for own, others in zip(self._lists(), inner.complete(), strict=True):
+        inner._complete()
+        for own, others in zip(self._lists(), inner._lists(), strict=True):
             own += [f"{name}.{sentence}" for sentence in others]
+        self._left_out += [f"{name}.{key}" for key in inner._left_out]
 
     def complete(self) -> tuple[list[str], ...]:
         """Returns what was taken, was changed, has no counterpart or is unknown; every key is in one of them."""
-        spoken = " ".join(sentence for sentences in self._lists() for sentence in sentences)
+        self._complete()
+        taken, changed, without, unknown = self._lists()
+        return taken, changed, [*without, *([", ".join(self._left_out)] if self._left_out else [])], unknown
+
+    def counts(self) -> tuple[int, ...]:
+        """Returns how many keys each list of `complete` names."""
+        taken, changed, without, unknown = map(len, self._lists())
+        return taken, changed, without + len(self._left_out), unknown
+
+    def _complete(self) -> None:
+        spoken = " ".join([*self._left_out, *(sentence for sentences in self._lists() for sentence in sentences)])
         for key, value in self._values.items():
             if value is None or (key in spoken and re.search(rf"\b{re.escape(key)}\b", spoken)):
                 continue
             told = f"{key[:40]} {_short(value)}"
             (self._taken if key in self._asked else self._unknown).append(told)
-        return self._lists()
 
     def sentences(self) -> list[str]:
         """The account, one line each."""

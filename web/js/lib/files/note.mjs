@@ -16,7 +16,7 @@ const TITLES = [
   () => t("to do"),
 ];
 /** The same in English, in which the server says them: the page has learned no other language yet. */
-export const SAID = TITLES.map((says) => says());
+const SAID = TITLES.map((says) => says());
 
 /** What says a text in the language of the page, where it is one of `sentences`. @param {import("./account_sentences.mjs").Says[]} sentences */
 function teller(sentences) {

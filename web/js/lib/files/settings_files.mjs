@@ -6,11 +6,11 @@
 
 import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
-import { noteInWords, SAID } from "./note.mjs";
+import { noteInWords } from "./note.mjs";
 
 /**
  * @typedef {{ known: boolean, trainer: string, source: string, graph: any, account: Record<string, string[]>,
- *   missing: string[], reason?: string }} Imported
+ *   counts: number[], missing: string[], reason?: string }} Imported
  * @typedef {{ name: string, size: number, lastModified: number, text(): Promise<string> }} TextFile
  * @typedef {{ read: (files: Record<string, string>) => Promise<Imported>, open: (graph: any, name: string) => Promise<void>,
  *   say: (severity: string, text: string) => void }} Doors
@@ -103,8 +103,8 @@ export class SettingsFiles {
 }
 
 /** @param {Imported} found */
-function summary({ trainer, source, account, missing }) {
-  const [taken, changed, without, unknown] = SAID.map((title) => account[title]?.length ?? 0);
+function summary({ trainer, source, counts, missing }) {
+  const [taken, changed, without, unknown] = counts;
   const lines = [
     t(
       "Settings in {source} of {trainer}: {taken} taken over, {changed} changed, {without} without a counterpart, {unknown} not known. The note beside the nodes says each.",

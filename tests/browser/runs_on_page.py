@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from wan_core.metrics.condensed import Condensed
+from wan_core.words import with_sentences
 
 PAGE_LINES = 5000
 
@@ -145,11 +146,11 @@ class Runs:
         elif not parts:
             newest = sorted(self.summaries.values(), key=lambda s: -s["updated"])
             told = newest[: len(newest) - self.unread]
-            route.fulfill(json={"version": 1, "runs": told, "unread": self.unread})
+            route.fulfill(json=with_sentences({"version": 1, "runs": told, "unread": self.unread}))
         elif parts[0] not in self.summaries:
             route.fulfill(status=404, json={"error": "There is no such run."})
         elif len(parts) == 1:
-            route.fulfill(json=self._detail(parts[0]))
+            route.fulfill(json=with_sentences(self._detail(parts[0])))
         elif parts[1] == "metrics":
             since = int(parse_qs(url.query)["since"][0])
             lines = self.lines[parts[0]]

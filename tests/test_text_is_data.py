@@ -236,7 +236,6 @@ PATTERNS = {
     "wan_core/patterns.py": "presets of this pack; users' expressions are for its child",
     "wan_core/checkpoint/catalogue.py": "of its own tables",
     "wan_core/checkpoint/foreign_files.py": "of its own table",
-    "wan_core/metrics/condensed.py": "of its own constants",
     "wan_core/migrate/ai_toolkit_values.py": "of its own table",
     "wan_core/migrate/models.py": "of its own table",
     "nodes/runs/scrub.py": "of its own constants and this machine's user name, escaped",

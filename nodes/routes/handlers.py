@@ -13,7 +13,7 @@ from aiohttp import web
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
-from ...wan_core.metrics import LINES_PER_PAGE, MetricsHistory, whole
+from ...wan_core.metrics import MetricsPages, whole
 from ...wan_core.words import logger
 from ..bridge.second_ids import PREFIX
 from ..bridge.threads import in_thread
@@ -21,18 +21,17 @@ from ..engine.live_runs import BUTTONS, LiveRuns
 from ..engine.log_file import log_tail, without_noise
 from ..runs.publish import use_step
 from ..runs.scrub import scrubbed
-from ..runs.seen_folder import curves_file
 from .answers import HEADERS, Doors, Handler, answering, as_json, as_json_text, to_text
 from .clip import send_clip
 from .desktop import open_folder
 from .guard import check_local
 from .listing import all_summaries
 from .plan import NO_PLAN, Planner
+from .recorded import DAMAGED
 from .refusal import Refused
 from .removal import bytes_of_run, delete_run
-from .run_folders import find_run, line_number, patience_of
+from .run_folders import find_run, line_number
 from .samples import find_sample
-from .seen_runs import DAMAGED
 from .settings_files import SETTINGS_LIMIT, graph_of
 from .summary import detail
 
@@ -44,7 +43,6 @@ _PACK = "{pack}" if set("{}") & set(_FOLDER) else _FOLDER
 _HELP = f"/extensions/{_PACK}/docs/{PREFIX}{{page:[A-Za-z0-9]+(?:/[A-Za-z-]+)?[.]md}}"
 """where the page looks for the help of a node under its second id"""
 _OPEN_FILES = 64
-_SKETCH_S = 0.1
 _LOG_BYTES, _LOG_LINES = 32 << 10, 200
 _LONGEST_PLAIN = 16
 """no token is as short"""
@@ -69,7 +67,7 @@ class RunRoutes:
     taken_ids: Callable[[], dict[str, str]] = dict
     """short ids of our nodes that other packs have"""
     planner: Planner | None = None
-    _pages: OrderedDict[Path, MetricsHistory] = field(default_factory=OrderedDict[Path, MetricsHistory])
+    _pages: OrderedDict[Path, MetricsPages] = field(default_factory=OrderedDict[Path, MetricsPages])
 
     @property
     def _doors(self) -> Doors:
@@ -110,11 +108,9 @@ class RunRoutes:
         page = request.match_info["page"]
         return web.Response(status=302, headers={**HEADERS, "Location": "../" * page.count("/") + page})
 
-    async def all_runs(self, request: web.Request) -> web.StreamResponse:
-        within_s = patience_of(request.query)
-        told = lambda: all_summaries(self.runs(), self.live, self.loras(), within_s)  # noqa: E731
-        found, unread = await in_thread(told)
-        return as_json({"version": 1, "runs": found, **({} if within_s is None else {"unread": unread})})
+    async def all_runs(self, _request: web.Request) -> web.StreamResponse:
+        found = await in_thread(lambda: all_summaries(self.runs(), self.live, self.loras()))
+        return as_json({"version": 1, "runs": found})
 
     async def detail(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)
@@ -124,10 +120,7 @@ class RunRoutes:
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         line = line_number(request.query.get("since", "0"))
         pages = self._pages_of(await self._find(request))
-        within_s = patience_of(request.query)
-        if line == 0 and "condensed" in request.query:
-            return as_json_text(await in_thread(_condensed_text, pages, within_s))
-        return as_json_text(await in_thread(_page_text, pages, line))
+        return as_json_text(await in_thread(_page_text, pages, line, "thin" in request.query))
 
     async def log(self, request: web.Request) -> web.StreamResponse:
         """The end of log.txt, without paths."""
@@ -215,10 +208,10 @@ class RunRoutes:
     async def _find(self, request: web.Request) -> Path:
         return await in_thread(find_run, self.runs(), request.match_info["run"])
 
-    def _pages_of(self, directory: Path) -> MetricsHistory:
+    def _pages_of(self, directory: Path) -> MetricsPages:
         path = directory / "metrics.jsonl"
         if path not in self._pages:
-            self._pages[path] = MetricsHistory(path, curves_file(directory))
+            self._pages[path] = MetricsPages(path)
         pages = self._pages[path]
         self._pages.move_to_end(path)
         while len(self._pages) > _OPEN_FILES:
@@ -239,31 +232,8 @@ async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
         ) from None
 
 
-def _condensed_text(pages: MetricsHistory, within_s: float | None) -> str:
-    """A run that one page tells is told in full; of a longer one, what is shown of it.
-
-    Where that is not known within `within_s`, a sketch of it: `sketch` is the number of lines it was drawn from.
-    """
-    whole = pages.condensed() if within_s is None else pages.condensed_within(within_s)
-    if whole is None:
-        seen, told = pages.sketch(_SKETCH_S)
-        return to_text({"version": 1, "next": 0, "records": [], "condensed": _shown(told), "sketch": seen})
-    lines, told = whole
-    if lines <= LINES_PER_PAGE:
-        return _page_text(pages, 0)
-    records = _cleaned(told.pop("records"))
-    return to_text({"version": 1, "next": lines, "records": records, "condensed": _shown(told)})
-
-
-def _shown(told: dict[str, Any]) -> dict[str, Any]:
-    told["newest"] = next(iter(_cleaned([told["newest"]] if told["newest"] else [])), None)
-    for curves in ("losses", "evaluations", "stages"):
-        told[curves] = {scrubbed(name): values for name, values in told[curves].items()}
-    return told
-
-
-def _page_text(pages: MetricsHistory, line: int) -> str:
-    page = pages.since(line)
+def _page_text(pages: MetricsPages, line: int, thin: bool) -> str:
+    page = pages.since(line, thin=thin)
     answer: dict[str, Any] = {"version": 1, "next": page.next, "records": _cleaned(page.records)}
     answer |= {"more": True} if page.more else {}
     answer |= {"restarted": True} if page.restarted else {}

@@ -28,7 +28,6 @@ from ...wan_core.files import (
 from ...wan_core.run import STATUS_FILES
 from ..engine.log_file import NEXT_LOG
 from ..runs.publish import CHOICE
-from ..runs.seen_folder import curves_file
 from .samples import Parts, read_index
 
 _LAST = (".lock", "run.json")
@@ -76,8 +75,6 @@ def delete_run(directory: Path) -> dict[str, object]:
             "the run again; till then it stays in the list."
         )
     remove_empty(directory, runs)
-    if (curves := curves_file(directory)) is not None:
-        remove_file(curves, curves.parent)
     try:
         kept = sorted(os.listdir(directory))
     except FileNotFoundError:

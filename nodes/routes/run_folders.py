@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 
 from ...wan_core.errors import ConfigError
@@ -65,16 +64,6 @@ def line_number(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise Refused(400, "since must be a line number, 0 or more.")
     return int(text)
-
-
-def patience_of(query: Mapping[str, str]) -> float | None:
-    """The seconds an answer may take, `within` of a query; None where it waits for everything."""
-    text = query.get("within")
-    if text is None:
-        return None
-    if not re.fullmatch(r"\d{1,2}(\.\d{1,3})?", text):
-        raise Refused(400, "within must be a number of seconds, as 0.2.")
-    return float(text)
 
 
 def _is_run(directory: Path) -> bool:

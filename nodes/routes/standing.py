@@ -17,7 +17,7 @@ from ..bridge.widgets import one_of
 from ..engine.live_runs import LiveRuns
 from ..runs.job import RESUME, AskedJob
 from ..runs.scrub import scrubbed
-from .listing import DAMAGED
+from .recorded import DAMAGED, RECORDED
 from .refusal import Refused
 from .run_folders import find_run
 from .summary import summary
@@ -68,7 +68,7 @@ class Standing:
 
     def _told(self, found: Foreseen) -> dict[str, Any]:
         directory = find_run(self.runs(), found.directory.name)
-        about = summary(directory, self.live.get(directory.name), self.loras())
+        about = summary(RECORDED.of(directory), self.live.get(directory.name), self.loras())
         return {
             **{name: about[name] for name in ("id", "state", "step", "steps")},
             "action": found.action,

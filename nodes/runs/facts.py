@@ -15,7 +15,7 @@ from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.export import trigger_phrase
 from ...wan_core.families import template_called
 from ...wan_core.files import FileError, confine, read_json
-from ...wan_core.metrics import Curves, read_curves, read_measured, read_tail, whole
+from ...wan_core.metrics import read_loss_curve, read_measured, read_tail, whole
 from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step, used_on
 from ...wan_core.train import SavedStep, SaveStore
 from ...wan_core.words import with_sentences
@@ -23,37 +23,22 @@ from .publish import listed_names, lora_experts, name_now, published
 from .scrub import scrubbed
 
 
-class LossPoints(Sequence[tuple[int, float]]):
-    """(step, training loss) in order, made one by one: a run may have a million."""
-
-    def __init__(self, curves: Curves) -> None:
-        self._steps, self._losses = curves.steps, curves.losses
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        return int(self._steps[index]), float(self._losses[index])
-
-
 class RunFacts:
     """metrics.jsonl and the sample index, read once. What is damaged there is left out: the training stands."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._curves = read_curves(directory / "metrics.jsonl")
+        self._curve = read_loss_curve(directory / "metrics.jsonl")
 
     @property
     def losses(self) -> list[float]:
         """Training loss of every step, in order."""
-        return self._curves.losses.tolist()
+        return self._curve.losses.tolist()
 
     @property
-    def step_losses(self) -> LossPoints:
+    def step_losses(self) -> list[tuple[int, float]]:
         """(step, training loss) in order."""
-        return LossPoints(self._curves)
+        return list(zip(self._curve.steps.tolist(), self.losses, strict=True))
 
     @property
     def eval_losses(self) -> list[tuple[int, float]]:
@@ -68,7 +53,7 @@ class RunFacts:
     @property
     def seconds_per_step(self) -> float:
         """Median over the run."""
-        return self._curves.seconds_per_step
+        return self._curve.seconds_per_step
 
     def samples(self) -> list[dict[str, str]]:
         """Preview clips of training in order of their step, as ComfyUI's page wants files."""

@@ -16,7 +16,7 @@ from ...wan_core.checkpoint import read_tensors
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.events import CheckpointSaved, Event
 from ...wan_core.files import atomic_write_json, is_held
-from ...wan_core.metrics import MetricsHistory
+from ...wan_core.metrics import MetricsPages
 from ...wan_core.run import RunConfig, RunDecision, prepare_run, read_run, say_ended
 from ...wan_core.run_lines import closing_line
 from ...wan_core.train import SavedStep, SaveStore
@@ -32,7 +32,6 @@ from ..engine.session import PreviewDecoder, run_engine
 from .facts import RunFacts, run_report
 from .publish import Published, chosen, publish
 from .scrub import scrubbed
-from .seen_folder import curves_file
 
 LORA_OUTPUT, LOW_NOISE_OUTPUT = 1, 5
 """the places of `lora` and `lora_low_noise` among the outputs of the node"""
@@ -50,7 +49,7 @@ class QueuedTraining:
         self._stop_pressed = False
         self._published = Published({})
         self._button = CancelButton()
-        self._lines = lines = MetricsHistory(self.directory / "metrics.jsonl", curves_file(self.directory))
+        lines = MetricsPages(self.directory / "metrics.jsonl")
         self._progress = NodeProgress(
             hidden.unique_id,
             self._button,
@@ -80,7 +79,6 @@ class QueuedTraining:
                 live=live,
             )
         self._stop_pressed = live.stop_pressed
-        self._lines.condensed()  # of a long run it is kept, so that its page opens at once
         if ending.cancelled:
             say_ended(self.directory, "stopped", "Cancel was pressed")
             self._publish_latest()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from wan_core.metrics.condensed import Condensed
 from wan_core.words import with_sentences
 
 PAGE_LINES = 5000
@@ -66,10 +65,6 @@ class Runs:
         self.posted: list[tuple[str, dict[str, str], Any]] = []
         self.asked: list[str] = []
         self.deny: str = ""
-        self.unread = 0
-        """how many of the oldest runs are still being read"""
-        self.sketched = False
-        """whether the lines of runs are still being read, and come as a sketch of every tenth"""
         self._open: list[Any] = []
         self.log = "".join(f"step {n}/150{f'  {n} of its rows' * (n % 4) * 5}\n" for n in range(40, 64))
         self.log += "step 64/150  loss 0.4711"
@@ -145,8 +140,7 @@ class Runs:
             route.fulfill(status=202, json={"sent": True})
         elif not parts:
             newest = sorted(self.summaries.values(), key=lambda s: -s["updated"])
-            told = newest[: len(newest) - self.unread]
-            route.fulfill(json=with_sentences({"version": 1, "runs": told, "unread": self.unread}))
+            route.fulfill(json=with_sentences({"version": 1, "runs": newest}))
         elif parts[0] not in self.summaries:
             route.fulfill(status=404, json={"error": "There is no such run."})
         elif len(parts) == 1:
@@ -154,9 +148,6 @@ class Runs:
         elif parts[1] == "metrics":
             since = int(parse_qs(url.query)["since"][0])
             lines = self.lines[parts[0]]
-            if self.sketched and since == 0:
-                route.fulfill(json=sketch_of(lines[::10]))
-                return
             following = lines[since : since + PAGE_LINES]
             end = since + len(following)
             route.fulfill(json={"version": 1, "next": end, "records": following, "more": end < len(lines)})
@@ -181,11 +172,3 @@ class Runs:
         saves = [{"step": x["step"], "eval_loss": losses.get(x["step"])} for x in lines if x["event"] == "saved"]
         facts = {"settings": {}, "saves": saves, "samples": samples, "has_workflow": True}
         return {**self.summaries[run], **facts}
-
-
-def sketch_of(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the server answers while it reads a long run of which it has seen these lines."""
-    condensed = Condensed()
-    condensed.add("".join(f"{json.dumps(line)}\n" for line in lines).encode())
-    told = {**condensed.to_dict(), "trained": [0, 0], "stages": {}, "records": []}
-    return {"version": 1, "next": 0, "records": [], "condensed": told, "sketch": len(lines)}

@@ -486,29 +486,6 @@ END_BEFORE_A_FRAME = """button => {
 }"""
 
 
-def test_a_tab_says_how_many_runs_are_still_read_and_fills_in(shared: Canvas) -> None:
-    page = shared.page
-    page.bring_to_front()
-    runs = sweep(page, 5)
-    if not page.locator(".wan-runs").is_visible():
-        page.locator(TAB).first.click()
-    page.get_by_role("button", name="Refresh").click()
-    page.get_by_text("5 runs", exact=True).wait_for()
-    page.locator(".wan-run-name input").last.press("Space")
-    legend = page.locator(".wan-runs .wan-legend li")
-    legend.first.wait_for()
-    runs.unread = 2
-    page.get_by_role("button", name="Refresh").click()
-    page.get_by_text("2 more runs are being read.").wait_for()
-    page.get_by_text("3 runs", exact=True).wait_for()
-    assert legend.count() == 1, "one that is not read yet is not gone"
-    runs.unread = 0
-    page.get_by_text("5 runs", exact=True).wait_for()  # nobody asked again
-    assert not page.get_by_text("more runs are being read.").is_visible()
-    page.locator(".wan-run-name input").last.press("Space")
-    runs.leave(page)
-
-
 def test_an_empty_tab_says_what_will_stand_there_and_how_to_begin(shared: Canvas) -> None:
     """Also after it was read again; and the button of cached clips is there where some are."""
     page = shared.page
@@ -537,27 +514,6 @@ def test_an_empty_tab_says_what_will_stand_there_and_how_to_begin(shared: Canvas
     page.locator(".wan-run-name").first.wait_for()
     assert not words.is_visible()
     assert page.get_by_role("button", name="Cached clips …").is_visible()
-    runs.leave(page)
-
-
-def test_a_curve_that_is_a_sketch_says_so_until_all_of_the_run_is_read(shared: Canvas) -> None:
-    page = shared.page
-    page.bring_to_front()
-    runs = sweep(page, 1)
-    runs.sketched = True
-    if not page.locator(".wan-runs").is_visible():
-        page.locator(TAB).first.click()
-    page.get_by_role("button", name="Refresh").click()
-    compare = page.get_by_role("checkbox", name="Compare fox0_rank_8_learning_rate_5e-05_seed_0", exact=True)
-    compare.press("Space")
-    note = page.get_by_text(re.compile(r"A sketch from \d+ lines. The rest is being read."))
-    note.wait_for()
-    canvas = page.locator(".wan-compared canvas")
-    assert "Loss of" in (canvas.get_attribute("aria-label") or ""), "it is drawn"
-    runs.sketched = False
-    note.wait_for(state="hidden")
-    assert "Loss of" in (canvas.get_attribute("aria-label") or "")
-    compare.press("Space")
     runs.leave(page)
 
 

@@ -93,15 +93,15 @@ def test_a_run_that_cannot_be_told_is_left_out_of_the_list(
     routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     handlers, listing = our_module(pack_nodes, "routes.handlers"), our_module(pack_nodes, "routes.listing")
-    tell = listing.summary
+    summary = listing.summary
 
-    def told(directory: Path, *rest: Any) -> Any:
-        if directory.name == "cat":
+    def failing(run: Any, *others: Any) -> Any:
+        if (run if isinstance(run, Path) else run.directory).name == "cat":
             raise error("damaged")
-        return tell(directory, *rest)
+        return summary(run, *others)
 
-    monkeypatch.setattr(listing, "summary", told)
-    monkeypatch.setattr(handlers, "detail", told)
+    monkeypatch.setattr(listing, "summary", failing)
+    monkeypatch.setattr(handlers, "detail", failing)
     answer = routes.get("/runs")
     assert (answer.status, [run["id"] for run in answer.data["runs"]]) == (200, ["dog"])
     answer = routes.get("/runs/cat")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -481,58 +479,20 @@ def test_a_run_in_use_is_not_deleted(routes: RouteServer, pack_nodes: dict[str, 
     assert {k: v for k, v in loose(routes.runs).items() if not k.endswith(".lock")} == before
 
 
-def test_a_long_run_that_may_not_take_long_is_sketched_while_it_is_read(
-    routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = routes.get("/runs/cat/metrics?since=0").data
-    assert routes.get("/runs/cat/metrics?since=0&condensed=1&within=9").data == short
+def test_a_long_run_is_sent_in_few_thin_pages_and_its_newest_step_in_full(routes: RouteServer) -> None:
+    short = routes.get("/runs/cat/metrics?since=0&thin=1").data
+    assert short == routes.get("/runs/cat/metrics?since=0").data, "a short run is sent in full"
+    steps = [to_line(step_done(step, 12_000)) for step in range(5, 12_001)]
     with (routes.runs / "cat" / "metrics.jsonl").open("a") as file:
-        file.writelines(to_line(step_done(step, 9000)) for step in range(5, 9001))
-    may_go_on = threading.Event()
-    history = our_module(pack_nodes, "routes.handlers").MetricsHistory
-    read = history.condensed
-
-    def slowly(pages: Any) -> Any:
-        assert may_go_on.wait(30)
-        return read(pages)
-
-    monkeypatch.setattr(history, "condensed", slowly)
-    monkeypatch.setattr(our_module(pack_nodes, "routes.handlers"), "_SKETCH_S", 30.0)  # whatever else this machine does
-    told = routes.get("/runs/cat/metrics?since=0&condensed=1&within=0.01").data
-    assert (told["next"], told["records"]) == (0, [])
-    assert told["condensed"]["newest"]["step"] == 9000
-    assert 1000 < told["sketch"] <= 9100
-    assert len(told["condensed"]["losses"]["auto"]["buckets"]) > 500
-    again = routes.get("/runs/cat/metrics?since=0&condensed=1&within=0").data
-    assert again["sketch"] == told["sketch"], "one thread reads it, however often it is asked for"
-    assert [thread.name for thread in threading.enumerate()].count("wan-trainer-history") == 1
-    may_go_on.set()
-    whole = routes.get("/runs/cat/metrics?since=0&condensed=1&within=30").data
-    assert whole == routes.get("/runs/cat/metrics?since=0&condensed=1").data
-    assert "sketch" not in whole
-
-
-def test_a_long_run_is_told_condensed_to_who_asks_and_deleted_with_what_was_kept_of_it(
-    routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = routes.get("/runs/cat/metrics?since=0&condensed=1").data
-    assert short == routes.get("/runs/cat/metrics?since=0").data, "one page says it all"
-    history = sys.modules[our_module(pack_nodes, "routes.handlers").MetricsHistory.__module__]
-    monkeypatch.setattr(history, "_WORTH_KEEPING", 1000)
-    lines = [to_line(step_done(step, 6000)) for step in range(5, 6001)]
-    with (routes.runs / "cat" / "metrics.jsonl").open("a") as file:
-        file.writelines([*lines, to_line(Marked(step=6000, kind="worse", text="It grew. Look into /data/somebody/x."))])
-    told = routes.get("/runs/cat/metrics?since=0&condensed=1").data
-    assert told["next"] == len(short["records"]) + len(lines) + 1
-    assert told["condensed"]["newest"]["step"] == 6000
-    assert [record["text"] for record in told["records"] if record["event"] == "marked"] == [
-        "It grew. Look into [path removed]"
-    ]
-    assert routes.get(f"/runs/cat/metrics?since={told['next']}&condensed=1").data["records"] == []
-    kept = our_module(pack_nodes, "runs.seen_folder").curves_file(routes.runs / "cat")
-    assert kept.is_file()
-    assert routes.post("/runs/cat/delete", {"confirm": "cat"}).status == 200
-    assert not kept.exists()
+        file.writelines([*steps, to_line(Marked(step=9, kind="worse", text="It grew. Look into /data/somebody/x."))])
+    answer = routes.get("/runs/cat/metrics?since=0&thin=1").data
+    assert (answer["next"], "more" in answer) == (len(short["records"]) + len(steps) + 1, False)
+    *others, newest, marked = answer["records"][-2000:]
+    assert newest == json.loads(steps[-1])
+    assert marked["text"] == "It grew. Look into [path removed]"
+    early = json.loads(steps[-1999])
+    assert others[0] == {key: early[key] for key in ("event", "step", "loss", "seconds", "expert", "timestep_mean")}
+    assert routes.get(f"/runs/cat/metrics?since={answer['next']}&thin=1").data["records"] == []
 
 
 def test_cached_clips_that_no_unfinished_run_needs_go_where_that_is_confirmed(routes: RouteServer) -> None:

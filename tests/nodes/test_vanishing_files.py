@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 KEY = "ab" + "0" * 62
-RUN = ("", "/metrics?since=0", "/metrics?since=0&condensed&within=0.2", "/bytes", "/log", "/workflow",
+RUN = ("", "/metrics?since=0", "/metrics?since=0&thin=1", "/bytes", "/log", "/workflow",
        "/samples/step-000000_p0", "/samples/step-000002_p0")  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def of_captions(routes: RouteServer, stop: Callable[[], bool]) -> Iterator[Answe
 def of_runs(routes: RouteServer, stop: Callable[[], bool]) -> Iterator[Answer]:
     """Asks every route that reads files of runs, and those that change them."""
     for number in itertools.takewhile(lambda _: not stop(), itertools.count()):
-        yield routes.get("/runs" if number % 2 else "/runs?within=0.2")
+        yield routes.get("/runs")
         for name in RUN:
             yield routes.get(f"/runs/cat{name}")
         yield routes.post("/runs/cat/use", {"step": 2 if number % 2 else 4})

@@ -1,4 +1,4 @@
-"""Reads a metrics.jsonl whole, record by record: what the curves and the tail of the product are compared with."""
+"""Reads a metrics.jsonl whole, record by record: what the readers of the product are compared with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from wan_core.events import Evaluated, StepDone
 from wan_core.metrics import whole
-from wan_core.metrics.pages import parse_record
+from wan_core.metrics.records import parse_record
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

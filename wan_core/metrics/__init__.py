@@ -1,30 +1,26 @@
-"""Events to metrics.jsonl, and reading it back: its curves, by line number, or only where it stands."""
+"""Events to metrics.jsonl, and reading it back: its records, by line number (pages), or from its end (tail)."""
 
 from __future__ import annotations
 
 from .best import Suggestion, suggest, suggest_of_pair
-from .curves import Curves, eval_losses, read_curves, records_of
 from .health import HealthWatch
-from .history import MetricsHistory
 from .jsonl import JsonlSink
 from .measured import read_experts, read_measured
-from .pages import LINES_PER_PAGE, finite, whole
+from .pages import MetricsPages
 from .previews import broken_previews
+from .records import finite, read_loss_curve, records_of, whole
 from .tail import MetricsTail, read_tail
 
 __all__ = [
-    "LINES_PER_PAGE",
-    "Curves",
     "HealthWatch",
     "JsonlSink",
-    "MetricsHistory",
+    "MetricsPages",
     "MetricsTail",
     "Suggestion",
     "broken_previews",
-    "eval_losses",
     "finite",
-    "read_curves",
     "read_experts",
+    "read_loss_curve",
     "read_measured",
     "read_tail",
     "records_of",

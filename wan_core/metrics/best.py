@@ -14,8 +14,8 @@ from statistics import median, stdev
 import numpy as np
 
 from ..words import filled
-from .curves import Curves
 from .measured import Measured, mean_of, together
+from .records import LossCurve
 
 _LEAST = 0.005
 """share of the loss before training below which no difference counts, however well it repeats"""
@@ -45,7 +45,7 @@ def suggest(
     measured: Sequence[Measured],
     saved: Collection[int],
     *,
-    curves: Curves | None = None,
+    curve: LossCurve | None = None,
     broken: Mapping[int, str] | None = None,
     nothing_to_learn: str = "",
 ) -> Suggestion:
@@ -73,7 +73,7 @@ def suggest(
             None,
             "No step is suggested: that takes the held-out loss before training and at two saved steps or more.",
         )
-    overfits = overfits_from(points, curves) if curves is not None else None
+    overfits = overfits_from(points, curve) if curve is not None else None
     whole_ones = [point for point in candidates if point.step not in broken]
     if not whole_ones:
         why = broken[min(candidates, key=lambda point: point.loss).step]
@@ -130,7 +130,7 @@ def suggest_of_pair(
     experts: Mapping[str, Sequence[Measured]],
     saved: Collection[int],
     *,
-    curves: Mapping[str, Curves],
+    curves: Mapping[str, LossCurve],
     broken: Mapping[int, str] | None = None,
     nothing_to_learn: str = "",
 ) -> Suggestion:
@@ -184,7 +184,7 @@ def noise_of(points: Sequence[Measured], one: Measured, other: Measured) -> floa
     return max(_LEAST * before, sigma * (math.sqrt(2 * math.log(len(losses))) + _SIGMAS))
 
 
-def overfits_from(points: Sequence[Measured], curves: Curves) -> int | None:
+def overfits_from(points: Sequence[Measured], curve: LossCurve) -> int | None:
     """Returns the step with the lowest held-out loss, where the mean of the last two evaluations lies above it by more
     than noise and the training loss fell meanwhile; None else.
 
@@ -197,8 +197,8 @@ def overfits_from(points: Sequence[Measured], curves: Curves) -> int | None:
     later = [point for point in points if point.step > best.step]
     if len(later) < 2 or not _lies_above(points, mean_of(later[-2:]), best):
         return None
-    middle = np.searchsorted(curves.steps, best.step, side="right")
-    earlier, since = curves.losses[:middle], curves.losses[middle:]
+    middle = np.searchsorted(curve.steps, best.step, side="right")
+    earlier, since = curve.losses[:middle], curve.losses[middle:]
     if len(earlier) < 2 or len(since) < 2:
         return None
     error = math.sqrt(float(np.var(earlier, ddof=1)) / len(earlier) + float(np.var(since, ddof=1)) / len(since))

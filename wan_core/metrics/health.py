@@ -15,8 +15,7 @@ from statistics import median
 from ..events import Evaluated, Event, Marked, StepDone
 from ..words import filled
 from .best import Measured, noise_of
-from .curves import records_of
-from .pages import finite, whole
+from .records import finite, records_of, whole
 
 _WORSE = 1.5
 """times the evaluation loss before training"""

@@ -12,8 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ..events import Evaluated
-from .curves import records_of
-from .pages import finite, whole
+from .records import finite, records_of, whole
 
 
 @dataclass(frozen=True)
@@ -33,25 +32,29 @@ class Measured:
 def read_experts(path: Path) -> dict[str, list[Measured]]:
     """Returns the evaluations of a metrics.jsonl by expert ('' for the one model of a run), in order of their step.
 
-    Of a step measured twice the last one counts. Never raises for what a line holds.
+    Of a step measured twice the last one counts; a loss that is not finite counts as none. Never raises for the content
+    of a line.
     """
     experts: dict[str, dict[int, Measured]] = {}
     for record in records_of(path, (Evaluated.name,)):
         step, loss = whole(record.get("step")), finite(record.get("eval_loss"))
-        if step is None or loss is None:
+        if step is None:
+            continue
+        of_expert = experts.setdefault(str(record.get("expert", "")), {})
+        if loss is None:
+            of_expert.pop(step, None)
             continue
         clips = record.get("per_clip")
         values = [finite(value) for value in clips] if isinstance(clips, list) else []
         per_clip = tuple(value for value in values if value is not None)
-        found = Measured(
+        of_expert[step] = Measured(
             step,
             loss,
             record.get("held_out") is True,
             per_clip if len(per_clip) == len(values) else (),
             whole(record.get("expert_step")),
         )
-        experts.setdefault(str(record.get("expert", "")), {})[step] = found
-    return {name: sorted(of_expert.values(), key=lambda m: m.step) for name, of_expert in experts.items()}
+    return {name: sorted(found.values(), key=lambda m: m.step) for name, found in experts.items() if found}
 
 
 def read_measured(path: Path) -> list[Measured]:

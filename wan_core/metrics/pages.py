@@ -1,25 +1,28 @@
-"""metrics.jsonl by line number, for a reader that asks again and again: what is new since line N, and no more.
+"""metrics.jsonl by line number, for a page that follows a run: the records since line N.
 
-Owns one index per file: where every thousandth line begins. It grows with the file and starts anew with another file
-under the same name. The last line counts once its newline is written, so nobody is ever handed a torn one. Numbers are
-taken with care, because files outlive programs and people edit them.
+Owns one index per file: the offset of every thousandth line. It grows with the file and is rebuilt for another file of
+the same name. The last line counts once its newline is written.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..events import StepDone
 from ..files import FileError, open_regular
+from .records import finite, lines_of, parse_record
 
-LINES_PER_PAGE = 5000
+_LINES_PER_PAGE = 5000
+_THIN_LINES_PER_PAGE = 20_000
+_NEWEST_LINES = 1000
+"""lines at the end of the file that a thin page holds in full: the page shows the facts of the newest step"""
+_OF_A_CURVE = ("step", "loss", "seconds", "timestep_mean", "prior_loss")
+_LONGEST_EXPERT = 40
 _LINES_PER_MARK = 1000
 _PAGE_BYTES = 4 << 20
 _LONGEST_LINE = 64 << 10
@@ -31,13 +34,13 @@ class Page:
     """An answer to `since N`."""
 
     next: int
-    """the line to ask from next time"""
+    """the line to request next time"""
     records: list[dict[str, Any]]
-    """one for each line that is a record; a line that was torn by a kill counts and is left out"""
+    """one for each line that is a record; a line torn by a kill counts and is left out"""
     more: bool
-    """further lines are there already"""
+    """whether the file has further lines"""
     restarted: bool
-    """the file has fewer lines than were asked for: it is another one, so begin again at line 0"""
+    """the file has fewer lines than requested: it is another one, so begin again at line 0"""
 
 
 class MetricsPages:
@@ -58,12 +61,17 @@ class MetricsPages:
             return self._lines
         return 0
 
-    def since(self, line: int, limit: int = LINES_PER_PAGE) -> Page:
-        """Returns the records from line number `line` (0 is the first) on, at most `limit` lines and 4 MiB."""
+    def since(self, line: int, limit: int = _LINES_PER_PAGE, *, thin: bool = False) -> Page:
+        """Returns the records from line number `line` (0 is the first) on, at most `limit` lines and 4 MiB.
+
+        `thin`: up to 20,000 lines, of whose steps all but the last thousand of the file hold only what a curve needs.
+        """
+        limit = _THIN_LINES_PER_PAGE if thin else limit
         with self._lock, contextlib.suppress(FileError, OSError), open_regular(self._path, follow_links=False) as file:
             self._refresh(file)
             if line <= self._lines:
-                return self._page(file, line, min(line + limit, self._lines))
+                full = self._lines - _NEWEST_LINES if thin else 0
+                return self._page(file, line, min(line + limit, self._lines), full)
             return Page(self._lines, [], more=False, restarted=True)
         return Page(0, [], more=False, restarted=line > 0)
 
@@ -103,9 +111,10 @@ class MetricsPages:
                 self._marks.append(self._end)
             newline = chunk.find(b"\n", newline + 1)
 
-    def _page(self, file: BinaryIO, first: int, last: int) -> Page:
+    def _page(self, file: BinaryIO, first: int, last: int, full: int) -> Page:
+        """Returns lines `first` to `last`; steps before line `full` are thinned."""
         file.seek(self._marks[first // _LINES_PER_MARK])
-        lines = _lines(file)
+        lines = lines_of(file, _LONGEST_LINE)
         for _ in range(first % _LINES_PER_MARK):
             next(lines, b"")
         records: list[dict[str, Any]] = []
@@ -114,47 +123,17 @@ class MetricsPages:
             line = next(lines, b"")
             if not line:  # a writer took lines back that did not fit on the disk
                 break
-            number, size = number + 1, size + len(line)
-            if (record := parse_record(line)) is not None:
+            number, record = number + 1, parse_record(line)
+            if record is not None and number <= full and record.get("event") == StepDone.name:
+                records.append(_thinned(record))
+                continue
+            size += len(line)
+            if record is not None:
                 records.append(record)
         return Page(number, records, more=number < self._lines, restarted=False)
 
 
-def parse_record(line: bytes) -> dict[str, Any] | None:
-    """Returns the record of a line; None for anything that is none. Numbers JSON does not know (NaN) become null."""
-    try:
-        record = json.loads(line, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yields line after line.
-
-    Of a line that is longer than any of ours it yields only the newline, so that it counts and says nothing.
-    """
-    while line := file.readline(_LONGEST_LINE):
-        too_long = not line.endswith(b"\n")
-        while line and not line.endswith(b"\n"):
-            line = file.readline(_LONGEST_LINE)
-        yield b"\n" if too_long else line
-
-
-def finite(value: object) -> float | None:
-    """Returns the number as a float.
-
-    Returns None for anything else: texts, truth values, NaN, infinities and what no float holds.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
-
-
-def whole(value: object) -> int | None:
-    """Returns the number of a step, 0 or more and exact in every reader of JSON; None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
+def _thinned(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns a step with what curves, times and the histogram of timesteps need: a third of its bytes."""
+    numbers = {key: record[key] for key in _OF_A_CURVE if finite(record.get(key)) is not None}
+    return {"event": StepDone.name, "expert": str(record.get("expert", ""))[:_LONGEST_EXPERT], **numbers}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..events import SampleReady
-from .curves import records_of
-from .pages import finite, whole
+from .records import finite, records_of, whole
 
 Measures = dict[str, float]
 _LIMITS = {

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from ..events import Evaluated, StepDone, StepSkipped, Suggested
 from ..files import FileError, open_regular
-from .pages import finite, parse_record, whole
+from .records import finite, parse_record, whole
 
 _FIRST_BLOCK_BYTES = 64 << 10
 _BLOCK_BYTES = 1 << 20

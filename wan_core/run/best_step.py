@@ -8,8 +8,8 @@ from ..events import Suggested
 from ..metrics import (
     Suggestion,
     broken_previews,
-    read_curves,
     read_experts,
+    read_loss_curve,
     read_measured,
     records_of,
     suggest,
@@ -27,9 +27,9 @@ def suggestion_of(directory: Path, *, nothing_to_learn: str = "") -> Suggestion:
     saved = [step for step in store.steps() if not store.is_suspect(step)]
     experts, broken = read_experts(metrics), broken_previews(metrics)
     if set(experts) <= {""}:
-        curve = read_curves(metrics)
-        return suggest(experts.get("", []), saved, curves=curve, broken=broken, nothing_to_learn=nothing_to_learn)
-    curves = {name: read_curves(metrics, name) for name in experts}
+        curve = read_loss_curve(metrics)
+        return suggest(experts.get("", []), saved, curve=curve, broken=broken, nothing_to_learn=nothing_to_learn)
+    curves = {name: read_loss_curve(metrics, name) for name in experts}
     return suggest_of_pair(experts, saved, curves=curves, broken=broken, nothing_to_learn=nothing_to_learn)
 
 

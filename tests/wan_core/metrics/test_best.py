@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from wan_core.events import Evaluated, to_line
-from wan_core.metrics import Curves, Suggestion, read_experts, read_measured, suggest, suggest_of_pair
+from wan_core.metrics import Suggestion, read_experts, read_measured, suggest, suggest_of_pair
 from wan_core.metrics.best import overfits_from
 from wan_core.metrics.measured import Measured
+from wan_core.metrics.records import LossCurve
 
 STEPS = range(0, 1300, 100)
 RNG = np.random.default_rng
@@ -30,11 +31,11 @@ def measured(losses, clips: int = 4, spread: float = 0.0, seed: int = 0, held_ou
     return found
 
 
-def training(first: float, last: float, steps: int = 1200, seed: int = 0) -> Curves:
+def training(first: float, last: float, steps: int = 1200, seed: int = 0) -> LossCurve:
     """A training loss that falls steadily, under the noise of its noise levels."""
     number = np.arange(1, steps + 1)
     losses = first + (last - first) * number / steps + 0.1 * RNG(seed).normal(size=steps)
-    return Curves(number, losses, np.zeros(0), {})
+    return LossCurve(number, losses)
 
 
 def parabola(bottom: int) -> list[float]:
@@ -42,7 +43,7 @@ def parabola(bottom: int) -> list[float]:
 
 
 def test_the_lowest_held_out_loss_is_suggested_and_the_rise_after_it_is_over_fitting():
-    found = suggest(measured(parabola(500), spread=0.002), list(STEPS), curves=training(0.5, 0.2))
+    found = suggest(measured(parabola(500), spread=0.002), list(STEPS), curve=training(0.5, 0.2))
     assert (found.step, found.overfits_from) == (500, 500)
     assert found.why.startswith("Step 500 is suggested: its held-out loss of 0.3997 ")
     assert "below the 0.4705 before" in found.why
@@ -50,7 +51,7 @@ def test_the_lowest_held_out_loss_is_suggested_and_the_rise_after_it_is_over_fit
 
 def test_a_steady_fall_suggests_the_last_step_and_is_no_over_fitting():
     falling = measured([0.5 - 0.1 * step / 1200 for step in STEPS], spread=0.002)
-    found = suggest(falling, list(STEPS), curves=training(0.5, 0.4))
+    found = suggest(falling, list(STEPS), curve=training(0.5, 0.4))
     assert (found.step, found.overfits_from) == (1200, None)
 
 
@@ -66,7 +67,7 @@ def test_noise_alone_hardly_ever_gets_a_star_or_a_mark(clips, most):
         found = suggest(
             measured([0.5] * len(STEPS), clips=clips, spread=0.02, seed=seed),
             list(STEPS),
-            curves=training(0.5, 0.5, seed=seed),
+            curve=training(0.5, 0.5, seed=seed),
         )
         stars += found.step is not None
         marks += found.overfits_from is not None

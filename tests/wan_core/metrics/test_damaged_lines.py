@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.damaged import BAD_NUMBERS, damaged_lines
-from wan_core.metrics import eval_losses, finite, read_curves, read_tail, whole
+from wan_core.metrics import finite, read_loss_curve, read_measured, read_tail, whole
 
 GOOD = [
     {"event": "step", "step": 1, "loss": 0.75, "seconds": 2.0},
@@ -22,12 +22,11 @@ GOOD = [
 def test_a_line_without_a_step_is_left_out_and_the_others_are_read(tmp_path: Path, value: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("\n".join([*damaged_lines(value), *map(json.dumps, GOOD), *damaged_lines(value), "{", ""]))
-    curves = read_curves(path)
-    points = list(zip(curves.steps.tolist(), curves.losses.tolist(), strict=True))
+    curve = read_loss_curve(path)
+    points = list(zip(curve.steps.tolist(), curve.losses.tolist(), strict=True))
     assert points[:2] == [(1, 0.75), (2, 0.5)]
     assert {step for step, _ in points[2:]} <= {3}
-    assert curves.eval_losses == eval_losses(path)
-    assert {step: loss for step, loss in eval_losses(path).items() if loss is not None} == {1: 0.25}
+    assert [(one.step, one.loss) for one in read_measured(path)] == [(1, 0.25)]
     tail = read_tail(path)
     assert tail.eval_loss in (None, 0.5)  # of a line whose step is damaged, or one whose loss is
     assert tail.seconds_per_step is not None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import wan_core.metrics.pages as pages_module
-from wan_core.events import StepDone
+from wan_core.events import StepDone, StepSkipped, to_line
 from wan_core.metrics import JsonlSink
 from wan_core.metrics.pages import MetricsPages
 
@@ -94,6 +94,25 @@ def test_a_page_is_limited_in_lines_and_bytes_and_the_next_one_goes_on(path: Pat
         if not page.more:
             break
     assert (line, answers) == (100, 2)
+
+
+def test_a_thin_page_holds_what_curves_need_of_early_steps_and_all_else_in_full(path: Path) -> None:
+    done = StepDone(step=0, steps=9, loss=0.5, lr=0.1, grad_norm=1.0, seconds=2.0, expert="high", timestep_mean=7.0)
+    lines = [to_line(replace(done, step=step, prior_loss=0.25 if step == 1 else None)) for step in range(25_000)]
+    lines[3] = to_line(StepSkipped(step=3, reason="not finite", in_a_row=1))
+    lines[4] = json.dumps({"event": "step", "step": 4, "loss": None, "seconds": "x", "expert": "x" * 99}) + "\n"
+    path.write_text("".join(lines))
+    pages = MetricsPages(path)
+    first = pages.since(0, thin=True)
+    assert (first.next, first.more, len(first.records)) == (20_000, True, 20_000)
+    thin = {"event": "step", "expert": "high", "loss": 0.5, "seconds": 2.0, "timestep_mean": 7.0}
+    assert first.records[:2] == [{**thin, "step": 0}, {**thin, "step": 1, "prior_loss": 0.25}]
+    assert first.records[3] == json.loads(lines[3])
+    assert first.records[4] == {"event": "step", "step": 4, "expert": "x" * 40}
+    second = pages.since(20_000, thin=True)
+    assert (second.next, second.more) == (25_000, False)
+    assert second.records[3999] == {**thin, "step": 23_999}
+    assert second.records[4000:] == [json.loads(line) for line in lines[24_000:]]
 
 
 def test_a_file_that_shrank_or_was_replaced_starts_anew(path: Path) -> None:

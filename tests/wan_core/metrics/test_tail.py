@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wan_core.events import Evaluated, to_line
-from wan_core.metrics import MetricsTail, eval_losses, read_tail
+from wan_core.metrics import MetricsTail, read_tail
 
 
 def step(number: int, seconds: float = 1.0) -> str:
@@ -69,12 +69,6 @@ def test_a_line_on_the_border_of_a_block_is_whole(path: Path, length: int) -> No
 def test_lines_that_are_no_records_are_passed_over(path: Path) -> None:
     path.write_text(step(1) + '{"event": "step", "ste\n[]\n\n\xff\nnull\n')
     assert read_tail(path).step["step"] == 1
-
-
-def test_eval_losses_by_step_the_last_measurement_counting(path: Path) -> None:
-    path.write_text(evaluated(0, 0.9) + step(1) + evaluated(2, 0.8) + evaluated(2, 0.7) + evaluated(4, 0.6)[:-1])
-    assert eval_losses(path) == {0: 0.9, 2: 0.7}
-    assert eval_losses(path.with_name("none")) == {}
 
 
 def test_a_run_has_come_as_far_as_its_last_step_also_where_that_was_skipped(path: Path) -> None:

@@ -17,7 +17,7 @@ from wan_core.control import SignalControl
 from wan_core.errors import WanTrainerError
 from wan_core.events import CheckpointSaved
 from wan_core.export import publish_file
-from wan_core.metrics import eval_losses, read_curves, read_tail
+from wan_core.metrics import read_loss_curve, read_measured, read_tail
 from wan_core.run.choose import choose_run, prepare_run
 from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
@@ -61,8 +61,8 @@ class World:
         assert saved is not None
         assert saved.step == STEPS
         assert read_status(directory).state == "done"
-        read_tail(directory / "metrics.jsonl"), read_curves(directory / "metrics.jsonl")
-        eval_losses(directory / "metrics.jsonl")
+        read_tail(directory / "metrics.jsonl"), read_loss_curve(directory / "metrics.jsonl")
+        read_measured(directory / "metrics.jsonl")
         return saved.read_state()
 
     def _published(self, directory: Path) -> Any:

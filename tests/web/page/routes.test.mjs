@@ -14,24 +14,9 @@ function server(status, body) {
 
 test("ids are quoted, so that none of them is a path", async () => {
   const { asked, routes } = server(200, '{"next": 0, "records": []}');
-  await routes.metrics("../a b?", { lines: 7, sketch: 0 });
-  assert.equal(asked[0][0], "/wan_trainer/runs/..%2Fa%20b%3F/metrics?since=7");
+  await routes.metrics("../a b?", 7);
+  assert.equal(asked[0][0], "/wan_trainer/runs/..%2Fa%20b%3F/metrics?since=7&thin=1");
   assert.equal(samplePath("r", "javascript:x"), "/wan_trainer/runs/r/samples/javascript%3Ax");
-});
-
-test("a run is asked for at once, and with patience where a sketch of it is shown", async () => {
-  const { asked, routes } = server(200, '{"next": 0, "records": []}');
-  await routes.metrics("cat", { lines: 0, sketch: 0 });
-  await routes.metrics("cat", { lines: 0, sketch: 40 });
-  await routes.listWithin(0.15);
-  assert.deepEqual(
-    asked.map(([path]) => path),
-    [
-      "/wan_trainer/runs/cat/metrics?since=0&condensed=1&within=0.05",
-      "/wan_trainer/runs/cat/metrics?since=0&condensed=1&within=2",
-      "/wan_trainer/runs?within=0.15",
-    ],
-  );
 });
 
 test("what changes something is JSON and carries the header", async () => {

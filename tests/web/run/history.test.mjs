@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { curvesOf } from "../../../web/js/lib/run/curves.mjs";
+import { chartFacts } from "../../../web/js/lib/run/chart_facts.mjs";
 
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 
@@ -167,49 +167,28 @@ test("what is wrong is remembered once at its step, and shown in the chart with 
   const mark = { event: "marked", step: 7, kind: "explosion", text: "Training diverges." };
   const history = read([mark, mark, { event: "skipped", step: 9, reason: "x", in_a_row: 1 }]);
   assert.deepEqual(history.marks, [{ step: 7, kind: "explosion", text: "Training diverges." }]);
-  const shown = curvesOf(history, false);
+  const shown = chartFacts(history, false);
   assert.deepEqual([shown.marks, shown.skipped], [history.marks, [{ step: 9, value: 0 }]]);
   for (let step = 0; step < 200; step += 1) history.add({ ...mark, step });
   assert.equal(history.marks.length, 50);
   assert.deepEqual(read([{ event: "marked", step: 1, kind: 5 }]).marks[0].text, "");
 });
 
-test("a sketch is drawn, counts nothing, and gives way to what is read", () => {
-  const exact = read(Array.from({ length: 50 }, (_, i) => step(i + 1)));
-  const told = (history) => ({
-    losses: Object.fromEntries([...history.losses].map(([name, one]) => [name, toldSeries(one)])),
-    priors: {},
-    evaluations: {},
-    levels: {},
-    skipped: { width: 1, pass: 0, ends: [], buckets: [] },
-    held_out: null,
-    newest: step(50),
-    trained: [0, 0],
-    stages: {},
-    timesteps: new Array(20).fill(0),
-    furthest: 50,
-    pace: [2],
-  });
-  const sketched = read([step(1), step(20), step(50)]);
-  const history = new RunHistory();
-  const first = answer(0, [], { condensed: told(sketched), sketch: 3 });
-  assert.equal(history.take(0, first), true, "it is asked for again");
-  assert.equal(curvesOf(history, false).sketch, 3);
-  assert.equal(history.points, 3);
-  assert.equal(history.lines, 0);
-  assert.equal(history.newest.step, 50);
-  const saved = { event: "saved", step: 50, file: "a" };
-  assert.equal(history.take(0, answer(51, [saved], { condensed: told(exact) })), false);
-  assert.equal(curvesOf(history, false).sketch, 0);
-  assert.equal(history.points, 50);
-  assert.equal(history.lines, 51);
-  assert.equal(history.saves.points.length, 1);
-});
+/** As MetricsPages of wan_core/metrics/pages.py sends a step before the last thousand lines. */
+const thin = ({ event, step, loss, seconds, expert, timestep_mean, prior_loss }) =>
+  JSON.parse(JSON.stringify({ event, step, loss, seconds, expert, timestep_mean, prior_loss }));
 
-/** As the server tells a curve. */
-const toldSeries = (series) => ({
-  width: 1,
-  pass: 0,
-  ends: [series.points[0], series.points.at(-1)].map(({ step, value }) => [step, value]),
-  buckets: series.points.map(({ step, value }) => [step, 0, value, 1, step, step, value]),
+test("thin steps make the same curves, times and histogram as complete ones", () => {
+  const lines = Array.from({ length: 9000 }, (_, i) =>
+    step(i < 6000 ? i + 1 : i - 99, {
+      loss: ((i * 7919) % 1000) / 1000,
+      expert: i % 7 ? "high" : "low",
+      timestep_mean: (i * 37) % 1001,
+      ...(i % 3 ? {} : { prior_loss: i / 1e5 }),
+    }),
+  );
+  const [complete, sent] = [lines, [...lines.slice(0, -1000).map(thin), ...lines.slice(-1000)]];
+  assert.deepEqual(read(sent), read(complete));
+  assert.deepEqual(read(sent).newest, lines.at(-1));
+  assert.ok(read(sent).losses.get("high").width > 1);
 });

@@ -6,7 +6,7 @@ import { isDark, theme } from "../chart/plot.mjs";
 import { element, fill, mark, write } from "../page/dom.mjs";
 import { inOneText, t } from "../page/words.mjs";
 import { Card } from "./card.mjs";
-import { paint } from "./curve.mjs";
+import { paint } from "./density_plot.mjs";
 import {
   drawable,
   drawOf,

@@ -12,7 +12,7 @@ import { draw, ink, reading } from "./chart.mjs";
  *   evaluation?: import("../run/series.mjs").Series }} Line `place` decides on its colour and dashes, where it is not the order
  * @typedef {{ lines: Line[], saves?: import("../run/series.mjs").Point[], samples?: import("../run/series.mjs").Point[],
  *   priors?: Line[], levels?: Line[], best?: number | null, overfitsFrom?: number | null, marks?: { step: number }[], skipped?: { step: number }[], timesteps?: number[], steps?: number,
- *   sketch?: number, summary: string, empty: string }} Facts `sketch`: from how many lines it is drawn, while others are read
+ *   summary: string, empty: string }} Facts
  */
 
 const SHARPEST = 4;
@@ -53,7 +53,6 @@ export class Plot {
     });
     this.reading = element("div", { class: "wan-reading" });
     this.empty = element("div", { class: "wan-empty" });
-    this.note = element("p", { class: "wan-hint", role: "status", hidden: true });
     this.legend = element("ul", { class: "wan-legend" });
     this.hasLegend = legend;
     this.element = element(
@@ -61,7 +60,6 @@ export class Plot {
       { class: "wan-plot" },
       this.controls(timesteps),
       element("div", { class: "wan-canvas-box" }, this.canvas, this.empty, this.reading),
-      this.note,
       legend ? this.legend : null,
     );
     new ResizeObserver(this.ask).observe(this.canvas);
@@ -153,9 +151,6 @@ export class Plot {
   tell(facts, view) {
     write(this.empty, this.plan ? "" : facts.empty);
     mark(this.canvas, "aria-label", this.plan ? facts.summary : facts.empty);
-    const n = facts.sketch ?? 0;
-    this.note.hidden = !n;
-    write(this.note, n ? t("A sketch from {n} lines. The rest is being read.", { n }) : "");
     write(this.reading, this.cursor === null ? "" : reading(view, this.cursor));
     if (!this.hasLegend) return;
     const rows = [...view.curves.map(legendText), ...markerTexts(facts, warning(this.dark))];

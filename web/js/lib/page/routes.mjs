@@ -20,9 +20,6 @@ import { t } from "./words.mjs";
  */
 
 const BASE = "/wan_trainer/runs";
-/** Seconds the server may read a long run before it sends a sketch, and before it sends another one. */
-const IMPATIENCE = 0.05;
-const PATIENCE = 2;
 /** As long as a refusal of the engine may be (wan_core/errors.py). */
 const LONGEST_MESSAGE = 1500;
 
@@ -37,33 +34,20 @@ export class Routes {
     return (await this.get(BASE)).runs ?? [];
   }
 
-  /**
-   * What is known of the runs after so many seconds, and how many are still being read: of thousands that no server has
-   * seen yet, the newest come first.
-   * @param {number} seconds @returns {Promise<{ runs: Summary[], unread: number }>}
-   */
-  async listWithin(seconds) {
-    const { runs = [], unread = 0 } = await this.get(`${BASE}?within=${seconds}`);
-    return { runs, unread };
-  }
-
   /** @param {string} run @returns {Promise<Detail>} */
   detail(run) {
     return this.get(place(run));
   }
 
   /**
-   * A long run comes condensed when it is asked for from its first line; as a sketch where the server has yet to read it,
-   * and where there is one already, with more patience.
-   * @param {string} run @param {import("../run/history.mjs").RunHistory} history what is known of it
-   * @returns {Promise<import("../run/history.mjs").Answer>}
+   * The lines of a run from `since` on; of early steps only the numbers that charts show.
+   * @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>}
    */
-  metrics(run, { lines, sketch }) {
-    const whole = `&condensed=1&within=${sketch ? PATIENCE : IMPATIENCE}`;
-    return this.get(`${place(run)}/metrics?since=${lines}${lines ? "" : whole}`);
+  metrics(run, since) {
+    return this.get(`${place(run)}/metrics?since=${since}&thin=1`);
   }
 
-  /** The lines of a run one by one. @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>} */
+  /** The same lines in full. @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>} */
   lines(run, since) {
     return this.get(`${place(run)}/metrics?since=${since}`);
   }

@@ -9,7 +9,7 @@ import { Follower } from "../page/pacing.mjs";
 import { isMissing, message, samplePath } from "../page/routes.mjs";
 import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
-import { curvesOf } from "../run/curves.mjs";
+import { chartFacts } from "../run/chart_facts.mjs";
 import { hasEnded } from "../run/freshness.mjs";
 import { RunHistory } from "../run/history.mjs";
 import { lineOf } from "../run/line.mjs";
@@ -71,7 +71,7 @@ export class Panel {
     this.follower = new Follower(() => this.fetch(), {
       failed: (error) => this.onFailure(error),
     });
-    this.plot = new Plot(frames, () => curvesOf(this.history, this.live));
+    this.plot = new Plot(frames, () => chartFacts(this.history, this.live));
     this.player = new Player(
       (sample) => address(samplePath(this.run ?? "", sample.id)),
       (step) => this.use(step),
@@ -175,7 +175,7 @@ export class Panel {
     this.asked = this.now();
     if (!run) return false;
     const since = this.history.lines;
-    const answer = await this.routes.metrics(run, this.history);
+    const answer = await this.routes.metrics(run, since);
     this.gone = false;
     if (run !== this.run) return true;
     const more = this.history.take(since, answer);

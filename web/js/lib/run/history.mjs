@@ -1,5 +1,5 @@
 // @ts-check
-/** A run as its metrics.jsonl tells it, line by line: curves, markers, counts, the newest facts. Pure. */
+/** A run by the lines of its metrics.jsonl: curves, markers, counts, the newest facts. Pure. */
 
 import { median } from "./format.mjs";
 import { lookOf } from "./looks.mjs";
@@ -16,14 +16,7 @@ import { MOST_POINTS, Series } from "./series.mjs";
  * @typedef {{ best: number | null, why: string, overfitsFrom: number | null }} Suggestion
  *   the saved step that the run suggests, and why; and the step from which it over-fits
  * @typedef {{ step: number, kind: string, text: string }} Mark what is wrong, at the step where it showed
- * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean, condensed?: Condensed, sketch?: number }} Answer
- *   `sketch`: from how many lines `condensed` was drawn, where the server is still reading the others
- * @typedef {import("./series.mjs").Told} Told
- * @typedef {{ losses: Record<string, Told>, priors: Record<string, Told>, evaluations: Record<string, Told>, levels: Record<string, Told>, skipped: Told,
- *   held_out: boolean | null, not_finite: { step: number, expert: string } | null, newest: Line | null, trained: number[],
- *   stages: Record<string, number[]>, timesteps: number[],
- *   furthest: number, pace: number[] }} Condensed a long run as `wan_core/metrics/condensed.py` tells it, its saves,
- *   previews and marks apart
+ * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean }} Answer
  */
 
 export const BINS = 20;
@@ -39,8 +32,6 @@ export class RunHistory {
   clear() {
     /** Lines read so far: what to ask the server for next. */
     this.lines = 0;
-    /** From how many lines a sketch was drawn, while a long run is still being read; 0 for what is exact. */
-    this.sketch = 0;
     /** Training loss by expert. @type {Map<string, Series>} */
     this.losses = new Map();
     /** Error of the clips that are trained towards the base model, by expert. @type {Map<string, Series>} */
@@ -90,32 +81,9 @@ export class RunHistory {
       this.clear();
       return true;
     }
-    if (answer.condensed) this.restore(answer.condensed);
-    this.sketch = answer.sketch ?? 0;
-    if (this.sketch) return true;
     for (const line of answer.records) this.add(line);
     this.lines = answer.next;
     return Boolean(answer.more);
-  }
-
-  /** Be what a long run is so far. @param {Condensed} told */
-  restore(told) {
-    const curves = (/** @type {Record<string, Told>} */ of) =>
-      new Map(Object.entries(of).map(([name, series]) => [name, Series.of(series)]));
-    this.losses = curves(told.losses);
-    this.priors = curves(told.priors);
-    this.evaluations = curves(told.evaluations);
-    this.levels = new Map([...curves(told.levels)].map(([name, series]) => [Number(name), series]));
-    this.skipped = Series.of(told.skipped);
-    this.heldOut = told.held_out;
-    this.notFinite = told.not_finite;
-    this.newest = told.newest;
-    const spent = ([seconds, count] = [0, 0]) => ({ seconds, count });
-    this.trained = spent(told.trained);
-    this.stages = new Map(Object.entries(told.stages).map(([name, one]) => [name, spent(one)]));
-    this.timesteps = told.timesteps;
-    this.furthest = told.furthest;
-    this.pace = told.pace;
   }
 
   /** @param {Line} line */

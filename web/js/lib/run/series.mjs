@@ -2,12 +2,11 @@
 /**
  * One curve of a run, of any length, in at most 2,000 points: neighbouring steps share a bucket that keeps its lowest
  * and its highest value, so that no spike is lost, and its mean, which the smoothed line follows. The first and the newest
- * point stand as they were measured. `wan_core/metrics/condensed.py` does the same for runs of a million lines. Pure.
+ * point stand as they were measured. Pure.
  */
 
 /** @typedef {{ step: number, value: number }} Point */
 /** @typedef {{ pass: number, points: Point[], sum: number, count: number, middle: number }} Bucket */
-/** @typedef {{ width: number, pass: number, ends: number[][], buckets: number[][] }} Told a curve as the server condensed it */
 
 export const MOST_POINTS = 2000;
 
@@ -27,22 +26,6 @@ export class Series {
     this.pass = 0;
     /** @type {{ points: Point[], means: Point[] } | null} */
     this.sorted = null;
-  }
-
-  /** @param {Told} told @param {number} most */
-  static of(told, most = MOST_POINTS) {
-    const made = new Series(most);
-    made.width = told.width;
-    made.pass = told.pass;
-    [made.first = null, made.newest = null] = told.ends.map(([step, value]) => ({ step, value }));
-    for (const [index, pass, sum, count, middle, ...rest] of told.buckets) {
-      const points = [];
-      for (let at = 0; at + 1 < rest.length; at += 2)
-        points.push({ step: rest[at], value: rest[at + 1] });
-      made.buckets.set(index, { pass, points, sum, count, middle });
-      made.length += points.length;
-    }
-    return made;
   }
 
   /**

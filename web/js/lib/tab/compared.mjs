@@ -8,7 +8,7 @@ import { ink } from "../chart/chart.mjs";
 import { Plot } from "../chart/plot.mjs";
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { comparedLines } from "../run/curves.mjs";
+import { comparedLines } from "../run/chart_facts.mjs";
 import { RunHistory } from "../run/history.mjs";
 
 /** @typedef {import("../page/routes.mjs").Routes} Routes */
@@ -89,7 +89,7 @@ export class Compared {
     let more = false;
     for (const [run, history] of [...this.runs]) {
       const since = history.lines;
-      more = history.take(since, await this.routes.metrics(run, history)) || more;
+      more = history.take(since, await this.routes.metrics(run, since)) || more;
     }
     return more;
   }
@@ -171,7 +171,6 @@ export class Compared {
     const names = lines.map((line) => line.name).join(", ");
     return {
       lines,
-      sketch: [...this.runs.values()].reduce((sum, history) => sum + history.sketch, 0),
       summary: t("Loss of {names}", { names }),
       empty: t("Tick runs to compare their curves."),
     };

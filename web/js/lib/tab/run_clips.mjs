@@ -36,7 +36,7 @@ export class RunClips {
   /** Read what is new of the run. */
   async read() {
     try {
-      const answer = () => this.routes.metrics(this.run, this.history);
+      const answer = () => this.routes.metrics(this.run, this.history.lines);
       while (this.history.take(this.history.lines, await answer()));
       const detail = await this.routes.detail(this.run);
       const canUse = !detail.live;

@@ -23,10 +23,6 @@ import { RunTable } from "./run_table.mjs";
  */
 
 const LIST_GAP = 1000;
-/** Seconds after which the server says what it knows by then. */
-const PATIENCE = 0.15;
-/** Milliseconds until it is asked again for the runs it is still reading. */
-const READING_GAP = 500;
 /** How many times as long as reading the list lasts is waited before it is read again: thousands of runs cost time. */
 const REST = 15;
 
@@ -45,8 +41,6 @@ export class RunsTab {
     this.known = false;
     /** @type {Summary[]} */
     this.runs = [];
-    /** How many more there are that the server is still reading. */
-    this.unread = 0;
     /** Whether clips may be cached: where there are runs, or the server says so. */
     this.cachesClips = false;
     /** What the table was made of: it is arranged anew only for other runs. @type {unknown[]} */
@@ -92,7 +86,6 @@ export class RunsTab {
       saveTable: () => this.page.save("wan_training_runs.csv", runsCsv(this.table.shown)),
     });
     this.spoken = element("div", { class: "wan-said", role: "status", "aria-live": "polite" });
-    this.reading = element("div", { class: "wan-unread", role: "status", hidden: true });
     this.place = element("div", { class: "wan-opened", hidden: true });
     this.none = element(
       "div",
@@ -131,7 +124,6 @@ export class RunsTab {
       this.bar.element,
       this.spoken,
       this.none,
-      this.reading,
       this.table.element,
       this.place,
       this.cached.element,
@@ -164,13 +156,10 @@ export class RunsTab {
 
   async list() {
     const began = performance.now();
-    const { runs, unread } = await this.routes.listWithin(PATIENCE);
-    this.cachesClips = Boolean(runs.length || unread || (await this.routes.cached()).bytes);
-    this.runs = runs;
-    this.unread = unread;
+    this.runs = await this.routes.list();
+    this.cachesClips = Boolean(this.runs.length || (await this.routes.cached()).bytes);
     this.frames.ask(this.draw);
-    this.lister.gap = unread ? READING_GAP : Math.max(LIST_GAP, REST * (performance.now() - began));
-    if (unread) return this.shown;
+    this.lister.gap = Math.max(LIST_GAP, REST * (performance.now() - began));
     this.known = true;
     this.page.seen(this.runs);
     return false;
@@ -186,7 +175,7 @@ export class RunsTab {
   draw() {
     const { words, state } = this.bar.asked;
     const ids = new Set(this.runs.map(({ id }) => id));
-    if (this.known && !this.unread) {
+    if (this.known) {
       for (const id of [...this.compared.runs.keys()])
         if (!ids.has(id)) this.compared.set(id, false);
       if (this.card && !ids.has(this.card.id)) this.close();
@@ -194,11 +183,8 @@ export class RunsTab {
     this.compared.element.hidden = !this.runs.length;
     this.bar.element.hidden = !this.runs.length;
     this.table.element.hidden = !this.runs.length;
-    this.none.hidden = !this.known || this.runs.length + this.unread > 0;
+    this.none.hidden = !this.known || this.runs.length > 0;
     this.cached.element.hidden = !this.cachesClips;
-    const n = this.unread;
-    this.reading.hidden = !n;
-    write(this.reading, counted(n, "1 more run is being read.", "{n} more runs are being read."));
     this.compared.draw();
     const made = [this.runs, words, state];
     if (made.some((part, place) => part !== this.arranged[place])) {

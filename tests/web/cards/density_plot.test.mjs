@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { layout } from "../../../web/js/lib/cards/curve.mjs";
+import { layout } from "../../../web/js/lib/cards/density_plot.mjs";
 
 const whole = { sampling: "shift", shift: 3, scale: 1, low: 0, high: 1 };
 

@@ -10,7 +10,7 @@ import { expertName } from "./names.mjs";
  * @param {boolean} live a run that trains shows how far it has to go
  * @returns {import("../chart/plot.mjs").Facts}
  */
-export function curvesOf(history, live) {
+export function chartFacts(history, live) {
   const names = [...new Set([...history.losses.keys(), ...history.evaluations.keys()])];
   // Evaluations of a run of one expert do not name it: they belong to it.
   const only = names.filter((name) => name !== "").length === 1;
@@ -38,7 +38,6 @@ export function curvesOf(history, live) {
     samples: history.samples.points,
     timesteps: history.timesteps,
     steps: live ? (history.newest?.steps ?? 0) : 0,
-    sketch: history.sketch,
     summary: chartText(history),
     empty: t("The loss appears here once the run trains."),
   };
@@ -56,7 +55,7 @@ function priorName(expert) {
  */
 export function comparedLines(runs) {
   return [...runs].flatMap(([run, history]) => {
-    const { lines } = curvesOf(history, false);
+    const { lines } = chartFacts(history, false);
     if (lines.length < 2) return [{ ...lines[0], run, name: run }];
     return lines.map((line) => ({
       ...line,

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { reading } from "../../../web/js/lib/chart/chart.mjs";
 import { Plot } from "../../../web/js/lib/chart/plot.mjs";
-import { comparedLines, curvesOf } from "../../../web/js/lib/run/curves.mjs";
+import { chartFacts, comparedLines } from "../../../web/js/lib/run/chart_facts.mjs";
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 
 const step = (number, loss, expert = "auto") => ({
@@ -34,13 +34,13 @@ const pair = () =>
   );
 
 test("a run that trains shows how far it has to go, one that has ended how far it came", () => {
-  assert.equal(curvesOf(read(step(3, 0.5)), true).steps, 100);
-  assert.equal(curvesOf(read(step(3, 0.5)), false).steps, 0);
-  assert.equal(curvesOf(new RunHistory(), true).steps, 0);
+  assert.equal(chartFacts(read(step(3, 0.5)), true).steps, 100);
+  assert.equal(chartFacts(read(step(3, 0.5)), false).steps, 0);
+  assert.equal(chartFacts(new RunHistory(), true).steps, 0);
 });
 
 test("evaluations that name no expert belong to the only one", () => {
-  const { lines } = curvesOf(read(step(1, 0.5), evaluated(1, 0.75)), false);
+  const { lines } = chartFacts(read(step(1, 0.5), evaluated(1, 0.75)), false);
   assert.deepEqual(
     lines.map(({ loss, evaluation }) => [values(loss), values(evaluation)]),
     [[[0.5], [0.75]]],
@@ -50,7 +50,7 @@ test("evaluations that name no expert belong to the only one", () => {
 test("what keeps the model as it was has a curve of its own for each expert", () => {
   const kept = (number, expert) => ({ ...step(number, 0.5, expert), prior_loss: number / 100 });
   const shown = (...records) =>
-    curvesOf(read(...records), false).priors.map(({ name, place, loss }) => [
+    chartFacts(read(...records), false).priors.map(({ name, place, loss }) => [
       name,
       place,
       values(loss),
@@ -66,7 +66,7 @@ test("what keeps the model as it was has a curve of its own for each expert", ()
   assert.equal(comparedLines(new Map([["cat", read(kept(1))]])).length, 1, "runs compare losses");
 
   const plot = Object.assign(Object.create(Plot.prototype), { byLevel: false, cursor: null });
-  const { curves } = plot.look(curvesOf(read(kept(1), evaluated(1, 1, "auto")), false), true);
+  const { curves } = plot.look(chartFacts(read(kept(1), evaluated(1, 1, "auto")), false), true);
   assert.equal(new Set(curves.map(({ color }) => color)).size, 2);
   assert.equal(
     reading({ curves }, 1),

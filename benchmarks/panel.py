@@ -136,7 +136,7 @@ def report(result: dict[str, Any]) -> str:
         "# The panel while a run goes on", "",
         f"{result['hardware']}, ComfyUI with its shipped page in headless Chromium without a GPU.", "",
         f"## Frames\n\nA run of {RUN_STEPS:,} steps, about 1,000 messages a second for {result['seconds']} s.", "",
-        "| nodes | frames drawn | points kept | our drawing, median ms | 95 % ms | between frames, median ms |",
+        "| nodes | frames drawn | steps | our drawing, median ms | 95 % ms | between frames, median ms |",
         "| --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     for kind, row in result["frames"].items():

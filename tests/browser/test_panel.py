@@ -51,7 +51,7 @@ STORM = f"""async lines => {{
   while (panel.history.lines < lines && Date.now() < patience) await new Promise(done => setTimeout(done, 50));
   await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
   going = false;
-  return [panel.plot.draws - drawn, frames, panel.history.points, panel.history.newest.step];
+  return [panel.plot.draws - drawn, frames, panel.history.losses.get("auto").points.length, panel.history.newest.step];
 }}"""
 
 

@@ -18,12 +18,11 @@ test("100,000 steps are kept in at most 2,000 points, with the highest and the l
   for (let step = 1; step <= 100_000; step++) {
     const value = step === 54_321 ? 9 : step === 777 ? -9 : Math.sin(step);
     series.add(step, value);
-    assert.ok(series.length <= 2000);
   }
-  const extra = series.points.length - series.length;
-  assert.ok(extra >= 0 && extra <= 2, "the ends beside the extremes");
+  assert.equal(series.length, 100_000);
+  assert.ok(series.points.length <= 2002, "the ends beside the extremes");
   assert.deepEqual([series.points[0].step, series.points.at(-1).step], [1, 100_000]);
-  assert.ok(series.length > 500, `${series.length} points are a coarse curve`);
+  assert.ok(series.points.length > 500, "a coarse curve");
   const kept = Object.fromEntries(series.points.map((point) => [point.step, point.value]));
   assert.equal(kept[54_321], 9);
   assert.equal(kept[777], -9);
@@ -69,10 +68,10 @@ test("what is not a number leaves a gap", () => {
 });
 
 test("the mean of a bucket is of all its steps", () => {
-  const series = new Series(4);
-  for (const [step, value] of [1, 2, 3, 10, 5, 6, 7, 8].entries()) series.add(step, value);
-  const total = series.means.reduce((sum, mean) => sum + mean.value, 0) / series.means.length;
-  assert.equal(total, (1 + 2 + 3 + 10 + 5 + 6 + 7 + 8) / 8);
+  const series = new Series();
+  for (let step = 0; step < 4000; step++) series.add(step, step % 4 ? 1 : 9);
+  assert.equal(series.means.length, 1000);
+  assert.deepEqual(series.means[1], { step: 5.5, value: 3 });
 });
 
 test("smoothing of nothing is the points themselves", () => {

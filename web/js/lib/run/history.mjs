@@ -3,7 +3,7 @@
 
 import { median } from "./format.mjs";
 import { lookOf } from "./looks.mjs";
-import { MOST_POINTS, Series } from "./series.mjs";
+import { Series } from "./series.mjs";
 
 /**
  * A line of metrics.jsonl. Later versions may write more keys and more kinds of line; those are passed over.
@@ -46,13 +46,13 @@ export class RunHistory {
     this.notFinite = null;
     /** @type {Suggestion | null} */
     this.suggestion = null;
-    this.saves = new Series(MOST_POINTS);
-    this.samples = new Series(MOST_POINTS);
+    this.saves = new Series();
+    this.samples = new Series();
     /** What was measured of previews, by their ids. @type {Map<string, Record<string, number | null>>} */
     this.measures = new Map();
     /** What was seen of saved LoRAs, by their steps. @type {Map<number, import("./looks.mjs").Look>} */
     this.looks = new Map();
-    this.skipped = new Series(MOST_POINTS);
+    this.skipped = new Series();
     /** What was marked as wrong, oldest first. @type {Mark[]} */
     this.marks = [];
     /** The newest step line. @type {Line | null} */
@@ -125,7 +125,7 @@ export class RunHistory {
     for (const [timestep, loss] of Object.entries(line.per_timestep ?? {})) {
       const level = Number(timestep);
       if (!Number.isFinite(level)) continue;
-      const series = this.levels.get(level) ?? new Series(MOST_POINTS);
+      const series = this.levels.get(level) ?? new Series();
       series.add(line.step, loss);
       this.levels.set(level, series);
     }
@@ -157,7 +157,7 @@ export class RunHistory {
     if (spend(spent, seconds)) this.stages.set(name, spent);
   }
 
-  /** Points of the training loss that are kept. */
+  /** Steps that have a training loss. */
   get points() {
     return [...this.losses.values()].reduce((sum, series) => sum + series.length, 0);
   }
@@ -230,7 +230,7 @@ function spend(spent, seconds) {
  */
 function curve(curves, line) {
   const name = String(line.expert ?? "");
-  const found = curves.get(name) ?? new Series(MOST_POINTS);
+  const found = curves.get(name) ?? new Series();
   curves.set(name, found);
   return found;
 }

@@ -14,8 +14,7 @@ from ...wan_core.run import disk_sentence
 from ...wan_core.words import logger, with_sentences
 from ..bridge.threads import in_thread
 from ..runs.scrub import scrubbed
-from .guard import BODY_LIMIT, check_change, check_host, read_body
-from .refusal import Refused
+from .guard import BODY_LIMIT, Refused, check_change, check_host, read_body
 
 _log = logger(__name__)
 _BUG = "This cannot be answered, which is a bug"
@@ -76,7 +75,7 @@ def answering(handler: Handler) -> Handler:
             raise  # an answer of aiohttp
         except OSError as error:
             return as_json({"error": scrubbed(await in_thread(disk_sentence, error))}, 409)
-        except Exception as error:  # a bug of ours: the page is told so too
+        except Exception as error:  # a bug of ours: the page shows it as one
             _log.exception("%s %s was not answered", request.method, request.path)
             return as_json({"error": f"{_BUG} ({type(error).__name__}). The server's log says more."}, 500)
 

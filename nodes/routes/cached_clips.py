@@ -1,7 +1,7 @@
-"""The routes of the cache: what its entries take, and deleting those that nothing needs.
+"""The routes of the cache: the bytes of its entries, and deleting entries that no run needs.
 
-Entries that an unfinished run names stay, and those of sets written within the last hour: a queue may be about to
-train on them. What goes is encoded again when a run wants it.
+Entries of unfinished runs stay, and those of sets written within the last hour: a queue may be about to train on
+them. A deleted entry is encoded again when a run needs it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...wan_core.cache import LatentCache, room_of, trim, young_sets
 from ...wan_core.run import cache_names_in_use
 from ..bridge.threads import in_thread
 from .answers import Doors, Handler, answering, as_json
-from .refusal import Refused
+from .guard import Refused
 
 
 @dataclass(frozen=True)

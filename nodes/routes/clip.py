@@ -10,7 +10,7 @@ from aiohttp import web
 
 from ...wan_core.files import FileError, open_inside
 from ..bridge.threads import in_thread
-from .refusal import Refused
+from .guard import Refused
 from .samples import NO_SAMPLE, Sample
 
 _BLOCK_BYTES = 1 << 18

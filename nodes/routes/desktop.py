@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from .refusal import Refused
+from .guard import Refused
 
 _NO_DESKTOP = "The computer that runs ComfyUI has no desktop to open a folder on. The run lies in output/wan_trainer."
 

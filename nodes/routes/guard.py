@@ -17,13 +17,23 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from ...wan_core.words import filled
-from .refusal import Refused
 
 HEADER = "X-Wan-Trainer"
 BODY_LIMIT = 4096
 _PORTS = {"http": 80, "https": 443}
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,78}[a-z0-9])?")
 _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+
+
+class Refused(Exception):  # noqa: N818  not a failure of ours: an answer
+    """A refused request: `status` is the HTTP status, the sentence goes to the client; neither names a path here.
+
+    A sentence that is translated is a template with `values`, as that of a WanTrainerError.
+    """
+
+    def __init__(self, status: int, sentence: str, **values: object) -> None:
+        self.status, self.sentence = status, filled(sentence, **values) if values else sentence
+        super().__init__(self.sentence)
 
 
 class Headers(Protocol):

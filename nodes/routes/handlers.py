@@ -24,16 +24,14 @@ from ..runs.scrub import scrubbed
 from .answers import HEADERS, Doors, Handler, answering, as_json, as_json_text, to_text
 from .clip import send_clip
 from .desktop import open_folder
-from .guard import check_local
-from .listing import all_summaries
+from .guard import Refused, check_local
 from .plan import NO_PLAN, Planner
 from .recorded import DAMAGED
-from .refusal import Refused
 from .removal import bytes_of_run, delete_run
 from .run_folders import find_run, line_number
 from .samples import find_sample
 from .settings_files import SETTINGS_LIMIT, graph_of
-from .summary import detail
+from .summary import all_summaries, detail
 
 _log = logger(__name__)
 
@@ -190,11 +188,11 @@ class RunRoutes:
 
     async def plan(self, request: web.Request) -> web.StreamResponse:
         """Answers what a graph on the page would take. It changes nothing, but costs enough to be guarded."""
-        asked = await self._doors.change(request)
+        body = await self._doors.change(request)
         if self.planner is None:
             raise Refused(404, "This server makes no plans.")
         try:
-            return as_json(await in_thread(self.planner.answer, asked))
+            return as_json(await in_thread(self.planner.answer, body))
         except WanTrainerError as error:  # half of a graph is the usual case while somebody builds one
             return as_json({**NO_PLAN, "reason": scrubbed(str(error))})
         except OSError as error:  # a file that went meanwhile, or a name that can be none
@@ -202,8 +200,8 @@ class RunRoutes:
 
     async def settings_file(self, request: web.Request) -> web.StreamResponse:
         """The graph of other trainers' settings. It changes nothing, and is guarded because reading them costs time."""
-        asked = await self._doors.change(request, SETTINGS_LIMIT)
-        return as_json(await in_thread(graph_of, asked))
+        body = await self._doors.change(request, SETTINGS_LIMIT)
+        return as_json(await in_thread(graph_of, body))
 
     async def _find(self, request: web.Request) -> Path:
         return await in_thread(find_run, self.runs(), request.match_info["run"])

@@ -1,6 +1,6 @@
-"""Answers a page while somebody turns widgets: the memory, measures and time of a training, and what would fit.
+"""The plan of a training that is not queued: its memory, measures and time, and settings that would fit.
 
-Nothing is queued, encoded or loaded, and nothing is written.
+Nothing is queued, encoded, loaded or written.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from ...wan_core.placement import Room, card_bytes
 from ...wan_core.run import Job, card_of, plan_here, report_of, suggestions_for
 from ...wan_core.train import TrainConfig
 from ..bridge.held_models import held_models, idle_bytes, in_words
-from .refusal import Refused
+from .guard import Refused
 
 NO_PLAN: dict[str, Any] = {"version": 1, "fits": None, "devices": [], "suggestions": None}
 _KEPT = 64
 _PATIENCE_S = 60.0
-"""how long a question waits for those before it"""
+"""how long a request waits for earlier ones"""
 _LOOKING_S = 20.0
-"""after so long, no further suggestion is looked for"""
+"""after so long the search for suggestions ends"""
 
 
 @dataclass
 class Planner:
-    """Answers one question at a time, each only once: a plan takes the processor for a second or a few."""
+    """Plans one request at a time and keeps the answers: a plan takes a second or a few of CPU time."""
 
     job: Callable[[Mapping[str, Any]], Job]
-    """what a page asks, as a job; raises a WanTrainerError where a node would refuse it"""
+    """makes a job of the request; raises a WanTrainerError where a node would refuse it"""
     mark: Callable[[Mapping[str, Any]], str]
-    """what an answer depends on besides the question"""
-    standing: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _asked: None
-    """what is said of a run that has the name already, where `asked["run"]` says which job it would be"""
+    """names everything that an answer depends on besides the request"""
+    standing: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _body: None
+    """describes the run that has the name already, for a request with `body["run"]`"""
     held: Callable[[], tuple[str, int]] = lambda: (in_words(held_models()), idle_bytes())
-    """what ComfyUI holds of the computer's memory, in words, and the bytes of it that a training would free"""
+    """returns the host memory that ComfyUI holds, in words, and the bytes of it that a training would free"""
     _answers: OrderedDict[str, dict[str, Any]] = field(default_factory=OrderedDict[str, dict[str, Any]])
     _busy: Lock = field(default_factory=Lock)
     _waiting: int = 0
-    """questions that wait; a hint, so two threads may count at once"""
+    """waiting requests; a hint, so two threads may count at once"""
 
-    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the plan as JSON data. For a thread of its own.
 
-        `fits` is null where nothing is planned, `suggestions` unless `asked["suggest"]` and the job does not fit;
-        `more` says that the look for them was cut short, so that asking again may find others.
-        `run`, where it was asked for, is looked up every time.
+        `fits` is null where nothing is planned, `suggestions` unless `body["suggest"]` and the job does not fit;
+        `more`: the search for them was cut short, so that another request may find others.
+        `run`, where requested, is looked up every time.
         """
         self._waiting += 1
         free = self._busy.acquire(timeout=_PATIENCE_S)
@@ -61,25 +61,25 @@ class Planner:
             raise Refused(503, "Another plan is being made. Try again in a moment.")
         try:
             with waits_end_with(lambda: False):  # Cancel is of what is queued
-                if "run" not in asked:
-                    return self._planned(asked)
-                plan = self._planned({name: value for name, value in asked.items() if name != "run"})
-                return {**plan, "run": self.standing(asked)}
+                if "run" not in body:
+                    return self._planned(body)
+                plan = self._planned({name: value for name, value in body.items() if name != "run"})
+                return {**plan, "run": self.standing(body)}
         finally:
             self._busy.release()
 
-    def _planned(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _planned(self, body: Mapping[str, Any]) -> dict[str, Any]:
         held, freed = self.held()
-        key = json.dumps([asked, self.mark(asked), held, freed], sort_keys=True)
-        found = self._answers.pop(key, None) or self._plan(asked, held, freed)
+        key = json.dumps([body, self.mark(body), held, freed], sort_keys=True)
+        found = self._answers.pop(key, None) or self._plan(body, held, freed)
         if not found.get("more"):
             self._answers[key] = found
         while len(self._answers) > _KEPT:
             self._answers.popitem(last=False)
         return found
 
-    def _plan(self, asked: Mapping[str, Any], held: str, freed: int) -> dict[str, Any]:
-        job = self.job(asked)
+    def _plan(self, body: Mapping[str, Any], held: str, freed: int) -> dict[str, Any]:
+        job = self.job(body)
         plan = plan_here(job, freed)
         if plan is None:
             return NO_PLAN  # on the CPU
@@ -94,7 +94,7 @@ class Planner:
             for name, needs in report["devices"].items()
         ]
         seconds, found, more = report["step_seconds"], None, False
-        if asked.get("suggest") is True and not plan.fits:
+        if body.get("suggest") is True and not plan.fits:
             found, more = self._suggestions(replace(job, preview=plan.job.preview), plan.room)
         return {
             "version": 1,
@@ -116,7 +116,7 @@ class Planner:
         }
 
     def _suggestions(self, job: Job, room: Room) -> tuple[list[dict[str, int | str]], bool]:
-        """Looks for them until its time is over; True with those found until somebody asked the next question."""
+        """Returns the suggestions found until the time is over; True with those found until the next request."""
         end, cut = time.monotonic() + _LOOKING_S, False
 
         def enough() -> bool:
@@ -129,7 +129,7 @@ class Planner:
 
 
 def _whole_time(step: float | None, train: TrainConfig) -> int | None:
-    """Returns the seconds of a run of such steps; None where nobody knows how many an epoch has."""
+    """Returns the seconds of a run of such steps; None where the steps of an epoch are not known."""
     if step is None or train.max_train_epochs:
         return None
     return round(min(step * train.steps, 3600 * train.max_train_hours or float("inf")))

@@ -155,4 +155,3 @@ def _memory(tail: MetricsTail) -> dict[str, Data]:
         for device, values in (known.items() if isinstance(known, dict) else ())
         if isinstance(values, dict)
     }
-

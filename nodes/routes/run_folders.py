@@ -10,7 +10,7 @@ from pathlib import Path
 from ...wan_core.errors import ConfigError
 from ...wan_core.files import FileError, confine, safe_name
 from ...wan_core.run import STATUS_FILES
-from .refusal import Refused
+from .guard import Refused
 
 _NO_RUN = "There is no such run."
 
@@ -18,8 +18,8 @@ _NO_RUN = "There is no such run."
 def find_run(runs: Path, run_id: str) -> Path:
     """The real folder of a run; Refused(404) for anything else, without saying why.
 
-    The id must be spelled as the folder is, also where file names know no case, and the folder be no link: what runs
-    here is known by its id, and what is deleted must be what was named.
+    The id must be spelled as the folder is, also where file names know no case, and the folder must be no link: live
+    runs are found by id, and a deletion must hit the named folder.
     """
     try:
         directory = _folder(runs, run_id) if run_id in os.listdir(runs) else None

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
-from .refusal import Refused
+from .guard import Refused
 
 Parts = tuple[str, ...]
 """names below the folder of a run, none of them empty, a dot or more than one"""
@@ -28,7 +28,7 @@ _RENDERED = re.compile(
     r"(?:_d(?P<seed>\d{1,20}))?" + _NAMED,
     re.ASCII,
 )
-"""as `wan_core sample` names its clips"""
+"""names of clips by `wan_core sample`"""
 _LONGEST = 2000
 """characters of a prompt that are sent"""
 
@@ -50,7 +50,7 @@ class Sample:
     name: str = ""
     """of its prompt in a library, as far as file names hold it"""
     text: str = ""
-    """what was asked for; empty where the index does not say"""
+    """the prompt; empty where the index does not say"""
     seed: int | None = None
     """of its noise, in a rendering of several seeds"""
 
@@ -74,12 +74,12 @@ class Sample:
         """Says in words what it shows."""
         if self.rendering:
             model = "base model" if self.strength is None else f"step {self.step}, strength {self.strength:g}"
-            return f"validation: {model}, {self._asked}"
+            return f"validation: {model}, {self._prompt_words}"
         before = " (before training)" if self.step == 0 else ""
-        return f"step {self.step}{before}, {self._asked}"
+        return f"step {self.step}{before}, {self._prompt_words}"
 
     @property
-    def _asked(self) -> str:
+    def _prompt_words(self) -> str:
         seed = "" if self.seed is None else f", seed {self.seed}"
         return f"prompt {self.prompt + 1}" + (f" ({self.name})" if self.name else "") + seed
 

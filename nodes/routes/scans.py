@@ -18,7 +18,7 @@ from ..bridge.threads import in_thread
 from ..runs.scrub import scrubbed
 from .answers import HEADERS, Doors, Handler, answering, as_json
 from .clip import send_file
-from .refusal import Refused
+from .guard import Refused
 
 _SHOWN = 48
 """as many as the contact sheet has pictures"""
@@ -98,8 +98,8 @@ class ScanRoutes:
 
     def _changing(self, change: Callable[[CaptionEdits, Mapping[str, Any]], dict[str, Any]]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            asked = await self.doors.change(request, _LIMIT)
-            return as_json(await in_thread(change, self._find(request), asked))
+            body = await self.doors.change(request, _LIMIT)
+            return as_json(await in_thread(change, self._find(request), body))
 
         return handle
 
@@ -110,17 +110,17 @@ class ScanRoutes:
         return edits
 
 
-def _write(edits: CaptionEdits, asked: Mapping[str, Any]) -> dict[str, Any]:
-    clip, before, text = whole(asked.get("clip")), asked.get("before"), asked.get("text")
+def _write(edits: CaptionEdits, body: Mapping[str, Any]) -> dict[str, Any]:
+    clip, before, text = whole(body.get("clip")), body.get("before"), body.get("text")
     if clip is None or not isinstance(before, str) or not isinstance(text, str):
         raise Refused(400, 'Writing a caption needs {"clip": <number>, "before": <text>, "text": <text>}.')
     done = edits.write(clip, before, text)
     return {**_said(done), "caption": _shown(edits.caption(clip))}
 
 
-def _replace(edits: CaptionEdits, asked: Mapping[str, Any]) -> dict[str, Any]:
-    find, by = asked.get("find"), asked.get("by")
-    captions, places = whole(asked.get("captions")), whole(asked.get("places"))
+def _replace(edits: CaptionEdits, body: Mapping[str, Any]) -> dict[str, Any]:
+    find, by = body.get("find"), body.get("by")
+    captions, places = whole(body.get("captions")), whole(body.get("places"))
     if not isinstance(find, str) or not find or not isinstance(by, str) or captions is None or places is None:
         raise Refused(400, 'Replacing needs {"find": <text>, "by": <text>, "captions": <number>, "places": <number>}.')
     _check(find)
@@ -128,8 +128,8 @@ def _replace(edits: CaptionEdits, asked: Mapping[str, Any]) -> dict[str, Any]:
     return _said(edits.replace(find, by, (captions, places)))
 
 
-def _undo(edits: CaptionEdits, asked: Mapping[str, Any]) -> dict[str, Any]:
-    change = whole(asked.get("change"))
+def _undo(edits: CaptionEdits, body: Mapping[str, Any]) -> dict[str, Any]:
+    change = whole(body.get("change"))
     if change is None:
         raise Refused(400, 'Undoing needs {"change": <number of a change>}.')
     return _said(edits.undo(change))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...wan_core.migrate import UnknownSettingsError, canvas_graph, read_texts
-from .refusal import Refused
+from .guard import Refused
 
 SETTINGS_LIMIT = 1 << 20
 """bytes of a request with the texts of settings files"""
@@ -18,12 +18,12 @@ _MOST_FILES = 16
 _NAME = re.compile(r"[^/\\\x00-\x1f]{1,200}")
 
 
-def graph_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+def graph_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the workflow of {"files": {name: text}}; `known` is false where no text is of a known trainer.
 
     Raises Refused(400) for anything else, and ConfigError or DatasetError for settings that cannot be taken.
     """
-    files = asked.get("files")
+    files = body.get("files")
     if not isinstance(files, dict) or not 1 <= len(files) <= _MOST_FILES:
         raise Refused(400, 'Reading settings needs {"files": {<name>: <text>}}, with 1 to 16 files.')
     for name, text in files.items():

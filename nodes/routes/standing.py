@@ -1,4 +1,4 @@
-"""Tells what a run that has the name means for what a page asks: whether queueing goes on with it, or why not."""
+"""The run that a queued training would resume, or the reason why it would not."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..bridge.widgets import one_of
 from ..engine.live_runs import LiveRuns
 from ..runs.job import RESUME, AskedJob
 from ..runs.scrub import scrubbed
+from .guard import Refused
 from .recorded import DAMAGED, RECORDED
-from .refusal import Refused
 from .run_folders import find_run
 from .summary import summary
 
@@ -30,14 +30,14 @@ _WIDGETS = {
     "model.quantize": "scheme",
     **{f"lora.{name}": shown for shown, name in names_on_nodes(LoraConfig).items()},
 }
-"""what is known to people by another name than the last part of its own in run.json"""
+"""settings of run.json whose widget has another name"""
 _LONGEST = 60
 _OPEN = DataConfig(fingerprint="")
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Answers from what lies in the folder of runs; writes nothing, and verifies nothing that was saved."""
+    """Answers from the folder of runs; writes nothing and verifies no saved step."""
 
     ahead: Ahead
     runs: Callable[[], Path]
@@ -45,28 +45,28 @@ class Standing:
     loras: Callable[[], Path]
     live: LiveRuns
 
-    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Returns the run as JSON data, and what queueing would do; None where no run has that name.
+    def answer(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Returns the run as JSON data, and the action of queueing; None where no run has that name.
 
-        `asked["run"]`: the widgets of Train Wan LoRA by which jobs are told apart. None too where a node would refuse
-        them, which it says itself.
+        `body["run"]`: the widgets of Train Wan LoRA by which jobs differ. None too where a node would refuse them: that
+        refusal is its own.
         """
         try:
-            found = self._foreseen(asked)
-            return None if found is None else self._told(found)
+            found = self._foreseen(body)
+            return None if found is None else self._described(found)
         except (WanTrainerError, Refused, OSError, *DAMAGED):
             return None
 
-    def _foreseen(self, asked: Mapping[str, Any]) -> Foreseen | None:
-        model, settings, widgets = self.ahead.trainer(asked, asked["run"])
-        job = AskedJob(model, settings, asked.get("preview") is not None, widgets)
+    def _foreseen(self, body: Mapping[str, Any]) -> Foreseen | None:
+        model, settings, widgets = self.ahead.trainer(body, body["run"])
+        job = AskedJob(model, settings, body.get("preview") is not None, widgets)
         if not os.path.lexists(next(directories_of(self.runs(), job.run_name))):
             return None  # so that a file of the model need not be read for its digest
         config = job.config(_OPEN)
         how = one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
         return foresee(self.runs(), config, resume=how, elsewhere=job.elsewhere(config))
 
-    def _told(self, found: Foreseen) -> dict[str, Any]:
+    def _described(self, found: Foreseen) -> dict[str, Any]:
         directory = find_run(self.runs(), found.directory.name)
         about = summary(RECORDED.of(directory), self.live.get(directory.name), self.loras())
         return {
@@ -88,7 +88,7 @@ class Standing:
 
 
 def _plain(value: Any) -> str | int | float | bool | None:
-    """Returns a value that a widget shows; None for what it does not show in a few words."""
+    """Returns a value as a widget shows it; None for a long one."""
     if isinstance(value, dict):
         value = value.get("scheme")
     if isinstance(value, str) and len(value) > _LONGEST:

@@ -1,22 +1,55 @@
-"""SUMMARY and DETAIL of the routes: a run by its files, with what only this process knows of it."""
+"""SUMMARY and DETAIL of the routes: runs by their files, with the facts that only this process knows."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container
 from pathlib import Path
 
-from ...wan_core.errors import failure
+from ...wan_core.errors import WanTrainerError, failure
 from ...wan_core.families import template_called
 from ...wan_core.files import is_locked
 from ...wan_core.metrics import MetricsTail, finite, read_measured
 from ...wan_core.run import read_run
 from ...wan_core.train import SaveStore
-from ..engine.live_runs import LiveRun
+from ..engine.live_runs import LiveRun, LiveRuns
 from ..runs.facts import used
 from ..runs.publish import chosen_step, listed_names, published, step_in_use
 from ..runs.scrub import scrubbed
-from .recorded import RECORDED, Data, Recorded
+from .recorded import DAMAGED, RECORDED, Data, Recorded
+from .run_folders import list_runs
 from .samples import list_samples
+
+_LONGEST = 200
+"""characters of a setting that is listed, as JSON"""
+
+
+def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> list[Data]:
+    """Returns SUMMARY of every run that can be read, the live and newest first, each with its own `settings`."""
+    found: list[tuple[Data, dict[str, str]]] = []
+    there = published(loras)
+    for _, directory in list_runs(runs):
+        try:
+            run = RECORDED.of(directory)
+            found.append((summary(run, live.get(directory.name), loras, there), run.settings))
+        except (WanTrainerError, OSError, *DAMAGED):
+            continue  # of another version, damaged, or being deleted
+    differ = _differing([settings for _, settings in found])
+    listed = [{**about, "settings": _shown(settings, differ)} for about, settings in found]
+    return sorted(listed, key=lambda about: (about["live"], about["updated"]), reverse=True)
+
+
+def _differing(runs: list[dict[str, str]]) -> set[str]:
+    """Returns the settings that are not the same in all runs: an answer lists thousands of runs."""
+    values: dict[str, set[str]] = {}
+    for settings in runs:
+        for name, text in settings.items():
+            values.setdefault(name, set()).add(text)
+    return {name for name, known in values.items() if len(known) > 1}
+
+
+def _shown(settings: dict[str, str], differ: set[str]) -> Data:
+    return {name: json.loads(text) for name, text in settings.items() if name in differ and len(text) <= _LONGEST}
 
 
 def summary(run: Recorded, live: LiveRun | None, loras: Path, there: Container[str] | None = None) -> Data:

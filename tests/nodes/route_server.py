@@ -192,7 +192,6 @@ def step_done(step: int, total: int) -> StepDone:
         seconds=step / 10,
         expert="auto",
         timestep_mean=500.0,
-        memory={"cpu": {"now": None, "peak": 1000 + step, "predicted": None, "total": None}},
     )
 
 

@@ -92,7 +92,7 @@ def test_a_damaged_run_never_hides_the_others(routes: RouteServer, value: str) -
 def test_a_run_that_cannot_be_told_is_left_out_of_the_list(
     routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    handlers, listing = our_module(pack_nodes, "routes.handlers"), our_module(pack_nodes, "routes.listing")
+    handlers, listing = our_module(pack_nodes, "routes.handlers"), our_module(pack_nodes, "routes.summary")
     summary = listing.summary
 
     def failing(run: Any, *others: Any) -> Any:

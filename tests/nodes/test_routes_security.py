@@ -224,7 +224,7 @@ def test_a_folder_opens_only_for_the_computer_it_is_on(
     if allowed:
         check(remote, headers)
         return
-    with pytest.raises(our_module(pack_nodes, "routes.refusal").Refused) as refused:
+    with pytest.raises(our_module(pack_nodes, "routes.guard").Refused) as refused:
         check(remote, headers)
     assert refused.value.status == 403
 

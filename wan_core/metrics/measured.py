@@ -24,7 +24,7 @@ class Measured:
     held_out: bool = False
     per_clip: tuple[float, ...] = ()
     own_step: int | None = None
-    """the steps of the expert that was measured; None in a run of one model, and in older files"""
+    """the steps of the measured expert; None in a run of one model"""
     settled: bool = True
     """False where another expert has changed since it was measured: the figure is then of no saved step"""
 
@@ -75,27 +75,21 @@ def together(experts: Sequence[Sequence[Measured]]) -> list[Measured]:
 def _of_both(experts: Sequence[Sequence[Measured]], step: int) -> Measured | None:
     """Returns what two experts are worth together at a step of the run, at which one of them was measured."""
     here = [next((point for point in one if point.step == step), None) for one in experts]
-    found = [
-        point or _as_it_was(one, step, next((other for other in here if other is not None), None))
-        for one, point in zip(experts, here, strict=True)
-    ]
+    other = next(point for point in here if point is not None)
+    found = [point or _as_it_was(one, step, other) for one, point in zip(experts, here, strict=True)]
     points = [point for point in found if point is not None]
     return replace(mean_of(points), settled=all(point.settled for point in points)) if points else None
 
 
-def _as_it_was(one: Sequence[Measured], step: int, other: Measured | None) -> Measured | None:
-    """Returns what an expert was worth while the other one was measured at `step`.
+def _as_it_was(one: Sequence[Measured], step: int, other: Measured) -> Measured | None:
+    """Returns the evaluation of an expert that holds while the other one is measured at `step` of the run.
 
-    The steps of both are those of the run, which tells how many of its own it had.
+    The steps of both add up to those of the run, so that its own are known: an evaluation at exactly these is settled.
     """
-    if other is not None and other.own_step is not None:
-        own = step - other.own_step
-        if (exact := next((point for point in one if point.own_step == own), None)) is not None:
-            return exact
-        newest = next((point for point in reversed(one) if point.step <= step), None)
-        return None if newest is None else replace(newest, settled=False)
-    # Earlier versions did not say how far an expert was: what is newest of it, or first, serves.
-    return next((point for point in reversed(one) if point.step <= step), one[0] if one else None)
+    own = None if other.own_step is None else step - other.own_step
+    exact = next((point for point in one if own is not None and point.own_step == own), None)
+    newest = next((point for point in reversed(one) if point.step <= step), None)
+    return exact or (None if newest is None else replace(newest, settled=False))
 
 
 def mean_of(points: Sequence[Measured]) -> Measured:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -155,19 +154,6 @@ def written(file: Path, values: list[tuple[str, int, float, int | None]]) -> Pat
     return file
 
 
-def test_two_experts_are_judged_together(tmp_path: Path):
-    """Files of before, which do not say how far an expert was: at each step what is newest of each counts."""
-    values = [("high", 0, 1.0), ("high", 100, 0.8), ("low", 200, 0.5), ("high", 200, 0.6), ("low", 300, 0.3)]
-    found = read_measured(written(tmp_path / "metrics.jsonl", [(*value, None) for value in values]))
-    assert [(m.step, m.loss) for m in found] == [
-        (0, pytest.approx(0.75)),
-        (100, pytest.approx(0.65)),
-        (200, pytest.approx(0.55)),
-        (300, pytest.approx(0.45)),
-    ]
-    assert all(b.per_clip < a.per_clip for a, b in pairwise(found))
-
-
 TURNS = [
     *[("high", 0, 1.0, 0), ("low", 50, 0.6, 0), ("low", 75, 0.5, 25), ("high", 100, 0.5, 50)],
     *[("low", 150, 0.4, 50), ("low", 200, 0.7, 100), ("high", 200, 0.3, 100)],
@@ -179,7 +165,7 @@ def test_a_step_of_a_pair_is_judged_by_what_each_expert_was_at_it(tmp_path: Path
     found = read_measured(written(tmp_path / "metrics.jsonl", TURNS))
     wanted = {0: (1.0, 0.6), 50: (0.5, 0.6), 75: (0.5, 0.5), 100: (0.5, 0.4), 150: (0.3, 0.4), 200: (0.3, 0.7)}
     assert {m.step: m.loss for m in found} == {step: pytest.approx(sum(pair) / 2) for step, pair in wanted.items()}
-    assert all(m.settled for m in found)
+    assert all(m.settled and m.per_clip == 4 * (pytest.approx(m.loss),) for m in found)
     early = read_measured(written(tmp_path / "metrics.jsonl", TURNS[:3]))
     assert [m.step for m in early if m.settled] == [0], "the high noise expert is not measured yet as it left"
 

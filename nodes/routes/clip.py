@@ -10,10 +10,11 @@ from aiohttp import web
 
 from ...wan_core.files import FileError, open_inside
 from ..bridge.threads import in_thread
+from ..runs.samples import Sample
 from .guard import Refused
-from .samples import NO_SAMPLE, Sample
 
 _BLOCK_BYTES = 1 << 18
+_NO_SAMPLE = "There is no such sample."
 
 
 def _part_of(wanted: slice, size: int) -> range | None:
@@ -31,13 +32,15 @@ def _part_of(wanted: slice, size: int) -> range | None:
 
 
 async def send_clip(
-    request: web.Request, directory: Path, sample: Sample, headers: dict[str, str]
+    request: web.Request, directory: Path, sample: Sample | None, headers: dict[str, str]
 ) -> web.StreamResponse:
-    """Stream a sample of the run in `directory`. A player that seeks asks for parts."""
+    """Stream a sample of the run in `directory`, or the part that a player seeks; Refused(404) without one."""
+    if sample is None:
+        raise Refused(404, _NO_SAMPLE)
     try:
         source = await in_thread(open_inside, directory.joinpath(*sample.parts), directory.parent)
     except (OSError, FileError):
-        raise Refused(404, NO_SAMPLE) from None
+        raise Refused(404, _NO_SAMPLE) from None
     return await send_file(request, source, sample.media_type, headers)
 
 

@@ -20,6 +20,7 @@ from ..bridge.threads import in_thread
 from ..engine.live_runs import BUTTONS, LiveRuns
 from ..engine.log_file import log_tail, without_noise
 from ..runs.publish import use_step
+from ..runs.samples import find_sample
 from ..runs.scrub import scrubbed
 from .answers import HEADERS, Doors, Handler, answering, as_json, as_json_text, to_text
 from .clip import send_clip
@@ -29,7 +30,6 @@ from .plan import NO_PLAN, Planner
 from .recorded import DAMAGED
 from .removal import bytes_of_run, delete_run
 from .run_folders import find_run, line_number
-from .samples import find_sample
 from .settings_files import SETTINGS_LIMIT, graph_of
 from .summary import all_summaries, detail
 

@@ -19,8 +19,8 @@ from ...wan_core.run import STATUS_FILES, RunConfig, read_run, read_status
 from ...wan_core.train import SaveStore
 from ...wan_core.words import sentences_back, shortened
 from ..runs.publish import lora_experts
+from ..runs.samples import newest_preview
 from ..runs.scrub import scrubbed
-from .samples import newest_preview
 
 Data = dict[str, Any]
 Marks = tuple[tuple[int, ...], ...]

@@ -28,7 +28,7 @@ from ...wan_core.files import (
 from ...wan_core.run import STATUS_FILES
 from ..engine.log_file import NEXT_LOG
 from ..runs.publish import CHOICE
-from .samples import Parts, read_index
+from ..runs.samples import Parts, read_index
 
 _LAST = (".lock", "run.json")
 """while run.json is there a half deleted run is still listed, and can be deleted again; so it is the very last"""

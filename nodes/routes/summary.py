@@ -15,10 +15,10 @@ from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun, LiveRuns
 from ..runs.facts import used
 from ..runs.publish import chosen_step, listed_names, published, step_in_use
+from ..runs.samples import list_samples
 from ..runs.scrub import scrubbed
 from .recorded import DAMAGED, RECORDED, Data, Recorded
 from .run_folders import list_runs
-from .samples import list_samples
 
 _LONGEST = 200
 """characters of a setting that is listed, as JSON"""

@@ -6,20 +6,20 @@ Everything comes from the run's files, so a queue that had nothing to do answers
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...wan_core.errors import ConfigError, WanTrainerError
+from ...wan_core.errors import ConfigError
 from ...wan_core.export import trigger_phrase
 from ...wan_core.families import template_called
-from ...wan_core.files import FileError, confine, read_json
-from ...wan_core.metrics import read_loss_curve, read_measured, read_tail, whole
+from ...wan_core.files import FileError, confine
+from ...wan_core.metrics import read_loss_curve, read_measured, read_tail
 from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step, used_on
 from ...wan_core.train import SavedStep, SaveStore
 from ...wan_core.words import with_sentences
 from .publish import listed_names, lora_experts, name_now, published
+from .samples import list_samples
 from .scrub import scrubbed
 
 
@@ -56,26 +56,9 @@ class RunFacts:
         return self._curve.seconds_per_step
 
     def samples(self) -> list[dict[str, str]]:
-        """Preview clips of training in order of their step, as ComfyUI's page wants files."""
-        previews = (entry for entry in self._index() if _is_preview(entry))
-        files = [self._directory / e["file"] for e in sorted(previews, key=lambda e: (e["step"], e["id"]))]
-        return [output_file(file) for file in files if os.path.isfile(file)]
-
-    def _index(self) -> list[Any]:
-        index = self._directory / "samples" / "index.json"
-        try:
-            entries = read_json(index) if index.is_file() else []
-        except (WanTrainerError, OSError):
-            return []
-        return entries if isinstance(entries, list) else []
-
-
-def _is_preview(entry: Any) -> bool:
-    """Returns whether it is a clip of training; those of ValidateVideo are in folders of their own."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str) or not isinstance(entry.get("id"), str):
-        return False
-    folder, _, name = entry["file"].partition("/")
-    return folder == "samples" and "/" not in name and "\\" not in name and whole(entry.get("step")) is not None
+        """Preview clips of training in order of their step, as files of ComfyUI's page."""
+        previews = (sample for sample in list_samples(self._directory) if not sample.rendering)
+        return [output_file(self._directory / sample.file) for sample in previews]
 
 
 def output_file(path: Path) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Judges which saved step a run's figures suggest, and whether it over-fits. Pure functions of what was measured.
+"""Suggests a saved step from the held-out losses of a run, and finds the step from which it over-fits. Pure functions.
 
-What a number is worth is asked first: held-out clips differ from each other, and the loss wanders from one evaluation
-to the next. A difference below that noise suggests nothing, and a sentence says so.
+Held-out clips differ from each other, and the loss varies from one evaluation to the next. A difference below that
+noise suggests nothing, and the sentence says so.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .measured import Measured, mean_of, together
 from .records import LossCurve
 
 _LEAST = 0.005
-"""share of the loss before training below which no difference counts, however well it repeats"""
+"""share of the loss before training below which no difference counts"""
 _UNKNOWN = 0.03
-"""that share where nothing else tells the noise"""
+"""that share where the noise cannot be estimated"""
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """97.5 % points of Student's t with 1, 2, ... degrees of freedom; beyond, the last serves"""
 _LEAST_CLIPS, _LEAST_POINTS = 3, 5
-"""from which a spread over clips, and a wander over evaluations, can be told"""
+"""clips, and evaluations, from which noise is estimated"""
 _SIGMAS = 2.5
 _MAD = 0.6745
 _SURE = 3.0

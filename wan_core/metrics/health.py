@@ -1,7 +1,7 @@
-"""Finds what goes wrong with a run while it happens: each finding is a mark at a step, with one sentence.
+"""Finds divergence, worse evaluations and plateaus while a run trains: each is a mark at a step, with one sentence.
 
-All of it is told from the figures alone, against what the same run showed before. Each kind is told once; gradients
-that calmed down and explode again are told again.
+Figures are compared with earlier ones of the same run. Each kind is marked once; an explosion again after gradients
+calmed down.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class _Expert:
 
 
 class HealthWatch:
-    """Hears the events of a run and marks what is wrong."""
+    """Marks problems of a run from its events."""
 
     def __init__(self, metrics_file: Path) -> None:
-        """`metrics_file`: what earlier sessions of the run measured; read at the first evaluation."""
+        """`metrics_file`: the evaluations of earlier sessions; read at the first evaluation."""
         self._file, self._read = metrics_file, False
         self._experts: dict[str, _Expert] = {}
 

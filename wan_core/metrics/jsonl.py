@@ -31,8 +31,8 @@ _KEPT = (StepDone, StepSkipped, Evaluated, Suggested, Marked, CheckpointSaved, S
 class JsonlSink:
     """Appends the events worth keeping, each line at once, so a kill loses at most a part of the last one.
 
-    A disk that is full for a while costs nothing, nor does a program that keeps the file for itself, as Windows lets
-    it: lines wait and are written with the next event that gets through.
+    While the disk is full, or another program holds the file open (Windows), lines wait and are written with the next
+    event.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class JsonlSink:
             _log.warning("%s was not let go: what it should say of this session is lost.", self._path.name)
 
     def _opened(self) -> BinaryIO | None:
-        """Returns the file, at the end of whose last line the waiting ones go; None while it cannot be had."""
+        """Returns the file, opened to append; None while another program holds it."""
         torn = _ends_torn(self._path)
         try:
             file = open_append(self._path)

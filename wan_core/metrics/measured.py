@@ -1,7 +1,7 @@
-"""The evaluations of a run, read back; those of two experts joined into what a saved step of both was worth.
+"""The evaluations of a run, read back; the two experts of a pair joined into one loss of each saved step.
 
-An expert that rests stays what it was, so its loss at a step is the one it was last measured at, or will be when its
-turn comes, with as many steps of its own.
+An expert does not change while the other one trains, so its loss at a step of the run is that of its evaluation with as
+many steps of its own, before or after.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Measured:
     own_step: int | None = None
     """the steps of the measured expert; None in a run of one model"""
     settled: bool = True
-    """False where another expert has changed since it was measured: the figure is then of no saved step"""
+    """False where an expert has changed since its evaluation: the loss is then of no saved step"""
 
 
 def read_experts(path: Path) -> dict[str, list[Measured]]:
@@ -73,7 +73,7 @@ def together(experts: Sequence[Sequence[Measured]]) -> list[Measured]:
 
 
 def _of_both(experts: Sequence[Sequence[Measured]], step: int) -> Measured | None:
-    """Returns what two experts are worth together at a step of the run, at which one of them was measured."""
+    """Returns the mean loss of two experts at a step of the run at which one of them was measured."""
     here = [next((point for point in one if point.step == step), None) for one in experts]
     other = next(point for point in here if point is not None)
     found = [point or _as_it_was(one, step, other) for one, point in zip(experts, here, strict=True)]

@@ -1,4 +1,4 @@
-"""Finds the previews of a run that look broken, by their measures beside those of the preview from before training."""
+"""Finds broken previews of a run: their measures are compared with those of the preview before training."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Likeness (`ssim`) has no limit: a run that learns gets as unlike as one that ove
 
 
 def broken_previews(path: Path) -> dict[int, str]:
-    """Returns, of each step of a metrics.jsonl most of whose previews look broken, what is wrong, with the figure.
+    """Returns step -> fault with its figure, for each step of a metrics.jsonl most of whose previews look broken.
 
-    A measure counts beside that of the same prompt before training: a base that flickers makes no step a bad one. A run
-    whose previews carry no measures, or that had none before training, has no broken ones.
+    A measure is compared with that of the same prompt before training: a base that flickers makes no step a bad one. A
+    run without measures, or without previews before training, has no broken ones.
     """
     clips: dict[tuple[int, str], Measures] = {}
     for record in records_of(path, (SampleReady.name,)):
@@ -39,7 +39,7 @@ def broken_previews(path: Path) -> dict[int, str]:
 
 
 def _fault(measures: Measures, base: Measures) -> str:
-    """Returns what is wrong with a clip beside its base, "" for nothing."""
+    """Returns the fault of a clip compared with its base; "" for none."""
     for name, (more, times, words) in _LIMITS.items():
         if name in measures and name in base:
             found, before = measures[name], base[name]

@@ -29,19 +29,19 @@ class MetricsTail:
     """The newest of each kind of record."""
 
     step: dict[str, Any] = field(default_factory=dict[str, Any])
-    """the last step, as it was written; empty before the first"""
+    """record of the last step; empty before the first"""
     reached: int | None = None
-    """the number of the last step, also where its loss was not finite and it was skipped"""
+    """number of the last step, skipped ones included"""
     seconds_per_step: float | None = None
     """median of the last 20 steps"""
     eval_loss: float | None = None
     eval_step: int | None = None
     eval_held_out: bool | None = None
-    """whether it is one of clips that are never trained"""
+    """whether `eval_loss` is of held-out clips"""
     eval_expert: str = ""
-    """whose it is; empty in a run of one model"""
+    """expert of `eval_loss`; empty in a run of one model"""
     suggested: dict[str, Any] | None = None
-    """which saved step is suggested, as it was written after that evaluation; None where nothing was"""
+    """record of the suggestion after that evaluation; None without one"""
 
 
 def read_tail(path: Path) -> MetricsTail:

@@ -12,13 +12,11 @@ from urllib.parse import quote
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
-from .guard import Refused
 
 Parts = tuple[str, ...]
 """names below the folder of a run, none of them empty, a dot or more than one"""
 _CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".webp": "image/webp"}
 """what the route sends, and as what; a file of another kind is no sample"""
-NO_SAMPLE = "There is no such sample."
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
 _FILE = re.compile(r"samples/(validate-[0-9a-f]{12}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
 _NAMED = r"_p(?P<prompt>\d{1,4})(?:_(?P<name>[A-Za-z0-9-]{1,40}))?"
@@ -144,12 +142,9 @@ def _sample_of(entry: dict[str, Any]) -> Sample | None:
     )
 
 
-def find_sample(directory: Path, sample_id: str) -> Sample:
-    """The sample of that id; Refused(404) when the index has none."""
-    for sample in list_samples(directory):
-        if sample.id == sample_id:
-            return sample
-    raise Refused(404, NO_SAMPLE)
+def find_sample(directory: Path, sample_id: str) -> Sample | None:
+    """Returns the sample of that id; None where the index has none."""
+    return next((sample for sample in list_samples(directory) if sample.id == sample_id), None)
 
 
 def _is_entry(entry: Any) -> bool:

@@ -150,7 +150,10 @@ test("a run that was deleted leaves nothing behind, and its node looks for anoth
   assert.equal(panel.history.points, 64);
   delete runs.cat;
   await look(panel);
-  assert.deepEqual([panel.run, panel.line.text, panel.history.points, lost], [null, "", 0, ["cat"]]);
+  assert.deepEqual(
+    [panel.run, panel.line.text, panel.history.points, lost],
+    [null, "", 0, ["cat"]],
+  );
 });
 
 test("a run that begins is not lost because its folder is not there yet", async () => {

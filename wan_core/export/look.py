@@ -11,26 +11,11 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import TensorFile
-from ..lora.adapters import Hadamard, Kronecker, LowRank
+from ..lora.changes import BIAS, change_of, scale_of
+from ..lora.names import parse_key
 from ..model import block_of
 
 _PREFIX = "diffusion_model."
-_PAIR, _LOHA = ("lora_A.weight", "lora_B.weight"), ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
-_WHOLE = tuple(
-    frozenset(parts)
-    for parts in (
-        (*_PAIR, "alpha"),
-        (*_PAIR, "alpha", "dora_scale"),
-        (*_LOHA, "alpha"),
-        ("lokr_w1", "lokr_w2", "alpha"),
-        ("lokr_w1", "lokr_w2_a", "lokr_w2_b", "alpha"),
-        ("oft_blocks",),
-        (),
-    )
-)
-"""what a file holds of one linear, kind by kind, besides whole differences; of a norm there are only those"""
-_OFFSETS = ("diff", "diff_b")
-_PARTS = sorted({part for parts in _WHOLE for part in parts} | {*_OFFSETS})
 
 
 @dataclass(frozen=True)
@@ -54,23 +39,19 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
     squares: dict[str, float] = {}
     placed: list[str] = []
     with TensorFile(file) as tensors:
-        modules: dict[str, dict[str, str]] = {}
+        modules: dict[tuple[str, str], dict[str, str]] = {}
         unplaced: list[str] = []
         for key in sorted(tensors.header.tensors):
-            part = next((part for part in _PARTS if key.endswith(f".{part}")), None)
-            if part is None:
+            if (found := parse_key(key)) is None:
                 unplaced.append(key)
             else:
-                modules.setdefault(key.removesuffix(f".{part}"), {})[part] = key
-        for module, parts in sorted(modules.items()):
-            name = module.removeprefix(_PREFIX)
-            if name == module or f"{name}.weight" not in weights or frozenset(parts).difference(_OFFSETS) not in _WHOLE:
-                unplaced.append(module)
+                modules.setdefault((found.wrapping, found.module), {})[found.part] = key
+        for (wrapping, name), parts in sorted(modules.items()):
+            if wrapping != _PREFIX or f"{name}.weight" not in weights or not _complete(parts):
+                unplaced.append(f"{wrapping}{name}")
                 continue
             placed.append(f"{name}.weight")
-            found = {part: tensors.read_as(key, torch.float32) for part, key in parts.items()}
-            norms = [float(found.pop(part).norm()) for part in _OFFSETS if part in found]
-            norm = math.hypot(*norms, _norm(found) if found else 0.0)
+            norm = _norm({part: tensors.read_as(key, torch.float32) for part, key in parts.items()})
             place = block_of(name)
             block = f"{place.stream}.{place.number}" if place is not None else "other"
             squares[block] = squares.get(block, 0.0) + norm**2
@@ -78,18 +59,18 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
     return LoraLook(tuple(unplaced), tuple(placed), updates)
 
 
+def _complete(parts: Collection[str]) -> bool:
+    """Returns whether parts of one module are a change as we save it, or the change of a bias alone."""
+    change = change_of(set(parts) - {BIAS})
+    return set(parts) == {BIAS} if change is None else change.scaled == ("alpha" in parts)
+
+
 def _norm(parts: Mapping[str, Tensor]) -> float:
-    """Returns the norm of the change of one linear."""
-    if (blocks := parts.get("oft_blocks")) is not None:
-        return float((blocks - blocks.transpose(1, 2)).norm())
-    alpha = float(parts["alpha"])
-    if "lora_A.weight" in parts:
-        down, up = (parts[part] for part in _PAIR)
-        return LowRank(down, up, alpha / down.shape[0]).norm()
-    if "hada_w1_a" in parts:
-        tall1, wide1, tall2, wide2 = (parts[part] for part in _LOHA)
-        return Hadamard(wide1, tall1, wide2, tall2, alpha / wide1.shape[0]).norm()
-    if "lokr_w2" in parts:
-        return Kronecker(parts["lokr_w1"], parts["lokr_w2"], 1.0).norm()
-    second = parts["lokr_w2_a"] @ parts["lokr_w2_b"]
-    return Kronecker(parts["lokr_w1"], second, alpha / len(parts["lokr_w2_b"])).norm()
+    """Returns the norm of the change of one linear or norm, its bias included."""
+    bias = float(parts[BIAS].norm()) if BIAS in parts else 0.0
+    change = change_of(parts.keys() - {BIAS})
+    if change is None:
+        return bias
+    rank = change.rank({part: tuple(value.shape) for part, value in parts.items()})
+    alpha = float(parts["alpha"]) if "alpha" in parts else None
+    return math.hypot(bias, float(change.of(parts, scale_of(alpha, rank)).norm()))

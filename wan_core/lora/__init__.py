@@ -8,6 +8,7 @@ from .describe import describe_lora, is_lora
 from .frozen import act_on, check_frozen
 from .frozen_config import FrozenLora
 from .inject import (
+    LoraWeights,
     adapted_modules,
     adapter_parameters,
     adapters_of,
@@ -24,7 +25,6 @@ from .inject import (
 from .reading import read_frozen, read_start
 from .source import LoraSource, holds_both_experts, read_lora
 from .start import check_start, start_from
-from .weights import LoraWeights
 
 __all__ = [
     "KINDS",

@@ -16,21 +16,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..errors import CheckpointError
 from ..model import block_of
 from ..model.unread import unread_product
-from .adapters import Hadamard, Kronecker, LowRank
+from .changes import Change, Hadamard, Kronecker, LowRank, Whole, scale_of
 from .source import LoraSource
 
 Undo = Callable[[], None]
-_WHOLE, _BIAS = ("diff", "w_norm"), ("diff_b", "b_norm")
+_WHOLES, _BIASES = ("diff", "w_norm"), ("diff_b", "b_norm")
 """what ComfyUI calls changes of whole weights and of biases"""
 
 
 @dataclass(frozen=True)
-class _Change:
+class _Changed:
     """The changes of a file to one module."""
 
     module: str
@@ -85,7 +84,7 @@ def _shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in model.named_parameters()}
 
 
-def _checked_values(source: LoraSource, change: _Change, shapes: Mapping[str, tuple[int, ...]]) -> int:
+def _checked_values(source: LoraSource, change: _Changed, shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Returns how many values a change holds; CheckpointError where it has other sizes than the model."""
     weight = _weight_of(change.module, shapes)
     values = 0 if change.pair is None else _check_pair(change, change.pair, shapes[weight])
@@ -125,7 +124,7 @@ def act_on(
     return undo
 
 
-def _changes(source: LoraSource, begin: str = "") -> Iterator[_Change]:
+def _changes(source: LoraSource, begin: str = "") -> Iterator[_Changed]:
     """Yields what a file changes, module by module, of those whose names begin so.
 
     Raises CheckpointError for what cannot act beside a base.
@@ -133,7 +132,7 @@ def _changes(source: LoraSource, begin: str = "") -> Iterator[_Change]:
     modules = {name: parts for name, parts in source.modules.items() if name.startswith(begin)}
     pairs = _pairs_of(replace(source, modules=modules))
     for module, parts in modules.items():
-        whole, bias = (next((part for part in names if part in parts), "") for names in (_WHOLE, _BIAS))
+        whole, bias = (next((part for part in names if part in parts), "") for names in (_WHOLES, _BIASES))
         pair = pairs if pairs.modules[module].keys() - {"alpha"} else None
         if pair is not None and (what := pair.unlike_a_pair(module)):
             raise CheckpointError(
@@ -141,12 +140,12 @@ def _changes(source: LoraSource, begin: str = "") -> Iterator[_Change]:
                 "LoRA, LoKr or LoHa, set only_what_fits of the node that reads it, or merge it into the base model "
                 "first."
             )
-        yield _Change(module, pair, whole, bias)
+        yield _Changed(module, pair, whole, bias)
 
 
 def _pairs_of(source: LoraSource) -> LoraSource:
     """Returns the file without its changes of whole weights and biases."""
-    more, kept = {*_WHOLE, *_BIAS}, dict[str, Mapping[str, str]]()
+    more, kept = {*_WHOLES, *_BIASES}, dict[str, Mapping[str, str]]()
     for name, parts in source.modules.items():
         kept[name] = {part: key for part, key in parts.items() if part not in more}
     return replace(source, modules=kept)
@@ -168,7 +167,7 @@ def _weight_of(module: str, names: Mapping[str, Any]) -> str:
     return module if module in names else f"{module}.weight"
 
 
-def _check_pair(change: _Change, pair: LoraSource, shape: tuple[int, ...]) -> int:
+def _check_pair(change: _Changed, pair: LoraSource, shape: tuple[int, ...]) -> int:
     """Returns how many values a branch holds of a pair."""
     if len(shape) != 2:
         _check_convolution(change.module, pair, shape)
@@ -176,9 +175,10 @@ def _check_pair(change: _Change, pair: LoraSource, shape: tuple[int, ...]) -> in
     if (own := pair.shape(change.module)) != shape:
         raise _misfit(pair, change.module, own, shape)
     parts = pair.modules[change.module]
-    if pair.kind(change.module) == "LoHa":
-        return _rank_of_both(pair, change.module) * sum(shape)
-    return sum(prod(pair.header.tensors[key].shape) for part, key in parts.items() if part != "alpha")
+    values = {part: pair.header.tensors[key].shape for part, key in parts.items() if part != "alpha"}
+    if pair.kind(change.module) != "LoHa":
+        return sum(map(prod, values.values()))
+    return min(prod(values[part][0] for part in ("hada_w1_b", "hada_w2_b")), *shape) * sum(shape)
 
 
 def _check_convolution(module: str, pair: LoraSource, shape: tuple[int, ...]) -> None:
@@ -188,11 +188,6 @@ def _check_convolution(module: str, pair: LoraSource, shape: tuple[int, ...]) ->
     if not down or not up or prod(up) != up[0] * down[0] or (up[0], prod(down[1:])) != (shape[0], prod(shape[1:])):
         own = (*up[:1], *down[1:])
         raise _misfit(pair, module, own, shape)
-
-
-def _rank_of_both(pair: LoraSource, module: str) -> int:
-    ranks = (pair.header.tensors[pair.modules[module][part]].shape[0] for part in ("hada_w1_b", "hada_w2_b"))
-    return min(prod(ranks), *pair.shape(module))
 
 
 def _misfit(source: LoraSource, name: str, own: tuple[int, ...], here: tuple[int, ...] | None) -> CheckpointError:
@@ -205,53 +200,42 @@ def _misfit(source: LoraSource, name: str, own: tuple[int, ...], here: tuple[int
 class _Branch(nn.Module):
     """Adds one LoRA to the output of one linear. Nothing of it is trained, and nothing of x is kept for it."""
 
-    def __init__(self, values: dict[str, Tensor], makes: Callable[[_Branch, Tensor], Tensor] | None) -> None:
+    def __init__(self, change: Change | None, bias: Tensor | None) -> None:
         super().__init__()
-        for name, value in values.items():
+        values = {} if change is None else {name: value for name, value in vars(change).items() if name != "scale"}
+        self._kind: Any = type(change)
+        self._names = tuple(values)
+        for name, value in (values | ({} if bias is None else {"bias": bias})).items():
             self.register_buffer(name, value)
-        self._makes = makes
 
     def forward(self, x: Tensor, result: Tensor) -> Tensor:
         """x (..., in), and result (..., out) of what lies below -> their sum, in the dtype of the result."""
-        if self._makes is not None:
-            inside = next(self.buffers()).dtype
-            result = result + self._makes(self, x.to(inside)).to(result.dtype)
+        if self._names:
+            values = [self.get_buffer(name) for name in self._names]
+            result = result + self._kind(*values).product(x.to(values[0].dtype)).to(result.dtype)
         bias = getattr(self, "bias", None)
         return result if bias is None else result + bias.to(result.dtype)
 
 
-def _of_pair(branch: Any, x: Tensor) -> Tensor:
-    return functional.linear(functional.linear(x, branch.down), branch.up)
-
-
-def _of_kronecker(branch: Any, x: Tensor) -> Tensor:
-    """kron(first (a, c), second (b, d)) @ x, for x (..., c * d), without the whole matrix."""
-    rows = x.unflatten(-1, (branch.first.shape[1], branch.second.shape[1]))
-    return (branch.first @ functional.linear(rows, branch.second)).flatten(-2)
-
-
-def _of_whole(branch: Any, x: Tensor) -> Tensor:
-    return functional.linear(x, branch.whole)
-
-
-def _branch(source: LoraSource, change: _Change, strength: float) -> nn.Module:
+def _branch(source: LoraSource, change: _Changed, strength: float) -> nn.Module:
     """Returns what a file adds to a linear of a block."""
-    values: dict[str, Tensor] = {}
-    makes = None
-    adapter = change.pair.adapter(change.module) if change.pair is not None else None
+    found: Change | None = None
     if change.whole:  # ComfyUI lets it replace the pair
-        values["whole"], makes = strength * source.values(change.module, change.whole), _of_whole
-    elif isinstance(adapter, Kronecker):
-        first = strength * adapter.scale * adapter.first
-        values, makes = {"first": first, "second": adapter.second}, _of_kronecker
-    elif isinstance(adapter, Hadamard):
-        found = adapter.factors(min(adapter.up1.shape[0], adapter.down1.shape[1]))
-        values, makes = {"down": found.down, "up": strength * found.up}, _of_pair
-    elif isinstance(adapter, LowRank):
-        values, makes = {"down": adapter.down, "up": strength * adapter.scale * adapter.up}, _of_pair
-    if change.bias:
-        values["bias"] = strength * source.values(change.module, change.bias)
-    return _Branch(values, makes)
+        found = Whole(strength * source.values(change.module, change.whole))
+    elif change.pair is not None:
+        found = _at_strength(change.pair.change(change.module), strength)
+    return _Branch(found, strength * source.values(change.module, change.bias) if change.bias else None)
+
+
+def _at_strength(change: Change, strength: float) -> Change:
+    """Returns the same change with strength and scale in its values; a LoHa as a pair, whose product is made once."""
+    if isinstance(change, Kronecker):
+        return Kronecker(strength * change.scale * change.first, change.second)
+    if isinstance(change, Hadamard):
+        found = change.factors(min(change.up1.shape[0], change.down1.shape[1]))
+        return LowRank(found.down, strength * found.up)
+    assert isinstance(change, LowRank)
+    return LowRank(change.down, strength * change.scale * change.up)
 
 
 def _over(linear: nn.Linear, branch: nn.Module) -> Undo:
@@ -273,7 +257,7 @@ def _over(linear: nn.Linear, branch: nn.Module) -> Undo:
     return undo
 
 
-def _edits(part: nn.Module, source: LoraSource, change: _Change, weight: str, strength: float) -> list[Undo]:
+def _edits(part: nn.Module, source: LoraSource, change: _Changed, weight: str, strength: float) -> list[Undo]:
     """Change the weight and the bias of a module that is no linear of a block."""
     undo: list[Undo] = []
     if change.whole:
@@ -289,10 +273,9 @@ def _edits(part: nn.Module, source: LoraSource, change: _Change, weight: str, st
 def _delta(pair: LoraSource, module: str) -> Tensor:
     parts = pair.modules[module]
     if len(pair.header.tensors[parts.get("down", next(iter(parts.values())))].shape) == 2:
-        return pair.adapter(module).delta()
+        return pair.change(module).delta()
     down, up = pair.values(module, "down"), pair.values(module, "up")
-    alpha = pair.alpha(module)
-    return (1.0 if alpha is None else alpha / len(down)) * (up.flatten(1) @ down.flatten(1))
+    return LowRank(down.flatten(1), up.flatten(1), scale=scale_of(pair.alpha(module), len(down))).delta()
 
 
 def _edit(part: nn.Module, name: str, change: Tensor) -> Undo:

@@ -1,8 +1,8 @@
-"""The trained change of one linear, whatever its kind: begun, computed, held in bounds, and told to a file.
+"""The trained change of one linear, whatever its kind: its start, its forward, its bound, and its form in a file.
 
-A layer of ours stands in the place of the linear. Its parameters are named and sized as PEFT's; what is computed with
-them stands here and in the files of the kinds. A linear is (out, in), r the rank of its adapter; parameters are
-float32, their products run in the dtype of the layer's input.
+A layer of ours stands in the place of the linear. Its parameters are named and sized as PEFT's. The forward stands here
+and in the files of the kinds, norm and file form in the `Change` of the kind. A linear is (out, in), r the rank of its
+adapter; parameters are float32, their products run in the dtype of the layer's input.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from torch.nn import functional
 from ..flow import seeded_generator
 from ..model import untraced
 from ..model.unread import unread
+from .changes import BIAS, Change
 from .config import LoraConfig
 from .module_adapter import ModuleAdapter
-
-BIAS = "diff_b"
-"""the trained change of a bias, as ComfyUI calls it"""
 
 
 class AdaptedLinear(nn.Module):
@@ -88,10 +86,22 @@ class LinearAdapter(ModuleAdapter):
         """Returns the output (..., out) for the input x (..., in), where the linear itself gives `base`."""
 
     @abstractmethod
+    def learnt(self) -> Change:
+        """Returns the change of the weight as it is now; gradients flow to the parameters."""
+
     def exported(self) -> dict[str, Tensor]:
         """Returns what a LoRA file holds of it, by the parts ComfyUI knows, the bias apart."""
+        return {part: self.parameter(part).detach() for part in self.parts} | {"alpha": torch.tensor(self.alpha)}
 
     # ---- what all have in common
+
+    def norm(self) -> Tensor:
+        return self.learnt().norm()
+
+    def shrink(self, ratio: Tensor) -> None:
+        """Makes the change `ratio` () times as large: its parts are the factors of one product."""
+        for part in self.parts:
+            self.parameter(part).mul_(ratio ** (1 / len(self.parts)))
 
     def in_file(self) -> dict[str, Tensor]:
         return self.exported() | ({BIAS: self.parameter(BIAS).detach()} if self._has_bias else {})

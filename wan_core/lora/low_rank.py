@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from ..flow import seeded_generator
 from ..precision import product_without_bias, row_squares, values_of
+from .changes import LowRank
 from .config import STARTS_IN_THE_WEIGHT, LoraConfig
 from .linear_adapter import LinearAdapter, uniform
 from .module_adapter import Weight, named
@@ -89,18 +90,13 @@ class LoraAdapter(LinearAdapter):
             return rows.view(result.shape)
         return result + (functional.linear(hidden, up.to(inside)) * scale).to(result.dtype)
 
+    def learnt(self) -> LowRank:
+        return LowRank(*self.pair(), scale=self.scale)
+
     def exported(self) -> dict[str, Tensor]:
         """Returns both matrices, and the alpha with which a reader's alpha / rank is our scale."""
         down, up = self.pair()
         return {_DOWN: down, _UP: up, "alpha": torch.tensor(self.scale * len(down))}
-
-    def norm(self) -> Tensor:
-        down, up = self.pair()
-        return abs(self.scale) * ((up.T @ up) * (down @ down.T)).sum().clamp(min=0).sqrt()
-
-    def shrink(self, ratio: Tensor) -> None:
-        for part in (_DOWN, _UP):
-            self.parameter(part).mul_(ratio.sqrt())
 
 
 class RsLoraAdapter(LoraAdapter):
@@ -164,6 +160,11 @@ class DoraAdapter(LoraAdapter):
         """
         lengths = self.parameter(_LENGTHS).detach() * (self._base_squares.sqrt() / self.row_norms())
         return super().exported() | {"dora_scale": lengths[:, None]}
+
+    def shrink(self, ratio: Tensor) -> None:
+        """Shrinks the pair; the lengths stay."""
+        for part in (_DOWN, _UP):
+            self.parameter(part).mul_(ratio.sqrt())
 
 
 def _holder(part: str) -> str:

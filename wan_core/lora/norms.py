@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ..model import block_of
 from ..model.attention import WanRMSNorm
 from ..model.modulate import rms_norm
+from .changes import BIAS
 from .config import LoraConfig
-from .linear_adapter import BIAS
 from .module_adapter import ModuleAdapter
 
 _SCALE = "diff"

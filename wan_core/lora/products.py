@@ -15,13 +15,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..model.autocast import without_autocast
+from .changes import Hadamard, Kronecker
 from .config import LoraConfig
 from .linear_adapter import AdaptedLinear, LinearAdapter
 from .low_rank import gaussian
 from .module_adapter import named
 
 _FIRST, _SECOND, _TALL, _WIDE = "lokr_w1", "lokr_w2", "lokr_w2_a", "lokr_w2_b"
-_LOHA = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
+_LOHA = Hadamard.parts
 
 
 class LokrAdapter(LinearAdapter):
@@ -86,19 +87,13 @@ class LokrAdapter(LinearAdapter):
             added = added * kept.to(inside)
         return torch.add(base, added.to(base.dtype), alpha=self.scale * self.strength)
 
+    def learnt(self) -> Kronecker:
+        return Kronecker.of({part: self.parameter(part) for part in self.parts}, self.scale)
+
     def exported(self) -> dict[str, Tensor]:
-        alpha = torch.tensor(self.alpha if not self._is_whole else float(self.rank))
-        return {part: self.parameter(part).detach() for part in self.parts} | {"alpha": alpha}
-
-    def norm(self) -> Tensor:
-        return abs(self.scale) * self.parameter(_FIRST).norm() * self._second().norm()
-
-    def _second(self) -> Tensor:
-        return self.parameter(_SECOND) if self._is_whole else self.parameter(_TALL) @ self.parameter(_WIDE)
-
-    def shrink(self, ratio: Tensor) -> None:
-        for part in self.parts:
-            self.parameter(part).mul_(ratio ** (1 / len(self.parts)))
+        """Returns all parts; beside two whole matrices stands the alpha that makes no difference."""
+        found = super().exported()
+        return found | {"alpha": torch.tensor(float(self.rank))} if self._is_whole else found
 
 
 class LohaAdapter(LinearAdapter):
@@ -135,16 +130,8 @@ class LohaAdapter(LinearAdapter):
             added = added * kept.to(inside)
         return torch.add(base, added.to(base.dtype), alpha=self.scale * self.strength)
 
-    def exported(self) -> dict[str, Tensor]:
-        parts = {part: self.parameter(part).detach() for part in _LOHA}
-        return parts | {"alpha": torch.tensor(self.alpha)}
-
-    def norm(self) -> Tensor:
-        return abs(self.scale) * _hadamard(*(self.parameter(part) for part in _LOHA)).norm()
-
-    def shrink(self, ratio: Tensor) -> None:
-        for part in _LOHA:
-            self.parameter(part).mul_(ratio**0.25)
+    def learnt(self) -> Hadamard:
+        return Hadamard(*(self.parameter(part) for part in _LOHA), scale=self.scale)
 
 
 def _two_factors(size: int, wanted: int) -> tuple[int, int]:
@@ -159,18 +146,13 @@ def _two_factors(size: int, wanted: int) -> tuple[int, int]:
     return smaller, size // smaller
 
 
-def _hadamard(tall1: Tensor, wide1: Tensor, tall2: Tensor, wide2: Tensor) -> Tensor:
-    """Returns (out, in)."""
-    return (tall1 @ wide1) * (tall2 @ wide2)
-
-
 class _MadeAgain(torch.autograd.Function):
-    """x (..., in) -> x @ hadamard.T (..., out); nothing as large as the weight is kept for the backward pass."""
+    """x (..., in) -> x @ change.T (..., out), without the scale; nothing as large as the weight is kept."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *factors: Tensor) -> Tensor:
         ctx.save_for_backward(x, *factors)
-        return functional.linear(x, _hadamard(*factors).to(x.dtype))
+        return functional.linear(x, Hadamard(*factors).unscaled().to(x.dtype))
 
     @staticmethod
     @once_differentiable

@@ -1,16 +1,15 @@
 """OFT: a change that turns what a linear puts out, in blocks of outputs, and keeps all lengths and angles.
 
-The linear is (out, in), its outputs are k blocks of n. Each block is multiplied with an orthogonal matrix, by Cayley's
-formula from a skew one: R = (I - Q) (I + Q)^-1, with Q begun at zero. The bias is not turned: R @ W is a weight.
+The linear is (out, in), its outputs are k blocks of n. Each block is multiplied with an orthogonal matrix, made by
+Cayley's formula (`Turned`) from a skew one that begins at zero. The bias is not turned: R @ W is a weight.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
+from .changes import Turned, turned
 from .config import LoraConfig
 from .linear_adapter import LinearAdapter
 from .module_adapter import Weight, named
@@ -40,45 +39,23 @@ class OftAdapter(LinearAdapter):
     def start(self, seed: int) -> None:
         self.begin(_SKEW, seed, None)
 
-    def _skew(self) -> Tensor:
-        """Returns Q (k, n, n), the negative of its transpose."""
-        upper = _upper(self.parameter(_SKEW), self.rank)
-        return upper - upper.transpose(1, 2)
-
-    def turn(self) -> Tensor:
-        """Returns the transposes of R (k, n, n), float32: rows of outputs are multiplied with them from the right."""
-        skew = self._skew()
-        unit = torch.eye(self.rank, device=skew.device, dtype=skew.dtype)
-        return torch.linalg.solve(unit - skew, unit + skew)
+    def learnt(self) -> Turned:
+        return Turned(self.parameter(_SKEW), self.rank)
 
     def change(self, x: Tensor, base: Tensor) -> Tensor:
         """At another strength s than 1 the change counts s * s times, as in ComfyUI's loader."""
         inside = self.compute_dtype(x)
-        difference = self.turn() - torch.eye(self.rank, device=base.device)
+        difference = self.learnt().turns() - torch.eye(self.rank, device=base.device)
         if (kept := self.kept(len(difference))) is not None:
             difference = difference * (kept > 0)[:, None, None]
-        blocks = self.without_bias(base).to(inside).unflatten(-1, (-1, self.rank)).transpose(-2, -3)
-        turned = torch.matmul(blocks, difference.to(inside)).transpose(-2, -3).flatten(-2)
-        return torch.add(base, turned.to(base.dtype), alpha=self.strength**2)
+        added = turned(self.without_bias(base).to(inside), difference.to(inside))
+        return torch.add(base, added.to(base.dtype), alpha=self.strength**2)
 
     def unread(self, x: Tensor) -> Tensor:
         """Computes it: the gradient of a rotation needs what is turned."""
         return self.forward(x)
 
     def exported(self) -> dict[str, Tensor]:
-        """Returns oft_blocks (k, n, n), whose difference from their transposes is Q. No alpha: it would bound Q."""
-        return {"oft_blocks": _upper(self.parameter(_SKEW).detach(), self.rank)}
-
-    def norm(self) -> Tensor:
-        """The Frobenius norm of all Q of the linear, as LyCORIS and ComfyUI bound it."""
-        return math.sqrt(2) * self.parameter(_SKEW).norm()
-
-    def shrink(self, ratio: Tensor) -> None:
-        self.parameter(_SKEW).mul_(ratio)
-
-
-def _upper(values: Tensor, size: int) -> Tensor:
-    """Returns (k, n, n) with `values` (k, n * (n - 1) / 2) above the diagonal, row by row as PEFT has them."""
-    rows, columns = torch.triu_indices(size, size, 1, device=values.device)
-    matrix = values.new_zeros(len(values), size, size)
-    return matrix.index_put((torch.arange(len(values), device=values.device)[:, None], rows, columns), values)
+        """Returns oft_blocks (k, n, n). No alpha: it would bound Q."""
+        with torch.no_grad():
+            return {"oft_blocks": self.learnt().blocks()}

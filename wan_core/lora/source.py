@@ -1,6 +1,6 @@
 """A LoRA file of any trainer: what it holds by its header, and its adapters, read one linear at a time.
 
-Owns what a file can be (names.py knows the keys, adapters.py the maths). What a run makes of it is start.py's business.
+Owns what a file can be (names.py knows the keys, changes.py the maths). What a run makes of it is start.py's business.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..checkpoint import CheckpointHeader, TensorFile, read_header
 from ..checkpoint.catalogue import HIGH
 from ..errors import CheckpointError
 from ..model import block_of
-from .adapters import Adapter, Hadamard, Kronecker, LowRank
+from .changes import Change, change_of, scale_of
 from .names import LoraKey, parse_key
 from .peft_settings import declared_scale
 
@@ -26,7 +26,6 @@ _LINEAR = re.compile(r"(self_attn|cross_attn|ffn)\.\w+")
 _WIDEST = 1 << 17
 """no Wan linear is wider; a file that claims more would only ask for memory"""
 _NUMBERS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
-_KINDS = {"down": "LoRA", "up": "LoRA", "loha": "LoHa", "lokr": "LoKr"}
 _REFUSED = {
     "dora_scale": "a DoRA, whose magnitudes belong to the base weights it was trained on",
     "lora_magnitude_vector": "a DoRA, whose magnitudes belong to the base weights it was trained on",
@@ -45,7 +44,6 @@ _BOTH = (("transformer.", "transformer_2."), ("pipe.dit.", "pipe.dit2."))
 _OF_A_TEXT_ENCODER = re.compile(
     r"(lora_te\d?_|lycoris_te|text_encoders?(_\d)?\.|te\d?\.|lora_text_encoder_|conditioner\.)"
 )
-_LOHA = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
 
 
 @dataclass(frozen=True)
@@ -65,19 +63,22 @@ class LoraSource:
 
     def kind(self, module: str) -> str:
         """Returns LoRA, LoKr or LoHa; CheckpointError names what else it is when that cannot start a run."""
+        return self._change_of(module).kind
+
+    def _change_of(self, module: str) -> type[Change]:
         if what := self.unlike_a_pair(module):
             raise CheckpointError(
                 f"{self.name} is {what} ({module}); a plain LoRA cannot go on from it. "
                 "Merge it into the base model first, or start from none."
             )
-        parts = self.modules[module].keys() - {"alpha"}
-        kinds = {_KINDS.get(part, _KINDS.get(part[:4], "LoHa" if part.startswith("hada") else "")) for part in parts}
-        if len(kinds) != 1 or not _is_whole(parts):
+        change = change_of(self.modules[module])
+        if change is None:
+            parts = sorted(self.modules[module].keys() - {"alpha"})
             raise CheckpointError(
-                f"{self.name} holds only {', '.join(sorted(parts)) or 'alpha'} for {module}: incomplete. "
+                f"{self.name} holds only {', '.join(parts) or 'alpha'} for {module}: incomplete. "
                 "Use an undamaged LoRA file."
             )
-        return kinds.pop()
+        return change
 
     def unlike_a_pair(self, module: str) -> str:
         """Returns what a module holds that is no LoRA, LoKr or LoHa of a linear, in words; "" where it is one."""
@@ -90,34 +91,21 @@ class LoraSource:
 
     def shape(self, module: str) -> tuple[int, int]:
         """Returns (out, in) of the linear, from the header; CheckpointError when the parts do not fit together."""
-        kind, sizes = self.kind(module), {part: self._sizes(module, part) for part in self.modules[module]}
-        if kind == "LoRA":
-            (inner, wide), (tall, other) = sizes["down"], sizes["up"]
-            fits = inner == other
-        elif kind == "LoHa":
-            (tall, r1), (r1_, wide) = sizes["hada_w1_a"], sizes["hada_w1_b"]
-            (tall_, r2), (r2_, wide_) = sizes["hada_w2_a"], sizes["hada_w2_b"]
-            fits = (r1, r2, tall, wide) == (r1_, r2_, tall_, wide_)
-        else:
-            first, second = (_product(sizes, f"lokr_w{n}") for n in (1, 2))
-            tall, wide = (a * b for a, b in zip(first or (0, 0), second or (0, 0), strict=True))
-            fits = first is not None and second is not None
-        if not fits or not 0 < tall <= _WIDEST or not 0 < wide <= _WIDEST:
+        change, sizes = self._change_of(module), self.sizes(module)
+        found = change.shape(sizes)
+        if found is None or not all(0 < side <= _WIDEST for side in found):
             raise CheckpointError(
                 f"{self.name}: the parts of {module} do not fit together: "
-                f"{', '.join(f'{part} {size}' for part, size in sorted(sizes.items()) if size)}. "
+                f"{', '.join(f'{part} {size}' for part, size in sorted(sizes.items()))}. "
                 "Use an undamaged LoRA file."
             )
-        return tall, wide
+        return cast("tuple[int, int]", found)
 
     def rank(self, module: str) -> int:
         """Returns the rank of a pair, the inner size of a LoHa or decomposed LoKr, 0 for a LoKr of two whole
         matrices."""
         self.shape(module)
-        for part in ("down", "hada_w1_b", "lokr_w2_b", "lokr_w1_b"):
-            if part in self.modules[module]:
-                return self._sizes(module, part)[0]
-        return 0
+        return self._change_of(module).rank(self.sizes(module))
 
     def alpha(self, module: str) -> float | None:
         """Returns the number of the file's alpha tensor; None where it has none."""
@@ -137,31 +125,24 @@ class LoraSource:
         rank, alpha = self.rank(module), self.alpha(module)
         if alpha is None:
             return declared_scale(self.header, self.keys[0].wrapping, rank)
-        return alpha / rank if rank else 1.0
+        return scale_of(alpha, rank)
 
-    def adapter(self, module: str) -> Adapter:
-        """Returns the adapter of one linear, float32, copied out of the file."""
+    def change(self, module: str) -> Change:
+        """Returns the change of one linear, float32, copied out of the file."""
         self.shape(module)
         parts = self._read({part: key for part, key in self.modules[module].items() if part != "alpha"})
-        kind, scale = self.kind(module), self.scale(module)
-        if kind == "LoRA":
-            return LowRank(parts["down"], parts["up"], scale)
-        if kind == "LoHa":
-            tall1, wide1, tall2, wide2 = (parts[part] for part in _LOHA)
-            return Hadamard(wide1, tall1, wide2, tall2, scale)
-        first, second = (
-            parts[name] if name in parts else parts[f"{name}_a"] @ parts[f"{name}_b"] for name in ("lokr_w1", "lokr_w2")
-        )
-        return Kronecker(first, second, scale)
+        return self._change_of(module).of(parts, self.scale(module))
 
-    def _sizes(self, module: str, part: str) -> tuple[int, ...]:
-        key = self.modules[module][part]
-        info = self.header.tensors[key]
-        if part != "alpha" and (len(info.shape) != 2 or 0 in info.shape):
-            raise CheckpointError(
-                f"{self.name}: {key[:80]} has shape {info.shape}; a matrix was expected. Use a LoRA of linear layers."
-            )
-        return () if part == "alpha" else info.shape
+    def sizes(self, module: str) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes of the parts of a linear, alpha apart; CheckpointError where one is no matrix."""
+        found = {part: self.header.tensors[key].shape for part, key in self.modules[module].items() if part != "alpha"}
+        for part, shape in found.items():
+            if len(shape) != 2 or 0 in shape:
+                raise CheckpointError(
+                    f"{self.name}: {self.modules[module][part][:80]} has shape {shape}; a matrix was expected. "
+                    "Use a LoRA of linear layers."
+                )
+        return found
 
     def _read(self, keys: Mapping[str, str]) -> dict[str, Tensor]:
         """Returns tensors by part, float32. The file is open no longer than that takes: others may replace it."""
@@ -178,21 +159,6 @@ def is_wan_linear(module: str) -> bool:
     """Returns whether a module is called as a linear of a Wan block is."""
     found = block_of(module)
     return found is not None and _LINEAR.fullmatch(found.inside) is not None
-
-
-def _is_whole(parts: set[str]) -> bool:
-    lokr = [{f"lokr_w{n}"} <= parts or {f"lokr_w{n}_a", f"lokr_w{n}_b"} <= parts for n in (1, 2)]
-    return parts in ({"down", "up"}, set(_LOHA)) or (
-        all(lokr) and not any({f"lokr_w{n}", f"lokr_w{n}_a"} <= parts for n in (1, 2))
-    )
-
-
-def _product(sizes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, int] | None:
-    """Returns the sizes of a LoKr factor, whole or decomposed; None when the two halves do not meet."""
-    if name in sizes:
-        return cast("tuple[int, int]", sizes[name])
-    (tall, inner), (other, wide) = sizes[f"{name}_a"], sizes[f"{name}_b"]
-    return (tall, wide) if inner == other else None
 
 
 def read_lora(path: Path, expert: str | None = None, *, leave_out: Callable[[str], bool] | None = None) -> LoraSource:

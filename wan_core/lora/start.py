@@ -17,10 +17,9 @@ from ..errors import CheckpointError, ConfigError
 from ..model import block_of
 from ..words import logger
 from .config import LoraConfig
-from .inject import adapters_of
+from .inject import LoraWeights, adapters_of
 from .linear_adapter import LinearAdapter
 from .source import LoraSource
-from .weights import LoraWeights
 
 _log = logger(__name__)
 _EXACT = 1e-4
@@ -39,7 +38,7 @@ def start_from(model: nn.Module, source: LoraSource, config: LoraConfig) -> floa
     adapted = {one.name: one for one in adapters_of(model) if isinstance(one, LinearAdapter)}
     total = lost = 0.0
     for module in source.modules:
-        found = source.adapter(module).factors(adapted[module].rank)
+        found = source.change(module).factors(adapted[module].rank)
         total, lost = total + found.total, lost + found.lost
         down, up = fresh[f"{module}.lora_A.weight"], fresh[f"{module}.lora_B.weight"]
         kept = found.down.shape[0]

@@ -44,7 +44,7 @@ def merged(path: Path) -> tuple[WanTransformer, list[torch.Tensor]]:
     model, inputs = golden_model()
     source = read_lora(path)
     for module in source.modules:
-        model.get_submodule(module).weight.data += source.adapter(module).delta()
+        model.get_submodule(module).weight.data += source.change(module).delta()
     return model, inputs
 
 
@@ -65,7 +65,7 @@ def test_the_lokr_or_loha_that_peft_saves_counts_as_much_as_in_peft(tmp_path: Pa
     model = get_peft_model(linear, kind(r=rank, alpha=10, target_modules=["ffn.0"], init_weights=False))  # type: ignore[arg-type]
     model.save_pretrained(str(tmp_path))
     theirs = model.get_submodule("base_model.model.blocks.0.ffn.0").get_delta_weight("default").detach()  # type: ignore[operator]
-    found = read_lora(tmp_path / "adapter_model.safetensors").adapter("blocks.0.ffn.0").delta()
+    found = read_lora(tmp_path / "adapter_model.safetensors").change("blocks.0.ffn.0").delta()
     torch.testing.assert_close(found, theirs)
 
 

@@ -292,7 +292,7 @@ def test_an_oft_turns_blocks_of_the_largest_size_that_divides_the_outputs() -> N
     one = adapter(holder(LoraConfig(kind="OFT", rank=16)))
     assert one.rank == 12
     with torch.no_grad():
-        turned = torch.block_diag(*one.turn())  # type: ignore[attr-defined]
+        turned = torch.block_diag(*one.learnt().turns())  # type: ignore[attr-defined]
         torch.testing.assert_close(turned @ turned.T, torch.eye(TALL), rtol=0, atol=1e-5)
 
 

@@ -168,7 +168,7 @@ def test_our_own_reader_finds_the_change_that_was_trained(kind: str, trial: Tria
         x = torch.eye(one.base.in_features)
         with torch.no_grad():
             change = (one.layer(x) - one.base(x)).T
-        torch.testing.assert_close(source.adapter(one.name).delta(), change, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(source.change(one.name).delta(), change, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -178,7 +178,7 @@ def test_a_lokr_at_a_smaller_rank_starts_from_the_best_form_and_the_log_says_wha
     lost = total = 0.0
     weights = LoraWeights.of(model).tensors
     for module in source.modules:
-        delta = source.adapter(module).delta()
+        delta = source.change(module).delta()
         best = torch.linalg.svdvals(delta)[24:].norm()
         left = (delta - weights[f"{module}.lora_B.weight"] @ weights[f"{module}.lora_A.weight"]).norm()
         assert float(left) == pytest.approx(float(best), rel=1e-3)  # Eckart-Young: nothing of rank 24 is nearer
@@ -210,7 +210,7 @@ def test_a_lokr_of_decomposed_factors_is_scaled_by_alpha_over_their_size(
         else:
             tensors[f"{FIRST}.{name}"] = product[name]
     save_file(tensors, tmp_path / "lokr.safetensors")
-    adapter = read_lora(tmp_path / "lokr.safetensors").adapter("blocks.0.ffn.0")
+    adapter = read_lora(tmp_path / "lokr.safetensors").change("blocks.0.ffn.0")
     wanted = 6 / 3 * torch.kron(product["lokr_w1"], product["lokr_w2"])
     torch.testing.assert_close(adapter.delta(), wanted)
     found = adapter.factors(9)

@@ -63,6 +63,7 @@ TEST_PACKAGES = (
     "scenedetect-headless",
     "pyarrow",
     "zstandard",
+    "google-crc32c",
     "tensorboard",
 )
 

@@ -58,7 +58,10 @@ STACKS = {
 }
 OURS = ROOT / "requirements.txt"
 OF_OTHER_PACKS = ("transformers", "diffusers")
-OF_TESTS = ("peft", "gguf", "comfy-kitchen", "scenedetect-headless", "pyarrow", "zstandard", "pytest", "pytest-xdist")
+OF_TESTS = (
+    *("peft", "gguf", "comfy-kitchen", "scenedetect-headless", "pyarrow", "zstandard", "google-crc32c"),
+    *("pytest", "pytest-xdist"),
+)
 HARDWARE = "not gpu and not multi_gpu and not soak and not browser"
 STAGES = {
     "engine": ["tests/wan_core", "tests/test_packaging.py", "-m", f"not comfy and {HARDWARE}"],

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from wan_core.importers.maxdiffusion.example import encode_example, encode_tensor
-from wan_core.importers.maxdiffusion.records import RecordWriter
+from wan_core.importers.maxdiffusion.records import record_bytes
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(0.7)]
 
@@ -164,10 +164,9 @@ def test_tfrecords_are_read_with_the_prompts_of_a_clip(comfy: ComfyServer) -> No
     folder.mkdir()
     text = torch.zeros(512, 4096)
     text[:3] = torch.randn(3, 4096)
-    with RecordWriter(folder / "file_00-10.tfrec") as writer:
-        for _ in range(2):
-            tensors = {"latents": torch.randn(16, 2, 6, 6), "encoder_hidden_states": text}
-            writer.write(encode_example({name: [encode_tensor(tensor)] for name, tensor in tensors.items()}))
+    drawn = [{"latents": torch.randn(16, 2, 6, 6), "encoder_hidden_states": text} for _ in range(2)]
+    examples = [{name: [encode_tensor(tensor)] for name, tensor in tensors.items()} for tensors in drawn]
+    (folder / "file_00-10.tfrec").write_bytes(b"".join(record_bytes(encode_example(one)) for one in examples))
     graph = showing(training_graph("none"), [CACHE, 1])
     graph[CACHE] = {"class_type": "WanCacheFromTFRecord", "inputs": {"model": ["model", 0], "folder": "records"}}
     assert "does not carry the empty and the negative prompt" in comfy.error(comfy.run(graph, check=False))

@@ -135,14 +135,15 @@ class LoraSource:
 
     def sizes(self, module: str) -> dict[str, tuple[int, ...]]:
         """Returns the shapes of the parts of a linear, alpha apart; CheckpointError where one is no matrix."""
-        found = {part: self.header.tensors[key].shape for part, key in self.modules[module].items() if part != "alpha"}
-        for part, shape in found.items():
-            if len(shape) != 2 or 0 in shape:
+        keys = {part: key for part, key in self.modules[module].items() if part != "alpha"}
+        for key in keys.values():
+            info = self.header.tensors[key]
+            if len(info.shape) != 2 or 0 in info.shape:
                 raise CheckpointError(
-                    f"{self.name}: {self.modules[module][part][:80]} has shape {shape}; a matrix was expected. "
+                    f"{self.name}: {key[:80]} has shape {info.shape}; a matrix was expected. "
                     "Use a LoRA of linear layers."
                 )
-        return found
+        return {part: self.header.tensors[key].shape for part, key in keys.items()}
 
     def _read(self, keys: Mapping[str, str]) -> dict[str, Tensor]:
         """Returns tensors by part, float32. The file is open no longer than that takes: others may replace it."""

@@ -23,7 +23,7 @@ _GIB = 1 << 30
 _NEEDED = ("torch", "numpy", "safetensors", "av", "pillow", "psutil")
 _OPTIONAL = (
     *("gguf", "zstandard", "scenedetect", "tensorboard", "bitsandbytes", "torchao", "pytorch-optimizer", "peft"),
-    *("triton", "xformers", "flash-attn"),
+    *("google-crc32c", "triton", "xformers", "flash-attn"),
 )
 _SIDE, _FRAMES = 64, 9
 

@@ -16,7 +16,7 @@ from wan_core.cli.commands import _parser
 from wan_core.errors import CacheError, ConfigError, DatasetError, ExitCode, Stopped
 from wan_core.importers import PromptKeys, TensorClip, export_records, import_records, store_clips, store_text
 from wan_core.importers.maxdiffusion.example import decode_example, decode_tensor, encode_example, encode_tensor
-from wan_core.importers.maxdiffusion.records import RecordWriter, read_records
+from wan_core.importers.maxdiffusion.records import read_records, record_bytes
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, condition_named
 
 
@@ -118,9 +118,8 @@ def test_evaluation_timesteps_are_dealt_in_equal_shares_and_not_used_here(tmp_pa
 def foreign(folder: Path, *features: dict[str, torch.Tensor]) -> Path:
     """A file as MaxDiffusion's scripts write it: two features and no more."""
     folder.mkdir(exist_ok=True)
-    with RecordWriter(folder / "file_00-10.tfrec") as writer:
-        for tensors in features:
-            writer.write(encode_example({name: [encode_tensor(tensor)] for name, tensor in tensors.items()}))
+    examples = [{name: [encode_tensor(tensor)] for name, tensor in tensors.items()} for tensors in features]
+    (folder / "file_00-10.tfrec").write_bytes(b"".join(record_bytes(encode_example(one)) for one in examples))
     return folder
 
 
@@ -180,12 +179,10 @@ def test_damaged_files_are_named_by_file_and_number(tmp_path):
     file.write_bytes(whole[:-9])
     with pytest.raises(DatasetError, match=r"Record 1 of file_00-10.tfrec is cut off"):
         import_records(folder, cache, prompts=prompts_of(cache, fingerprint))
-    with RecordWriter(file) as writer:
-        writer.write(b"\x0a\x7fno example")
+    file.write_bytes(record_bytes(b"\x0a\x7fno example"))
     with pytest.raises(DatasetError, match=r"Record 0 of file_00-10.tfrec is no tf.train.Example"):
         import_records(folder, cache, prompts=prompts_of(cache, fingerprint))
-    with RecordWriter(file) as writer:
-        writer.write(encode_example({"latents": [b"\x08\x09"]}))
+    file.write_bytes(record_bytes(encode_example({"latents": [b"\x08\x09"]})))
     with pytest.raises(DatasetError, match=r"latents of record 0 of file_00-10.tfrec cannot be used: its data type 9"):
         import_records(folder, cache, prompts=prompts_of(cache, fingerprint))
     file.write_bytes(b"")

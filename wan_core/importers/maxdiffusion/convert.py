@@ -22,10 +22,11 @@ from torch import Tensor
 
 from ...cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, pad_text, synthetic_note
 from ...errors import CacheError, DatasetError, Stopped
+from ...files import atomic_write
 from ...model import condition_named
 from ..graph_tensors import PromptKeys, TensorClip, space_of, store_clips, store_text
 from .example import Example, decode_example, decode_tensor, encode_example, encode_tensor
-from .records import RecordWriter, read_records
+from .records import read_records, record_bytes
 
 LATENTS, TEXT, TIMESTEPS = "latents", "encoder_hidden_states", "timesteps"
 _OURS = "wan_trainer/"
@@ -87,14 +88,14 @@ def export_records(
     of_the_set = _set_features(cache, cache_set)
     for shard in shards:
         shard.path.parent.mkdir(parents=True, exist_ok=True)
-        with RecordWriter(shard.path) as writer:
+        with atomic_write(shard.path) as file:
             for number, item in shard.members():
                 if should_stop is not None and should_stop():
                     raise Stopped("Stopped while writing TFRecords.")
                 features = _features(cache, cache_set, item) | (of_the_set if number == 0 else {})
                 if eval_timesteps:
                     features[TIMESTEPS] = [eval_timesteps[number * len(eval_timesteps) // len(shard.items)]]
-                writer.write(encode_example(features))
+                file.write(record_bytes(encode_example(features)))
     size = sum(shard.path.stat().st_size for shard in shards)
     return ExportReport(tuple(names.values()), len(shards), len(cache_set.items), size)
 

@@ -15,18 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-_FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
+_VARINT, _LENGTH = 0, 2
+_FIXED_BYTES = {1: 8, 5: 4}
+"""wire type -> bytes of a number of that width"""
 
 _MOST_FIELDS = 10_000
 """of a message: one of two bytes each costs half a microsecond, in which nobody hears Cancel"""
 
 
-def fields(message: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
-    """(field number, wire type, value) of a message; ValueError when it is not one.
-
-    A value is an int for _varints, else the bytes.
-    """
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+    """Yields (field number, value) of a message, a varint as an int; ValueError when it is no message."""
     place = count = 0
     while place < len(message):
         count += 1
@@ -34,11 +32,11 @@ def fields(message: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
             raise ValueError(f"it has more than {_MOST_FIELDS} fields")
         tag, place = _varint(message, place)
         number, kind = tag >> 3, tag & 7
-        if kind == VARINT:
+        if kind == _VARINT:
             value, place = _varint(message, place)
-            yield number, kind, value
+            yield number, value
             continue
-        if kind == LENGTH:
+        if kind == _LENGTH:
             size, place = _varint(message, place)
         elif kind in _FIXED_BYTES:
             size = _FIXED_BYTES[kind]
@@ -46,21 +44,8 @@ def fields(message: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
             raise ValueError(f"wire type {kind} is not used by Example")
         if place + size > len(message):
             raise ValueError("a field is longer than its message")
-        yield number, kind, message[place : place + size]
+        yield number, message[place : place + size]
         place += size
-
-
-def _varints(packed: memoryview) -> Iterator[int]:
-    """All numbers of a packed field, as signed 64-bit."""
-    place = 0
-    while place < len(packed):
-        value, place = _varint(packed, place)
-        yield signed(value)
-
-
-def signed(value: int) -> int:
-    """Sixty-four bits read as an int64."""
-    return value - (1 << 64) if value >> 63 else value
 
 
 def _write_varint(value: int) -> bytes:
@@ -77,8 +62,8 @@ def _write_varint(value: int) -> bytes:
 def field(number: int, value: int | bytes) -> bytes:
     """One field: an int as varint, bytes with their length."""
     if isinstance(value, int):
-        return _write_varint(number << 3 | VARINT) + _write_varint(value)
-    return _write_varint(number << 3 | LENGTH) + _write_varint(len(value)) + value
+        return _write_varint(number << 3 | _VARINT) + _write_varint(value)
+    return _write_varint(number << 3 | _LENGTH) + _write_varint(len(value)) + value
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
@@ -115,7 +100,7 @@ def decode_example(data: bytes) -> Example:
     for features in _messages(memoryview(data), 1):
         for entry in _messages(features, 1):
             name, feature = "", memoryview(b"")
-            for number, _kind, value in fields(entry):
+            for number, value in _fields(entry):
                 if number == 1 and isinstance(value, memoryview):
                     name = bytes(value).decode("utf-8")
                 elif number == 2 and isinstance(value, memoryview):
@@ -135,7 +120,7 @@ def encode_example(features: Mapping[str, Feature]) -> bytes:
 def decode_tensor(data: bytes) -> Tensor:
     """The tensor of a serialized TensorProto (float32, float64, float16 or bfloat16); ValueError when it is none."""
     dtype, shape, content, floats = 0, (), memoryview(b""), memoryview(b"")
-    for number, _kind, value in fields(memoryview(data)):
+    for number, value in _fields(memoryview(data)):
         if number == 1 and isinstance(value, int):
             dtype = value
         elif number == 2 and isinstance(value, memoryview):
@@ -175,38 +160,39 @@ def _filled(floats: memoryview, shape: tuple[int, ...]) -> Tensor:
 
 
 def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:
-    found = (value for number, kind, value in fields(message) if number == wanted and kind == LENGTH)
-    return (value for value in found if isinstance(value, memoryview))
+    return (value for number, value in _fields(message) if number == wanted and isinstance(value, memoryview))
 
 
 def _size(dim: memoryview) -> int:
-    sizes = [value for number, _kind, value in fields(dim) if number == 1 and isinstance(value, int)]
-    size = sizes[-1] if sizes else 0
+    size = [0, *(value for number, value in _fields(dim) if number == 1 and isinstance(value, int))][-1]
     if size >= 1 << 32:
         raise ValueError(f"a side of {size} is impossible")
     return size
 
 
 def _values(feature: memoryview) -> Feature:
-    for number, _kind, value in fields(feature):
-        if number == _BYTES and isinstance(value, memoryview):
+    for number, value in _fields(feature):
+        if not isinstance(value, memoryview):
+            continue
+        if number == _BYTES:
             return [bytes(item) for item in itertools.islice(_messages(value, 1), _MOST_VALUES)]
-        if number == _FLOATS and isinstance(value, memoryview):
-            parts = (bytes(part[: 4 * _MOST_VALUES]) for part in itertools.islice(_packed(value), _MOST_VALUES))
+        if number == _FLOATS:
+            parts = (bytes(part[: 4 * _MOST_VALUES]) for part in itertools.islice(_messages(value, 1), _MOST_VALUES))
             return [float(number) for number in np.frombuffer(b"".join(parts)[: 4 * _MOST_VALUES], "<f4")]
-        if number == _INTS and isinstance(value, memoryview):
+        if number == _INTS:
             return list(itertools.islice(_ints(value), _MOST_VALUES))
     return []
 
 
-def _packed(message: memoryview) -> Iterator[memoryview]:
-    return (part for number, _, part in fields(message) if number == 1 and isinstance(part, memoryview))
-
-
 def _ints(message: memoryview) -> Iterator[int]:
-    for number, _kind, value in fields(message):
-        if number == 1:
-            yield from [signed(value)] if isinstance(value, int) else _varints(value)
+    """Yields all numbers of an Int64List, packed or one a field, as signed 64-bit."""
+    for number, value in _fields(message):
+        if number != 1:
+            continue
+        place, packed = 0, value if isinstance(value, memoryview) else memoryview(_write_varint(value))
+        while place < len(packed):
+            found, place = _varint(packed, place)
+            yield found - (1 << 64) if found >> 63 else found
 
 
 def _feature(values: Feature) -> bytes:

@@ -90,7 +90,7 @@ def store_clips(
 
 def store_text(cache: LatentCache, features: Tensor, name: str) -> str:
     """Write the features of one prompt unless they are there; returns their key."""
-    return _Writer(cache).text(checked_text(features, name), name)
+    return _Writer(cache).write("text", {"text": checked_text(features, name)}, name)
 
 
 def space_of(channels: int, name: str) -> LatentSpace:
@@ -161,26 +161,18 @@ class _Writer:
         self.written = {"latent": 0, "text": 0, "condition": 0}
         self.reused = dict(self.written)
 
-    def latent(self, tensor: Tensor, name: str) -> str:
-        key = _key("latent", {"latent": tensor})
-        self._once("latent", key, lambda: self._cache.write_latent(key, tensor, name))
+    def write(self, kind: str, tensors: Mapping[str, Tensor], name: str) -> str:
+        """Writes an entry of a kind (latent, text or condition) unless it is there; returns its key."""
+        key, cache = _key(kind, tensors), self._cache
+        if cache.has(kind, key) and cache.is_sound(kind, key):
+            self.reused[kind] += 1
+            return key
+        self.written[kind] += 1
+        if kind == "condition":
+            cache.write_condition(key, tensors, name)
+        else:
+            (cache.write_latent if kind == "latent" else cache.write_text)(key, tensors[kind], name)
         return key
-
-    def text(self, tensor: Tensor, name: str) -> str:
-        key = _key("text", {"text": tensor})
-        self._once("text", key, lambda: self._cache.write_text(key, tensor, name))
-        return key
-
-    def condition(self, tensors: Mapping[str, Tensor], name: str) -> str:
-        key = _key("condition", tensors)
-        self._once("condition", key, lambda: self._cache.write_condition(key, tensors, name))
-        return key
-
-    def _once(self, kind: str, key: str, write: Callable[[], None]) -> None:
-        sound = self._cache.has(kind, key) and self._cache.is_sound(kind, key)
-        (self.reused if sound else self.written)[kind] += 1
-        if not sound:
-            write()
 
 
 def _store(clip: TensorClip, writer: _Writer, space: LatentSpace, kind: ConditionKind) -> CacheItem:
@@ -195,9 +187,9 @@ def _store(clip: TensorClip, writer: _Writer, space: LatentSpace, kind: Conditio
         raise DatasetError(f"The conditioning of {clip.name} does not fit it: {misfits}. Make both at one size.")
     _, frames, height, width = latent.shape
     return CacheItem(
-        latent_key=writer.latent(latent, clip.name),
-        text_key=writer.text(checked_text(clip.text, clip.name), clip.name),
-        condition_key=writer.condition(given, clip.name) if given else "",
+        latent_key=writer.write("latent", {"latent": latent}, clip.name),
+        text_key=writer.write("text", {"text": checked_text(clip.text, clip.name)}, clip.name),
+        condition_key=writer.write("condition", given, clip.name) if given else "",
         num_frames=(frames - 1) * space.temporal_stride + 1,
         height=height * space.spatial_stride,
         width=width * space.spatial_stride,

@@ -5,6 +5,7 @@ Their weights are float32, their matmuls run in the layer's dtype.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,50 +112,40 @@ def adapted_modules(model: nn.Module, config: LoraConfig) -> dict[str, nn.Module
 
 def count_values(model: nn.Module, config: LoraConfig) -> dict[str, int]:
     """Returns how many values the adapter of each module trains, by name; the model needs no memory."""
-    found, adapted = {}, adapted_modules(model, config)
-    ranks = config.ranks_of([name for name, module in adapted.items() if isinstance(module, nn.Linear)])
-    for name, module in adapted.items():
-        if isinstance(module, nn.Linear):
-            size = (module.in_features, module.out_features, *ranks[name])
-            bias = module.out_features if config.trains_biases and has_bias(module) else 0
-            found[name] = _values_of(config.kind, config.lokr_factor, *size) + bias
-        else:
-            found[name] = sum(value.numel() for value in module.parameters(recurse=False))
-    return found
-
-
-@lru_cache(maxsize=256)
-def _values_of(kind: str, lokr_factor: int, wide: int, tall: int, rank: int, alpha: float) -> int:
-    # A rank that is no even share of alpha changes no size.
-    config = LoraConfig(kind=kind, rank=rank, lokr_factor=lokr_factor)
-    return _adapter("linear", nn.Linear(wide, tall, device="meta"), config, rank, alpha).values
+    return {name: values for name, values, _ in _sized(model, config)}
 
 
 def parts_in_file(model: nn.Module, config: LoraConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of what a LoRA file will hold, by `<module>.<part>`; the model needs no memory."""
-    found, adapted = dict[str, tuple[int, ...]](), adapted_modules(model, config)
+    return {f"{name}.{part}": shape for name, _, parts in _sized(model, config) for part, shape in parts.items()}
+
+
+def _sized(model: nn.Module, config: LoraConfig) -> Iterator[tuple[str, int, dict[str, tuple[int, ...]]]]:
+    """Yields each module with the count of values its adapter trains, and the shapes of its parts in a file."""
+    adapted = adapted_modules(model, config)
     ranks = config.ranks_of([name for name, module in adapted.items() if isinstance(module, nn.Linear)])
     for name, module in adapted.items():
         if isinstance(module, nn.Linear):
             size = (module.in_features, module.out_features, *ranks[name])
-            parts = dict(_parts_of(config.kind, config.init, config.lokr_factor, *size))
-            if config.trains_biases and has_bias(module):
-                parts[BIAS] = (module.out_features,)
+            values, parts = _sizes_of(config.kind, config.init, config.lokr_factor, *size)
+            more = {BIAS: (module.out_features,)} if config.trains_biases and has_bias(module) else {}
         else:
-            parts = {part: tuple(value.shape) for part, value in NormAdapter(name, module, config).in_file().items()}
-        found |= {f"{name}.{part}": shape for part, shape in parts.items()}
-    return found
+            values, parts = 0, {}
+            more = {part: tuple(value.shape) for part, value in NormAdapter(name, module, config).in_file().items()}
+        yield name, values + sum(map(math.prod, more.values())), parts | more
 
 
 @lru_cache(maxsize=256)
-def _parts_of(
+def _sizes_of(
     kind: str, init: str, lokr_factor: int, wide: int, tall: int, rank: int, alpha: float
-) -> tuple[tuple[str, tuple[int, ...]], ...]:
+) -> tuple[int, dict[str, tuple[int, ...]]]:
+    """Returns what `_sized` does of a linear of that size, without its bias."""
+    # A rank that is no even share of alpha changes no size.
     config = LoraConfig(kind=kind, init=init, rank=rank, lokr_factor=lokr_factor)
     adapter = _adapter("linear", nn.Linear(wide, tall, bias=False, device="meta"), config, rank, alpha)
     adapter.start(0)
     with torch.no_grad():
-        return tuple((part, tuple(value.shape)) for part, value in adapter.in_file().items())
+        return adapter.values, {part: tuple(value.shape) for part, value in adapter.in_file().items()}
 
 
 def exported(model: nn.Module) -> dict[str, Tensor]:

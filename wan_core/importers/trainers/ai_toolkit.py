@@ -5,54 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 from ...dataset.captions import checked_line
-from ...dataset.files import MediaFile, Rejected, SourcePart, files_of_folder
+from ...dataset.files import MediaFile, SourcePart, files_of_folder
 from ...errors import DatasetError
-from .ledger import MOST_FRAMES, Context, Ledger, area_of, only_kind, rounded_frames, with_beside
+from .ledger import MOST_FRAMES, Context, Ledger, area_of, only_kind, parts_of, rounded_frames, with_beside
 
 _CACHE = "latents and texts are always cached"
 _CONTROL = "control_path takes one folder"
 _WITHOUT = {
-    "type": "",
-    "caption_dropout_rate": "caption_dropout of Wan Train Settings",
-    "token_dropout_rate": "",
-    "is_reg": "its clips are trained as the others are; prior_preservation of Wan Dataset Settings keeps what is known",
-    "network_weight": "",
-    "loss_multiplier": "weight scales how often files are seen instead",
-    "flip_y": "clips upside down teach nothing",
-    "random_scale": "",
-    "augments": "",
-    "augmentations": "",
-    "shuffle_augmentations": "",
-    "controls": "nothing makes control files here",
-    "control_path_1": _CONTROL,
-    "control_path_2": _CONTROL,
-    "control_path_3": _CONTROL,
-    "inpaint_path": "",
-    "alpha_mask": "",
-    "invert_mask": "",
-    "mask_min_value": "",
-    "bucket_tolerance": "the model's own grid is used",
-    "scale": "",
-    "cache_latents": _CACHE,
-    "cache_latents_to_disk": _CACHE,
-    "cache_text_embeddings": _CACHE,
-    "cache_clip_vision_to_disk": _CACHE,
-    "num_workers": "",
-    "prefetch_factor": "",
-    "batch_size": "batch_size of Wan Train Settings",
-    "do_i2v": "the model that is trained decides",
-    "do_audio": "Wan makes no sound",
-    "audio_normalize": "Wan makes no sound",
-    "audio_preserve_pitch": "Wan makes no sound",
-    "debug": "",
-    "random_triggers": "",
-    "random_triggers_max": "",
-    "use_short_captions": "",
-    "standardize_images": "",
+    "": "type token_dropout_rate network_weight random_scale augments augmentations shuffle_augmentations inpaint_path "
+    "alpha_mask invert_mask mask_min_value scale num_workers prefetch_factor debug random_triggers random_triggers_max "
+    "use_short_captions standardize_images",
+    "caption_dropout of Wan Train Settings": "caption_dropout_rate",
+    "its clips are trained as the others are; prior_preservation of Wan Dataset Settings keeps what is known": "is_reg",
+    "weight scales how often files are seen instead": "loss_multiplier",
+    "clips upside down teach nothing": "flip_y",
+    "nothing makes control files here": "controls",
+    _CONTROL: "control_path_1 control_path_2 control_path_3",
+    "the model's own grid is used": "bucket_tolerance",
+    _CACHE: "cache_latents cache_latents_to_disk cache_text_embeddings cache_clip_vision_to_disk",
+    "batch_size of Wan Train Settings": "batch_size",
+    "the model that is trained decides": "do_i2v",
+    "Wan makes no sound": "do_audio audio_normalize audio_preserve_pitch",
 }
 
 
@@ -93,7 +69,11 @@ def _parts(ledger: Ledger, trigger_word: str, context: Context) -> list[SourcePa
     ledger.take(f"folder_path {place.name}: {len(files)} files, subfolders included")
     settings = {**_frames(ledger, frames, context), **_picture(ledger), **_captions(ledger, trigger_word)}
     files = _with_default(files, settings["caption_extension"], ledger)
-    files, rejected, watched = _beside(files, ledger, context)
+    controls = ledger.texts("control_path")
+    for extra in controls[1:]:
+        ledger.change(f"control_path {extra!r:.60} is not used: {_CONTROL}")
+    places = {"control": next(iter(controls), ""), "mask": ledger.get("mask_path", str, "")}
+    files, rejected, watched = with_beside(files, places, ledger, context)
     if "mask" in watched:
         settings["mask_use"] = "loss"
     repeats = ledger.get("num_repeats", int, 1)
@@ -104,18 +84,8 @@ def _parts(ledger: Ledger, trigger_word: str, context: Context) -> list[SourcePa
         ledger.take("prior_reg: trained towards what the base model predicts (prior_preservation)")
     sizes = _sizes(ledger, context)
     ledger.drop_all(_WITHOUT)
-    notes = ledger.sentences()
-    return [
-        SourcePart(
-            name=ledger.where if len(sizes) == 1 else f"{ledger.where}, {size['width']}x{size['height']}",
-            files=files,
-            rejected=(*found.rejected, *rejected) if number == 0 else (),
-            notes=notes if number == 0 else (),
-            settings={**settings, **size},
-            watched=(place, *watched.values()),
-        )
-        for number, size in enumerate(sizes)
-    ]
+    pieces = [(f"{size['width']}x{size['height']}", files, {**settings, **size}) for size in sizes]
+    return parts_of(ledger, pieces, (*found.rejected, *rejected), (place, *watched.values()))
 
 
 def _folder(ledger: Ledger) -> str:
@@ -198,23 +168,6 @@ def _with_default(files: tuple[MediaFile, ...], extension: str, ledger: Ledger) 
     bare = {file.path for file in files if not os.path.lexists(file.path.with_suffix(extension))}
     ledger.take(f"default_caption {default!r:.60} for {len(bare)} files without a caption file")
     return tuple(replace(file, caption=default) if file.path in bare else file for file in files)
-
-
-def _beside(
-    files: tuple[MediaFile, ...], ledger: Ledger, context: Context
-) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
-    rejected: tuple[Rejected, ...] = ()
-    watched: dict[str, Path] = {}
-    controls = ledger.texts("control_path")
-    for extra in controls[1:]:
-        ledger.change(f"control_path {extra!r:.60} is not used: {_CONTROL}")
-    if controls:
-        watched["control"] = context.place(controls[0], ledger)
-        files, rejected = with_beside(files, watched["control"], "control", required=True, ledger=ledger)
-    if text := ledger.get("mask_path", str, ""):
-        watched["mask"] = context.place(text, ledger)
-        files, _ = with_beside(files, watched["mask"], "mask", required=False, ledger=ledger)
-    return files, rejected, watched
 
 
 def _sizes(ledger: Ledger, context: Context) -> list[dict[str, int]]:

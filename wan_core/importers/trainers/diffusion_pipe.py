@@ -11,18 +11,12 @@ from ...dataset.captions import checked_line
 from ...dataset.files import STILL_SUFFIXES, MediaFile, Rejected, SourcePart, folder_files
 from ...errors import DatasetError
 from ...files import read_json
-from .ledger import Context, Ledger, area_of, rounded_frames, with_beside
+from .ledger import Context, Ledger, area_of, parts_of, rounded_frames, with_beside
 
 _WITHOUT = {
-    "group": "",
-    "default_mask_file": "",
-    "shuffle_metadata": "the order follows from the seed of the run",
-    "online_captions": "",
-    "subsample_ratio": "",
-}
-_SHAPES = {
-    key: "each file keeps its own aspect ratio in the same number of pixels"
-    for key in ("min_ar", "max_ar", "num_ar_buckets", "ar_buckets")
+    "": "group default_mask_file online_captions subsample_ratio",
+    "the order follows from the seed of the run": "shuffle_metadata",
+    "each file keeps its own aspect ratio in the same number of pixels": "min_ar max_ar num_ar_buckets ar_buckets",
 }
 
 
@@ -41,28 +35,17 @@ def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
     files = tuple(folder_files(place))
     ledger.take(f"path {place.name}: {len(files)} files")
     files = _captioned(files, place, ledger)
-    files, rejected, watched = _beside(files, ledger, context)
+    places = {role: ledger.get(f"{role}_path", str, "") for role in ("mask", "control")}
+    files, rejected, watched = with_beside(files, places, ledger, context)
     settings = {**_captions(ledger), **_repeats(ledger)}
     if watched.get("mask"):
         settings["mask_use"] = "loss"
     buckets = _size_buckets(ledger, context)
     groups = _groups(buckets, ledger) if buckets else _resolutions(ledger, context)
-    ledger.drop_all({**_WITHOUT, **_SHAPES})
+    ledger.drop_all(_WITHOUT)
     taken = [tuple(file for file in files if _kind_of(file) in group.kinds) for group in groups]
-    rejected = (*rejected, *_in_no_bucket(files, groups))
-    notes = ledger.sentences()
-    return [
-        SourcePart(
-            name=ledger.where if len(groups) == 1 else f"{ledger.where}, {group.name}",
-            files=own,
-            rejected=rejected if number == 0 else (),
-            notes=notes if number == 0 else (),
-            settings={**settings, **group.settings},
-            watched=(place, *watched.values()),
-        )
-        for number, (group, own) in enumerate(zip(groups, taken, strict=True))
-        if own or number == 0
-    ]
+    pieces = [(group.name, own, {**settings, **group.settings}) for group, own in zip(groups, taken, strict=True)]
+    return parts_of(ledger, pieces, (*rejected, *_in_no_bucket(files, groups)), (place, *watched.values()))
 
 
 @dataclass(frozen=True)
@@ -207,19 +190,6 @@ def _captions(ledger: Ledger) -> dict[str, Any]:
     if (delimiter := ledger.get("cache_shuffle_delimiter", str, ", ")).strip() != ",":
         ledger.drop("cache_shuffle_delimiter", f"tags are separated by commas, not by {delimiter!r:.20}")
     return settings
-
-
-def _beside(
-    files: tuple[MediaFile, ...], ledger: Ledger, context: Context
-) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
-    rejected: list[Rejected] = []
-    watched: dict[str, Path] = {}
-    for role, required in (("mask", False), ("control", True)):
-        if text := ledger.get(f"{role}_path", str, ""):
-            watched[role] = context.place(text, ledger)
-            files, without = with_beside(files, watched[role], role, required=required, ledger=ledger)
-            rejected += without
-    return files, tuple(rejected), watched
 
 
 def _captioned(files: tuple[MediaFile, ...], folder: Path, ledger: Ledger) -> tuple[MediaFile, ...]:

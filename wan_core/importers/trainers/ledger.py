@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from ...dataset.allowed import PlaceError, existing_place
 from ...dataset.caption_names import in_one_form
-from ...dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, media_names
+from ...dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, SourcePart, media_names
 from ...errors import DatasetError
 from ..source import SourceFile
 
@@ -94,9 +94,10 @@ class Ledger:
         self._left_out.append(key[:40])
 
     def drop_all(self, reasons: Mapping[str, str]) -> None:
-        """`drop` of several."""
-        for key, why in reasons.items():
-            self.drop(key, why)
+        """`drop` of several: reason -> keys, with spaces between them."""
+        for why, keys in reasons.items():
+            for key in keys.split():
+                self.drop(key, why)
 
     def absorb(self, inner: Ledger, name: str) -> None:
         """Make the account of a table inside this section a part of this one."""
@@ -235,19 +236,47 @@ def only_kind(files: Sequence[MediaFile], kind: str, ledger: Ledger) -> tuple[Me
 
 
 def with_beside(
-    files: Sequence[MediaFile], folder: Path, role: str, *, required: bool, ledger: Ledger
-) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...]]:
-    """`files` with the control video or mask of the same name in `folder`; those that need one and have none, named."""
-    by_stem = {in_one_form(Path(name).stem): folder / name for name in media_names(folder)}
-    found = {file.path: by_stem.get(in_one_form(file.path.stem)) for file in files}
-    without = [file for file in files if found[file.path] is None]
-    ledger.take(f"{role} files of {folder.name}: {len(files) - len(without)} of {len(files)}")
-    if without and not required:
-        ledger.change(f"{len(without)} files without a {role} file are trained without one")
-    kept = [file for file in files if found[file.path] is not None or not required]
-    rejected = [Rejected(name=file.shown_name, reason=f"has no {role} file in {folder.name}") for file in without]
-    set_ = {"control": "control", "mask": "mask"}[role]
-    return (
-        tuple(replace(file, **{set_: found[file.path]}) for file in kept),
-        tuple(rejected) if required else (),
-    )
+    files: tuple[MediaFile, ...], places: Mapping[str, str], ledger: Ledger, context: Context
+) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
+    """`files` with their control videos and masks, by name, from `places` (control or mask -> a folder, or "").
+
+    Returns also the files that have no control video, named, and the folders. A file without a mask is trained without.
+    """
+    rejected: list[Rejected] = []
+    folders = {role: context.place(text, ledger) for role, text in places.items() if text}
+    for role, folder in folders.items():
+        by_stem = {in_one_form(Path(name).stem): folder / name for name in media_names(folder)}
+        found = {file.path: by_stem.get(in_one_form(file.path.stem)) for file in files}
+        without = [file for file in files if found[file.path] is None]
+        ledger.take(f"{role} files of {folder.name}: {len(files) - len(without)} of {len(files)}")
+        if role == "control":
+            rejected += [
+                Rejected(name=one.shown_name, reason=f"has no {role} file in {folder.name}") for one in without
+            ]
+            files = tuple(file for file in files if found[file.path] is not None)
+        elif without:
+            ledger.change(f"{len(without)} files without a {role} file are trained without one")
+        files = tuple(replace(file, **{role: found[file.path]}) for file in files)
+    return files, tuple(rejected), folders
+
+
+def parts_of(
+    ledger: Ledger,
+    pieces: Sequence[tuple[str, Sequence[MediaFile], Mapping[str, Any]]],
+    rejected: Sequence[Rejected],
+    watched: Sequence[Path],
+) -> list[SourcePart]:
+    """One dataset for each (name, files, settings) of a section; the first has the account and what is not used."""
+    notes = ledger.sentences()
+    return [
+        SourcePart(
+            name=f"{ledger.where}, {name}" if len(pieces) > 1 else ledger.where,
+            files=tuple(files),
+            rejected=tuple(rejected) if number == 0 else (),
+            notes=notes if number == 0 else (),
+            settings=settings,
+            watched=tuple(watched),
+        )
+        for number, (name, files, settings) in enumerate(pieces)
+        if files or number == 0
+    ]

@@ -10,19 +10,15 @@ from ...dataset.files import MediaFile, Rejected, SourcePart, folder_files
 from ...errors import DatasetError
 from ..listing import read_listing
 from ..source import Columns
-from .ledger import Context, Ledger, area_of, only_kind, rounded_frames, with_beside
+from .ledger import Context, Ledger, area_of, only_kind, parts_of, rounded_frames, with_beside
 
 _WITHOUT = {
-    "cache_directory": "there is one cache for everything, by content",
-    "batch_size": "batch_size of Wan Train Settings",
-    "bucket_no_upscale": "smaller files are enlarged, and the report names them",
-    "no_resize_control": "control files get the size of their clip",
-    "control_resolution": "control files get the size of their clip",
-    "multiple_target": "",
-    "fp_latent_window_size": "FramePack only",
-    "fp_1f_clean_indices": "FramePack only",
-    "fp_1f_target_index": "FramePack only",
-    "fp_1f_no_post": "FramePack only",
+    "there is one cache for everything, by content": "cache_directory",
+    "batch_size of Wan Train Settings": "batch_size",
+    "smaller files are enlarged, and the report names them": "bucket_no_upscale",
+    "control files get the size of their clip": "no_resize_control control_resolution",
+    "FramePack only": "fp_latent_window_size fp_1f_clean_indices fp_1f_target_index fp_1f_no_post",
+    "": "multiple_target",
 }
 _EXTRACTIONS = {"head", "chunk", "slide", "uniform", "full"}
 
@@ -43,20 +39,8 @@ def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
     settings = {**_size(ledger, context), **_common(ledger), **_by_kind(ledger, kind, context)}
     frames = _frames(ledger, kind)
     ledger.drop_all(_WITHOUT)
-    notes, parts = ledger.sentences(), list[SourcePart]()
-    for number, own in enumerate(frames):
-        label = f"{ledger.where}, {own['num_frames']} frames" if len(frames) > 1 else ledger.where
-        parts.append(
-            SourcePart(
-                name=label,
-                files=files,
-                rejected=rejected if number == 0 else (),
-                notes=notes if number == 0 else (),
-                settings={**settings, **own},
-                watched=listed,
-            )
-        )
-    return parts
+    pieces = [(f"{own['num_frames']} frames", files, {**settings, **own}) for own in frames]
+    return parts_of(ledger, pieces, rejected, listed)
 
 
 def _files(
@@ -75,10 +59,8 @@ def _files(
         ledger.drop("control_directory", "the rows of a list name their control files")
         return kind, listing.files, listing.rejected, (place, *listing.watched)
     files = only_kind(folder_files(place), kind, ledger)
-    rejected: tuple[Rejected, ...] = ()
-    if control := ledger.get("control_directory", str, ""):
-        folder = context.place(control, ledger)
-        files, rejected = with_beside(files, folder, "control", required=True, ledger=ledger)
+    control = ledger.get("control_directory", str, "")
+    files, rejected, _ = with_beside(files, {"control": control}, ledger, context)
     ledger.take(f"{named[0]} {place.name}: {len(files)} {kind}s")
     return kind, tuple(replace(file, name="") for file in files), rejected, (place,)
 

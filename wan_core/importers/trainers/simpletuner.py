@@ -16,41 +16,20 @@ _EMBEDS = ("text_embeds", "image_embeds", "conditioning_image_embeds")
 _ROLES = {"mask": "mask", "controlnet": "control"}
 _SIZES = "files keep their aspect ratio; smaller ones are enlarged and named in the report"
 _CACHE = "there is one cache for everything, by content"
-_ADAPTER = "no counterpart in LoRA training here"
-_NEVER = "nothing is ever deleted"
 _WITHOUT = {
-    "id": "a name only",
-    "type": "",
-    "default": "",
-    "cache_dir": _CACHE,
-    "cache_dir_vae": _CACHE,
-    "cache_dir_conditioning_image_embeds": _CACHE,
-    "text_embeds": _CACHE,
-    "image_embeds": _CACHE,
-    "write_batch_size": _CACHE,
-    "vae_cache_clear_each_epoch": _CACHE,
-    "metadata_backend": "every file is looked at",
-    "metadata_update_interval": "",
-    "skip_file_discovery": "every file is looked at",
-    "minimum_image_size": _SIZES,
-    "maximum_image_size": _SIZES,
-    "target_downsample_size": _SIZES,
-    "minimum_aspect_ratio": _SIZES,
-    "maximum_aspect_ratio": _SIZES,
-    "max_upscale_threshold": _SIZES,
-    "crop_aspect_buckets": _SIZES,
-    "disable_multiline_split": "a caption file is one caption",
-    "max_num_samples": "",
-    "start_epoch": "",
-    "start_step": "",
-    "end_epoch": "",
-    "end_step": "",
-    "slider_strength": _ADAPTER,
-    "delete_unwanted_images": _NEVER,
-    "delete_problematic_images": _NEVER,
-    "conditioning": "nothing makes control files here",
-    "hash_filenames": "",
-    "parquet": "choose the parquet file itself",
+    "a name only": "id",
+    "": "type default metadata_update_interval max_num_samples start_epoch start_step end_epoch end_step "
+    "hash_filenames",
+    _CACHE: "cache_dir cache_dir_vae cache_dir_conditioning_image_embeds text_embeds image_embeds write_batch_size "
+    "vae_cache_clear_each_epoch",
+    "every file is looked at": "metadata_backend skip_file_discovery",
+    _SIZES: "minimum_image_size maximum_image_size target_downsample_size minimum_aspect_ratio maximum_aspect_ratio "
+    "max_upscale_threshold crop_aspect_buckets",
+    "a caption file is one caption": "disable_multiline_split",
+    "no counterpart in LoRA training here": "slider_strength",
+    "nothing is ever deleted": "delete_unwanted_images delete_problematic_images",
+    "nothing makes control files here": "conditioning",
+    "choose the parquet file itself": "parquet",
 }
 
 
@@ -163,7 +142,7 @@ def _frames(ledger: Ledger, kind: str) -> dict[str, Any]:
     strategy = video.get("bucket_strategy", str, "aspect_ratio")
     if strategy != "aspect_ratio":
         video.change(f"bucket_strategy {strategy} -> one length of {frames} frames")
-    video.drop_all({"frame_interval": "one length", "is_i2v": "the model that is trained decides"})
+    video.drop_all({"one length": "frame_interval", "the model that is trained decides": "is_i2v"})
     ledger.absorb(video, "video")
     ledger.change("each frame of a clip is used once, as in SimpleTuner, whatever its rate")
     return {"num_frames": frames, "every_frame": True}
@@ -231,16 +210,13 @@ def _conditioning(
     files: tuple[MediaFile, ...], ledger: Ledger, by_id: Mapping[str, dict[str, Any]], context: Context
 ) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
     """Control files and masks of the backends that `conditioning_data` names."""
-    rejected: list[Rejected] = []
-    watched: dict[str, Path] = {}
+    places: dict[str, str] = {}
     for name in ledger.texts("conditioning_data"):
         other = Ledger(f"{ledger.where}, {name!r:.60}", by_id.get(name, {}))
         kind = other.get("conditioning_type", str, "")
-        role = _ROLES.get(kind)
-        if role is None or role in watched:
+        role, folder = _ROLES.get(kind), other.get("instance_data_dir", str, "")
+        if role is None or role in places or not folder:
             ledger.change(f"conditioning_data {name!r:.60} of type {kind or 'unknown'!r} is not used")
-            continue
-        watched[role] = context.place(other.get("instance_data_dir", str, ""), ledger)
-        files, without = with_beside(files, watched[role], role, required=role == "control", ledger=ledger)
-        rejected += without
-    return files, tuple(rejected), watched
+        else:
+            places[role] = folder
+    return with_beside(files, places, ledger, context)

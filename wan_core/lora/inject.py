@@ -22,8 +22,7 @@ from .linear_adapter import AdaptedLinear, LinearAdapter, has_bias
 from .low_rank import DoraAdapter, LoraAdapter, RsLoraAdapter
 from .module_adapter import ModuleAdapter
 from .norms import NormAdapter, norms_beside
-from .products import LohaAdapter, LokrAdapter
-from .rotation import OftAdapter
+from .products import LohaAdapter, LokrAdapter, OftAdapter
 
 _KINDS: dict[str, type[LinearAdapter]] = {
     "LoRA": LoraAdapter,

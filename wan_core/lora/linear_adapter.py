@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,10 @@ class AdaptedLinear(nn.Module):
 
 
 class LinearAdapter(ModuleAdapter):
-    """Adapts one linear, and its bias where that is asked for."""
+    """Adapts one linear, and its bias where that is requested."""
+
+    reads_output: ClassVar[bool] = False
+    """whether its gradients need the values that the linear puts out"""
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class LinearAdapter(ModuleAdapter):
 
     def unread(self, x: Tensor) -> Tensor:
         """Does what `forward` does for the way back alone (`model/unread.py`)."""
-        return self._changed(x, unread(self.layer.base_layer, x))
+        return self.forward(x) if self.reads_output else self._changed(x, unread(self.layer.base_layer, x))
 
     def _changed(self, x: Tensor, base: Tensor) -> Tensor:
         if self.bypassed:

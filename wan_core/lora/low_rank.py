@@ -40,28 +40,25 @@ class LoraAdapter(LinearAdapter):
 
         Gaussian: normal with deviation 1 / rank, as PEFT's. B is zero.
         """
-        down = self.parameter(_DOWN)
-        if self.base.weight.device.type == "meta":  # only sizes are asked for
-            self.set_values(_DOWN, torch.empty_like(down, device="meta"))
-        elif self.config.init in STARTS_IN_THE_WEIGHT:
-            if self.config.init == "PiSSA":
-                pair = _principal_pair(self.base, self.rank, self.scale, seeded_generator(seed, "PiSSA", self.name))
-            else:
-                pair = _orthogonal_pair(self.base, self.rank)
-            self.set_values(_DOWN, pair[0])
-            self.set_values(_UP, pair[1])
-            self._keep_start()
-            return
-        elif self.config.init == "gaussian":
-            self.set_values(_DOWN, gaussian(down.shape, 1 / self.rank, seed, self.name))
+        down, up, init = self.parameter(_DOWN).detach(), None, self.config.init
+        if self.base.weight.device.type == "meta":  # only sizes are needed
+            down = torch.empty_like(down, device="meta")
+        elif init == "PiSSA":
+            directions = seeded_generator(seed, "PiSSA", self.name)
+            down, up = _principal_pair(self.base, self.rank, self.scale, directions)
+        elif init == "OLoRA":
+            down, up = _orthogonal_pair(self.base, self.rank)
+        elif init == "gaussian":
+            down = gaussian(down.shape, 1 / self.rank, seed, self.name)
         else:
-            self.set_values(_DOWN, uniform(down.shape, 1 / math.sqrt(down.shape[1]), seed, "lora", self.name))
-        self.begin(_UP, seed, None)
-        if self.config.init in STARTS_IN_THE_WEIGHT:
-            self._keep_start()
-
-    def _keep_start(self) -> None:
-        self.constants = {f"start_{part}": self.parameter(part).detach().clone() for part in (_DOWN, _UP)}
+            down = uniform(down.shape, 1 / math.sqrt(down.shape[1]), seed, "lora", self.name)
+        self.set_values(_DOWN, down)
+        if up is None:
+            self.begin(_UP, seed, None)
+        else:
+            self.set_values(_UP, up)
+        if init in STARTS_IN_THE_WEIGHT:
+            self.constants = {f"start_{part}": self.parameter(part).detach().clone() for part in (_DOWN, _UP)}
 
     def pair(self) -> tuple[Tensor, Tensor]:
         """Returns the matrices (r, in) and (out, r) whose product is the change.
@@ -114,6 +111,7 @@ class DoraAdapter(LoraAdapter):
     """
 
     parts = (_DOWN, _UP, _LENGTHS)
+    reads_output = True
 
     @staticmethod
     def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
@@ -148,10 +146,6 @@ class DoraAdapter(LoraAdapter):
         result = torch.addcmul(base, self.without_bias(base), longer.to(base.dtype))
         longer_up = self.parameter(_UP) * (gain * self.strength)[:, None]
         return self._added(x, result, self.parameter(_DOWN), longer_up, self.scale)
-
-    def unread(self, x: Tensor) -> Tensor:
-        """Computes it: the gradient of the lengths needs the values of the linear."""
-        return self.forward(x)
 
     def exported(self) -> dict[str, Tensor]:
         """Returns the pair, and as dora_scale (out, 1) the lengths as ComfyUI reads them.

@@ -1,7 +1,8 @@
-"""LoKr and LoHa: changes of a linear that are products of another kind than that of two thin matrices.
+"""LoKr, LoHa and OFT: changes of a linear by other products than that of two thin matrices.
 
 A LoKr is the Kronecker product of two small matrices, of which the second may be thin ones; a LoHa the elementwise
-product of two low-rank matrices. Formulas and first values are those of LyCORIS, which ComfyUI reads.
+product of two low-rank matrices; an OFT multiplies what the linear puts out. Formulas and first values are those of
+LyCORIS, which ComfyUI reads.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..model.autocast import without_autocast
-from .changes import Hadamard, Kronecker
+from .changes import Hadamard, Kronecker, Turned, turned
 from .config import LoraConfig
 from .linear_adapter import AdaptedLinear, LinearAdapter
 from .low_rank import gaussian
-from .module_adapter import named
+from .module_adapter import Weight, named
 
 _FIRST, _SECOND, _TALL, _WIDE = "lokr_w1", "lokr_w2", "lokr_w2_a", "lokr_w2_b"
 _LOHA = Hadamard.parts
+_SKEW = "oft_R.weight"
 
 
 class LokrAdapter(LinearAdapter):
@@ -132,6 +134,50 @@ class LohaAdapter(LinearAdapter):
 
     def learnt(self) -> Hadamard:
         return Hadamard(*(self.parameter(part) for part in _LOHA), scale=self.scale)
+
+
+class OftAdapter(LinearAdapter):
+    """R @ W: outputs turned in blocks as large as the rank, or the next smaller number that divides them.
+
+    R is orthogonal (`Turned`), so lengths and angles stay; the bias is not turned.
+    """
+
+    parts = (_SKEW,)
+    reads_output = True
+
+    @staticmethod
+    def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
+        """PEFT turns inputs; what ComfyUI reads turns outputs. So it is sized for the linear transposed."""
+        return {_SKEW.partition(".")[0]: named(Weight((linear.out_features // rank, rank * (rank - 1) // 2)))}
+
+    @staticmethod
+    def rank_for(linear: nn.Linear, rank: int) -> int:
+        """Returns the largest block of at most `rank` outputs."""
+        return max(size for size in range(1, rank + 1) if linear.out_features % size == 0)
+
+    @property
+    def multiplies(self) -> int:
+        return self.base.out_features * self.rank
+
+    def start(self, seed: int) -> None:
+        self.begin(_SKEW, seed, None)
+
+    def learnt(self) -> Turned:
+        return Turned(self.parameter(_SKEW), self.rank)
+
+    def change(self, x: Tensor, base: Tensor) -> Tensor:
+        """At another strength s than 1 the change counts s * s times, as in ComfyUI's loader."""
+        inside = self.compute_dtype(x)
+        difference = self.learnt().turns() - torch.eye(self.rank, device=base.device)
+        if (kept := self.kept(len(difference))) is not None:
+            difference = difference * (kept > 0)[:, None, None]
+        added = turned(self.without_bias(base).to(inside), difference.to(inside))
+        return torch.add(base, added.to(base.dtype), alpha=self.strength**2)
+
+    def exported(self) -> dict[str, Tensor]:
+        """Returns oft_blocks (k, n, n). No alpha: it would bound Q."""
+        with torch.no_grad():
+            return {"oft_blocks": self.learnt().blocks()}
 
 
 def _two_factors(size: int, wanted: int) -> tuple[int, int]:

@@ -80,45 +80,23 @@ def export_records(
     for item in cache_set.items:
         groups.setdefault(str(item.bucket), []).append(item)
     names = dict.fromkeys(groups, ".") if len(groups) == 1 else {bucket: bucket for bucket in groups}
-    shards = [
-        _Shard(folder / names[bucket], start // records_per_shard, start, tuple(items), records_per_shard)
-        for bucket, items in groups.items()
-        for start in range(0, len(items), records_per_shard)
-    ]
-    of_the_set = _set_features(cache, cache_set)
-    for shard in shards:
-        shard.path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(shard.path) as file:
-            for number, item in shard.members():
-                if should_stop is not None and should_stop():
-                    raise Stopped("Stopped while writing TFRecords.")
-                features = _features(cache, cache_set, item) | (of_the_set if number == 0 else {})
-                if eval_timesteps:
-                    features[TIMESTEPS] = [eval_timesteps[number * len(eval_timesteps) // len(shard.items)]]
-                file.write(record_bytes(encode_example(features)))
-    size = sum(shard.path.stat().st_size for shard in shards)
-    return ExportReport(tuple(names.values()), len(shards), len(cache_set.items), size)
-
-
-@dataclass(frozen=True)
-class _Shard:
-    """One file to be written."""
-
-    folder: Path
-    number: int
-    start: int
-    items: tuple[CacheItem, ...]
-    """of the whole folder"""
-    size: int
-
-    @property
-    def path(self) -> Path:
-        """Named as MaxDiffusion's own script names them: shard, and the records up to its end."""
-        return self.folder / f"file_{self.number:02d}-{self.start + self.size}.tfrec"
-
-    def members(self) -> Iterator[tuple[int, CacheItem]]:
-        """Its items, each with its number in the folder."""
-        return enumerate(self.items[self.start : self.start + self.size], self.start)
+    of_the_set, files, size = _set_features(cache, cache_set), 0, 0
+    for bucket, items in groups.items():
+        below = folder / names[bucket]
+        below.mkdir(parents=True, exist_ok=True)
+        for start in range(0, len(items), records_per_shard):
+            # Named as MaxDiffusion's own script names them: the shard, and the records up to its end.
+            name = f"file_{start // records_per_shard:02d}-{start + records_per_shard}.tfrec"
+            with atomic_write(below / name) as file:
+                for number, item in enumerate(items[start : start + records_per_shard], start):
+                    if should_stop is not None and should_stop():
+                        raise Stopped("Stopped while writing TFRecords.")
+                    features = _features(cache, cache_set, item) | (of_the_set if number == 0 else {})
+                    if eval_timesteps:
+                        features[TIMESTEPS] = [eval_timesteps[number * len(eval_timesteps) // len(items)]]
+                    size += file.write(record_bytes(encode_example(features)))
+            files += 1
+    return ExportReport(tuple(names.values()), files, len(cache_set.items), size)
 
 
 def import_records(

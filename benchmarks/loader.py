@@ -1,7 +1,7 @@
 """How fast batches come from the cache, against how fast the tiny model trains; and how fast a large cache opens.
 
     OMP_NUM_THREADS=1 python benchmarks/loader.py --rounds 5
-    OMP_NUM_THREADS=1 python benchmarks/loader.py --open 100000
+    OMP_NUM_THREADS=1 python benchmarks/loader.py --open 10000
 
 The two sides alternate in short rounds in one process and are compared in CPU seconds of the thread that trains, so a
 busy machine slows both alike. "cold" reads every entry from the file again (the system's cache stays warm), "warm" has
@@ -30,8 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from random_run import SHAPES, write_random_weights
 from result_files import RESULTS, hardware, write_result
 
-from wan_core.cache import Batches, BatchReader, CacheItem, CacheSet, LatentCache, pack_entries, stack_texts
-from wan_core.cache.packs import write_pack
+from wan_core.cache import Batches, BatchReader, CacheItem, CacheSet, LatentCache, stack_texts
 from wan_core.control import SignalControl
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
@@ -40,6 +39,7 @@ from wan_core.train import TrainConfig, Trainer
 
 CLIPS, ROWS = 32, 64
 STEPS, LOADS = 6, 60
+ENTRIES = {"latent": torch.zeros(16, 1, 2, 2), "text": torch.zeros(1, 4096)}
 
 
 def key(kind: str, number: int) -> str:
@@ -54,7 +54,7 @@ def make_set(items: tuple[CacheItem, ...]) -> CacheSet:
 
 
 def make_cache(folder: Path, width: int, height: int, frames: int) -> tuple[LatentCache, CacheSet]:
-    """Random latents of that size and texts of 64 tokens, packed."""
+    """Random latents of that size and texts of 64 tokens."""
     cache, generator = LatentCache(folder), torch.Generator().manual_seed(0)
     items = tuple(
         CacheItem(
@@ -66,7 +66,6 @@ def make_cache(folder: Path, width: int, height: int, frames: int) -> tuple[Late
         shape = (16, (frames - 1) // 4 + 1, height // 8, width // 8)
         cache.write_latent(item.latent_key, torch.randn(shape, generator=generator))
         cache.write_text(item.text_key, torch.randn(ROWS, 4096, generator=generator))
-    pack_entries(cache)
     return cache, make_set(items)
 
 
@@ -140,7 +139,7 @@ def waiting(trainer: Trainer, cold: Batches, rounds: int) -> float:
 
 
 def measure_opening(count: int, folder: Path, rounds: int) -> dict[str, Any]:
-    """CPU seconds from nothing to the first batch of a packed cache of `count` clips with captions of their own."""
+    """CPU seconds from nothing to the first batch of a cache of `count` clips with captions of their own."""
     cache = LatentCache(folder)
     write_entries(cache, count)
     items = tuple(
@@ -157,29 +156,26 @@ def measure_opening(count: int, folder: Path, rounds: int) -> dict[str, Any]:
         row: dict[str, float] = {}
         found: dict[str, Any] = {}
         opened = LatentCache(folder)
-        row["index"] = cpu_s(lambda o=opened: o.packs.indexes("latent") + o.packs.indexes("text"))[0]
+        row["has"] = cpu_s(lambda o=opened: [o.has(kind, key(kind, n)) for kind in ENTRIES for n in range(count)])[0]
         row["set"] = cpu_s(lambda o=opened, f=found: f.update(set=o.read_set(fingerprint)))[0]
         row["order"] = cpu_s(lambda o=opened, f=found: f.update(b=Batches(f["set"], o, seed=0, batch_size=1)))[0]
         row["first batch"] = cpu_s(lambda f=found: f["b"].at(0))[0]
-        row["index and set"] = row["index"] + row["set"]
-        row["all"] = row["index and set"] + row["order"] + row["first batch"]
+        row["all"] = sum(row.values())
         rows.append(row)
     middle = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
-    size = (folder / "sets" / f"{fingerprint}.columns").stat().st_size
+    size = (folder / "sets" / f"{fingerprint}.json").stat().st_size
     return {"hardware": hardware(), "clips": count, "rounds": rows, "seconds": middle, "set_bytes": size}
 
 
 def write_entries(cache: LatentCache, count: int) -> None:
-    """Packs of tiny entries, written as packing does but without a loose file each."""
+    """Tiny entries, without the sync of each."""
     from wan_core.cache.entry import pack_entry
 
-    cache.packs.folder.mkdir(parents=True)
-    kinds = {"latents": ("latent", torch.zeros(16, 1, 2, 2)), "texts": ("text", torch.zeros(1, 4096))}
-    for folder, (kind, value) in kinds.items():
-        write_pack(
-            cache.packs.folder / f"{folder}-000001-00000000.pack",
-            ((key(kind, n), pack_entry({kind: value}, key=key(kind, n))) for n in range(count)),
-        )
+    for kind, value in ENTRIES.items():
+        for n in range(count):
+            path = cache.entry_path(kind, key(kind, n))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(pack_entry({kind: value}, key=key(kind, n)))
 
 
 def report(result: dict[str, Any], opening: dict[str, Any] | None) -> str:
@@ -191,7 +187,7 @@ def report(result: dict[str, Any], opening: dict[str, Any] | None) -> str:
         "| what | CPU ms | batches per CPU second | a step takes so many batches |", "| --- | --- | --- | --- |",
         f"| one training step | {result['step_ms']:.1f} | | |",
     ]  # fmt: skip
-    for name, words in (("cold", "a batch read from packs and checked"), ("warm", "a batch from memory")):
+    for name, words in (("cold", "a batch read from files and checked"), ("warm", "a batch from memory")):
         ms = result[f"{name}_ms"]
         lines.append(f"| {words} | {ms:.2f} | {1000 / ms:,.0f} | {result[f'{name}_ratio']:.1f} |")
     lines += [
@@ -209,7 +205,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--size", default="256x256x17", help="width x height x frames")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--open", type=int, default=100_000, help="clips of the large cache; 0 = leave it out")
+    parser.add_argument("--open", type=int, default=10_000, help="clips of the large cache; 0 = leave it out")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -17,7 +17,7 @@ from . import folders
 from .progress import current_prompt_id
 from .types import CacheHandle
 
-_FOLDERS = ("latents", "texts", "conditions", "masks", "evaluations", "sets", "packs", "pictures", "clips")
+_FOLDERS = ("latents", "texts", "conditions", "masks", "evaluations", "sets", "pictures", "clips")
 
 
 class Handed:

@@ -20,17 +20,18 @@ def test_evicted_entries_and_deleted_folders_are_noticed(pack_nodes: dict[str, A
     records.mkdir(exist_ok=True)
     (records / "a.tfrec").write_bytes(b"")
     given = {"folder": "records"} if name == "WanCacheFromTFRecord" else {}
-    packs = folders.cache().packs.folder
-    packs.mkdir(parents=True, exist_ok=True)
+    root = folders.cache().root
+    sets = root / "sets"
+    sets.mkdir(parents=True, exist_ok=True)
     handed = sys.modules[node.__module__.rpartition(".")[0] + ".bridge.handed"]
     handed.CACHE.note("a set", handed.cache_folders())
     seen = [node.fingerprint_inputs(**given), node.fingerprint_inputs(**given)]
-    (packs / ".removed").write_text("entries were removed")
+    (root / ".removed").write_text("entries were removed")
     seen.append(node.fingerprint_inputs(**given))
-    packs.rename(packs.with_name("packs_away"))
+    sets.rename(sets.with_name("sets_away"))
     seen.append(node.fingerprint_inputs(**given))
-    packs.with_name("packs_away").rename(packs)
-    (packs / ".removed").unlink()
+    sets.with_name("sets_away").rename(sets)
+    (root / ".removed").unlink()
     assert seen[0] == seen[1]
     assert len({str(state) for state in seen}) == 3
 

@@ -501,8 +501,8 @@ def test_cached_clips_that_no_unfinished_run_needs_go_where_that_is_confirmed(ro
     of_the_run = read_run(routes.runs / "cat").data.fingerprint
     for key in (of_the_run, "a" * 64):
         cache.write_latent(key, torch.zeros(16, 1, 2, 2))
-        os.utime(cache.loose_path("latent", key), (1, 1))
-    each = cache.loose_path("latent", of_the_run).stat().st_size
+        os.utime(cache.entry_path("latent", key), (1, 1))
+    each = cache.entry_path("latent", of_the_run).stat().st_size
     assert routes.get("/cache").data == {"version": 1, "bytes": 2 * each, "spare": each}
     assert routes.post("/cache/trim", {"confirm": "yes"}).status == 400
     assert cache.has("latent", "a" * 64)

@@ -81,7 +81,7 @@ class Disturber:
             *(cat / "samples" / name for name in ("index.json", "step-000002_p0.mp4")), cat / "workflow.json",
             *(cat / "saves" / name for name in ("step-000002", "step-000002/manifest.json",
                                                 "step-000004/lora.safetensors")),
-            *(runs / "_cache" / name for name in ("latents", "latents/ab", "packs", "sets", "packs/.removed")),
+            *(runs / "_cache" / name for name in ("latents", "latents/ab", "sets", ".removed")),
         ]  # fmt: skip
         self._owners = [routes.loras, runs, runs / "_cache"]
         self.swaps = 0

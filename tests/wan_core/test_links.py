@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from wan_core.cache import LatentCache, pack_entries, trim
-from wan_core.cache.packing import clean_leftovers
+from wan_core.cache import LatentCache, trim
 from wan_core.cache.pictures import write_picture
+from wan_core.cache.upkeep import clean_leftovers
 from wan_core.cache.verified import Verified
 from wan_core.errors import WanTrainerError
 from wan_core.export import publish_file
@@ -62,7 +62,7 @@ def outside(tmp_path: Path) -> Path:
     for name in ("ab", "step-000001", "step-000001.damaged"):
         (folder / name).mkdir(parents=True)
     for name in (f"ab/{KEY}.safetensors", "x", "index.json", OLD, f"ab/{OLD}", "step-000001/lora.safetensors",
-                 f"latent-{KEY}", f"{KEY}.json", "latents-000001-00000000.pack", ".removed", ".lock"):  # fmt: skip
+                 f"latent-{KEY}", f"{KEY}.json", ".removed", ".lock"):  # fmt: skip
         (folder / name).write_bytes(b"somebody's")
         os.utime(folder / name, (1, 1))
     return folder
@@ -108,20 +108,13 @@ def evict(root: Path) -> None:
     trim(cache, 0)
 
 
-def pack(root: Path) -> None:
-    cache = LatentCache(root)
-    if not (root / "latents").exists():
-        cache.write_latent(KEY, torch.zeros(16, 1, 2, 2))
-    pack_entries(cache)
-
-
 WRITERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "a file": (lambda root: atomic_write_bytes(root / "samples" / "x", b"new", root), ("samples",)),
     "a file, deep": (lambda root: atomic_write_json(root / "a" / "ab" / "x", {}, root), ("a", "a/ab")),
     "a new file": (lambda root: open_new(root / "samples" / "new", root).close(), ("samples",)),
     "a new folder": (lambda root: make_folder(root / "samples" / "new", root), ("samples",)),
     "an own folder": (lambda root: own_folder(root, "samples"), ("samples",)),
-    "a lock": (lambda root: locked(root / "packs" / ".lock", "busy", root).__enter__(), ("packs", "packs/.lock")),
+    "a lock": (lambda root: locked(root / "a" / ".lock", "busy", root).__enter__(), ("a", "a/.lock")),
     "removing": (lambda root: remove_file(root / "samples" / "x", root), ("samples",)),
     "removing a folder": (lambda root: remove_empty(root / "samples" / "step-000001.damaged", root), ("samples",)),
     "renaming": (lambda root: replace_patiently(root / "s" / "x", root / "s" / "index.json", root), ("s",)),
@@ -138,9 +131,8 @@ WRITERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "a picture": (picture, ("pictures", *(f"pictures/{n:02x}" for n in range(256)))),
     "a clip": (write_clip, ("clips",)),
     "a member": (add_to, ("_cache/unpacked", "_cache/unpacked/incoming", "_cache/unpacked/3c")),
-    "evicting": (evict, ("packs", "packs/.removed", "packs/.lock", "latents", "latents/ab")),
-    "packing": (pack, ("packs", "latents", "latents/ab")),
-    "leftovers of a cache": (lambda root: clean_leftovers(LatentCache(root), 0), ("latents", "latents/ab", "packs")),
+    "evicting": (evict, (".removed", ".lock", "latents", "latents/ab")),
+    "leftovers of a cache": (lambda root: clean_leftovers(LatentCache(root), 0), ("latents", "latents/ab", "sets")),
 }
 
 
@@ -224,7 +216,7 @@ def test_a_cache_on_another_drive_is_written_and_trimmed_there(
     assert (real / "latents" / "ab" / f"{KEY}.safetensors").is_file()
     evict(root)
     assert not (real / "latents" / "ab" / f"{KEY}.safetensors").exists()
-    assert (real / "packs" / ".removed").is_file()
+    assert (real / ".removed").is_file()
 
 
 def test_loras_on_another_drive_are_published_there_and_a_link_among_them_stays(

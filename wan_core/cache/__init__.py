@@ -16,10 +16,10 @@ from .keys import TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
 from .latent_cache import LatentCache
 from .memos import EncodingSpeed
 from .order import BUCKET_SAMPLINGS, Order
-from .packing import clean_leftovers, pack_entries
 from .pictures import picture_path, read_picture, write_picture
 from .shows_nothing import nothing_shown_reason
 from .synthetic import SyntheticConfig, synthetic_mark, synthetic_note, synthetic_set
+from .unpack import unpack
 from .upkeep import check_entries, removals_seen, room_of, stats_of, trim, young_sets
 
 __all__ = [
@@ -38,12 +38,10 @@ __all__ = [
     "Order",
     "SyntheticConfig",
     "check_entries",
-    "clean_leftovers",
     "condition_key",
     "encode_missing",
     "latent_key",
     "nothing_shown_reason",
-    "pack_entries",
     "pad_text",
     "picture_path",
     "plan_encoding",
@@ -58,6 +56,7 @@ __all__ = [
     "tensor_key",
     "text_key",
     "trim",
+    "unpack",
     "write_picture",
     "young_sets",
 ]

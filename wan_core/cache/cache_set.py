@@ -1,33 +1,27 @@
 """The set that one training job trains on: a list of cache entries, as a file with a verified name.
 
-The set is the hand-over from the encoding nodes to the worker. Its fingerprint is the data part of the job's identity.
-
-A large set is written as columns, so that 100,000 items are read in half a second instead of ten. The file has two
-lines: the SHA-256 of the second, and JSON with the set's own fields, its fingerprint and a list of values per field of
-its items (one value where all items agree). What the fingerprint would prove item by item, the checksum proves of the
-bytes.
+The set is the hand-over from the encoding nodes to the worker. Its fingerprint is the data part of the job's identity,
+and the name of its file.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import gc
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from ..config import Config
 from ..dataset.bucket import Bucket, is_frame_count
 from ..errors import CacheError, ConfigError
-from ..files import FileError, atomic_write_bytes, open_regular
+from ..files import FileError, atomic_write_json, read_json
 from ..model import LATENT_SPACES, ConditionKind, LatentSpace, condition_named
+from .keys import AGAIN, KEY
 
 _SET_VERSION = 1
 
-_LATER = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": "", "prior": 0.0}
-"""fields that items did not always have, with what older sets mean: counted only when they say something else"""
+_USUAL = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": "", "prior": 0.0}
+"""fields of items that count in a fingerprint only when they hold something else"""
 _SPACES = {space.name: space for space in LATENT_SPACES}
 
 
@@ -164,7 +158,7 @@ class CacheSet(Config):
     def fingerprint(self) -> str:
         """SHA-256 of what is trained on, hex: names, captions and trigger words (already in the text keys) and the
         order of items do not count, so renaming files is no new job. Nor do the fields of conditioning where there is
-        none, so sets written before there was any keep their names.
+        none.
         """
         data = self.to_dict()
         del data["trigger_words"]
@@ -175,7 +169,7 @@ class CacheSet(Config):
             del data["held_out"]
         for group in ("items", "held_out"):
             if group in data:
-                kept = [{k: v for k, v in i.items() if k not in uncounted and _LATER.get(k) != v} for i in data[group]]
+                kept = [{k: v for k, v in i.items() if k not in uncounted and _USUAL.get(k) != v} for i in data[group]]
                 data[group] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -219,78 +213,29 @@ class CacheSet(Config):
         return sum(count for count, prior in seen if prior) / sum(count for count, _ in seen)
 
 
-COLUMNS_FROM = 1_000
-"""items; smaller sets are readable JSON"""
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(CacheItem)}
+def write_set(folder: Path, cache_set: CacheSet) -> str:
+    """Store a set in the folder `sets` of a cache; returns its fingerprint. OSError or FileError when that fails."""
+    fingerprint = cache_set.fingerprint()
+    atomic_write_json(set_file(folder, fingerprint), cache_set.to_dict(), folder.parent)
+    return fingerprint
 
 
-def write_columns(path: Path, cache_set: CacheSet, fingerprint: str) -> None:
-    """Store a set in the folder `sets` of a cache."""
-    fields = {f.name: _plain(getattr(cache_set, f.name)) for f in dataclasses.fields(cache_set)}
-    for group in ("items", "held_out"):
-        if group in fields:
-            fields[group] = _columns(fields[group])
-    body = json.dumps({"fingerprint": fingerprint, "set": fields}, separators=(",", ":")).encode()
-    atomic_write_bytes(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body, path.parent.parent)
+def set_file(folder: Path, fingerprint: str) -> Path:
+    """The file of `folder` in which the set lies; CacheError unless `fingerprint` is one."""
+    if not KEY.match(fingerprint):
+        raise CacheError(f"{fingerprint[:100]!r} is not a cache fingerprint. {AGAIN}")
+    return folder / f"{fingerprint}.json"
 
 
-def read_columns(path: Path, fingerprint: str) -> CacheSet:
-    """The set of that fingerprint; CacheError or FileError unless the file is whole and holds it."""
-    with open_regular(path) as file:
-        digest, _, body = file.read().partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise CacheError("its checksum does not match")
+def read_set(folder: Path, fingerprint: str) -> CacheSet:
+    """The set of `folder` with that fingerprint, verified against it; CacheError says what to do."""
+    path = set_file(folder, fingerprint)
+    if not path.is_file():
+        raise CacheError(f"The cache holds no set {fingerprint[:12]}. {AGAIN}")
     try:
-        data = json.loads(body)
-        if data["fingerprint"] != fingerprint:
-            raise CacheError("it is another set")
-        fields: dict[str, Any] = data["set"]
-        for group in ("items", "held_out"):
-            if group in fields:
-                fields[group] = _items(fields[group])
-        fields["trigger_words"] = tuple(map(str, fields.get("trigger_words", ())))
-        return CacheSet(**fields)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise FileError(f"{path.name} is not a cache set ({error}).") from error
-
-
-def _plain(value: Any) -> Any:
-    return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
-
-
-def _columns(items: list[CacheItem]) -> dict[str, Any]:
-    columns: dict[str, Any] = {"count": len(items)}
-    for name in _DEFAULTS:
-        values = [getattr(item, name) for item in items]
-        agree = all(value == values[0] for value in values)
-        columns[name] = {"all": values[0]} if agree and values else {"each": values}
-    return columns
-
-
-def _items(columns: dict[str, Any]) -> tuple[CacheItem, ...]:
-    """Items made without their constructor, which checks what was checked before they were written (and would take ten
-    times as long). Nothing to collect arises, so the collector need not look.
-    """
-    count = int(columns.pop("count"))
-    names = list(columns)
-    if not set(names) <= set(_DEFAULTS):
-        raise CacheError(f"it has fields this pack does not know: {sorted(set(names) - set(_DEFAULTS))}")
-    values = [c["each"] if "each" in c else [c["all"]] * count for c in columns.values()]
-    if any(len(column) != count for column in values):
-        raise CacheError("its columns differ in length")
-    later = {name: default for name, default in _DEFAULTS.items() if name not in columns}
-    if dataclasses.MISSING in later.values():
-        raise CacheError("it lacks columns")
-    items: list[CacheItem] = []
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        for row in zip(*values, strict=True):
-            item = object.__new__(CacheItem)
-            item.__dict__.update(later)
-            item.__dict__.update(zip(names, row, strict=False))
-            items.append(item)
-    finally:
-        if running:
-            gc.enable()
-    return tuple(items)
+        cache_set = CacheSet.from_dict(read_json(path), path.name)
+    except (FileError, ConfigError, CacheError) as error:
+        raise CacheError(f"Cache set {fingerprint[:12]} is damaged: {error} {AGAIN}") from error
+    if cache_set.fingerprint() != fingerprint:
+        raise CacheError(f"Cache set {fingerprint[:12]} was changed after it was written. {AGAIN}")
+    return cache_set

@@ -78,7 +78,7 @@ def encode_missing(
     fingerprint = cache.write_set(kept)
     report = report_of(plan, kept, fingerprint, time.monotonic() - start)
     report = replace(report, latents_encoded=report.latents_encoded - doing.failed_latents)
-    upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use, should_stop=should_stop)
+    upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use)
     cache.save_digests()
     failed = {**plan.unreadable, **{key: str(error) for key, error in doing.failed.items()}}
     return replace(

@@ -5,9 +5,8 @@ Planning needs no encoder, only the names of their weights, so a complete cache 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from ..dataset import Dataset, Sample, held_out_digests
 from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT
@@ -18,6 +17,7 @@ from .entry_names import EntryNames, stop_if, stored_of
 from .evaluation import evaluation_key, require_trained
 from .keys import Stored, text_key
 from .latent_cache import LatentCache
+from .unpack import require_unpacked
 from .unreadable import UnreadableMemo, keys_of, left_out_of, require_enough, without
 
 
@@ -66,8 +66,6 @@ class EncodingPlan:
     masks_reused: int = 0
     damaged: int = 0
     """entries that exist but cannot be used; they are among the missing and will be replaced"""
-    outdated: int = 0
-    """missing clips whose latent an older version of the pack made; only counted, to say why they are encoded"""
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
     """how each entry is written, by key; others as ever"""
     unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -112,6 +110,7 @@ def plan_encoding(
     kind = dataset.kind
     _require_makeable(kind, vision_identity)
     dataset.require_captions()
+    require_unpacked(cache.root)
     names = EntryNames(
         cache=cache,
         kind=kind,
@@ -152,7 +151,6 @@ def plan_encoding(
         unreadable=unreadable,
         samples=named.samples,
         cache_limit_gb=min(limits, default=0.0),
-        outdated=named.outdated(plan.missing_latents, cache),
     )
 
 
@@ -164,16 +162,6 @@ class _Named:
     held_out: list[CacheItem] = field(default_factory=list[CacheItem])
     stored: dict[str, Stored] = field(default_factory=dict[str, Stored])
     samples: dict[str, Sample] = field(default_factory=dict[str, Sample])
-    older: dict[str, Callable[[], str]] = field(default_factory=dict[str, Callable[[], str]])
-    """the name an older version of the pack gave, by that of today"""
-
-    def outdated(self, missing: Iterable[LatentTask], cache: LatentCache) -> int:
-        """Returns how many of the missing latents lie in the cache under their older names."""
-        return sum(
-            before != task.key and cache.has("latent", before)
-            for task in missing
-            if task.key in self.older and (before := self.older[task.key]())
-        )
 
 
 def _name_all(dataset: Dataset, names: EntryNames) -> _Named:
@@ -186,8 +174,6 @@ def _name_all(dataset: Dataset, names: EntryNames) -> _Named:
                 stop_if(names.should_stop)
                 digest = names.digest_of(sample)
                 item = names.item_of(sample, part.config, digest)
-                if sample.kind == "clip":
-                    named.older[item.latent_key] = partial(names.older_latent_key, sample, part.config, digest)
                 for name in keys_of(item):
                     named.samples.setdefault(name, sample)
                 named.stored.update(stored_of(item, part.config))

@@ -27,8 +27,6 @@ class EncodingReport:
     """pixel frames of all items"""
     damaged: int
     seconds: float
-    outdated: int = 0
-    """clips that were in the cache as an older version of the pack read them, and were encoded again"""
     conditioning: str = "none"
     """ConditionKind.name of the set"""
     conditions_encoded: int = 0
@@ -81,12 +79,6 @@ class EncodingReport:
         lines.append(f"{self.seconds:.1f} s")
         if self.damaged:
             lines.append(f"{self.damaged} damaged cache entries were replaced")
-        if self.outdated:
-            lines.append(
-                f"encoded again: {self.outdated}, cached by an older version that read clips up to 3 of 255 levels too "
-                "dark. What was trained on the old latents keeps them: such a run continues from its own folder, here "
-                "a new one begins"
-            )
         if self.upkeep:
             lines.append(self.upkeep)
         return "\n".join(lines)
@@ -104,7 +96,6 @@ def report_of(plan: EncodingPlan, kept: CacheSet, fingerprint: str, seconds: flo
         clips=len(items),
         frames=sum(item.num_frames for item in items),
         damaged=plan.damaged,
-        outdated=plan.outdated,
         seconds=seconds,
         conditioning=plan.cache_set.conditioning,
         given_whole=kept.given_whole,

@@ -94,7 +94,7 @@ class _DamagedError(ValueError):
 
 
 def read_whole(path: Path) -> bytearray:
-    """The bytes of an entry that is a file of its own; FileError or OSError when they cannot be read."""
+    """The bytes of an entry file; FileError or OSError when they cannot be read."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MAX_ENTRY_BYTES:

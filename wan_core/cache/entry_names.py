@@ -66,11 +66,6 @@ class EntryNames:
             prior=config.prior_preservation,
         )
 
-    def older_latent_key(self, sample: Sample, config: DatasetConfig, digest: str) -> str:
-        """Returns the name of the clip's latent as it was read before there was a `CLIP_READER`."""
-        before = {name: value for name, value in self._transform(sample, config).items() if name not in _READER}
-        return latent_key(content_digest=digest, transform=before, encoder_identity=self.vae_identity)
-
     def digest_of(self, file: Sample | Companion) -> str:
         """Returns the SHA-256 of a file; DatasetError when it is not the one that was scanned."""
         try:

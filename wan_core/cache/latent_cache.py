@@ -6,10 +6,8 @@ key. Written by nodes; workers only read, and leave a doubt where they cannot. O
 
     latents/<2 hex>/<key>.safetensors       texts/<2 hex>/<key>.safetensors
     conditions/<2 hex>/<key>.safetensors    evaluations/<2 hex>/<key>.safetensors
-    masks/<2 hex>/<key>.safetensors
-    packs/<kind>-<number>-<8 hex>.pack      entries that were moved together (packing.py)
-    sets/<fingerprint>.json or .columns     digests.json
-    doubts/<kind>-<key>                     verified.json
+    masks/<2 hex>/<key>.safetensors         sets/<fingerprint>.json
+    doubts/<kind>-<key>                     digests.json, verified.json
 """
 
 from __future__ import annotations
@@ -27,16 +25,13 @@ from ..errors import CacheError
 from ..files import FileError, atomic_write_bytes, shown_folder
 from ..model import TEXT_LENGTH
 from ..words import listed
-from .cache_set import CacheSet
+from .cache_set import CacheSet, read_set, set_file, write_set
 from .entry import pack_entry, read_whole, unpack_entry
-from .keys import KINDS, STORED_DTYPES, TEXT_WIDTH, Stored, require_key
+from .keys import AGAIN, KINDS, STORED_DTYPES, TEXT_WIDTH, Stored, entry_name, entry_path
 from .memos import DigestMemo
-from .packs import Packs
-from .set_files import AGAIN, read_set, set_file, write_set
 from .synthetic import draw_entry, is_synthetic
-from .verified import FileMark, Verified, mark_of
-
-_LOOKS = 8  # an entry that is packed, or taken out of a pack, may be missed in both places; not so often
+from .unpack import require_unpacked
+from .verified import Verified, mark_of
 
 
 class LatentCache:
@@ -44,7 +39,6 @@ class LatentCache:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
-        self.packs = Packs(self.root / "packs")
         self._digests = DigestMemo(self.root / "digests.json")
         self._verified = Verified(self.root)
 
@@ -52,7 +46,7 @@ class LatentCache:
         """True when an entry ("latent", "text" or "condition") exists; its content is checked when it is read (or by
         `is_sound`).
         """
-        return is_synthetic(key) or self._mark(kind, key) is not None
+        return is_synthetic(key) or os.path.isfile(entry_name(self.root, kind, key))
 
     def read_latent(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """The latent (C, F, h, w) bfloat16; CacheError unless whole, finite and of `shape`."""
@@ -162,31 +156,16 @@ class LatentCache:
         """
         if is_synthetic(key):
             return True
-        found, name = self._mark(kind, key), f"{kind}-{key}"
-        if found is None:
+        mark, name = mark_of(entry_name(self.root, kind, key)), f"{kind}-{key}"
+        if mark is None:
             return None
-        mark, pack = found
-        trusted = self._verified.knows(name, mark) or (pack is not None and self._verified.knows(pack, mark))
-        if trusted and not self._verified.is_doubted(name):
+        if self._verified.knows(name, mark) and not self._verified.is_doubted(name):
             return True
         if not self.is_sound(kind, key, shape):
             return False
         self._verified.remember(name, mark)
         self._verified.settle(name)
         return True
-
-    def trust_pack(self, path: Path) -> None:
-        """Take every entry of a pack for sound: each was checked, and read back from it."""
-        if (mark := mark_of(path)) is not None:
-            self._verified.remember(path.name, mark)
-
-    def _mark(self, kind: str, key: str) -> tuple[FileMark, str | None] | None:
-        """The mark of the file that an entry lies in, and the name of that file if it is a pack."""
-        if (mark := mark_of(self._loose_name(kind, key))) is not None:
-            return mark, None
-        place = self.packs.find(kind, key)
-        mark = None if place is None else mark_of(place.path)
-        return None if place is None or mark is None else (mark, place.path.name)
 
     def verify(self, cache_set: CacheSet, should_stop: Callable[[], bool] | None = None) -> None:
         """CacheError naming the first bad entries of a set unless all of them can be read."""
@@ -235,19 +214,17 @@ class LatentCache:
 
     def read_set(self, fingerprint: str) -> CacheSet:
         """The set with that fingerprint, verified against it."""
+        if not self.set_file(fingerprint).is_file():
+            require_unpacked(self.root)
         return read_set(self.root / "sets", fingerprint)
 
     def set_file(self, fingerprint: str) -> Path:
-        """Returns the file a stored set lies in; there may be none."""
+        """Returns the file of a stored set; there may be none."""
         return set_file(self.root / "sets", fingerprint)
 
-    def loose_path(self, kind: str, key: str) -> Path:
-        """Returns the path an entry has as a file of its own, until it is packed."""
-        return Path(self._loose_name(kind, key))
-
-    def _loose_name(self, kind: str, key: str) -> str:
-        require_key(key)
-        return os.path.join(self.root, KINDS[kind].folder, key[:2], f"{key}.safetensors")
+    def entry_path(self, kind: str, key: str) -> Path:
+        """Returns the file of an entry; there may be none."""
+        return entry_path(self.root, kind, key)
 
     def read_tensors(self, kind: str, key: str) -> dict[str, Tensor]:
         """The tensors of any entry by name; CacheError unless whole and finite. Their shapes are the caller's."""
@@ -260,19 +237,11 @@ class LatentCache:
             raise self._unusable(kind, key, str(error)) from error
 
     def _bytes_of(self, kind: str, key: str) -> bytearray:
-        path, unreadable = self.loose_path(kind, key), None
-        for _ in range(_LOOKS):
-            # First the loose file: it is the newer one where there are both.
-            try:
-                if path.is_file():
-                    return read_whole(path)
-            except FileError as error:
-                unreadable = error
-            if (data := self.packs.read(kind, key)) is not None:
-                return data
-        if unreadable is not None and path.is_file():
-            raise unreadable
-        self._verified.doubt(f"{kind}-{key}")  # whoever handed it on looks again
+        path = self.entry_path(kind, key)
+        if path.is_file():
+            return read_whole(path)
+        require_unpacked(self.root)
+        self._verified.doubt(f"{kind}-{key}")  # the node that handed the entry on runs again
         raise CacheError(f"The cache holds no {kind} {key[:12]}. {AGAIN}")
 
     def write_tensors(
@@ -288,7 +257,7 @@ class LatentCache:
                 what=name or key,
                 or_bf16=" Or set the cache's dtype to bf16, whose range is wider." if stored.dtype == "fp16" else "",
             )
-        path = self.loose_path(kind, key)
+        path = self.entry_path(kind, key)
         with self._writing():
             atomic_write_bytes(path, pack_entry(kept, key=key, stored=stored), self.root)
         if (mark := mark_of(path)) is not None:

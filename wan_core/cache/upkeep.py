@@ -1,21 +1,24 @@
-"""The upkeep of a cache: counts it, checks it, packs loose entries, and makes room by what was used longest ago.
+"""The upkeep of a cache: counts it, checks it, and makes room by evicting what was used longest ago.
 
 Touches nothing but entries of this cache folder; sets, pictures and digests stay, and so does everything else.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CacheError, Stopped
-from ..files import atomic_write_bytes, freed_by, remove_file
+from ..files import FileError, atomic_write_bytes, clean_partials, freed_by, locked, remove_file, shown_folder
 from .keys import KINDS
 from .latent_cache import LatentCache
-from .packing import clean_leftovers, drop_from_packs, loose_entries, pack_entries, upkeep_lock
 
+_ENTRY = re.compile(r"^[0-9a-f]{64}\.safetensors$")
 _YOUNG_S = 3600.0
 """An entry of no set that is younger may belong to a set that is being encoded."""
 _MARK = ".removed"
@@ -28,10 +31,6 @@ class CacheStats:
     entries: dict[str, int]
     """of each kind"""
     entry_bytes: int
-    loose: int
-    packed: int
-    packs: int
-    unreadable_packs: tuple[str, ...]
     sets: int
 
 
@@ -42,7 +41,6 @@ class CheckReport:
     checked: int
     damaged: tuple[tuple[str, str, str], ...]
     """(kind, key, why)"""
-    unreadable_packs: tuple[str, ...]
     removed: int
 
 
@@ -82,20 +80,15 @@ class _Entry:
     size: int
     used: float
     young: bool
-    packed: bool
 
 
 def stats_of(cache: LatentCache) -> CacheStats:
-    """Counts and sizes, from names and indexes alone; an entry that is both loose and packed counts once."""
+    """Counts and sizes, from the names and facts of files alone."""
     entries = list(_entries(cache))
     sets = cache.root / "sets"
     return CacheStats(
         entries={kind: sum(entry.kind == kind for entry in entries) for kind in KINDS},
         entry_bytes=sum(entry.size for entry in entries),
-        loose=sum(not entry.packed for entry in entries),
-        packed=sum(entry.packed for entry in entries),
-        packs=sum(len(cache.packs.indexes(kind)) for kind in KINDS),
-        unreadable_packs=tuple(cache.packs.unreadable()),
         sets=len(_set_names(cache)) if sets.is_dir() else 0,
     )
 
@@ -120,8 +113,7 @@ def check_entries(
         with upkeep_lock(cache):
             for kind in KINDS:
                 removed += _remove(cache, kind, {key for bad, key, _ in damaged if bad == kind})[0]
-    unreadable = tuple(cache.packs.unreadable())
-    return CheckReport(checked=checked, damaged=tuple(damaged), unreadable_packs=unreadable, removed=removed)
+    return CheckReport(checked=checked, damaged=tuple(damaged), removed=removed)
 
 
 def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) -> TrimReport:
@@ -169,20 +161,18 @@ def _doomed(cache: LatentCache, limit_bytes: int, keep: Collection[str]) -> tupl
 
 
 def removals_seen(cache: LatentCache) -> int:
-    """Returns a number that changes whenever entries were removed, or somebody could not read one.
-
-    Whoever remembers that a cache was complete looks again then.
+    """Returns a number that changes whenever entries were removed, or one could not be read: a node that found the
+    cache complete before has to run again.
     """
-    return int(1000 * (_mtime(cache.packs.folder / _MARK) + _mtime(cache.root / "doubts")))
+    return int(1000 * (_mtime(cache.root / _MARK) + _mtime(cache.root / "doubts")))
 
 
 def _remove(cache: LatentCache, kind: str, keys: Collection[str]) -> tuple[int, int]:
-    """(entries, bytes) gone, loose and packed; the caller holds the lock."""
-    said = b"The time of this file says when entries were last removed.\n"
-    atomic_write_bytes(cache.packs.folder / _MARK, said, cache.root)
-    freed = drop_from_packs(cache, kind, keys) if keys else 0
+    """(entries, bytes) gone; the caller holds the lock."""
+    said, freed = b"The time of this file says when entries were last removed.\n", 0
+    atomic_write_bytes(cache.root / _MARK, said, cache.root)
     for key in keys:
-        path = cache.loose_path(kind, key)
+        path = cache.entry_path(kind, key)
         # On Windows a reader may hold it for a moment; then it stays until the next time.
         size = freed_by(path, cache.root)
         if remove_file(path, cache.root):
@@ -194,18 +184,21 @@ def _entries(cache: LatentCache, used: dict[str, float] | None = None) -> Iterat
     used = used or {}
     now = time.time()
     for kind in KINDS:
-        seen: set[str] = set()
-        for key, facts in loose_entries(cache, kind).items():
-            seen.add(key)
+        for key, facts in _files(cache.root / KINDS[kind].folder):
             young = key not in used and now - facts.st_mtime < _YOUNG_S
-            yield _Entry(kind, key, facts.st_size, used.get(key, facts.st_mtime), young, packed=False)
-        for index in cache.packs.indexes(kind):
-            made = _mtime(index.path)
-            for key, place in index.places():
-                if key not in seen:
-                    seen.add(key)
-                    young = key not in used and now - made < _YOUNG_S
-                    yield _Entry(kind, key, place.length, used.get(key, made), young, packed=True)
+            yield _Entry(kind, key, facts.st_size, used.get(key, facts.st_mtime), young)
+
+
+def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields the key of every entry below the folder of a kind, and the facts of its file."""
+    for shelf in sorted(os.listdir(folder)) if folder.is_dir() else []:
+        if not os.path.isdir(folder / shelf):
+            continue
+        with os.scandir(folder / shelf) as files:
+            for file in files:
+                if _ENTRY.match(file.name) and file.name.startswith(shelf) and file.is_file(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):
+                        yield file.name[:64], file.stat()
 
 
 def _mtime(path: Path) -> float:
@@ -217,7 +210,7 @@ def _mtime(path: Path) -> float:
 
 def _set_names(cache: LatentCache) -> list[str]:
     folder = cache.root / "sets"
-    return sorted(p.name for p in folder.iterdir() if p.suffix in (".json", ".columns")) if folder.is_dir() else []
+    return sorted(p.name for p in folder.iterdir() if p.suffix == ".json") if folder.is_dir() else []
 
 
 def _last_use(cache: LatentCache, keep: Collection[str]) -> tuple[dict[str, float], set[str]]:
@@ -239,28 +232,40 @@ def _last_use(cache: LatentCache, keep: Collection[str]) -> tuple[dict[str, floa
     return used, kept
 
 
-PACK_FROM = 1_000
-"""loose entries of one kind; fewer open as fast as a pack"""
-
-
-def tidy(
-    cache: LatentCache,
-    fingerprint: str,
-    *,
-    limit_gb: float,
-    in_use: Collection[str],
-    should_stop: Callable[[], bool] | None = None,
-) -> str:
-    """One line for the report, empty when there was nothing to say. The set `fingerprint` and the names `in_use`
-    (sets and entries of unfinished runs) are never evicted.
+def clean_leftovers(cache: LatentCache, older_than_s: float = 600.0) -> int:
+    """Delete what killed writes left behind, below this cache only and once it is so old that nobody writes it; how
+    many files.
     """
-    lines: list[str] = []
-    clean_leftovers(cache)
+    folders = [cache.root, cache.root / "sets"]
+    for kind in KINDS.values():
+        shelf = cache.root / kind.folder
+        folders += [shelf / name for name in (os.listdir(shelf) if shelf.is_dir() else ())]
+    return sum(clean_partials(folder, older_than_s, cache.root) for folder in folders)
+
+
+@contextlib.contextmanager
+def upkeep_lock(cache: LatentCache) -> Iterator[None]:
+    """Only one process at a time deletes entries; CacheError when another one does."""
     try:
-        if moved := sum(pack_entries(cache, at_least=PACK_FROM, should_stop=should_stop).values()):
-            lines.append(f"cache: {moved} entries packed")
-        if limit_gb:
-            lines.append(trim(cache, int(limit_gb * 2**30), keep={fingerprint, *in_use}).sentence())
+        with locked(cache.root / ".lock", "The cache is being trimmed by another process. Wait.", cache.root):
+            yield
+    except FileError as error:
+        raise CacheError(str(error)) from error
+    except OSError as error:
+        raise CacheError(
+            f"The cache folder {shown_folder(cache.root)} cannot be written: {error.strerror}. Make room or make it "
+            "writable; finished entries are kept."
+        ) from error
+
+
+def tidy(cache: LatentCache, fingerprint: str, *, limit_gb: float, in_use: Collection[str]) -> str:
+    """One line for the report, empty when there was nothing to say. The set `fingerprint` and the names `in_use`
+    (sets and entries of unfinished runs) are never evicted; `limit_gb` 0 evicts nothing.
+    """
+    clean_leftovers(cache)
+    if not limit_gb:
+        return ""
+    try:
+        return trim(cache, int(limit_gb * 2**30), keep={fingerprint, *in_use}).sentence()
     except CacheError as error:  # encoding is done, and what it made can be trained
-        lines.append(f"cache: {error}")
-    return "\n".join(line for line in lines if line)
+        return f"cache: {error}"

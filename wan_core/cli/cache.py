@@ -1,4 +1,4 @@
-"""`wan_core cache stats | verify | pack | trim`: what looks after a cache folder."""
+"""`wan_core cache stats | verify | unpack | trim`: what looks after a cache folder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def add_cache_commands(actions: Any) -> None:
     """Add them to the subcommands of `cache`."""
     works: dict[str, tuple[Callable[..., int], str]] = {
-        "stats": (_stats, "count entries, packs, sets and bytes"),
+        "stats": (_stats, "count entries, sets and bytes"),
         "verify": (_verify, "hash every entry again"),
-        "pack": (_pack, "move loose entries together, and clean what a crash left"),
+        "unpack": (_unpack, "write entries of packs, and sets by column, as files: nothing else reads them"),
         "trim": (_trim, "evict what was used longest ago, never what an unfinished run needs"),
     }
     made: dict[str, argparse.ArgumentParser] = {}
@@ -45,16 +45,15 @@ def _verify(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
     report = check_entries(_opened(options), remove=options.remove, should_stop=_stop_question())
     done(out, asdict(report))
-    sound = not report.unreadable_packs and len(report.damaged) == report.removed
-    return ExitCode.DONE if sound else ExitCode.BAD_INPUT
+    return ExitCode.DONE if len(report.damaged) == report.removed else ExitCode.BAD_INPUT
 
 
-def _pack(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from ..cache import clean_leftovers, pack_entries
+def _unpack(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..cache import unpack
 
-    cache = _opened(options)
-    cleaned = clean_leftovers(cache)
-    return done(out, {"packed": pack_entries(cache, should_stop=_stop_question()), "leftovers": cleaned})
+    report = unpack(_opened(options).root, should_stop=_stop_question())
+    done(out, asdict(report))
+    return ExitCode.BAD_INPUT if report.unreadable else ExitCode.DONE
 
 
 def _trim(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:

@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     add_import_command(command)
     add_run_commands(command)
     add_send_command(command)
-    text = "look after a cache folder: count, check, pack, make room; sets to and from TFRecords"
+    text = "look after a cache folder: count, check, unpack, make room; sets to and from TFRecords"
     actions = commands.add_parser("cache", help=text, description=text)
     actions = actions.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_cache_commands(actions)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from wan_core.cache import Batches, LatentCache, encode_missing, entry_names, plan_encoding
+from wan_core.cache import Batches, LatentCache, encode_missing, plan_encoding
 from wan_core.cache import memos as digests_module
 from wan_core.cache.unreadable import LeftOut, left_out_lines, require_enough
 from wan_core.dataset import (
@@ -539,7 +539,7 @@ def test_the_noise_of_a_held_out_clip_is_stored_as_an_evaluation_would_draw_it(b
     for timestep, noise in stored.items():
         drawn = draw_noise((1, *shape), seeded_generator("evaluation", item.latent_key, timestep))
         assert torch.equal(noise, drawn[0])
-    path = cache.loose_path("evaluation", item.evaluation_key)
+    path = cache.entry_path("evaluation", item.evaluation_key)
     written = path.stat().st_mtime_ns
     bench.run(held_out=("b",))
     assert path.stat().st_mtime_ns == written
@@ -686,38 +686,6 @@ def test_the_limit_evicts_other_sets_and_says_so(bench):
         cache.verify(set_of(bench, old))
     back, *_ = bench.run(num_frames=5)
     assert counts(back) == (3, 0, 0, 5)
-
-
-def test_many_loose_entries_are_packed_after_encoding(bench, monkeypatch):
-    monkeypatch.setattr("wan_core.cache.upkeep.PACK_FROM", 4)
-    report, *_ = bench.run()
-    assert "cache: 5 entries packed" in report.sentences()  # the texts; three latents stay loose
-    assert len(list(bench.cache_root.glob("latents/*/*"))) == 3
-    assert list(bench.cache_root.glob("texts/*/*")) == []
-    again, codec, text = bench.run()
-    assert (counts(again), codec.seen, text.seen) == ((0, 3, 0, 5), [], [])
-    LatentCache(bench.cache_root).verify(set_of(bench, report))
-
-
-def test_clips_cached_by_an_older_reader_are_named_and_encoded_again_and_stills_are_not(bench, monkeypatch):
-    Image.new("RGB", (64, 48), (90, 90, 90)).save(bench.folder / "d.png")
-    (bench.folder / "d.txt").write_text("caption d")
-    with monkeypatch.context() as before:
-        before.setattr(entry_names, "_READER", {})
-        old, *_ = bench.run()
-    assert "encoded again" not in old.sentences()
-    new, *_ = bench.run()
-    assert counts(new) == (3, 1, 0, 6)
-    assert (
-        "encoded again: 3, cached by an older version that read clips up to 3 of 255 levels too dark" in new.sentences()
-    )
-    assert new.fingerprint != old.fingerprint
-    # nothing is lost: the old set stays whole, so that a run that was trained on it can go on
-    cache = LatentCache(bench.cache_root)
-    cache.verify(cache.read_set(old.fingerprint))
-    again, *_ = bench.run()
-    assert counts(again) == (0, 4, 0, 6)
-    assert "encoded again" not in again.sentences()
 
 
 def damage(path) -> None:

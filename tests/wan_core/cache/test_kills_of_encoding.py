@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from tests.support.caching import cache_all, key, latent, set_of
-from wan_core.cache import Batches, LatentCache, check_entries, clean_leftovers, pack_entries
+from wan_core.cache import Batches, LatentCache, check_entries
+from wan_core.cache.upkeep import clean_leftovers
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs fork and SIGKILL")
 CLIPS = 14
@@ -28,12 +29,11 @@ def _told(real: Callable[..., Any], before: Callable[[], None], *given: Any, **m
 
 
 def work(root: Path, before_each_write: Callable[[], None]) -> None:
-    """Cache every clip and pack the entries, with a call before everything that reaches the disk for good."""
+    """Cache every clip, with a call before everything that reaches the disk for good."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("fsync", "replace", "rename", "link", "unlink"):
             patch.setattr(os, name, functools.partial(_told, getattr(os, name), before_each_write))
         cache_all(root, CLIPS)
-        pack_entries(LatentCache(root), limit_bytes=30_000)
 
 
 def writes_of_a_whole_run(root: Path) -> int:
@@ -82,14 +82,13 @@ def kill_and_check(tmp_path: Path, kills: int) -> None:
     chance = random.Random(5)
     writes = writes_of_a_whole_run(tmp_path / "whole")
     assert writes > CLIPS
-    hit = packing = 0
+    hit = 0
     for number in range(kills):
         root = tmp_path / str(number)
         # Before a write, or while it and what follows it are done, up to the next one.
         hit += killed_at(chance.randrange(1, writes), chance.choice((0.0, 0.001)), root)
         cache = LatentCache(root)
         present = [n for n in range(CLIPS) if cache.has("latent", key(n))]
-        packing += bool(list(root.glob("packs/*.pack")))
         assert check_entries(cache).damaged == (), f"kill {number}"
         for n in present:
             assert torch.equal(cache.read_latent(key(n)), latent(n).bfloat16()), f"kill {number}, clip {n}"
@@ -97,22 +96,20 @@ def kill_and_check(tmp_path: Path, kills: int) -> None:
         assert damaged == 0
         assert encoded == [n for n in range(CLIPS) if n not in present], f"kill {number}"
         cache.verify(set_of(CLIPS))
-        pack_entries(cache)
         clean_leftovers(cache, older_than_s=0)
         assert list(root.rglob("*.partial")) == []
         batch = Batches(set_of(CLIPS), LatentCache(root), seed=number, batch_size=4).at(number)
         expected = torch.stack([latent(int(name)) for name in batch.names]).bfloat16().float()
         assert torch.equal(batch.latents, expected)
-    print(f"{hit} of {kills} were killed at work, {packing} of them had begun to pack")  # noqa: T201
     assert hit == kills
 
 
-def test_five_kills_while_caching_or_packing_lose_nothing(tmp_path):
+def test_five_kills_while_caching_lose_nothing(tmp_path):
     kill_and_check(tmp_path, 5)
 
 
 @pytest.mark.soak
-def test_fifty_kills_while_caching_or_packing_lose_nothing(tmp_path):
+def test_fifty_kills_while_caching_lose_nothing(tmp_path):
     kill_and_check(tmp_path, 50)
 
 

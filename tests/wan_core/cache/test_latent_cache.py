@@ -360,59 +360,6 @@ def test_verify_names_the_clip_whose_conditioning_is_gone(cache):
 # ---- large sets, other ways of storing --------------------------------------------------------------
 
 
-def many(count: int) -> CacheSet:
-    items = tuple(
-        CacheItem(
-            latent_key=f"{number:064x}",
-            text_key=f"{number % 7:064x}",
-            num_frames=(5, 9)[number % 2],
-            height=32,
-            width=48,
-            name=f"clip {number} ü.mp4",
-            caption='a "caption"\n' * (number % 3),
-            repeats=1 + number % 2,
-        )
-        for number in range(count)
-    )
-    return make_set(items=items)
-
-
-def test_a_large_set_is_stored_by_column_and_comes_back_the_same(cache):
-    large = many(1500)
-    fingerprint = cache.write_set(large)
-    assert [path.name for path in (cache.root / "sets").iterdir()] == [f"{fingerprint}.columns"]
-    found = cache.read_set(fingerprint)
-    assert found == large
-    assert found.fingerprint() == fingerprint
-    assert found.items[7].bucket == large.items[7].bucket
-
-
-def test_a_large_set_that_was_written_as_json_is_still_read(cache):
-    large = many(1500)
-    fingerprint = large.fingerprint()
-    (cache.root / "sets").mkdir(parents=True)
-    (cache.root / "sets" / f"{fingerprint}.json").write_text(json.dumps(large.to_dict()))
-    assert cache.read_set(fingerprint) == large
-
-
-@pytest.mark.parametrize("place", [0, 30, 64, 66, 5000, -2])
-def test_an_edited_large_set_is_refused(cache, place):
-    fingerprint = cache.write_set(many(1000))
-    path = cache.root / "sets" / f"{fingerprint}.columns"
-    data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CacheError, match="damaged"):
-        cache.read_set(fingerprint)
-
-
-def test_a_large_set_under_another_name_is_refused(cache):
-    path = cache.root / "sets" / f"{cache.write_set(many(1000))}.columns"
-    path.rename(path.with_name("b" * 64 + ".columns"))
-    with pytest.raises(CacheError, match="it is another set"):
-        cache.read_set("b" * 64)
-
-
 LATENT = torch.randn(16, 3, 4, 6, generator=torch.Generator().manual_seed(1))
 
 
@@ -438,9 +385,9 @@ def test_an_entry_says_how_it_is_stored_and_every_reader_reads_it(cache, dtype, 
 def test_compression_saves_a_quarter_of_a_latent_of_noise(cache):
     latent = torch.randn(16, 5, 30, 52, generator=torch.Generator().manual_seed(1))
     cache.write_latent(KEY, latent)
-    plain = cache.loose_path("latent", KEY).stat().st_size
+    plain = cache.entry_path("latent", KEY).stat().st_size
     cache.write_latent(KEY, latent, stored=Stored(compression="zstd"))
-    packed = cache.loose_path("latent", KEY).stat().st_size
+    packed = cache.entry_path("latent", KEY).stat().st_size
     assert 0.6 < packed / plain < 0.75
     assert torch.equal(cache.read_latent(KEY), latent.bfloat16())
 
@@ -448,7 +395,7 @@ def test_compression_saves_a_quarter_of_a_latent_of_noise(cache):
 @pytest.mark.parametrize("place", [3, 60, 300, 420, 600, -1, -100])
 def test_a_flipped_bit_of_a_compressed_entry_is_refused(cache, place):
     cache.write_latent(KEY, LATENT, stored=Stored(compression="zstd"))
-    path = cache.loose_path("latent", KEY)
+    path = cache.entry_path("latent", KEY)
     data = bytearray(path.read_bytes())
     data[place] ^= 4
     path.write_bytes(data)
@@ -464,7 +411,7 @@ def test_a_compressed_entry_that_promises_another_size_is_refused_before_it_is_u
         {"zstd": torch.frombuffer(bytearray(frame), dtype=torch.uint8)},
         {"key": KEY, "sha256": "0" * 64, "tensors": inner},
     )
-    path = cache.loose_path("latent", KEY)
+    path = cache.entry_path("latent", KEY)
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
     with pytest.raises(CacheError, match="another size"):

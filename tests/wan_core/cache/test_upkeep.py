@@ -12,21 +12,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.held import holding
 from wan_core.cache import (
     CacheItem,
     CacheSet,
     LatentCache,
     check_entries,
-    pack_entries,
     removals_seen,
     room_of,
     stats_of,
     trim,
     young_sets,
 )
+from wan_core.cache.upkeep import clean_leftovers, upkeep_lock
 from wan_core.cli.commands import _parser
-from wan_core.errors import ConfigError
+from wan_core.errors import CacheError, ConfigError
 from wan_core.run.config import RunStatus, cache_names_in_use, write_status
 
 EMPTY, NEGATIVE = "e" * 64, "f" * 64
@@ -65,23 +64,17 @@ def write_set(cache: LatentCache, numbers: list[int], when: int) -> str:
 
 def cache_entry_bytes(cache: LatentCache) -> int:
     """Bytes of one latent."""
-    place = cache.packs.find("latent", key(0))
-    return place.length if place else cache.loose_path("latent", key(0)).stat().st_size
+    return cache.entry_path("latent", key(0)).stat().st_size
 
 
 def left(cache: LatentCache) -> list[int]:
     return [number for number in range(10) if LatentCache(cache.root).has("latent", key(number))]
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_what_was_used_longest_ago_goes_first(cache, packed):
+def test_what_was_used_longest_ago_goes_first(cache):
     """0 to 3 are of the oldest set, 2 to 5 of a newer one, 6 to 9 of none and as old as their files."""
     write_set(cache, [0, 1, 2, 3], 100)
     newer = write_set(cache, [2, 3, 4, 5], 200)
-    if packed:
-        pack_entries(cache, limit_bytes=1400)
-        for path in cache.root.glob("packs/*.pack"):
-            os.utime(path, (1, 1))
     before = removals_seen(cache)
     size = cache_entry_bytes(cache)
     report = trim(cache, stats_of(cache).entry_bytes - 3 * size)
@@ -135,16 +128,12 @@ def test_files_that_are_no_entries_are_never_touched(cache, tmp_path):
     mine = [
         cache.root / "latents" / "00" / "holiday.mp4",
         cache.root / "latents" / "notes.txt",
-        cache.root / "packs" / "latents.pack",
         cache.root / "latents" / "zz" / f"{'0' * 64}.safetensors",
         tmp_path / "wan_trainer" / "my_run" / "lora.safetensors",
     ]
     for path in mine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"mine")
-    pack_entries(cache)
-    for path in cache.root.glob("packs/*-*.pack"):
-        os.utime(path, (1, 1))
     trim(cache, 0)
     assert left(cache) == []
     assert all(path.read_bytes() == b"mine" for path in mine)
@@ -184,38 +173,28 @@ def damage(path: Path, place: int) -> None:
 
 
 def test_every_entry_is_hashed_again_and_the_damaged_are_named(cache):
-    pack_entries(cache)
-    for number in (20, 21):
-        cache.write_latent(key(number), torch.zeros(16, 1, 2, 2))
-    damage(cache.loose_path("latent", key(20)), -1)
-    place = cache.packs.find("latent", key(3))
-    damage(place.path, place.offset + place.length - 1)
+    damage(cache.entry_path("latent", key(3)), -1)
+    damage(cache.entry_path("latent", key(7)), -1)
     report = check_entries(cache)
-    assert report.checked == 14
-    assert {(kind, name) for kind, name, _ in report.damaged} == {("latent", key(3)), ("latent", key(20))}
+    assert report.checked == 12
+    assert {(kind, name) for kind, name, _ in report.damaged} == {("latent", key(3)), ("latent", key(7))}
     assert all("checksum" in why for *_, why in report.damaged)
     assert report.removed == 0
     assert check_entries(cache, remove=True).removed == 2
     assert check_entries(cache).damaged == ()
-    assert left(cache) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert left(cache) == [0, 1, 2, 4, 5, 6, 8, 9]
 
 
-def test_the_command_line_checks_packs_counts_and_trims(cache):
+def test_the_command_line_checks_counts_and_trims(cache):
     root = str(cache.root)
     assert call("stats", root)[1] | {"entry_bytes": 0} == {
         "version": 1,
         "entries": {"latent": 10, "text": 2, "condition": 0, "mask": 0, "evaluation": 0},
         "entry_bytes": 0,
-        "loose": 12,
-        "packed": 0,
-        "packs": 0,
-        "unreadable_packs": [],
         "sets": 0,
     }
-    assert call("pack", root) == (0, {"version": 1, "packed": {"latent": 10, "text": 2}, "leftovers": 0})
-    assert (call("stats", root)[1]["loose"], call("stats", root)[1]["packs"]) == (0, 2)
     assert call("verify", root)[0] == 0
-    damage(cache.packs.find("text", EMPTY).path, 500)
+    damage(cache.entry_path("text", EMPTY), 500)
     code, report = call("verify", root)
     assert (code, len(report["damaged"])) == (5, 1)
     assert call("verify", root, "--remove")[0] == 0
@@ -240,7 +219,7 @@ def test_held_out_entries_and_conditions_belong_to_their_set(cache):
 
 
 def test_an_entry_that_windows_holds_open_stays_and_the_others_go(cache, monkeypatch):
-    held, unlink = cache.loose_path("latent", key(4)), os.unlink
+    held, unlink = cache.entry_path("latent", key(4)), os.unlink
 
     def busy(path, **folder):
         if os.path.basename(path) == held.name:
@@ -248,25 +227,26 @@ def test_an_entry_that_windows_holds_open_stays_and_the_others_go(cache, monkeyp
         unlink(path, **folder)
 
     size = cache_entry_bytes(cache)
-    text_bytes = cache.loose_path("text", EMPTY).stat().st_size
+    text_bytes = cache.entry_path("text", EMPTY).stat().st_size
     monkeypatch.setattr(os, "unlink", busy)
     report = trim(cache, 0)
     assert left(cache) == [4]
     assert report.freed_bytes == 9 * size + 2 * text_bytes
 
 
-def test_a_pack_that_windows_holds_open_stays_alone_and_is_trimmed_the_next_time(cache, monkeypatch):
-    kept = write_set(cache, [0, 1], 100)
-    pack_entries(cache)
-    for path in cache.root.glob("packs/*.pack"):
-        os.utime(path, (1, 1))
-    packs = {path.name for path in cache.root.glob("packs/*.pack")}
-    held = holding(monkeypatch)
-    held |= packs
-    for _ in range(2):
-        assert trim(cache, 0, keep={kept}).freed_bytes == 0
-        assert {path.name for path in cache.root.glob("packs/*.pack")} == packs, "nothing is there twice"
-        assert left(cache) == list(range(10))
-    held.clear()
-    assert trim(cache, 0, keep={kept}).freed_bytes > 0
-    assert left(cache) == [0, 1]
+def test_only_one_process_evicts(cache):
+    with upkeep_lock(cache), pytest.raises(CacheError, match="trimmed by another process"):
+        trim(cache, 0)
+
+
+def test_leftovers_of_killed_writes_go_once_they_are_old(cache):
+    shelf = cache.entry_path("latent", key(0)).parent
+    left_behind, mine = shelf / ".x.safetensors.77.partial", shelf / "notes.partial"
+    for path in (left_behind, mine):
+        path.write_bytes(b"half")
+    assert clean_leftovers(cache) == 0
+    for path in (left_behind, mine):
+        os.utime(path, (0, 0))
+    assert clean_leftovers(cache) == 1
+    assert [path.exists() for path in (left_behind, mine)] == [False, True]
+    assert left(cache) == list(range(10))

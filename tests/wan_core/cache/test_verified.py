@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from tests.support.caching import cache_all, key, latent, shape_of
-from wan_core.cache import LatentCache, pack_entries, removals_seen
-from wan_core.cache.packing import drop_from_packs, upkeep_lock
+from wan_core.cache import LatentCache, removals_seen
 from wan_core.cache.verified import Verified
 from wan_core.errors import CacheError
 
@@ -44,20 +43,12 @@ def held_unread(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool | None
         return held(root)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_what_was_written_here_is_not_read_again(root, monkeypatch, packed):
-    if packed:
-        cache = LatentCache(root)
-        pack_entries(cache)
-        cache.save_digests()
+def test_what_was_written_here_is_not_read_again(root, monkeypatch):
     assert held_unread(root, monkeypatch) == [True] * 3
     assert LatentCache(root).holds("latent", key(77)) is None
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_cache_of_before_is_read_once(root, monkeypatch, packed):
-    if packed:
-        pack_entries(LatentCache(root))
+def test_a_cache_without_its_memo_is_read_once(root, monkeypatch):
     (root / "verified.json").unlink()
     assert held(root) == [True] * 3
     assert held_unread(root, monkeypatch) == [True] * 3
@@ -97,30 +88,16 @@ CHANGES = [edited, cut_off, replaced, pytest.param(
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_changed_is_read_and_found_out(root, change: Callable[[Path], None]):
-    change(LatentCache(root).loose_path("latent", key(1)))
+    change(LatentCache(root).entry_path("latent", key(1)))
     assert held(root) == [True, False, True]
     encoded, damaged = cache_all(root, CLIPS)
     assert (encoded, damaged) == ([1], 1)
     assert held(root) == [True] * 3
 
 
-def test_a_pack_that_changed_is_read_entry_by_entry(root, monkeypatch):
-    cache = LatentCache(root)
-    pack_entries(cache)
-    cache.save_digests()
-    time.sleep(TICK_S)
-    place = cache.packs.find("latent", key(2))
-    with open(place.path, "r+b") as file:
-        file.seek(place.offset + place.length - 1)
-        last = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(flipped(last))
-    assert held(root) == [True, True, False]
-
-
 def rot(root: Path, number: int) -> None:
     """Other bytes in a file nobody touched, as a failing disk gives them."""
-    path = LatentCache(root).loose_path("latent", key(number))
+    path = LatentCache(root).entry_path("latent", key(number))
     edited(path)
     known = Verified(root)
     from wan_core.cache.verified import mark_of
@@ -157,30 +134,12 @@ def test_a_doubt_about_a_sound_entry_goes_when_it_is_read(root, monkeypatch):
     assert os.listdir(root / "doubts") == []
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_what_is_left_of_a_pack_is_trusted_only_when_all_of_it_is_sound(root, monkeypatch, damaged):
-    cache = LatentCache(root)
-    pack_entries(cache)
-    if damaged:
-        place = cache.packs.find("latent", key(2))
-        with open(place.path, "r+b") as file:
-            file.seek(place.offset + place.length - 1)
-            file.write(b"\xff")
-    with upkeep_lock(cache):
-        drop_from_packs(cache, "latent", {key(0)})
-    cache.save_digests()
-    if damaged:
-        assert held(root) == [None, True, False]
-    else:
-        assert held_unread(root, monkeypatch) == [None, True, True]
-
-
 def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch):
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "doubts").write_text("a file")
     cache = LatentCache(tmp_path / "cache")
     cache.write_latent(key(0), torch.zeros(shape_of()))
-    edited(cache.loose_path("latent", key(0)))
+    edited(cache.entry_path("latent", key(0)))
     with pytest.raises(CacheError, match="checksum"):
         cache.read_latent(key(0))
     assert cache.holds("latent", key(0), shape_of()) is False

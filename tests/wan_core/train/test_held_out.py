@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.tiny_run import TinyRun, make_roots, make_run
-from wan_core.cache import Batch, Batches, LatentCache, pack_entries, pad_text
+from wan_core.cache import Batch, Batches, LatentCache, pad_text
 from wan_core.control import SignalControl
 from wan_core.errors import CacheError
 from wan_core.events import Emit, Evaluated, Note
@@ -232,7 +232,7 @@ def test_an_entry_that_goes_bad_stops_the_run_at_its_step_and_keeps_what_was_sav
     items = Batches(
         cache.read_set(run.config.data.fingerprint), cache, seed=run.config.train.seed, batch_size=1
     ).items_at(2)
-    path = cache.loose_path("latent", items[0].latent_key)
+    path = cache.entry_path("latent", items[0].latent_key)
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(CacheError, match=r"Queue Cache Latents \+ Captions again"):
         run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl())
@@ -243,13 +243,9 @@ def test_an_entry_that_goes_bad_stops_the_run_at_its_step_and_keeps_what_was_sav
 
 
 @pytest.mark.lasts(1)
-def test_a_run_trains_from_a_cache_alone_packed_and_with_no_encoder_file_anywhere(tmp_path):
+def test_a_run_trains_from_a_cache_alone_with_no_encoder_file_anywhere(tmp_path):
     """The only model file is the transformer: VAE, text encoder and CLIP vision exist nowhere."""
-    loose = make_run(tmp_path / "loose", train=settings(), lora=LoraConfig(rank=4))
-    packed = make_run(tmp_path / "packed", train=settings(), lora=LoraConfig(rank=4))
-    cache = LatentCache(packed.roots.first("cache"))
-    assert sum(pack_entries(cache).values()) == 8
-    assert [path.name for path in (tmp_path / "packed" / "models").iterdir()] == ["wan_tiny_t2v.safetensors"]
-    assert set(packed.roots.folders) == {"diffusion_models", "cache", "loras"}
-    one, two = train(loose), train(packed)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    run = make_run(tmp_path, train=settings(), lora=LoraConfig(rank=4))
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["wan_tiny_t2v.safetensors"]
+    assert set(run.roots.folders) == {"diffusion_models", "cache", "loras"}
+    assert any(bool(tensor.any()) for name, tensor in train(run).items() if "lora_B" in name or "lora_up" in name)

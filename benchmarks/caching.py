@@ -71,24 +71,17 @@ class StandInText:
 
 
 def context(video: VideoProcess, cache: Path) -> ScanContext:
-    """A scan that remembers what it learned in `cache`, in a checkout that can."""
-    if "known" not in {field.name for field in dataclasses.fields(ScanContext)}:
-        return ScanContext(video)
-    from wan_core.dataset import ScanMemo
-
-    return ScanContext(video, known=ScanMemo(cache / "scanned.json"))
+    """A scan that keeps what it finds in `cache`."""
+    return ScanContext(video, known=LatentCache(cache).files)
 
 
 def scanned(folder: Path, cache: Path, video: VideoProcess, **settings: Any) -> Dataset:
     """Everything that the node does to show a folder, but for its picture."""
     config, found = DatasetConfig(**settings), context(video, cache)
     dataset = Dataset((scan_folder(config, folder, found),))
-    kept = LatentCache(cache)
-    known = {"known": found.known} if hasattr(found, "known") else {}
-    review = dataset_review(dataset, video=video, digest_of=kept.digest_of, space=WAN21_LATENTS, **known)
-    kept.save_digests()
-    if known and found.known is not None:
-        found.known.save()
+    assert found.known is not None
+    review = dataset_review(dataset, video=video, digest_of=found.known.digest, space=WAN21_LATENTS, known=found.known)
+    found.known.save()
     _ = f"{dataset_report(dataset)}{review.report()}"
     return dataset
 

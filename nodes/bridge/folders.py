@@ -8,7 +8,7 @@ from pathlib import Path
 import folder_paths
 
 from ...wan_core.cache import LatentCache
-from ...wan_core.dataset import ScanMemo, read_roots
+from ...wan_core.dataset import read_roots
 from ...wan_core.errors import ConfigError
 from ...wan_core.files import Roots
 
@@ -24,11 +24,6 @@ def runs_folder() -> Path:
 def cache() -> LatentCache:
     """The one latent cache of this ComfyUI."""
     return LatentCache(runs_folder() / "_cache")
-
-
-def scan_memo() -> ScanMemo:
-    """Returns the memo of what scans learned of the files of datasets."""
-    return ScanMemo(cache().root / "scanned.json")
 
 
 def roots() -> Roots:

@@ -11,12 +11,12 @@ import torch
 from comfy import model_management as mm
 from comfy_api.latest import io, ui
 
-from ...wan_core.cache import EncodingSpeed
+from ...wan_core.cache import LatentCache
 from ...wan_core.dataset import (
     Dataset,
     DatasetReview,
+    KnownFiles,
     ScanContext,
-    ScanMemo,
     ScanResult,
     contact_sheet,
     dataset_facts,
@@ -70,12 +70,12 @@ def scanned_output(
     scan: Callable[[ScanContext], tuple[ScanResult, ...]],
 ) -> io.NodeOutput:
     """Run `scan`, put its datasets behind those of `append_to`, and show what was found on the node."""
-    known = folders.scan_memo()
-    with stops_become_interrupts(), _saved_at_last(known), VideoProcess(mm.processing_interrupted) as video:
-        scanned = scan(scan_context(node, video, allowed_places(), known))
+    cache = folders.cache()
+    with stops_become_interrupts(), _saved_at_last(cache.files), VideoProcess(mm.processing_interrupted) as video:
+        scanned = scan(scan_context(node, video, allowed_places(), cache.files))
         dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
         sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
-        review = _review(dataset, video, known)
+        review = _review(dataset, video, cache)
     report = f"{dataset_report(dataset)}\n\n{review.report()}"
     facts = {**dataset_facts(review), "asked": asked_of(node), "scan": SCANS.add(dataset)}
     # Not as "images": the page would draw the sheet a second time, small, below the card that shows it.
@@ -84,8 +84,8 @@ def scanned_output(
 
 
 @contextlib.contextmanager
-def _saved_at_last(known: ScanMemo) -> Iterator[None]:
-    """Keeps what a scan learned also when somebody stops it, so that the next one goes on from there."""
+def _saved_at_last(known: KnownFiles) -> Iterator[None]:
+    """Keeps what a scan found also when it is stopped, so that the next one goes on from there."""
     try:
         yield
     finally:
@@ -93,7 +93,7 @@ def _saved_at_last(known: ScanMemo) -> Iterator[None]:
 
 
 def scan_context(
-    node: type[io.ComfyNode], video: VideoProcess, allowed: Sequence[Path] = (), known: ScanMemo | None = None
+    node: type[io.ComfyNode], video: VideoProcess, allowed: Sequence[Path] = (), known: KnownFiles | None = None
 ) -> ScanContext:
     """A scan that fills the bar of the node and ends with the queue's button to stop."""
     progress = NodeProgress(node.hidden.unique_id)
@@ -106,20 +106,17 @@ def scan_context(
     )
 
 
-def _review(dataset: Dataset, video: VideoProcess, known: ScanMemo) -> DatasetReview:
-    """Epochs, speed, copies and size; what it hashes is remembered for CacheLatents."""
-    cache, space = folders.cache(), space_of(dataset)
-    try:
-        return dataset_review(
-            dataset,
-            video=video,
-            digest_of=lambda path: cache.digest_of(path, mm.processing_interrupted),
-            space=space,
-            seconds_per_megapixel=EncodingSpeed(cache.root).seconds_per_megapixel(space.name),
-            known=known,
-        )
-    finally:
-        cache.save_digests()
+def _review(dataset: Dataset, video: VideoProcess, cache: LatentCache) -> DatasetReview:
+    """Epochs, speed, copies and size; what it hashes is known to CacheLatents."""
+    space = space_of(dataset)
+    return dataset_review(
+        dataset,
+        video=video,
+        digest_of=lambda path: cache.files.digest(path, mm.processing_interrupted),
+        space=space,
+        seconds_per_megapixel=cache.entries.seconds_per_megapixel(space.name),
+        known=cache.files,
+    )
 
 
 def space_of(dataset: Dataset) -> LatentSpace:

@@ -233,8 +233,8 @@ def _file_identity(kind: str, name: object, cache: LatentCache) -> str | None:
     path = folder_paths.get_full_path(kind, name) if isinstance(name, str) else None
     if path is None:
         return None
-    digest = cache.digest_of(Path(path), mm.processing_interrupted)
-    cache.save_digests()
+    digest = cache.files.digest(Path(path), mm.processing_interrupted)
+    cache.files.save()
     return f"file:{digest}"
 
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from wan_core.cache import LatentCache, trim
+from wan_core.cache.known_entries import KnownEntries
 from wan_core.cache.pictures import write_picture
 from wan_core.cache.upkeep import clean_leftovers
-from wan_core.cache.verified import Verified
 from wan_core.errors import WanTrainerError
 from wan_core.export import publish_file
 from wan_core.export.published import withdraw_file
@@ -126,8 +126,8 @@ WRITERS: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "pruning": (lambda root: SaveStore(root).prune(1, ()), ("saves", "saves/step-000001")),
     "cleaning": (lambda root: SaveStore(root).clean(), ("saves", "saves/.step-000001.partial")),
     "an entry": (lambda root: LatentCache(root).write_latent(KEY, torch.zeros(16, 1, 2, 2)), ("latents", "latents/ab")),
-    "a doubt": (lambda root: Verified(root).doubt(f"latent-{KEY}"), ("doubts", f"doubts/latent-{KEY}")),
-    "a settled doubt": (lambda root: Verified(root).settle(f"latent-{KEY}"), ("doubts",)),
+    "a doubt": (lambda root: KnownEntries(root).doubt(f"latent-{KEY}"), ("doubts", f"doubts/latent-{KEY}")),
+    "a settled doubt": (lambda root: KnownEntries(root).note_sound(f"latent-{KEY}", None), ("doubts",)),
     "a picture": (picture, ("pictures", *(f"pictures/{n:02x}" for n in range(256)))),
     "a clip": (write_clip, ("clips",)),
     "a member": (add_to, ("_cache/unpacked", "_cache/unpacked/incoming", "_cache/unpacked/3c")),

@@ -14,7 +14,6 @@ from .encoding_plan import EncodingPlan, plan_encoding
 from .encoding_report import EncodingReport
 from .keys import TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
 from .latent_cache import LatentCache
-from .memos import EncodingSpeed
 from .order import BUCKET_SAMPLINGS, Order
 from .pictures import picture_path, read_picture, write_picture
 from .shows_nothing import nothing_shown_reason
@@ -33,7 +32,6 @@ __all__ = [
     "CacheSet",
     "EncodingPlan",
     "EncodingReport",
-    "EncodingSpeed",
     "LatentCache",
     "Order",
     "SyntheticConfig",

@@ -22,10 +22,9 @@ from .entry_names import stop_if
 from .evaluation import write_evaluations
 from .keys import Stored
 from .latent_cache import LatentCache
-from .memos import EncodingSpeed
 from .read_ahead import ReadAhead, WriteBehind
-from .shows_nothing import NothingShownMemo, few_frames, shows_nothing
-from .unreadable import UnreadableMemo, left_out_of, require_enough, without
+from .shows_nothing import clips_that_show_nothing, few_frames, shows_nothing
+from .unreadable import left_out_of, require_enough, without
 from .upkeep import tidy
 
 
@@ -51,7 +50,7 @@ def encode_missing(
     start = time.monotonic()
     _check_encoders(plan, codec, text_encoder, image_encoder)
     work: list[TextTask | LatentTask | ConditionTask | MaskTask] = [*plan.missing_texts, *_by_clip(plan)]
-    clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan), cache.has_same_bytes), WriteBehind()
+    clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan), cache.files.has_same_bytes), WriteBehind()
     doing = _Doing(plan, cache, codec, text_encoder, image_encoder, clips, writes)
     counter = TextCounter(plan, text_encoder)
     try:
@@ -68,24 +67,24 @@ def encode_missing(
                 if progress is not None:
                     progress(done, len(work), name)
     finally:
-        doing.remember_unreadable()
-        NothingShownMemo(cache.root).remember(doing.nothing_shown)
-        cache.save_digests()
+        lasting = {key: str(error) for key, error in doing.failed.items() if error.lasting}
+        cache.entries.note_unreadable(doing.tried, lasting)
+        cache.save_known()
     doing.require_enough(finished=True)
-    EncodingSpeed(cache.root).remember(plan.cache_set.latent_space, doing.vae_s, doing.megapixels)
+    cache.entries.note_pace(plan.cache_set.latent_space, doing.vae_s, doing.megapixels)
     kept = without(plan.cache_set, doing.failed)
     write_evaluations(cache, kept)
     fingerprint = cache.write_set(kept)
     report = report_of(plan, kept, fingerprint, time.monotonic() - start)
     report = replace(report, latents_encoded=report.latents_encoded - doing.failed_latents)
     upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use)
-    cache.save_digests()
+    cache.save_known()
     failed = {**plan.unreadable, **{key: str(error) for key, error in doing.failed.items()}}
     return replace(
         report,
         upkeep=upkeep,
         black_masks=tuple(doing.black),
-        nothing_shown=NothingShownMemo(cache.root).names(kept),
+        nothing_shown=clips_that_show_nothing(kept, cache.entries),
         text_lengths=counter.lengths(),
         left_out=left_out_of(failed, plan.samples),
     )
@@ -105,11 +104,9 @@ class _Doing:
     vae_s: float = 0.0
     megapixels: float = 0.0
     black: list[str] = field(default_factory=list[str])
-    nothing_shown: list[str] = field(default_factory=list[str])
-    """names of the latents of clips that show nothing"""
     failed: dict[str, UnreadableError] = field(default_factory=dict[str, UnreadableError])
     """by the name of the entry that could not be made"""
-    _tried: dict[str, Sample] = field(default_factory=dict[str, Sample])
+    tried: dict[str, Sample] = field(default_factory=dict[str, Sample])
     _reused: frozenset[Path] = frozenset()
     """files of which a sample needs nothing"""
 
@@ -129,9 +126,9 @@ class _Doing:
 
     def clip_unless_unreadable(self, task: LatentTask | ConditionTask | MaskTask) -> str:
         """Make one entry of a clip, or note why it cannot be read; returns its file name."""
-        if any(self._tried[key] is task.sample for key in self.failed):
+        if any(self.tried[key] is task.sample for key in self.failed):
             return task.sample.name
-        self._tried[task.key] = task.sample
+        self.tried[task.key] = task.sample
         try:
             self.clip(task)
         except UnreadableError as error:
@@ -141,9 +138,9 @@ class _Doing:
 
     def require_enough(self, *, finished: bool) -> None:
         """DatasetError when most clips cannot be read; one of which a sample could is not among them."""
-        failed = {id(self._tried[key]) for key in self.failed}
-        read = {sample.path for sample in self._tried.values() if id(sample) not in failed} | self._reused
-        why = {self._tried[key].path: str(error) for key, error in self.failed.items()}
+        failed = {id(self.tried[key]) for key in self.failed}
+        read = {sample.path for sample in self.tried.values() if id(sample) not in failed} | self._reused
+        why = {self.tried[key].path: str(error) for key, error in self.failed.items()}
         lost = [sentence for path, sentence in why.items() if path not in read]
         require_enough(lost, len(read | why.keys()), finished=finished)
 
@@ -151,11 +148,6 @@ class _Doing:
     def failed_latents(self) -> int:
         """Clips whose latent was to be made and could not."""
         return sum(task.key in self.failed for task in self.plan.missing_latents)
-
-    def remember_unreadable(self) -> None:
-        """Keep what need not be tried again."""
-        lasting = {key: str(error) for key, error in self.failed.items() if error.lasting}
-        UnreadableMemo(self.cache.root).remember(self._tried, lasting)
 
     def clip(self, task: LatentTask | ConditionTask | MaskTask) -> str:
         """Make one entry of a clip; returns its file name."""
@@ -181,7 +173,7 @@ class _Doing:
     def _write(self, task: LatentTask, latent: Tensor, few: Tensor) -> None:
         """Keep a latent, and whether its clip shows nothing by a `few` of its frames; runs beside the next clip."""
         if shows_nothing(few):
-            self.nothing_shown.append(task.key)
+            self.cache.entries.note_shows_nothing(task.key)
         self.cache.write_latent(task.key, latent, task.sample.name, self._stored(task))
 
     def _stored(self, task: TextTask | LatentTask | ConditionTask) -> Stored | None:

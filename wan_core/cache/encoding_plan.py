@@ -18,7 +18,7 @@ from .evaluation import evaluation_key, require_trained
 from .keys import Stored, text_key
 from .latent_cache import LatentCache
 from .unpack import require_unpacked
-from .unreadable import UnreadableMemo, keys_of, left_out_of, require_enough, without
+from .unreadable import keys_of, left_out_of, require_enough, without
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def plan_encoding(
     dataset.require_captions()
     require_unpacked(cache.root)
     names = EntryNames(
-        cache=cache,
+        files=cache.files,
         kind=kind,
         fps=dataset.fps,
         space=space,
@@ -136,14 +136,14 @@ def plan_encoding(
         vision_identity=names.vision_identity,
         trigger_words=dataset.trigger_words,
     )
-    known = {} if rebuild else UnreadableMemo(cache.root).known()
-    unreadable = {key: known[key] for item in cache_set.all_items for key in keys_of(item) if key in known}
+    keys = () if rebuild else [key for item in cache_set.all_items for key in keys_of(item)]
+    unreadable = {key: why for key in keys if (why := cache.entries.why_unreadable(key)) is not None}
     lost = [clip.why for clip in left_out_of(unreadable, named.samples) if clip.whole]
     require_enough(lost, len({sample.path for sample in named.samples.values()}), finished=True)
     try:
         plan = _compare(without(cache_set, unreadable), named.samples, cache, rebuild, should_stop)
     finally:
-        cache.save_digests()
+        cache.save_known()
     limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
     return replace(
         plan,
@@ -182,7 +182,7 @@ def _name_all(dataset: Dataset, names: EntryNames) -> _Named:
                 else:
                     named.items.append(item)
     finally:
-        names.cache.save_digests()
+        names.files.save()
     return named
 
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..dataset import Companion, DatasetConfig, Sample
+from ..dataset import Companion, DatasetConfig, KnownFiles, Sample
 from ..errors import DatasetError, Stopped
 from ..files import FileError, file_mark, is_touched
 from ..model import ConditionKind, LatentSpace
 from ..video import shown
 from .cache_set import CacheItem
 from .keys import CLIP_READER, Stored, condition_key, latent_key, mask_key, text_key
-from .latent_cache import LatentCache
 
 _READER = {"reader": CLIP_READER}
 
@@ -23,8 +22,7 @@ _READER = {"reader": CLIP_READER}
 class EntryNames:
     """Names the entries of the samples of one dataset; encoders are known by the names of their weights."""
 
-    cache: LatentCache
-    """remembers the digests of files"""
+    files: KnownFiles
     kind: ConditionKind
     fps: float
     """of the dataset"""
@@ -69,8 +67,8 @@ class EntryNames:
     def digest_of(self, file: Sample | Companion) -> str:
         """Returns the SHA-256 of a file; DatasetError when it is not the one that was scanned."""
         try:
-            require_unchanged(file, self.cache.has_same_bytes)
-            return self.cache.digest_of(file.path, self.should_stop)
+            require_unchanged(file, self.files.has_same_bytes)
+            return self.files.digest(file.path, self.should_stop)
         except FileError as error:
             stop_if(self.should_stop)
             raise DatasetError(str(error)) from error

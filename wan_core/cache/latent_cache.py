@@ -7,31 +7,32 @@ key. Written by nodes; workers only read, and leave a doubt where they cannot. O
     latents/<2 hex>/<key>.safetensors       texts/<2 hex>/<key>.safetensors
     conditions/<2 hex>/<key>.safetensors    evaluations/<2 hex>/<key>.safetensors
     masks/<2 hex>/<key>.safetensors         sets/<fingerprint>.json
-    doubts/<kind>-<key>                     digests.json, verified.json
+    doubts/<kind>-<key>                     files.json, entries.json
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ..dataset import KnownFiles
 from ..dataset.conditioning import CONDITION_TENSORS, condition_misfits
 from ..errors import CacheError
-from ..files import FileError, atomic_write_bytes, shown_folder
+from ..files import FileError, atomic_write_bytes, mark_of, shown_folder
 from ..model import TEXT_LENGTH
 from ..words import listed
 from .cache_set import CacheSet, read_set, set_file, write_set
 from .entry import pack_entry, read_whole, unpack_entry
 from .keys import AGAIN, KINDS, STORED_DTYPES, TEXT_WIDTH, Stored, entry_name, entry_path
-from .memos import DigestMemo
+from .known_entries import KnownEntries
 from .synthetic import draw_entry, is_synthetic
 from .unpack import require_unpacked
-from .verified import Verified, mark_of
 
 
 class LatentCache:
@@ -39,8 +40,12 @@ class LatentCache:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
-        self._digests = DigestMemo(self.root / "digests.json")
-        self._verified = Verified(self.root)
+        self.entries = KnownEntries(self.root)
+
+    @functools.cached_property
+    def files(self) -> KnownFiles:
+        """What is known of media files; made at first use, which asks for the versions of packages."""
+        return KnownFiles(self.root)
 
     def has(self, kind: str, key: str) -> bool:
         """True when an entry ("latent", "text" or "condition") exists; its content is checked when it is read (or by
@@ -152,19 +157,18 @@ class LatentCache:
 
     def holds(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool | None:
         """`is_sound`, and None where there is no such entry; what was written or found sound here is not read again
-        until its file changes (`Verified`). Call `save_digests` afterwards.
+        until its file changes (`KnownEntries`). Call `save_known` afterwards.
         """
         if is_synthetic(key):
             return True
         mark, name = mark_of(entry_name(self.root, kind, key)), f"{kind}-{key}"
         if mark is None:
             return None
-        if self._verified.knows(name, mark) and not self._verified.is_doubted(name):
+        if self.entries.is_sound(name, mark):
             return True
         if not self.is_sound(kind, key, shape):
             return False
-        self._verified.remember(name, mark)
-        self._verified.settle(name)
+        self.entries.note_sound(name, mark)
         return True
 
     def verify(self, cache_set: CacheSet, should_stop: Callable[[], bool] | None = None) -> None:
@@ -194,18 +198,10 @@ class LatentCache:
                 names=listed(bad, 5),
             )
 
-    def digest_of(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
-        """SHA-256 of a media file, remembered by path, size, times and inode; call `save_digests` afterwards."""
-        return self._digests.digest_of(path, should_stop)
-
-    def has_same_bytes(self, path: Path, mark: Sequence[int]) -> bool:
-        """True when a media file holds what it held under `mark`, by the digest that is remembered of it; reads it."""
-        return self._digests.is_same(path, mark)
-
-    def save_digests(self) -> None:
-        """Keep what `digest_of` computed and `holds` found, so that the next time nothing is hashed or read."""
-        self._digests.save()
-        self._verified.save()
+    def save_known(self) -> None:
+        """Keep what was found of media files and entries, so that the next time nothing is hashed or read."""
+        self.files.save()
+        self.entries.save()
 
     def write_set(self, cache_set: CacheSet) -> str:
         """Store a set; returns its fingerprint."""
@@ -241,7 +237,7 @@ class LatentCache:
         if path.is_file():
             return read_whole(path)
         require_unpacked(self.root)
-        self._verified.doubt(f"{kind}-{key}")  # the node that handed the entry on runs again
+        self.entries.doubt(f"{kind}-{key}")  # the node that handed the entry on runs again
         raise CacheError(f"The cache holds no {kind} {key[:12]}. {AGAIN}")
 
     def write_tensors(
@@ -260,9 +256,7 @@ class LatentCache:
         path = self.entry_path(kind, key)
         with self._writing():
             atomic_write_bytes(path, pack_entry(kept, key=key, stored=stored), self.root)
-        if (mark := mark_of(path)) is not None:
-            self._verified.remember(f"{kind}-{key}", mark)
-        self._verified.settle(f"{kind}-{key}")
+        self.entries.note_sound(f"{kind}-{key}", mark_of(path))
 
     @contextlib.contextmanager
     def _writing(self) -> Generator[None]:
@@ -278,7 +272,7 @@ class LatentCache:
             ) from error
 
     def _unusable(self, kind: str, key: str, why: str) -> CacheError:
-        self._verified.doubt(f"{kind}-{key}")
+        self.entries.doubt(f"{kind}-{key}")
         return CacheError(f"Cached {kind} {key[:12]} cannot be used: {why}. {AGAIN}")
 
 

@@ -6,17 +6,12 @@ not tell it, since the VAE spreads whatever it is given.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection
-from pathlib import Path
-from typing import Any, cast
-
 import torch
 from torch import Tensor
 
-from ..files import FileError, atomic_write_json, read_json
 from ..words import filled
 from .cache_set import CacheSet
+from .known_entries import KnownEntries
 from .synthetic import synthetic_note
 
 _LEAST_LIKENESS = 0.5
@@ -24,8 +19,6 @@ _LEAST_LIKENESS = 0.5
 _LEAST_SPREAD = 2 / 255
 """of brightness: less is one colour, as of previews"""
 _FEW = 5
-_MOST = 10_000
-"""remembered"""
 
 
 def likeness_of_neighbours(pixels: Tensor) -> float:
@@ -60,36 +53,12 @@ def _brightness(pixels: Tensor) -> Tensor:
     return few_frames(pixels).float().mean(-1)
 
 
-class NothingShownMemo:
-    """A JSON file in the cache folder: names of the latents of clips that show nothing. Latents of before it are not
-    among them. Damaged or unwritable, it is forgotten.
-    """
-
-    def __init__(self, cache_root: Path) -> None:
-        self._path = cache_root / "shows_nothing.json"
-
-    def known(self) -> frozenset[str]:
-        """Names of latents."""
-        try:
-            data: Any = read_json(self._path) if self._path.is_file() else []
-        except (FileError, OSError, ValueError):
-            return frozenset()
-        return frozenset(map(str, cast("list[Any]", data))) if isinstance(data, list) else frozenset()
-
-    def remember(self, found: Collection[str]) -> None:
-        """Keep these too."""
-        before = self.known()
-        if new := sorted(set(found) - before):
-            with contextlib.suppress(OSError, FileError):
-                atomic_write_json(self._path, [*sorted(before), *new][-_MOST:], self._path.parent)
-
-    def names(self, cache_set: CacheSet) -> tuple[str, ...]:
-        """Returns the clips of a set, trained or held out, that show nothing."""
-        known = self.known()
-        return tuple(item.name for item in cache_set.all_items if item.latent_key in known)
+def clips_that_show_nothing(cache_set: CacheSet, entries: KnownEntries) -> tuple[str, ...]:
+    """Returns the names of the clips of a set, trained or held out, that show nothing."""
+    return tuple(item.name for item in cache_set.all_items if entries.shows_nothing(item.latent_key))
 
 
-def nothing_shown_reason(cache_set: CacheSet, cache_root: Path) -> str:
+def nothing_shown_reason(cache_set: CacheSet, entries: KnownEntries) -> str:
     """Returns why a lower loss on this set says nothing and no step is suggested; "" unless half of its clips, or
     more, show nothing.
 
@@ -97,7 +66,7 @@ def nothing_shown_reason(cache_set: CacheSet, cache_root: Path) -> str:
     """
     if synthetic_note(cache_set):
         return "No step is suggested: the clips are random tensors, so there is nothing to learn."
-    names = NothingShownMemo(cache_root).names(cache_set)
+    names = clips_that_show_nothing(cache_set, entries)
     if 2 * len(names) < len(cache_set.all_items) or not names:
         return ""
     return filled(

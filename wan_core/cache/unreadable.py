@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ..dataset import Sample
 from ..errors import DatasetError
-from ..files import FileError, atomic_write_json, read_json
 from ..words import counted, filled
 from .cache_set import CacheItem, CacheSet
 from .evaluation import nothing_trained
 
-_MOST = 10_000
-"""remembered"""
 _NAMED = 20
 _ENOUGH_TO_JUDGE = 10
 """damaged clips after which encoding does not wait for the last one to say that most are damaged"""
-
-
-class UnreadableMemo:
-    """A JSON file in the cache folder: name of an entry that cannot be made -> why.
-
-    The name covers the bytes of the clip and how it is read, so reading it again would end the same way; without the
-    memo every queue would load the VAE to find that out. Damaged or unwritable, it is forgotten.
-    """
-
-    def __init__(self, cache_root: Path) -> None:
-        self._path = cache_root / "unreadable.json"
-
-    def known(self) -> dict[str, str]:
-        """Reasons by name of the entry."""
-        try:
-            data: Any = read_json(self._path) if self._path.is_file() else {}
-        except (FileError, OSError, ValueError):
-            return {}
-        found = cast("dict[Any, Any]", data) if isinstance(data, dict) else {}
-        return {str(key): str(why)[:300] for key, why in found.items()}
-
-    def remember(self, tried: Collection[str], failed: Mapping[str, str]) -> None:
-        """Keep why each of `failed` cannot be made, and forget what could be made of `tried`."""
-        before = self.known()
-        after = {key: why for key, why in before.items() if key not in tried} | dict(failed)
-        if after != before:
-            with contextlib.suppress(OSError, FileError):
-                atomic_write_json(self._path, dict(list(after.items())[-_MOST:]), self._path.parent)
 
 
 def keys_of(item: CacheItem) -> tuple[str, ...]:

@@ -20,12 +20,12 @@ from .cutting import read_sample
 from .facts import dataset_facts
 from .files import MediaFile, fingerprint_of_folder
 from .held_out import file_names, files_below, held_out_digests
+from .known_files import KnownFiles
 from .report import dataset_report, scan_report
 from .review import DatasetReview, dataset_review
 from .sample import Companion, Dataset, Sample, ScanResult
 from .scan import MIN_SOURCE_PIXELS, scan_files, scan_folder, scan_parts
 from .scan_context import Progress, ScanContext
-from .scan_memo import ScanMemo
 
 __all__ = [
     "DEFAULT_NEGATIVE_PROMPT",
@@ -38,11 +38,11 @@ __all__ = [
     "DatasetConfig",
     "DatasetReview",
     "Found",
+    "KnownFiles",
     "MediaFile",
     "Progress",
     "Sample",
     "ScanContext",
-    "ScanMemo",
     "ScanResult",
     "TextLengths",
     "Written",

@@ -20,8 +20,8 @@ from ..errors import DatasetError
 from ..files import FileError
 from ..video import LOOK_SIZE, VideoProcess, look_of
 from .close_looks import close_pairs
+from .known_files import KnownFiles
 from .sample import Sample, one_per_file
-from .scan_memo import ScanMemo
 
 _NEAR_BITS = 12
 """of 64: candidates. Of 200 shapeworld clips all copies written again, scaled or cropped by 3 % of each side are found
@@ -65,7 +65,7 @@ def byte_twins(samples: Sequence[Sample], digest_of: DigestOf) -> list[tuple[Sam
 
 
 def near_twins(
-    samples: Sequence[Sample], video: VideoProcess, *, allowed_s: float, known: ScanMemo | None = None
+    samples: Sequence[Sample], video: VideoProcess, *, allowed_s: float, known: KnownFiles | None = None
 ) -> NearTwins:
     """Groups of files that look alike at their start and in their middle; at most `allowed_s` seconds are spent.
 
@@ -120,7 +120,7 @@ def _same_length(a: Sample, b: Sample) -> bool:
 class _Pictures:
     """Small pictures of files, decoded once each, until the time is over."""
 
-    def __init__(self, video: VideoProcess, deadline: float, known: ScanMemo | None) -> None:
+    def __init__(self, video: VideoProcess, deadline: float, known: KnownFiles | None) -> None:
         self._video, self._deadline, self._memo = video, deadline, known
         self._known: dict[Path, list[NDArray[np.float32]] | None] = {}
         self.late: set[Path] = set()

@@ -14,9 +14,9 @@ from ..words import counted, listed
 from .conditioning import NOTHING_TO_PREDICT
 from .estimates import BucketRow, CacheSize, cache_size, epoch_lines, epoch_rows, is_averaged, speed_lines
 from .held_out import held_out_digests
+from .known_files import KnownFiles
 from .near_copies import DigestOf, NearTwins, byte_twins, near_twins
 from .sample import Dataset, Sample, one_per_file
-from .scan_memo import ScanMemo
 
 _COMPARING_S = 20.0
 """how long near copies are looked for at most"""
@@ -66,7 +66,7 @@ def dataset_review(
     space: LatentSpace,
     seconds_per_megapixel: float | None = None,
     comparing_s: float = _COMPARING_S,
-    known: ScanMemo | None = None,
+    known: KnownFiles | None = None,
 ) -> DatasetReview:
     """Look at a dataset without the GPU.
 

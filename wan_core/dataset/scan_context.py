@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import Stopped
 from ..video import ClipInfo, VideoProcess
-from .scan_memo import ScanMemo
+from .known_files import KnownFiles
 
 Progress = Callable[[int, int, str], None]
 """called with (done, total, name)"""
@@ -25,7 +25,7 @@ class ScanContext:
     """files that are links must lead below their own folder or below one of these (rules S2, S16)"""
     progress: Progress | None = None
     should_stop: Callable[[], bool] | None = None
-    known: ScanMemo | None = None
+    known: KnownFiles | None = None
     """what former scans learned of files; none: every file is opened"""
 
     def probe(self, path: Path) -> ClipInfo:

@@ -18,6 +18,7 @@ from .inside import (
     sync_file,
 )
 from .locks import Hold, LockLost, is_locked, locked
+from .memo import Memo, mark_of
 from .names import name_key, safe_name, with_safe_letters
 from .reading import (
     FileError,
@@ -50,6 +51,7 @@ __all__ = [
     "FileError",
     "Hold",
     "LockLost",
+    "Memo",
     "OpenFolder",
     "Roots",
     "atomic_write",
@@ -68,6 +70,7 @@ __all__ = [
     "lies_under",
     "locked",
     "make_folder",
+    "mark_of",
     "mark_of_facts",
     "name_key",
     "new_partial",

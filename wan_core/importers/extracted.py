@@ -6,26 +6,25 @@ what it is. Two members with the same bytes are one file; a container that did n
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import TypeGuard
 
 from ..errors import DatasetError
 from ..files import (
-    FileError,
+    Memo,
     atomic_write,
-    atomic_write_json,
     clean_partials,
     file_mark,
     fsync_folder,
     new_partial,
     own_folder,
-    read_json,
     remove_file,
     replace_patiently,
 )
+
+_MOST = 1_000_000
 
 
 class ExtractedFiles:
@@ -38,14 +37,12 @@ class ExtractedFiles:
         self._root, self._cache = root, root.parent
         parts = [(str(path), file_mark(path)) for path in containers]
         name = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
-        self._memo = root / "members" / f"{name}.json"
-        self._known = self._read_memo()
-        self._changed = False
+        self._members = Memo(root / "members" / f"{name}.json", 1, _MOST, self._cache)
 
     def find(self, member: str) -> Path | None:
         """Returns the path of a member that was laid down before, or None."""
-        name = self._known.get(member)
-        path = self._root / name[:2] / name if name else None
+        name = self._members.get(member)
+        path = self._root / name[:2] / name if _is_name(name) else None
         return path if path is not None and path.is_file() else None
 
     def add(self, member: str, chunks: Iterable[bytes], suffix: str) -> Path:
@@ -71,27 +68,17 @@ class ExtractedFiles:
             ) from error
         finally:
             remove_file(staged, self._cache)
-        self._known[member] = name
-        self._changed = True
+        self._members.put(member, name)
         return target
 
     def save(self) -> None:
-        """Remember what was laid down; where that cannot be written, it is laid down again."""
-        if self._changed:
-            with contextlib.suppress(FileError, OSError):
-                atomic_write_json(self._memo, self._known, self._cache)
-
-    def _read_memo(self) -> dict[str, str]:
-        try:
-            data: Any = read_json(self._memo) if self._memo.is_file() else {}
-        except FileError:
-            return {}  # it only saves time
-        entries = cast("dict[Any, Any]", data) if isinstance(data, dict) else {}
-        return {str(key): value for key, value in entries.items() if isinstance(value, str) and _is_name(value)}
+        """Keep what was laid down for the next time."""
+        self._members.save()
 
 
-def _is_name(value: str) -> bool:
-    digest, _, suffix = value.partition(".")
+def _is_name(value: object) -> TypeGuard[str]:
+    """True for the name that `add` gives a member: whoever can write the memo cannot name another file by it."""
+    digest, _, suffix = value.partition(".") if isinstance(value, str) else ("", "", "")
     return len(digest) == 64 and digest.isalnum() and suffix.isalnum()
 
 

@@ -17,16 +17,14 @@ import torch
 
 from ..abilities import abilities_of, gpu_count
 from ..config import Config
-from ..errors import ConfigError, WanTrainerError
+from ..errors import ConfigError
 from ..events import Event, StageEnded, StepDone
-from ..files import Roots, atomic_write_json, read_json
+from ..files import Memo, Roots
 from ..placement import MemoryEstimate
 from ..train.meters import MemoryReading
-from ..words import first_line, logger
 
-_log = logger(__name__)
 _FILE = "_measured.json"
-_NEWEST = 50
+_VERSION, _NEWEST = 2, 50
 SECONDS = "seconds"
 """the phase under which a ratio of time stands"""
 _MEMORY, _TIME = (0.9, 1.3), (0.2, 20.0)
@@ -78,40 +76,30 @@ class OwnRuns:
         phases = dict.fromkeys(one.phase for one in self.ratios if one.of_what[:3] == (card, variant, scheme))
         return {phase: round(ratio, 3) for phase in phases if (ratio := self.of(card, variant, scheme, phase))}
 
-    def with_newer(self, found: list[Ratio]) -> OwnRuns:
-        """Returns these and the newer ones, each instead of its elder; the eldest of too many go."""
-        newer = {one.of_what for one in found}
-        kept = [one for one in self.ratios if one.of_what not in newer]
-        return OwnRuns((*kept, *found)[-_NEWEST:])
-
-    @classmethod
-    def read(cls, file: Path) -> OwnRuns:
-        """Returns what the file holds; nothing where there is none, or where it is damaged or not ours."""
-        if not file.exists():
-            return cls()
-        try:
-            data = read_json(file)
-            if not isinstance(data, dict) or data.get("version") != 1 or not isinstance(data.get("ratios"), list):
-                raise WanTrainerError("it holds something else")
-            return cls(tuple(Ratio.from_dict(one, file.name) for one in data["ratios"][-_NEWEST:]))
-        except (WanTrainerError, OSError, ValueError, TypeError) as error:
-            _log.warning("%s is passed over, so plans follow no run of this machine: %s", file.name, first_line(error))
-            return cls()
-
-    def write(self, file: Path) -> None:
-        """Writes the file, whole or not at all."""
-        atomic_write_json(file, {"version": 1, "ratios": [one.to_dict() for one in self.ratios]})
-
 
 def own_runs_of(roots: Roots) -> OwnRuns:
-    """Returns the ratios that lie beside the runs; none where the roots name no folder of runs."""
-    file = _file_of(roots)
-    return OwnRuns() if file is None else OwnRuns.read(file)
+    """Returns the ratios that lie beside the runs; none where the roots name no folder of runs, or the file is not
+    one that `keep_ratios` wrote.
+    """
+    memo = _memo_of(roots)
+    try:
+        return OwnRuns() if memo is None else OwnRuns(tuple(Ratio.from_dict(one, _FILE) for one in memo.values()))
+    except ConfigError:
+        return OwnRuns()
 
 
-def _file_of(roots: Roots) -> Path | None:
+def keep_ratios(found: list[Ratio], roots: Roots) -> None:
+    """Writes ratios beside the runs, each in place of an older one of the same, where there is such a folder."""
+    memo = _memo_of(roots)
+    if memo is not None:
+        for one in found:
+            memo.put(" / ".join(one.of_what), one.to_dict())
+        memo.save()
+
+
+def _memo_of(roots: Roots) -> Memo | None:
     folders = roots.folders.get("runs")
-    return Path(folders[0]) / _FILE if folders else None
+    return Memo(Path(folders[0]) / _FILE, _VERSION, _NEWEST) if folders else None
 
 
 def card_name(device: str) -> str | None:
@@ -193,10 +181,4 @@ class Measured:
 
     def keep(self, roots: Roots) -> None:
         """Writes what can be said by now beside the runs, where the roots name such a folder and it can be written."""
-        file, found = _file_of(roots), self.ratios()
-        if file is None or not found:
-            return
-        try:
-            OwnRuns.read(file).with_newer(found).write(file)
-        except OSError as error:  # a full disk: the run itself says so
-            _log.warning("%s could not be written: %s", file.name, first_line(error))
+        keep_ratios(self.ratios(), roots)

@@ -270,7 +270,7 @@ class _Session:
             self.roots,
             self._experts,
             self.saver,
-            nothing_to_learn=nothing_shown_reason(self._open[0].cache_set, self._open[0].cache.root),
+            nothing_to_learn=nothing_shown_reason(self._open[0].cache_set, self._open[0].cache.entries),
             emit=self.emit,
             control=self.control,
             group=self.group,

@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 
 from wan_core.cache import Batches, LatentCache, encode_missing, plan_encoding
-from wan_core.cache import memos as digests_module
 from wan_core.cache.unreadable import LeftOut, left_out_lines, require_enough
 from wan_core.dataset import (
     DEFAULT_NEGATIVE_PROMPT,
@@ -21,6 +20,7 @@ from wan_core.dataset import (
     Dataset,
     DatasetConfig,
     ScanContext,
+    known_files,
     scan_folder,
     scanned_files,
 )
@@ -152,7 +152,7 @@ def test_the_first_run_encodes_all_and_the_second_nothing(bench, monkeypatch):
         assert pixels.shape == (9, 48, 64, 3)
         assert pixels.dtype == torch.float32
         torch.testing.assert_close(pixels[:, 24, 32, 1], torch.arange(9) * 8 / 255, atol=0.01, rtol=0)
-    monkeypatch.setattr(digests_module, "digest_file", lambda *a: pytest.fail("hashed again"))
+    monkeypatch.setattr(known_files, "digest_file", lambda *a: pytest.fail("hashed again"))
     again, codec, text = bench.run()
     assert counts(again) == (0, 3, 0, 5)
     assert codec.seen == text.seen == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import sys
 from dataclasses import replace
@@ -14,7 +13,6 @@ import torch
 from safetensors.torch import save
 
 from wan_core.cache import CacheItem, CacheSet, LatentCache, condition_key, latent_key, text_key
-from wan_core.cache import memos as digests_module
 from wan_core.cache.keys import Stored
 from wan_core.errors import CacheError, ConfigError, DependencyError
 
@@ -180,35 +178,6 @@ def test_verify_names_the_clip_whose_entry_is_gone(cache, entry):
         cache.verify(make_set())
 
 
-def test_a_digest_is_computed_once_and_again_after_an_edit(cache, tmp_path, monkeypatch):
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(b"one")
-    first = cache.digest_of(path)
-    cache.save_digests()
-
-    hashed = []
-    real = digests_module.digest_file
-    monkeypatch.setattr(digests_module, "digest_file", lambda p, stop=None: hashed.append(p.name) or real(p, stop))
-    again = LatentCache(cache.root)
-    assert again.digest_of(path) == first
-    assert hashed == []
-    path.write_bytes(b"two")
-    assert again.digest_of(path) != first
-    assert hashed == ["clip.mp4"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows keeps no time of the last inode change")
-def test_an_edit_with_restored_times_is_noticed(cache, tmp_path):
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(b"one")
-    times = os.stat(path)
-    first = cache.digest_of(path)
-    with open(path, "r+b") as file:
-        file.write(b"two")
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert cache.digest_of(path) != first
-
-
 def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(cache, entry, monkeypatch):
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -226,38 +195,8 @@ def test_a_file_where_the_cache_folder_should_be_is_named(tmp_path):
     cache = LatentCache(tmp_path / "cache")
     with pytest.raises(CacheError, match="cannot be written"):
         cache.write_latent(KEY, torch.zeros(16, 1, 4, 4))
-    assert cache.digest_of(tmp_path / "cache")
-    cache.save_digests()
-
-
-def test_a_damaged_memo_is_forgotten(cache, tmp_path):
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(b"one")
-    cache.root.mkdir()
-    (cache.root / "digests.json").write_text('{"x": 3}')
-    assert len(cache.digest_of(path)) == 64
-
-
-def test_a_memo_of_200000_long_paths_is_small_enough_to_be_read_back():
-    """At most this many are kept, and read_json takes 64 MiB. A long path is known by its digest, also in old memos."""
-    long = "/".join(["a folder of some depth"] * 9)
-    entry = {digests_module._short(long + "/1.mp4"): [[2**40, 2**61, 2**40, 2**61], "f" * 64]}
-    assert len(json.dumps(entry)) * digests_module._MAX_ENTRIES < 64 << 20
-    assert digests_module._short(digests_module._short(long)) == digests_module._short(long) != long
-    assert digests_module._short("/clips/a.mp4") == "/clips/a.mp4"
-
-
-def test_a_memo_that_names_long_paths_whole_is_still_known(cache, tmp_path, monkeypatch):
-    path = tmp_path / ("long name " * 8) / "clip.mp4"
-    path.parent.mkdir()
-    path.write_bytes(b"one")
-    digest = cache.digest_of(path)
-    name, identity = digests_module._identity(path)
-    assert name.startswith("sha256:")
-    cache.root.mkdir(exist_ok=True)
-    (cache.root / "digests.json").write_text(json.dumps({os.path.abspath(path): [identity, digest]}))
-    monkeypatch.setattr(digests_module, "digest_file", lambda *a: pytest.fail("hashed again"))
-    assert LatentCache(cache.root).digest_of(path) == digest
+    assert cache.files.digest(tmp_path / "cache")
+    cache.save_known()
 
 
 CONDITION = {"channels": torch.randn(20, 2, 4, 6), "image_tokens": torch.randn(257, 1280)}

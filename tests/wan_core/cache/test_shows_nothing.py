@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from shapeworld.training.clips import as_video
 
 from tests.support.caching import cache_all, key, set_of
 from wan_core.cache import LatentCache, encode, nothing_shown_reason
-from wan_core.cache.shows_nothing import NothingShownMemo, likeness_of_neighbours, shows_nothing
+from wan_core.cache.known_entries import KnownEntries
+from wan_core.cache.shows_nothing import clips_that_show_nothing, likeness_of_neighbours, shows_nothing
 
 CONCEPTS = sorted((Path(__file__).resolve().parents[2] / "shapeworld" / "concepts").glob("*.json"))
 
@@ -56,24 +56,22 @@ def test_a_grainy_film_shows_something():
 
 def test_half_of_the_clips_decide(tmp_path: Path):
     cache_set = replace(set_of(4), vae_identity="real")
-    memo = NothingShownMemo(tmp_path)
-    memo.remember([key(0), key(77)])
-    assert memo.names(cache_set) == ("0",)
-    assert nothing_shown_reason(cache_set, tmp_path) == ""
-    memo.remember([key(3)])
-    assert nothing_shown_reason(cache_set, tmp_path).startswith(
+    known = KnownEntries(tmp_path)
+    for number in (0, 77):
+        known.note_shows_nothing(key(number))
+    assert clips_that_show_nothing(cache_set, known) == ("0",)
+    assert nothing_shown_reason(cache_set, known) == ""
+    known.note_shows_nothing(key(3))
+    assert nothing_shown_reason(cache_set, known).startswith(
         "No step is suggested: 2 of 4 clips show noise or one colour alone, such as 0,"
     )
-    (tmp_path / "shows_nothing.json").write_text(json.dumps({"no": "list"}))
-    assert nothing_shown_reason(cache_set, tmp_path) == "", "a damaged memo is forgotten"
 
 
 def test_what_is_encoded_is_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Clips of one colour are found while they are encoded, and known when nothing is."""
     cache_all(tmp_path, 3)
-    known = NothingShownMemo(tmp_path).known()
-    assert known == {key(n) for n in range(3)}
+    assert clips_that_show_nothing(set_of(3), KnownEntries(tmp_path)) == ("0", "1", "2")
     monkeypatch.setattr(encode, "shows_nothing", lambda _pixels: pytest.fail("judged again"))
     cache_all(tmp_path, 3)
-    assert NothingShownMemo(tmp_path).known() == known
+    assert clips_that_show_nothing(set_of(3), KnownEntries(tmp_path)) == ("0", "1", "2")
     assert LatentCache(tmp_path).is_sound("latent", key(0))

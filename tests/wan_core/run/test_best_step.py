@@ -17,7 +17,8 @@ from shapeworld.wan_vae import TrainableVae
 
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cache import Batches, CacheItem, LatentCache, pad_text
-from wan_core.cache.shows_nothing import NothingShownMemo, shows_nothing
+from wan_core.cache.known_entries import KnownEntries
+from wan_core.cache.shows_nothing import shows_nothing
 from wan_core.control import SignalControl
 from wan_core.events import CheckpointSaved, Evaluated, Event, Suggested, to_line
 from wan_core.load import ModelPlan, materialize
@@ -160,7 +161,10 @@ def test_a_run_on_noise_with_noise_held_out_suggests_no_step_and_says_why(tmp_pa
     pixels = torch.rand(8, 9, 64, 64, 3, generator=torch.Generator().manual_seed(1))
     keys = [f"{5000 + number:064x}" for number, clip in enumerate(pixels) if shows_nothing(clip)]
     assert len(keys) == 8
-    NothingShownMemo(make_run(tmp_path, clips=1, size=(3, 8, 8)).roots.first("cache")).remember(keys)
+    known = KnownEntries(make_run(tmp_path, clips=1, size=(3, 8, 8)).roots.first("cache"))
+    for key in keys:
+        known.note_shows_nothing(key)
+    known.save()
     latents = encoded(pixels.permute(0, 4, 1, 2, 3) * 2 - 1)
     run, heard = trained(tmp_path, latents, 4, 4, steps=120, save_every_n_steps=20, learning_rate=1e-3)
     losses = [event.eval_loss or 0.0 for event in heard if isinstance(event, Evaluated)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +14,14 @@ from tests.support.metrics_file import read_metrics
 from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.events import StageEnded, StepDone
+from wan_core.files import Roots
 from wan_core.placement import Room
 from wan_core.placement.cards import CARD_LIMIT
 from wan_core.run import memory_report, plan_run
 from wan_core.run import own_runs as module
 from wan_core.run.memory_report import card_of, job_of_run, plan_sentences, plan_settings, report_of
 from wan_core.run.open import open_run
-from wan_core.run.own_runs import SECONDS, Measured, OwnRuns, Ratio, own_runs_of
+from wan_core.run.own_runs import SECONDS, Measured, OwnRuns, Ratio, keep_ratios, own_runs_of
 from wan_core.run.planning import plan_memory
 from wan_core.run.step_time import card_of_size
 from wan_core.run.train_job import run_job
@@ -46,10 +45,13 @@ def test_a_ratio_is_that_of_its_card_model_weights_and_phase_within_bounds() -> 
         assert runs.phases_of(*other) == {}
 
 
-def test_newer_ratios_take_the_place_of_theirs_and_the_eldest_of_too_many_go() -> None:
-    runs = OwnRuns((ratio(), ratio("save", 1.0))).with_newer([ratio(value=1.2)])
-    assert [(one.phase, one.ratio) for one in runs.ratios] == [("save", 1.0), ("step", 1.2)]
-    runs = runs.with_newer([ratio(card=f"card {n}") for n in range(49)])
+def test_newer_ratios_take_the_place_of_theirs_and_the_eldest_of_too_many_go(tmp_path: Path) -> None:
+    roots = Roots({"runs": (str(tmp_path),)})
+    keep_ratios([ratio(), ratio("save", 1.0)], roots)
+    keep_ratios([ratio(value=1.2)], roots)
+    assert [(one.phase, one.ratio) for one in own_runs_of(roots).ratios] == [("save", 1.0), ("step", 1.2)]
+    keep_ratios([ratio(card=f"card {n}") for n in range(49)], roots)
+    runs = own_runs_of(roots)
     assert len(runs.ratios) == 50
     assert runs.of(CARD, "t2v", "none", "save") is None
     assert runs.of(CARD, "t2v", "none", "step") == 1.2
@@ -60,22 +62,15 @@ def test_newer_ratios_take_the_place_of_theirs_and_the_eldest_of_too_many_go() -
     [
         "{",
         "[]",
-        '{"version": 2, "ratios": []}',
-        '{"version": 1, "ratios": [7]}',
-        '{"version": 1, "ratios": [{"card": "x", "variant": "y", "scheme": "z", "phase": "step", "ratio": NaN}]}',
-        '{"version": 1, "ratios": [{"card": "x", "variant": "y", "scheme": "z", "phase": "step", "ratio": "1"}]}',
+        '{"version": 1, "ratios": []}',
+        '{"version": 2, "known": {"a": 7}}',
+        '{"version": 2, "known": {"a": {"card": "x", "variant": "y", "scheme": "z", "phase": "step", "ratio": NaN}}}',
+        '{"version": 2, "known": {"a": {"card": "x", "variant": "y", "scheme": "z", "phase": "step", "ratio": "1"}}}',
     ],
 )
-def test_a_damaged_or_foreign_file_is_passed_over_with_one_line(
-    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "_measured.json"
-    file.write_text(text, encoding="utf-8")
-    with caplog.at_level(logging.WARNING):
-        assert OwnRuns.read(file) == OwnRuns()
-    assert len(caplog.records) == 1
-    assert "_measured.json" in caplog.text
-    assert OwnRuns.read(tmp_path / "none.json") == OwnRuns()
+def test_a_damaged_or_foreign_file_counts_as_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "_measured.json").write_text(text, encoding="utf-8")
+    assert own_runs_of(Roots({"runs": (str(tmp_path),)})) == OwnRuns()
 
 
 def step(number: int, peak: int, tflops: float) -> StepDone:
@@ -160,7 +155,6 @@ def test_a_run_says_per_phase_what_was_predicted_and_the_next_plan_follows_it(
     again.hear(step(1, 0, 1.0))
     again.hear(replace(step(2, 0, 1.0), memory={"cpu": {"peak": round(1.2 * predicted["step"])}}))
     assert [one.ratio for one in again.ratios()] == [pytest.approx(1.2, abs=1e-3)], "ratios do not multiply"
-    assert json.loads((tmp_path / "_measured.json").read_text())["version"] == 1
 
 
 def test_a_plan_of_settings_follows_the_runs_of_this_machine_and_not_on_cards_it_need_not_have(
@@ -168,7 +162,7 @@ def test_a_plan_of_settings_follows_the_runs_of_this_machine_and_not_on_cards_it
 ) -> None:
     run = open_run(machine.directory, machine.roots)
     model, size = run.config.model, "64x64x9"
-    OwnRuns((ratio(value=1.2, variant=run.file.variant.name),)).write(tmp_path / "_measured.json")
+    keep_ratios([ratio(value=1.2, variant=run.file.variant.name)], machine.roots)
     here = plan_settings(model, machine.roots, run.config.lora, run.config.train, size, [])
     assert here["own_runs"] == {"cpu": {"step": 1.2}}
     assert plan_settings(model, machine.roots, run.config.lora, run.config.train, size, [16])["own_runs"] == {}

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wan_core.dataset import DatasetConfig, ScanContext, ScanMemo, ScanResult, scan_folder, scan_memo
-from wan_core.dataset.close_looks import EXACT_UP_TO, close_pairs
+from wan_core.dataset import DatasetConfig, KnownFiles, ScanContext, ScanResult, known_files, scan_folder
 from wan_core.dataset.near_copies import near_twins
 from wan_core.video import VideoProcess
 from wan_core.video.sources import TooSlowError
@@ -24,10 +23,10 @@ REQUESTS = ("probe", "cuts", "read")
 
 
 class Folder:
-    """A folder that is scanned by one process after the other, with a memo between them."""
+    """A folder that is scanned by one process after the other, with a cache folder between them."""
 
-    def __init__(self, folder: Path, memo: Path, video: VideoProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.memo, self.video = folder, memo, video
+    def __init__(self, folder: Path, cache: Path, video: VideoProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.cache, self.video = folder, cache, video
         self.asked: list[str] = []
         for name in REQUESTS:
             monkeypatch.setattr(VideoProcess, name, self._counting(name, getattr(VideoProcess, name)))
@@ -43,7 +42,7 @@ class Folder:
         """What is found, and what the video child was asked."""
         time.sleep(TICK_S)
         config = DatasetConfig(**{"width": 64, "height": 48, "num_frames": 9, "trigger_word": "x", **changes})
-        known = ScanMemo(self.memo)
+        known = KnownFiles(self.cache)
         found = scan_folder(config, self.folder, ScanContext(self.video, known=known))
         known.save()
         asked, self.asked = self.asked, []
@@ -58,7 +57,7 @@ def folder(tmp_path, make_clip, video, monkeypatch) -> Folder:
     ramp = np.linspace(0, 255, 64 * 48 * 3).reshape(48, 64, 3)
     Image.fromarray(ramp.astype(np.uint8)).save(tmp_path / "clips" / "c.png")
     (tmp_path / "clips" / "d.mp4").write_bytes(b"no clip")
-    return Folder(tmp_path / "clips", tmp_path / "memo.json", video, monkeypatch)
+    return Folder(tmp_path / "clips", tmp_path / "cache", video, monkeypatch)
 
 
 def test_nothing_is_opened_again_and_the_same_is_found_the_unreadable_too(folder):
@@ -123,17 +122,17 @@ def test_a_clip_that_took_too_long_is_asked_again(folder, monkeypatch):
 def test_another_reader_and_another_version_look_at_everything_again(folder, monkeypatch):
     folder.scan()
     with monkeypatch.context() as later:
-        later.setattr(scan_memo.importlib.metadata, "version", lambda _name: "99.0")
+        later.setattr(known_files.importlib.metadata, "version", lambda _name: "99.0")
         assert len(folder.scan()[1]) == 4
     folder.scan()
-    monkeypatch.setattr(scan_memo, "SCAN_VERSION", 99)
+    monkeypatch.setattr(known_files, "SCAN_VERSION", 99)
     assert len(folder.scan()[1]) == 4
 
 
-@pytest.mark.parametrize("damage", ["[", "[]", '{"made_by": 1}', "null"])
+@pytest.mark.parametrize("damage", ["[", "[]", '{"version": 1}', "null"])
 def test_a_damaged_memo_is_forgotten(folder, damage):
     first, _ = folder.scan()
-    folder.memo.write_text(damage)
+    (folder.cache / "files.json").write_text(damage)
     again, asked = folder.scan()
     assert (len(asked), again) == (4, first)
 
@@ -159,7 +158,7 @@ def test_copies_are_looked_for_once_among_the_same_files(folder, make_clip):
 
     def copies(allowed_s: float = 60.0) -> tuple[list[list[str]], list[str]]:
         found, _ = folder.scan()
-        known = ScanMemo(folder.memo)
+        known = KnownFiles(folder.cache)
         twins = near_twins(found.samples, folder.video, allowed_s=allowed_s, known=known)
         known.save()
         asked, folder.asked = folder.asked, []
@@ -175,40 +174,20 @@ def test_copies_are_looked_for_once_among_the_same_files(folder, make_clip):
     assert "read c.png" not in asked, "the look of a still is remembered too"
 
 
-def pairs_of(looks: np.ndarray, bits: int = 12) -> list[tuple[int, int]]:
-    return [(a, b) for _, pairs in close_pairs(looks, bits) for a, b in pairs.tolist()]
-
-
-def test_close_looks_are_those_of_every_pair():
-    looks = np.random.default_rng(0).integers(0, 1 << 12, 600).astype(np.uint64)
-    different = np.unpackbits((looks[:, None] ^ looks[None]).view(np.uint8)).reshape(600, 600, 64).sum(-1)
-    expected = [(a, b) for a in range(600) for b in range(a + 1, 600) if different[a, b] <= 4]
-    assert sorted(pairs_of(looks, 4)) == expected
-    assert expected
-
-
-@pytest.mark.parametrize("differing", [4, 8, 10, 12])
-def test_among_many_looks_nearly_all_close_ones_are_found_each_once(monkeypatch, differing):
-    monkeypatch.setattr("wan_core.dataset.close_looks.EXACT_UP_TO", 1_000)
-    draws = np.random.default_rng(differing)
-    looks = draws.integers(0, 1 << 63, 4_000, dtype=np.uint64)
-    for number in range(200):
-        turned = np.uint64(1) << draws.permutation(64)[:differing].astype(np.uint64)
-        looks[2_000 + number] = looks[number] ^ np.bitwise_or.reduce(turned)
-    found = pairs_of(looks)
-    assert len(found) == len(set(found))
-    assert all(a < b for a, b in found)
-    assert sum((number, 2_000 + number) in set(found) for number in range(200)) >= (200 if differing <= 8 else 190)
-
-
-@pytest.mark.soak
-def test_the_time_of_the_search_grows_with_the_number_of_looks():
-    seconds: list[float] = []
-    for count in (100_000, 400_000):
-        looks = np.random.default_rng(0).integers(0, 1 << 63, count, dtype=np.uint64)
-        start = time.process_time()
-        pairs_of(looks)
-        seconds.append(time.process_time() - start)
-    print([round(s, 2) for s in seconds])  # noqa: T201
-    assert EXACT_UP_TO < 100_000
-    assert seconds[1] < 10 * seconds[0], "four times as many: sixteen times would be the square"
+def test_a_digest_is_computed_once_and_again_after_an_edit(tmp_path, monkeypatch):
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(b"one")
+    known = KnownFiles(tmp_path / "cache")
+    first = known.digest(path)
+    known.save()
+    hashed, real = [], known_files.digest_file
+    monkeypatch.setattr(known_files, "digest_file", lambda p, stop=None: hashed.append(p.name) or real(p, stop))
+    again = KnownFiles(tmp_path / "cache")
+    assert (again.digest(path), hashed) == (first, [])
+    times = os.stat(path)
+    with open(path, "r+b") as file:
+        file.write(b"two")
+    if os.name == "posix":  # there the time of the last change gives it away even so
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert again.digest(path) != first
+    assert hashed == ["clip.mp4"]

@@ -13,8 +13,9 @@ import torch
 
 from tests.support.caching import cache_all, key, latent, shape_of
 from wan_core.cache import LatentCache, removals_seen
-from wan_core.cache.verified import Verified
+from wan_core.cache.known_entries import KnownEntries
 from wan_core.errors import CacheError
+from wan_core.files import mark_of
 
 CLIPS = 3
 TICK_S = 0.02
@@ -33,7 +34,7 @@ def held(root: Path) -> list[bool | None]:
     """What a new process says of the three latents."""
     cache = LatentCache(root)
     found = [cache.holds("latent", key(number), shape_of()) for number in range(CLIPS)]
-    cache.save_digests()
+    cache.save_known()
     return found
 
 
@@ -49,10 +50,10 @@ def test_what_was_written_here_is_not_read_again(root, monkeypatch):
 
 
 def test_a_cache_without_its_memo_is_read_once(root, monkeypatch):
-    (root / "verified.json").unlink()
+    (root / "entries.json").unlink()
     assert held(root) == [True] * 3
     assert held_unread(root, monkeypatch) == [True] * 3
-    (root / "verified.json").write_text("[not ours")
+    (root / "entries.json").write_text("[not ours")
     assert held(root) == [True] * 3
 
 
@@ -99,10 +100,8 @@ def rot(root: Path, number: int) -> None:
     """Other bytes in a file nobody touched, as a failing disk gives them."""
     path = LatentCache(root).entry_path("latent", key(number))
     edited(path)
-    known = Verified(root)
-    from wan_core.cache.verified import mark_of
-
-    known.remember(f"latent-{key(number)}", mark_of(path))
+    known = KnownEntries(root)
+    known.note_sound(f"latent-{key(number)}", mark_of(path))
     known.save()
 
 
@@ -116,13 +115,13 @@ def test_who_cannot_read_an_entry_leaves_a_doubt_and_the_next_plan_encodes_it_ag
     assert held(root) == [False, True, True]
     cache = LatentCache(root)
     cache.write_latent(key(0), latent(0))
-    cache.save_digests()
+    cache.save_known()
     assert held_unread(root, monkeypatch) == [True] * 3
     assert os.listdir(root / "doubts") == []
 
 
 def test_a_doubt_about_a_sound_entry_goes_when_it_is_read(root, monkeypatch):
-    Verified(root).doubt(f"latent-{key(1)}")
+    KnownEntries(root).doubt(f"latent-{key(1)}")
     assert held(root) == [True] * 3
     assert held_unread(root, monkeypatch) == [True] * 3
     with pytest.raises(CacheError):

@@ -8,7 +8,7 @@ of the first and of the middle frame decides, compared at several crops.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from ..errors import DatasetError
 from ..files import FileError
 from ..video import LOOK_SIZE, VideoProcess, look_of
-from .close_looks import close_pairs
 from .known_files import KnownFiles
 from .sample import Sample, one_per_file
 
@@ -34,7 +33,6 @@ except at JPEG quality 40 (19 of 20 above 0.971)
 _CROPS = (0.0, 0.02, 0.04, 0.06)
 """of each side, tried on either of two pictures"""
 _SIDE = 64
-_NONE = np.empty(0, np.int64)
 _SAME_LENGTH = 0.05
 """relative difference of durations that containers and encoders explain"""
 
@@ -69,8 +67,7 @@ def near_twins(
 ) -> NearTwins:
     """Groups of files that look alike at their start and in their middle; at most `allowed_s` seconds are spent.
 
-    Of more than EXACT_UP_TO files a few pairs that look least alike are not seen. `known` remembers what was found
-    among the same files.
+    `known` keeps what was found among the same files.
     """
     files = one_per_file(samples)
     if known is None:
@@ -87,29 +84,29 @@ def near_twins(
 
 
 def _found_among(files: Sequence[Sample], pictures: _Pictures) -> NearTwins:
-    looking = [(sample, int(look, 16)) for sample in files if (look := pictures.look(sample))]
-    group_of = np.arange(len(looking))
-    found: list[tuple[Sample, Sample]] = []
-    for settled, pairs in close_pairs(np.array([look for _, look in looking], np.uint64), _NEAR_BITS):
-        for row, columns in [(-1, _NONE), *_by_row(pairs)]:
-            for column in [-1, *columns[group_of[columns] != group_of[row]].tolist()]:
-                if pictures.over:
-                    pictures.late |= {sample.path for sample, _ in looking[max(settled, row) :]}
-                    return NearTwins(_groups(found), len(pictures.late))
-                if column < 0 or group_of[row] == group_of[column]:
-                    continue  # a pair within a group adds nothing to it
-                if _same_length(a := looking[row][0], b := looking[column][0]) and pictures.alike(a, b):
-                    found.append((a, b))
-                    group_of[group_of == group_of[column]] = group_of[row]
-    return NearTwins(_groups(found), len(pictures.late))
+    found = [(sample, int(look, 16)) for sample in files if (look := pictures.look(sample))]
+    looks = np.array([look for _, look in found], np.uint64)
+    group_of = np.arange(len(found))
+    pairs: list[tuple[Sample, Sample]] = []
+    for row, (sample, _) in enumerate(found):
+        close = row + 1 + np.flatnonzero(_ones(looks[row + 1 :] ^ looks[row]) <= _NEAR_BITS)
+        for column in [row, *close[group_of[close] != group_of[row]].tolist()]:
+            if pictures.over:
+                pictures.late |= {late.path for late, _ in found[row:]}
+                return NearTwins(_groups(pairs), len(pictures.late))
+            other = found[column][0]
+            # A pair within a group adds nothing to it.
+            if group_of[row] != group_of[column] and _same_length(sample, other) and pictures.alike(sample, other):
+                pairs.append((sample, other))
+                group_of[group_of == group_of[column]] = group_of[row]
+    return NearTwins(_groups(pairs), len(pictures.late))
 
 
-def _by_row(pairs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yields the second places of pairs by their first one, which rises."""
-    rows, starts = np.unique(pairs[:, 0], return_index=True)
-    ends = [*starts.tolist(), len(pairs)]
-    for row, start, end in zip(rows.tolist(), ends[:-1], ends[1:], strict=True):
-        yield row, pairs[start:end, 1]
+def _ones(numbers: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Returns how many bits of each number (n,) are set."""
+    if hasattr(np, "bitwise_count"):  # numpy 2
+        return np.bitwise_count(numbers)
+    return np.unpackbits(numbers[:, None].view(np.uint8), axis=-1).sum(-1, dtype=np.uint8)
 
 
 def _same_length(a: Sample, b: Sample) -> bool:

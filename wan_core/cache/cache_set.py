@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import Config
+from ..dataset import nothing_trained
 from ..dataset.bucket import Bucket, is_frame_count
 from ..errors import CacheError, ConfigError
 from ..files import FileError, atomic_write_json, read_json
@@ -82,6 +84,11 @@ class CacheItem(Config):
     @property
     def bucket(self) -> Bucket:
         return Bucket(self.num_frames, self.height, self.width)
+
+    @property
+    def clip_keys(self) -> tuple[str, ...]:
+        """The names of the entries that are made from the files of the item."""
+        return tuple(filter(None, (self.latent_key, self.condition_key, self.mask_key)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +207,19 @@ class CacheSet(Config):
         for item in self.all_items:
             keys |= {item.latent_key, item.text_key, item.condition_key, item.mask_key, item.evaluation_key}
         return keys - {""}
+
+    def without(self, failed: Collection[str]) -> CacheSet:
+        """The set without the items of which an entry is among `failed`; DatasetError when none is left to train."""
+        if not failed:
+            return self
+
+        def kept(items: tuple[CacheItem, ...]) -> tuple[CacheItem, ...]:
+            return tuple(item for item in items if not any(key in failed for key in item.clip_keys))
+
+        items, held_out = kept(self.items), kept(self.held_out)
+        if not items:
+            raise nothing_trained(len(held_out))
+        return replace(self, items=items, held_out=held_out)
 
     def require_items(self) -> None:
         """CacheError unless there is something to train on."""

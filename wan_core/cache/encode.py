@@ -6,25 +6,24 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
-from ..dataset import Companion, Progress, Sample, TextLengths, lengths_of
+from ..dataset import Companion, Progress, Sample
 from ..dataset.conditioning import loss_mask, name_of
 from ..errors import CacheError
+from ..flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
 from ..model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ..video import UnreadableError, VideoProcess
+from .cache_set import CacheSet
 from .condition import condition_from_files, files_read, mask_pixels
-from .encoding_plan import ConditionTask, EncodingPlan, LatentTask, MaskTask, TextTask
-from .encoding_report import EncodingReport, report_of
-from .entry_names import stop_if
-from .evaluation import write_evaluations
+from .encoding_plan import ConditionTask, EncodingPlan, LatentTask, MaskTask, TextTask, stop_if
+from .encoding_report import EncodingReport, TextCounter, left_out_of, require_enough
 from .keys import Stored
 from .latent_cache import LatentCache
 from .read_ahead import ReadAhead, WriteBehind
 from .shows_nothing import clips_that_show_nothing, few_frames, shows_nothing
-from .unreadable import left_out_of, require_enough, without
 from .upkeep import tidy
 
 
@@ -50,16 +49,16 @@ def encode_missing(
     start = time.monotonic()
     _check_encoders(plan, codec, text_encoder, image_encoder)
     work: list[TextTask | LatentTask | ConditionTask | MaskTask] = [*plan.missing_texts, *_by_clip(plan)]
-    clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan), cache.files.has_same_bytes), WriteBehind()
+    clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan), cache.files.require_unchanged), WriteBehind()
     doing = _Doing(plan, cache, codec, text_encoder, image_encoder, clips, writes)
-    counter = TextCounter(plan, text_encoder)
+    counter = TextCounter(plan.cache_set, text_encoder)
     try:
         with writes, clips:
             for done, task in enumerate(work, 1):
                 stop_if(should_stop)
                 if isinstance(task, TextTask):
                     name = doing.text(task)
-                    counter.add(task)
+                    counter.add(task.key, task.text)
                 else:
                     name = doing.clip_unless_unreadable(task)
                 if done == len(work):
@@ -72,10 +71,10 @@ def encode_missing(
         cache.save_known()
     doing.require_enough(finished=True)
     cache.entries.note_pace(plan.cache_set.latent_space, doing.vae_s, doing.megapixels)
-    kept = without(plan.cache_set, doing.failed)
-    write_evaluations(cache, kept)
+    kept = plan.cache_set.without(doing.failed)
+    _write_evaluations(cache, kept)
     fingerprint = cache.write_set(kept)
-    report = report_of(plan, kept, fingerprint, time.monotonic() - start)
+    report = _report_of(plan, kept, fingerprint, time.monotonic() - start)
     report = replace(report, latents_encoded=report.latents_encoded - doing.failed_latents)
     upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use)
     cache.save_known()
@@ -257,26 +256,40 @@ def _check_encoders(
             raise CacheError("The CLIP vision encoder is not the one the cache was planned for. Press Run again.")
 
 
-@runtime_checkable
-class CountsTokens(Protocol):
-    """A text encoder that can say how many tokens a prompt has before it is cut."""
+def _report_of(plan: EncodingPlan, kept: CacheSet, fingerprint: str, seconds: float) -> EncodingReport:
+    """Returns what `plan` asked for and `kept`, the set that was stored, holds."""
+    items = kept.items
+    return EncodingReport(
+        fingerprint=fingerprint,
+        latents_encoded=len(plan.missing_latents),
+        latents_reused=plan.latents_reused,
+        texts_encoded=len(plan.missing_texts),
+        texts_reused=plan.texts_reused,
+        clips=len(items),
+        frames=sum(item.num_frames for item in items),
+        damaged=plan.damaged,
+        seconds=seconds,
+        conditioning=plan.cache_set.conditioning,
+        given_whole=kept.given_whole,
+        conditions_encoded=len(plan.missing_conditions),
+        conditions_reused=plan.conditions_reused,
+        masks_encoded=len(plan.missing_masks),
+        masks_reused=plan.masks_reused,
+        stills=sum(item.num_frames == 1 for item in items),
+        held_out=len(kept.held_out),
+    )
 
-    def count_tokens(self, text: str) -> int: ...
 
-
-class TextCounter:
-    """Counts the captions of a plan as they are encoded; the empty and the negative prompt are none."""
-
-    def __init__(self, plan: EncodingPlan, encoder: TextEncoder | None) -> None:
-        self._encoder = encoder if isinstance(encoder, CountsTokens) else None
-        self._names = {item.text_key: item.name for item in reversed(plan.cache_set.all_items) if item.caption}
-        self._counts: list[tuple[str, int]] = []
-
-    def add(self, task: TextTask) -> None:
-        """Count one prompt, if it is a caption."""
-        if self._encoder is not None and task.key in self._names:
-            self._counts.append((self._names[task.key], self._encoder.count_tokens(task.text)))
-
-    def lengths(self) -> TextLengths | None:
-        """Returns what was counted; None when nothing was."""
-        return lengths_of(self._counts) if self._counts else None
+def _write_evaluations(cache: LatentCache, cache_set: CacheSet) -> None:
+    """Store the missing noise (timesteps, C, F, h, w) float32 of the held-out clips: the values that
+    `Trainer.evaluate` would draw for them, kept because another version of torch may draw others.
+    """
+    for item in cache_set.held_out:
+        shape = cache_set.latent_shape(item)
+        if item.evaluation_key and not cache.holds("evaluation", item.evaluation_key, shape):
+            draws = [
+                draw_noise((1, *shape), seeded_generator("evaluation", item.latent_key, timestep))[0]
+                for timestep in EVALUATION_TIMESTEPS
+            ]
+            tensors = {"noise": torch.stack(draws), "timesteps": torch.tensor(EVALUATION_TIMESTEPS)}
+            cache.write_tensors("evaluation", item.evaluation_key, tensors, item.name)

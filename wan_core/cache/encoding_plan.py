@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..dataset import Dataset, Sample, held_out_digests
+from ..dataset import Companion, Dataset, DatasetConfig, KnownFiles, Sample, held_out_digests, require_trained
 from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT
-from ..errors import CacheError, DatasetError
+from ..errors import CacheError, DatasetError, Stopped
+from ..files import FileError
 from ..model import ConditionKind, LatentSpace
 from .cache_set import CacheItem, CacheSet
-from .entry_names import EntryNames, stop_if, stored_of
-from .evaluation import evaluation_key, require_trained
-from .keys import Stored, text_key
+from .encoding_report import left_out_of, require_enough
+from .keys import SampleKeys, Stored, evaluation_key, text_key
 from .latent_cache import LatentCache
 from .unpack import require_unpacked
-from .unreadable import keys_of, left_out_of, require_enough, without
 
 
 @dataclass(frozen=True)
@@ -111,17 +110,19 @@ def plan_encoding(
     _require_makeable(kind, vision_identity)
     dataset.require_captions()
     require_unpacked(cache.root)
-    names = EntryNames(
-        files=cache.files,
+    keys = SampleKeys(
+        digest_of=_digests(cache.files, should_stop),
         kind=kind,
         fps=dataset.fps,
         space=space,
         vae_identity=vae_identity,
         text_identity=text_identity,
         vision_identity=vision_identity if kind.vision else "",
-        should_stop=should_stop,
     )
-    named = _name_all(dataset, names)
+    try:
+        named = _name_all(dataset, keys, should_stop)
+    finally:  # what was hashed stays known, also when somebody stops it
+        cache.files.save()
     require_trained(dataset, len(named.items), len(named.held_out))
     cache_set = CacheSet(
         items=tuple(named.items),
@@ -133,15 +134,15 @@ def plan_encoding(
         vae_identity=vae_identity,
         text_identity=text_identity,
         conditioning=kind.name,
-        vision_identity=names.vision_identity,
+        vision_identity=keys.vision_identity,
         trigger_words=dataset.trigger_words,
     )
-    keys = () if rebuild else [key for item in cache_set.all_items for key in keys_of(item)]
-    unreadable = {key: why for key in keys if (why := cache.entries.why_unreadable(key)) is not None}
+    clip_keys = () if rebuild else [key for item in cache_set.all_items for key in item.clip_keys]
+    unreadable = {key: why for key in clip_keys if (why := cache.entries.why_unreadable(key)) is not None}
     lost = [clip.why for clip in left_out_of(unreadable, named.samples) if clip.whole]
     require_enough(lost, len({sample.path for sample in named.samples.values()}), finished=True)
     try:
-        plan = _compare(without(cache_set, unreadable), named.samples, cache, rebuild, should_stop)
+        plan = _compare(cache_set.without(unreadable), named.samples, cache, rebuild, should_stop)
     finally:
         cache.save_known()
     limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
@@ -164,26 +165,66 @@ class _Named:
     samples: dict[str, Sample] = field(default_factory=dict[str, Sample])
 
 
-def _name_all(dataset: Dataset, names: EntryNames) -> _Named:
-    """Reads what has to be read of every file for its names, and saves what was read, even when it is stopped."""
+def _name_all(dataset: Dataset, keys: SampleKeys, should_stop: Callable[[], bool] | None) -> _Named:
+    """Reads every file that was not hashed before."""
     named = _Named()
-    try:
-        evaluated = held_out_digests(dataset, names.digest_of)
-        for part in dataset.parts:
-            for sample in part.samples:
-                stop_if(names.should_stop)
-                digest = names.digest_of(sample)
-                item = names.item_of(sample, part.config, digest)
-                for name in keys_of(item):
-                    named.samples.setdefault(name, sample)
-                named.stored.update(stored_of(item, part.config))
-                if digest in evaluated:
-                    named.held_out.append(replace(item, evaluation_key=evaluation_key(item.latent_key)))
-                else:
-                    named.items.append(item)
-    finally:
-        names.files.save()
+    evaluated = held_out_digests(dataset, keys.digest_of)
+    for part in dataset.parts:
+        for sample in part.samples:
+            stop_if(should_stop)
+            item = _item_of(sample, part.config, keys)
+            for name in item.clip_keys:
+                named.samples.setdefault(name, sample)
+            named.stored.update(_stored_of(item, part.config))
+            if evaluated and keys.digest_of(sample) in evaluated:
+                named.held_out.append(replace(item, evaluation_key=evaluation_key(item.latent_key)))
+            else:
+                named.items.append(item)
     return named
+
+
+def _item_of(sample: Sample, config: DatasetConfig, keys: SampleKeys) -> CacheItem:
+    return CacheItem(
+        **keys.of(sample, config),
+        num_frames=sample.bucket.num_frames,
+        height=sample.bucket.height,
+        width=sample.bucket.width,
+        repeats=sample.repeats,
+        turn=sample.turn,
+        turns=sample.turns,
+        weight=sample.weight,
+        name=sample.name,
+        caption=sample.caption,
+        prior=config.prior_preservation,
+    )
+
+
+def _stored_of(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
+    """Returns how the entries of an item are written, by name; nothing for those in bf16 and uncompressed."""
+    if (config.latent_dtype, config.cache_compression) == ("bf16", "none"):
+        return {}
+    latent = Stored(dtype=config.latent_dtype, compression=config.cache_compression)
+    text = Stored(compression=config.cache_compression)
+    return {item.latent_key: latent, item.condition_key: latent, item.text_key: text}
+
+
+def _digests(files: KnownFiles, should_stop: Callable[[], bool] | None) -> Callable[[Sample | Companion], str]:
+    def digest_of(file: Sample | Companion) -> str:
+        """SHA-256 of a file; DatasetError when it is not the one that was scanned."""
+        try:
+            files.require_unchanged(file)
+            return files.digest(file.path, should_stop)
+        except FileError as error:
+            stop_if(should_stop)
+            raise DatasetError(str(error)) from error
+
+    return digest_of
+
+
+def stop_if(should_stop: Callable[[], bool] | None) -> None:
+    """Raises Stopped when somebody asked for it."""
+    if should_stop is not None and should_stop():
+        raise Stopped("Stopped while caching.")
 
 
 def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:

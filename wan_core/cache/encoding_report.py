@@ -2,13 +2,97 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-from ..dataset import NOTHING_TO_PREDICT, TOKEN_LIMIT, TextLengths
-from ..words import listed
+from ..dataset import NOTHING_TO_PREDICT, TOKEN_LIMIT, Sample, TextLengths, lengths_of
+from ..errors import DatasetError
+from ..model.latents import TextEncoder
+from ..words import counted, filled, listed
 from .cache_set import CacheSet
-from .encoding_plan import EncodingPlan
-from .unreadable import LeftOut, left_out_lines
+
+_NAMED = 20
+_ENOUGH_TO_JUDGE = 10
+"""damaged clips after which encoding does not wait for the last one to say that most are damaged"""
+
+
+def require_enough(reasons: Sequence[str], of: int, *, finished: bool) -> None:
+    """DatasetError once more than half of the clips cannot be read: that is no bad luck with single files.
+
+    A reason is a sentence about one clip, `of` is how many were tried; before all of them were (`finished`), ten must
+    have failed.
+    """
+    if 2 * len(reasons) <= of or not (finished or len(reasons) >= _ENOUGH_TO_JUDGE):
+        return
+    different = list(dict.fromkeys(_reason(why) for why in reasons))
+    more = filled("; and {n} more", n=len(different) - 3) if len(different) > 3 else ""
+    raise DatasetError(
+        "{reasons} of {of} clips cannot be read: {different}{more}. Copy them again, or take them out "
+        "of the dataset; what is encoded is kept.",
+        reasons=len(reasons),
+        of=of,
+        different="; ".join(different[:3]),
+        more=more,
+    )
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A clip of which a set lacks something, because it cannot be read to its end."""
+
+    why: str
+    """a sentence that names the clip"""
+    lost: int
+    """samples of it (windows, crops) that are not in the set"""
+    of: int
+    """samples that were cut from it"""
+
+    @property
+    def whole(self) -> bool:
+        """True when nothing of the clip is in the set."""
+        return self.lost == self.of
+
+
+def left_out_of(failed: Mapping[str, str], samples: Mapping[str, Sample]) -> tuple[LeftOut, ...]:
+    """Returns what a set lacks, a value for each clip.
+
+    `failed` says why an entry cannot be made, by its name; `samples` are all that were asked for, by the names of
+    their entries.
+    """
+    cut: dict[Path, set[tuple[Any, ...]]] = {}
+    lost: dict[Path, set[tuple[Any, ...]]] = {}
+    why: dict[Path, str] = {}
+    for key, sample in samples.items():
+        part = sample.cut, sample.bucket
+        cut.setdefault(sample.path, set()).add(part)
+        if key in failed:
+            lost.setdefault(sample.path, set()).add(part)
+            why.setdefault(sample.path, failed[key])
+    return tuple(LeftOut(why[path], len(parts), len(cut[path])) for path, parts in lost.items())
+
+
+def left_out_lines(clips: Sequence[LeftOut]) -> list[str]:
+    """Returns for the report how many, and each with its reason and with how much of it is lost."""
+    if not clips:
+        return []
+    whole = sum(clip.whole for clip in clips)
+    parts = len(clips) - whole
+    what = counted(whole, "clip") if whole else f"parts of {counted(parts, 'clip')}"
+    also = f", and parts of {parts} more" if whole and parts else ""
+    first = f"skipped: {what} that cannot be read to the end{also} (mode rebuild tries again); the rest is trained"
+    more = [f"  and {len(clips) - _NAMED} more"] if len(clips) > _NAMED else []
+    return [first, *(f"  {_reason(clip.why)}{_share(clip)}" for clip in clips[:_NAMED]), *more]
+
+
+def _share(clip: LeftOut) -> str:
+    return "" if clip.whole else f": {clip.lost} of the {clip.of} samples cut from it"
+
+
+def _reason(sentence: str) -> str:
+    """Returns the reason without the advice to write the clip again, which would freeze the damage."""
+    return sentence.partition(". Write it again")[0].rstrip(".")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,30 +168,6 @@ class EncodingReport:
         return "\n".join(lines)
 
 
-def report_of(plan: EncodingPlan, kept: CacheSet, fingerprint: str, seconds: float) -> EncodingReport:
-    """Returns what `plan` asked for and `kept`, the set that was stored, holds."""
-    items = kept.items
-    return EncodingReport(
-        fingerprint=fingerprint,
-        latents_encoded=len(plan.missing_latents),
-        latents_reused=plan.latents_reused,
-        texts_encoded=len(plan.missing_texts),
-        texts_reused=plan.texts_reused,
-        clips=len(items),
-        frames=sum(item.num_frames for item in items),
-        damaged=plan.damaged,
-        seconds=seconds,
-        conditioning=plan.cache_set.conditioning,
-        given_whole=kept.given_whole,
-        conditions_encoded=len(plan.missing_conditions),
-        conditions_reused=plan.conditions_reused,
-        masks_encoded=len(plan.missing_masks),
-        masks_reused=plan.masks_reused,
-        stills=sum(item.num_frames == 1 for item in items),
-        held_out=len(kept.held_out),
-    )
-
-
 def _length_sentences(lengths: TextLengths | None) -> list[str]:
     """Returns the sentences on lengths in the report of the encoding."""
     if lengths is None:
@@ -117,3 +177,28 @@ def _length_sentences(lengths: TextLengths | None) -> list[str]:
         return [line]
     names = ", ".join(lengths.too_long[:8]) + (f" and {len(lengths.too_long) - 8} more" * (len(lengths.too_long) > 8))
     return [line, f"cut at {TOKEN_LIMIT} tokens, the rest is not seen: {names}"]
+
+
+@runtime_checkable
+class _CountsTokens(Protocol):
+    """A text encoder that can say how many tokens a prompt has before it is cut."""
+
+    def count_tokens(self, text: str) -> int: ...
+
+
+class TextCounter:
+    """Counts the captions of a set as they are encoded; the empty and the negative prompt are none."""
+
+    def __init__(self, cache_set: CacheSet, encoder: TextEncoder | None) -> None:
+        self._encoder = encoder if isinstance(encoder, _CountsTokens) else None
+        self._names = {item.text_key: item.name for item in reversed(cache_set.all_items) if item.caption}
+        self._counts: list[tuple[str, int]] = []
+
+    def add(self, key: str, text: str) -> None:
+        """Count one prompt, if it is a caption."""
+        if self._encoder is not None and key in self._names:
+            self._counts.append((self._names[key], self._encoder.count_tokens(text)))
+
+    def lengths(self) -> TextLengths | None:
+        """Returns what was counted; None when nothing was."""
+        return lengths_of(self._counts) if self._counts else None

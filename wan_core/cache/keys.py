@@ -9,14 +9,18 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..dataset import Companion, DatasetConfig, Sample
 from ..dataset.conditioning import CONDITION_TENSORS
 from ..errors import CacheError, ConfigError
+from ..flow import EVALUATION_TIMESTEPS
+from ..model import ConditionKind, LatentSpace
 
 TEXT_WIDTH = 4096
 """umT5-XXL feature width (Wan configs: text_dim)."""
@@ -27,10 +31,8 @@ CODE_VERSION = 1
 unused.
 """
 
-CLIP_READER = 2
-"""Part of the transform of clips; raise it when only what is read of clips changes. Version 1, whose keys
-name no version, made colours up to three levels of 255 too dark.
-"""
+_CLIP_READER = 2
+"""Part of the transform of clips; raise it when only what is read of clips changes."""
 
 
 def latent_key(*, content_digest: str, transform: dict[str, Any], encoder_identity: str) -> str:
@@ -65,9 +67,86 @@ def tensor_key(kind: str, content_digest: str) -> str:
     return _digest({"kind": f"given {kind}", "tensors": content_digest})
 
 
+def evaluation_key(latent_key: str) -> str:
+    """Name of the noise and timesteps of a held-out clip."""
+    parts = {"kind": "evaluation", "latent": latent_key, "timesteps": EVALUATION_TIMESTEPS, "version": 1}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
 def _digest(parts: dict[str, Any]) -> str:
     text = json.dumps({"version": CODE_VERSION, **parts}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleKeys:
+    """Names the entries of the samples of one dataset; encoders are known by the names of their weights."""
+
+    digest_of: Callable[[Sample | Companion], str]
+    """SHA-256 of a file; raises where it is not the one that was scanned"""
+    kind: ConditionKind
+    fps: float
+    """of the dataset"""
+    space: LatentSpace
+    vae_identity: str
+    text_identity: str
+    vision_identity: str
+    """empty where the model reads no CLIP vision tokens"""
+
+    def of(self, sample: Sample, config: DatasetConfig) -> dict[str, str]:
+        """Returns the names of all entries of a sample, by field of CacheItem; "" for those it does not have."""
+        # The dtype is part of a name only where it is not bf16.
+        dtype = {} if config.latent_dtype == "bf16" else {"dtype": config.latent_dtype}
+        transform = {**transform_of(sample, self.fps), "space": self.space.name, **dtype}
+        digest, given, mask = self.digest_of(sample), "", ""
+        if self.kind.tensors:
+            given = condition_key(
+                content_digest=digest,
+                transform=transform | self._files_given(sample),
+                encoder_identity=self.vae_identity,
+                conditioning=self.kind.name,
+                vision_identity=self.vision_identity,
+            )
+        if sample.mask is not None and config.masks_loss:
+            mask = mask_key(content_digest=self._content_of(sample.mask), transform=transform)
+        return {
+            "latent_key": latent_key(content_digest=digest, transform=transform, encoder_identity=self.vae_identity),
+            "condition_key": given,
+            "mask_key": mask,
+            "text_key": text_key(sample.caption, self.text_identity),
+        }
+
+    def _content_of(self, file: Companion) -> str:
+        """Returns the digest of a file, with a word more where CODE_VERSION covers two ways of reading it."""
+        return self.digest_of(file) + (" in 8 of its bits" if file.deep_still else "")
+
+    def _files_given(self, sample: Sample) -> dict[str, str]:
+        """Returns the digests of the control and mask files that are part of what a sample is conditioned on."""
+        companions = {"control": sample.control, "mask": sample.mask}
+        return {
+            name: self._content_of(file)
+            for name, file in companions.items()
+            if file is not None and self.kind.reads(name)
+        }
+
+
+def transform_of(sample: Sample, fps: float) -> dict[str, Any]:
+    """Returns all that decides which pixels the encoder sees, as JSON data; stills have no frame rate."""
+    bucket = sample.bucket
+    framing = sample.cut.framing
+    size: dict[str, Any] = {
+        "width": bucket.width,
+        "height": bucket.height,
+        "fit": "native" if framing.native else "cover",
+        **({"offset": list(framing.offset)} if framing.offset is not None else {}),
+        **({"flip": True} if framing.flip else {}),
+        **({"pixel_ratio": sample.info.pixel_ratio} if sample.info.pixel_ratio != 1.0 else {}),
+        **({"bits": sample.info.bits} if sample.info.bits > 8 else {}),
+    }
+    if sample.kind == "still":
+        return {"kind": "still", **size}
+    time = {"num_frames": bucket.num_frames, "fps": sample.cut.fps or fps, "start_s": sample.cut.start_s}
+    return {"kind": "clip", "reader": _CLIP_READER, **size, **time}
 
 
 KEY = re.compile(r"^[0-9a-f]{64}$")

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,7 +20,6 @@ from torch import Tensor
 
 from ..dataset import Companion, Sample, read_sample
 from ..video import VideoProcess
-from .entry_names import require_unchanged
 
 AHEAD = 2
 """reads that wait or are under way, beside the clip that is encoded"""
@@ -45,10 +43,10 @@ class ReadAhead:
         video: VideoProcess,
         fps: float,
         reads: Sequence[Read],
-        same_bytes: Callable[[Path, Sequence[int]], bool] = lambda _path, _mark: False,
+        require_unchanged: Callable[[Sample | Companion], None] = lambda _file: None,
     ) -> None:
-        """`same_bytes`: as `require_unchanged` asks it."""
-        self._fps, self._reads, self._same_bytes = fps, reads, same_bytes
+        """`require_unchanged` is asked after each read whether the file is still the one that was scanned."""
+        self._fps, self._reads, self._require_unchanged = fps, reads, require_unchanged
         self._asked = self._begun = 0
         """how many of the reads were asked for (or passed over), and how many were begun"""
         self._waiting: deque[tuple[int, Future[Tensor]]] = deque()
@@ -129,7 +127,7 @@ class ReadAhead:
             frames = read_sample(video, sample, self._fps, file.path)
         finally:
             self._videos.put(video)
-            require_unchanged(file, self._same_bytes)
+            self._require_unchanged(file)
         return floats(frames)
 
     def _help(self) -> None:

@@ -19,7 +19,7 @@ from .contact_sheet import contact_sheet
 from .cutting import read_sample
 from .facts import dataset_facts
 from .files import MediaFile, fingerprint_of_folder
-from .held_out import file_names, files_below, held_out_digests
+from .held_out import held_out_digests, nothing_trained, require_trained
 from .known_files import KnownFiles
 from .report import dataset_report, scan_report
 from .review import DatasetReview, dataset_review
@@ -52,15 +52,15 @@ __all__ = [
     "dataset_facts",
     "dataset_report",
     "dataset_review",
-    "file_names",
-    "files_below",
     "fingerprint_of_folder",
     "held_out_digests",
     "lengths_of",
     "list_folders",
     "named_roots",
+    "nothing_trained",
     "read_roots",
     "read_sample",
+    "require_trained",
     "scan_files",
     "scan_folder",
     "scan_parts",

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
+from ..errors import DatasetError
 from .caption_names import in_one_form
 from .sample import Dataset, Sample, ScanResult
 
@@ -24,7 +25,7 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
         config = part.config
         if not (config.held_out or config.held_out_folder or config.held_out_ratio):
             continue
-        below, names = files_below(config.held_out_folder, part), frozenset(map(in_one_form, config.held_out))
+        below, names = _files_below(config.held_out_folder, part), frozenset(map(in_one_form, config.held_out))
         for sample in part.samples:
             digest = digest_of(sample)
             named = sample.path in below or not names.isdisjoint(file_names(sample))
@@ -49,7 +50,7 @@ def file_names(sample: Sample) -> set[str]:
     return {in_one_form(name) for name in (sample.path.name, sample.path.stem, sample.name)}
 
 
-def files_below(folder: str, part: ScanResult) -> set[Path]:
+def _files_below(folder: str, part: ScanResult) -> set[Path]:
     """The files of a part that lie in a folder of that name, or in one below it, inside what the part consists of."""
     paths = {sample.path for sample in part.samples} if folder else set[Path]()
     if not paths:
@@ -67,3 +68,35 @@ def _common(folders: Sequence[Path]) -> int:
 
 def _holds(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
     return any(parts[place : place + len(wanted)] == wanted for place in range(len(parts)))
+
+
+def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
+    """DatasetError when everything is held out, or when a name or folder of the settings holds nothing out."""
+    if not trained:
+        raise nothing_trained(held_out)
+    for part in dataset.parts:
+        paths = [sample.path for sample in part.samples]
+        # Settings of another trainer are several parts with the same names: each name has to be in one of them.
+        alike = [p for p in dataset.parts if p.config.held_out == part.config.held_out]
+        known = {name for other in alike for sample in other.samples for name in file_names(sample)}
+        if missing := [name for name in part.config.held_out if in_one_form(name) not in known]:
+            raise DatasetError(
+                f"held_out names {missing[0]!r}, which is no usable file of {part.config.folder!r}. Use names as they "
+                f"are in the folder, such as {paths[0].name!r}."
+            )
+        folder = part.config.held_out_folder
+        alike = [p for p in dataset.parts if p.config.held_out_folder == folder]
+        if folder and not any(_files_below(folder, other) for other in alike):
+            raise DatasetError(
+                f"held_out_folder {folder!r} holds no usable file of {part.config.folder!r}. Use the name of one of "
+                "its subfolders and switch recursive on, or leave it empty."
+            )
+
+
+def nothing_trained(held_out: int) -> DatasetError:
+    """Returns the error for a dataset whose usable files are all held out."""
+    return DatasetError(
+        "All {held_out} files are held out for evaluation, so nothing would be trained. Lower "
+        "held_out_ratio, or name fewer files.",
+        held_out=held_out,
+    )

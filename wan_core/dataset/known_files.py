@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import DatasetError
 from ..files import FileError, Memo, digest_file, file_mark, is_touched, mark_of
-from ..video import ClipInfo, UnreadableError, VideoProcess
+from ..video import ClipInfo, UnreadableError, VideoProcess, shown
+from .sample import Companion, Sample
 
 SCAN_VERSION = 2
 """Raise it when what a file is found to hold changes: everything is looked at again then."""
@@ -51,13 +53,17 @@ class KnownFiles:
 
     def digest(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
         """The SHA-256 of a file. FileError when it cannot be read, changes meanwhile, or `should_stop` answers True."""
-        mark = file_mark(path)
-        found = self.recall(path, _DIGEST, lambda: digest_file(path, should_stop))
-        if file_mark(path) != mark:
-            raise FileError(f"{path.name} changed while it was read. Wait until it is written, then try again.")
-        return found
 
-    def has_same_bytes(self, path: Path, mark: Sequence[int]) -> bool:
+        def ask() -> str:
+            mark = file_mark(path)
+            found = digest_file(path, should_stop)
+            if file_mark(path) != mark:
+                raise FileError(f"{path.name} changed while it was read. Wait until it is written, then try again.")
+            return found
+
+        return self.recall(path, _DIGEST, ask)
+
+    def _has_same_bytes(self, path: Path, mark: Sequence[int]) -> bool:
         """True when a file that is as large and as old as `mark` says has the digest it had then. False where none is
         known; reads the file.
         """
@@ -65,6 +71,19 @@ class KnownFiles:
         if known is None or (list(mark) != known[0] and not is_touched(mark, known[0])):
             return False
         return self.digest(path) == known[1]
+
+    def require_unchanged(self, file: Sample | Companion) -> None:
+        """DatasetError when a file is gone, or is not the one that was scanned. Of one whose rights or names changed,
+        the digest decides.
+        """
+        name = shown(file.path)
+        try:
+            now = file_mark(file.path)
+            same = now == list(file.mark) or (is_touched(file.mark, now) and self._has_same_bytes(file.path, file.mark))
+        except OSError as error:
+            raise DatasetError("{name} is gone since it was scanned. Press Run again.", name=name) from error
+        if not same:
+            raise DatasetError("{name} changed since it was scanned. Press Run again.", name=name)
 
     def search(self, paths: Iterable[Path], how: str, find: Callable[[], Any]) -> Any:
         """`find()` (JSON data), or what it gave for exactly these files in this order, none of them changed."""

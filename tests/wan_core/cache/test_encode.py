@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from wan_core.cache import Batches, LatentCache, encode_missing, plan_encoding
-from wan_core.cache.unreadable import LeftOut, left_out_lines, require_enough
+from wan_core.cache.encoding_report import LeftOut, left_out_lines, require_enough
 from wan_core.dataset import (
     DEFAULT_NEGATIVE_PROMPT,
     NOTHING_TO_PREDICT,

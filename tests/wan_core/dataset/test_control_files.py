@@ -11,8 +11,7 @@ from PIL import Image
 
 from tests.wan_core.cache.test_encode import Bench, CountingText, PoolingCodec, counts, given_counts
 from wan_core.cache import Batches, LatentCache, encode_missing
-from wan_core.cache.entry_names import transform_of
-from wan_core.cache.keys import mask_key
+from wan_core.cache.keys import mask_key, transform_of
 from wan_core.dataset import Dataset, DatasetConfig, MediaFile, ScanContext, scan_files, scan_folder
 from wan_core.dataset.conditioning import control_channels, loss_mask, vace_tensor
 from wan_core.dataset.control_files import with_companions

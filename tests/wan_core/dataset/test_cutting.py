@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wan_core.cache.entry_names import transform_of
+from wan_core.cache.keys import transform_of
 from wan_core.dataset import (
     Dataset,
     DatasetConfig,

@@ -124,7 +124,7 @@ def measured(case: str, work: Path) -> dict[str, float]:
         if case == "plan again":
             dataset = Dataset((scan_folder(DatasetConfig(**SMALL), folder, context(video, cache)),))
             began, cpu = time.monotonic(), cpu_s()
-            assert not planned(dataset, cache).missing_latents
+            assert not planned(dataset, cache).missing_clips
             return result()
         if case == "one caption edited":
             edited = folder / "clip_00007.txt"
@@ -176,9 +176,9 @@ def prepare(work: Path, clips: int) -> None:
     os.fsync = lambda _file: None  # only here: what is prepared need not outlive a power cut
     cache = LatentCache(work / "cache")
     plan = planned(dataset, work / "cache")
-    for task in plan.missing_latents:
+    for task in plan.missing_clips:
         cache.write_latent(task.key, torch.zeros(task.shape))
-    plan = dataclasses.replace(plan, missing_latents=())
+    plan = dataclasses.replace(plan, missing_clips=())
     with VideoProcess() as video:
         encode_missing(plan, cache, codec=None, text_encoder=StandInText(), video=video)
 

@@ -101,7 +101,7 @@ class CacheLatents(io.ComfyNode):
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
             identities = cls._identities(dataset, {"vae": vae, "clip": clip, "clip_vision": clip_vision})
             plan = cls._plan(dataset, identities, mode)
-            if plan.missing_latents and plan.cache_set.given_whole:
+            if plan.missing("latent") and plan.cache_set.given_whole:
                 _log.warning(NOTHING_TO_PREDICT)
             # Judged whenever it is there: what another VAE encoded earlier is no better.
             codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if vae is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from ..wan_core.cache import EncodingReport, SyntheticConfig, synthetic_note, synthetic_set
+from ..wan_core.cache import SyntheticConfig, report_of, synthetic_note, synthetic_set
 from .bridge import folders
 from .bridge.handed import cache_state, hand_cache
 from .bridge.types import CATEGORY, ModelHandle, WanCache, WanTrainModel
@@ -71,17 +71,6 @@ class WanSyntheticDataset(io.ComfyNode):
             f"{clips}: {width}x{height}, {num_frames} frames, {text_length} tokens; nothing is encoded and no clip is "
             f"written\n{synthetic_note(made)}"
         )
-        report = EncodingReport(
-            fingerprint=folders.cache().write_set(made),
-            latents_encoded=0,
-            latents_reused=0,
-            texts_encoded=0,
-            texts_reused=0,
-            clips=len(made.items),
-            frames=len(made.items) * num_frames,
-            damaged=0,
-            seconds=0.0,
-            conditioning=made.conditioning,
-        )
+        report = report_of(made, folders.cache().write_set(made), 0.0, {}, {})
         handle = hand_cache(report, made)
         return io.NodeOutput(handle, text, ui={"text": [text]})

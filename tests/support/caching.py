@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 
 from wan_core.cache import CacheItem, CacheSet, LatentCache, encode_missing
-from wan_core.cache.encoding_plan import EncodingPlan, LatentTask, TextTask
+from wan_core.cache.encoding_plan import ClipTask, EncodingPlan, TextTask
 from wan_core.dataset.bucket import Bucket
 from wan_core.model import WAN21_LATENTS
 
@@ -98,11 +98,10 @@ def cache_all(root: Path, clips: int, side: int = SIDE, **options: object) -> tu
     damaged = sum(cache.has("latent", key(n)) for n in missing)
     texts = {item.text_key: item.caption for item in cache_set.items} | {key(20_000): "", key(20_001): "no"}
     plan = EncodingPlan(
-        tuple(LatentTask(key(n), _Clip(n), shape_of(side)) for n in missing),  # type: ignore[arg-type]
+        tuple(ClipTask("latent", key(n), _Clip(n), shape_of(side)) for n in missing),  # type: ignore[arg-type]
         tuple(TextTask(name, text) for name, text in texts.items() if not cache.is_sound("text", name)),
         cache_set,
-        latents_reused=clips - len(missing),
-        texts_reused=0,
+        {"latent": clips - len(missing)},
     )
     with patch.object(module, "ReadAhead", Clips):
         encode_missing(plan, cache, codec=codec, text_encoder=Text(), video=None, **options)  # type: ignore[arg-type]

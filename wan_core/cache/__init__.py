@@ -11,7 +11,7 @@ from .batches import Batch, Batches, pad_text, stack_texts
 from .cache_set import CacheItem, CacheSet
 from .encode import encode_missing
 from .encoding_plan import EncodingPlan, plan_encoding
-from .encoding_report import EncodingReport
+from .encoding_report import EncodingReport, report_of
 from .keys import TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
 from .latent_cache import LatentCache
 from .order import BUCKET_SAMPLINGS, Order
@@ -45,6 +45,7 @@ __all__ = [
     "plan_encoding",
     "read_picture",
     "removals_seen",
+    "report_of",
     "room_of",
     "stack_texts",
     "stats_of",

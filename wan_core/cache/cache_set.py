@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ..config import Config
 from ..dataset import nothing_trained
@@ -89,6 +90,18 @@ class CacheItem(Config):
     def clip_keys(self) -> tuple[str, ...]:
         """The names of the entries that are made from the files of the item."""
         return tuple(filter(None, (self.latent_key, self.condition_key, self.mask_key)))
+
+
+class Entry(NamedTuple):
+    """An entry that a set needs."""
+
+    kind: str
+    """of KINDS"""
+    key: str
+    shape: tuple[int, ...] | None
+    """of the latent or mask; of other kinds that of the clip's latent, None of a text"""
+    what: str
+    """for messages: the clip's name, or "the mask of" it"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,12 +214,28 @@ class CacheSet(Config):
                 name=kind.name,
             )
 
+    def entries(self) -> Iterator[Entry]:
+        """Yields every entry that training on this set reads, each once."""
+        seen: set[tuple[str, str]] = set()
+        for item in self.all_items:
+            name, shape = item.name or item.latent_key, self.latent_shape(item)
+            for entry in (
+                Entry("latent", item.latent_key, shape, name),
+                Entry("condition", item.condition_key, shape, f"the conditioning of {name}"),
+                Entry("mask", item.mask_key, self.mask_shape(item), f"the mask of {name}"),
+                Entry("evaluation", item.evaluation_key, shape, f"the stored noise of {name}"),
+            ):
+                if entry.key and (entry.kind, entry.key) not in seen:
+                    seen.add((entry.kind, entry.key))
+                    yield entry
+        texts = {self.empty_text_key: "the empty prompt", self.negative_text_key: "the default negative prompt"}
+        for item in self.all_items:
+            texts.setdefault(item.text_key, f"the caption of {item.name}")
+        yield from (Entry("text", key, None, what) for key, what in texts.items())
+
     def entry_keys(self) -> set[str]:
         """The names of all entries that training on this set reads."""
-        keys = {self.empty_text_key, self.negative_text_key}
-        for item in self.all_items:
-            keys |= {item.latent_key, item.text_key, item.condition_key, item.mask_key, item.evaluation_key}
-        return keys - {""}
+        return {entry.key for entry in self.entries()}
 
     def without(self, failed: Collection[str]) -> CacheSet:
         """The set without the items of which an entry is among `failed`; DatasetError when none is left to train."""

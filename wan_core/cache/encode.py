@@ -18,9 +18,9 @@ from ..model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ..video import UnreadableError, VideoProcess
 from .cache_set import CacheSet
 from .condition import condition_from_files, files_read, mask_pixels
-from .encoding_plan import ConditionTask, EncodingPlan, LatentTask, MaskTask, TextTask, stop_if
-from .encoding_report import EncodingReport, TextCounter, left_out_of, require_enough
-from .keys import Stored
+from .encoding_plan import ClipTask, EncodingPlan, TextTask, stop_if
+from .encoding_report import EncodingReport, TextCounter, left_out_of, report_of, require_enough
+from .keys import KINDS, Stored
 from .latent_cache import LatentCache
 from .read_ahead import ReadAhead, WriteBehind
 from .shows_nothing import clips_that_show_nothing, few_frames, shows_nothing
@@ -48,7 +48,7 @@ def encode_missing(
     """
     start = time.monotonic()
     _check_encoders(plan, codec, text_encoder, image_encoder)
-    work: list[TextTask | LatentTask | ConditionTask | MaskTask] = [*plan.missing_texts, *_by_clip(plan)]
+    work: list[TextTask | ClipTask] = [*plan.missing_texts, *_by_clip(plan)]
     clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan), cache.files.require_unchanged), WriteBehind()
     doing = _Doing(plan, cache, codec, text_encoder, image_encoder, clips, writes)
     counter = TextCounter(plan.cache_set, text_encoder)
@@ -74,13 +74,15 @@ def encode_missing(
     kept = plan.cache_set.without(doing.failed)
     _write_evaluations(cache, kept)
     fingerprint = cache.write_set(kept)
-    report = _report_of(plan, kept, fingerprint, time.monotonic() - start)
-    report = replace(report, latents_encoded=report.latents_encoded - doing.failed_latents)
+    encoded = {kind: plan.missing(kind) for kind in KINDS}
+    encoded["latent"] -= doing.failed_latents
+    report = report_of(kept, fingerprint, time.monotonic() - start, encoded, plan.reused)
     upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use)
     cache.save_known()
     failed = {**plan.unreadable, **{key: str(error) for key, error in doing.failed.items()}}
     return replace(
         report,
+        damaged=plan.damaged,
         upkeep=upkeep,
         black_masks=tuple(doing.black),
         nothing_shown=clips_that_show_nothing(kept, cache.entries),
@@ -111,8 +113,7 @@ class _Doing:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        tasks = (*plan.missing_latents, *plan.missing_conditions, *plan.missing_masks)
-        begun = {id(task.sample) for task in tasks} | {id(plan.samples[key]) for key in plan.unreadable}
+        begun = {id(task.sample) for task in plan.missing_clips} | {id(plan.samples[key]) for key in plan.unreadable}
         self._reused = frozenset(sample.path for sample in plan.samples.values() if id(sample) not in begun)
 
     def text(self, task: TextTask) -> str:
@@ -123,7 +124,7 @@ class _Doing:
         self.writes.put(lambda: self.cache.write_text(task.key, features, name, stored))
         return name_of(task.text)
 
-    def clip_unless_unreadable(self, task: LatentTask | ConditionTask | MaskTask) -> str:
+    def clip_unless_unreadable(self, task: ClipTask) -> str:
         """Make one entry of a clip, or note why it cannot be read; returns its file name."""
         if any(self.tried[key] is task.sample for key in self.failed):
             return task.sample.name
@@ -146,16 +147,16 @@ class _Doing:
     @property
     def failed_latents(self) -> int:
         """Clips whose latent was to be made and could not."""
-        return sum(task.key in self.failed for task in self.plan.missing_latents)
+        return sum(task.kind == "latent" and task.key in self.failed for task in self.plan.missing_clips)
 
-    def clip(self, task: LatentTask | ConditionTask | MaskTask) -> str:
+    def clip(self, task: ClipTask) -> str:
         """Make one entry of a clip; returns its file name."""
         start, sample = time.monotonic(), task.sample
-        if isinstance(task, MaskTask):
+        if task.kind == "mask":
             self._mask(task)
             return sample.name
         assert self.codec is not None
-        if isinstance(task, LatentTask):
+        if task.kind == "latent":
             pixels = self.clips.pixels(sample)
             latent, few = _encode(task, pixels, self.codec), few_frames(pixels)
             self.writes.put(lambda: self._write(task, latent, few))
@@ -163,22 +164,22 @@ class _Doing:
             kind, stored = self.plan.cache_set.kind, self._stored(task)
             given = condition_from_files(sample, kind, self.clips.pixels, self.codec, self.image_encoder)
             self.writes.put(lambda: self.cache.write_condition(task.key, given, sample.name, stored))
-        passes = 1 if isinstance(task, LatentTask) else self.plan.cache_set.kind.vae_passes
+        passes = 1 if task.kind == "latent" else self.plan.cache_set.kind.vae_passes
         bucket = sample.bucket
         self.megapixels += passes * bucket.num_frames * bucket.height * bucket.width / 1e6
         self.vae_s += time.monotonic() - start
         return sample.name
 
-    def _write(self, task: LatentTask, latent: Tensor, few: Tensor) -> None:
+    def _write(self, task: ClipTask, latent: Tensor, few: Tensor) -> None:
         """Keep a latent, and whether its clip shows nothing by a `few` of its frames; runs beside the next clip."""
         if shows_nothing(few):
             self.cache.entries.note_shows_nothing(task.key)
         self.cache.write_latent(task.key, latent, task.sample.name, self._stored(task))
 
-    def _stored(self, task: TextTask | LatentTask | ConditionTask) -> Stored | None:
+    def _stored(self, task: TextTask | ClipTask) -> Stored | None:
         return self.plan.stored.get(task.key)
 
-    def _mask(self, task: MaskTask) -> None:
+    def _mask(self, task: ClipTask) -> None:
         mask = mask_pixels(task.sample, self.clips.pixels)
         weights = loss_mask(mask, self.plan.cache_set.space.spatial_stride)
         self.writes.put(lambda: self.cache.write_mask(task.key, weights, task.sample.name))
@@ -186,17 +187,10 @@ class _Doing:
             self.black.append(task.sample.name)
 
 
-def _by_clip(plan: EncodingPlan) -> list[LatentTask | ConditionTask | MaskTask]:
-    """The tasks of one clip beside each other, so that it is decoded once."""
-    tasks: list[LatentTask | ConditionTask | MaskTask] = [
-        *plan.missing_latents,
-        *plan.missing_conditions,
-        *plan.missing_masks,
-    ]
-    order = {item.latent_key: place for place, item in enumerate(plan.cache_set.all_items)}
-    order |= {item.condition_key: order[item.latent_key] for item in plan.cache_set.all_items}
-    order |= {item.mask_key: order[item.latent_key] for item in plan.cache_set.all_items}
-    return sorted(tasks, key=lambda task: order[task.key])
+def _by_clip(plan: EncodingPlan) -> list[ClipTask]:
+    """The tasks of one clip next to each other, so that it is decoded once."""
+    order = {key: place for place, item in enumerate(plan.cache_set.all_items) for key in item.clip_keys}
+    return sorted(plan.missing_clips, key=lambda task: order[task.key])
 
 
 def _reads_of(plan: EncodingPlan) -> list[tuple[Sample, Companion | None]]:
@@ -205,16 +199,16 @@ def _reads_of(plan: EncodingPlan) -> list[tuple[Sample, Companion | None]]:
     last: Sample | None = None
     for task in _by_clip(plan):
         sample, files = task.sample, [None]
-        if isinstance(task, ConditionTask):
+        if task.kind == "condition":
             files = files_read(sample, plan.cache_set.kind)
-        elif isinstance(task, MaskTask):
+        elif task.kind == "mask":
             files = [sample.mask]
         reads += [(sample, file) for file in files if file is not None or sample is not last]
         last = sample if None in files else last
     return reads
 
 
-def _encode(task: LatentTask, pixels: Tensor, codec: LatentCodec) -> Tensor:
+def _encode(task: ClipTask, pixels: Tensor, codec: LatentCodec) -> Tensor:
     latent = codec.encode(pixels)
     if tuple(latent.shape) != task.shape:
         raise CacheError(
@@ -233,7 +227,7 @@ def _check_encoders(
     wanted = plan.cache_set
     if plan.needs_vae:
         if codec is None:
-            count = len(plan.missing_latents) or len(plan.missing_conditions)
+            count = plan.missing("latent") or plan.missing("condition")
             raise CacheError("{count} latents are missing. Connect a VAE to Cache Latents + Captions.", count=count)
         if codec.identity != wanted.vae_identity or codec.space.name != wanted.latent_space:
             raise CacheError("The VAE is not the one the cache was planned for. Press Run again.")
@@ -250,34 +244,10 @@ def _check_encoders(
             raise CacheError(
                 "The image tokens of {missing_conditions} clips are missing. Connect Load CLIP Vision to "
                 "clip_vision of Cache Latents + Captions.",
-                missing_conditions=len(plan.missing_conditions),
+                missing_conditions=plan.missing("condition"),
             )
         if image_encoder.identity != wanted.vision_identity:
             raise CacheError("The CLIP vision encoder is not the one the cache was planned for. Press Run again.")
-
-
-def _report_of(plan: EncodingPlan, kept: CacheSet, fingerprint: str, seconds: float) -> EncodingReport:
-    """Returns what `plan` asked for and `kept`, the set that was stored, holds."""
-    items = kept.items
-    return EncodingReport(
-        fingerprint=fingerprint,
-        latents_encoded=len(plan.missing_latents),
-        latents_reused=plan.latents_reused,
-        texts_encoded=len(plan.missing_texts),
-        texts_reused=plan.texts_reused,
-        clips=len(items),
-        frames=sum(item.num_frames for item in items),
-        damaged=plan.damaged,
-        seconds=seconds,
-        conditioning=plan.cache_set.conditioning,
-        given_whole=kept.given_whole,
-        conditions_encoded=len(plan.missing_conditions),
-        conditions_reused=plan.conditions_reused,
-        masks_encoded=len(plan.missing_masks),
-        masks_reused=plan.masks_reused,
-        stills=sum(item.num_frames == 1 for item in items),
-        held_out=len(kept.held_out),
-    )
 
 
 def _write_evaluations(cache: LatentCache, cache_set: CacheSet) -> None:

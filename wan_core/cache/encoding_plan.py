@@ -5,6 +5,7 @@ Planning needs no encoder, only the names of their weights, so a complete cache 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,25 +22,15 @@ from .unpack import require_unpacked
 
 
 @dataclass(frozen=True)
-class _ClipTask:
-    """One entry to make from the files of one clip."""
+class ClipTask:
+    """One entry to make from the files of one sample."""
 
+    kind: str
+    """"latent"; "condition", from its own frames or from a control or mask file; "mask", the weights of its loss"""
     key: str
     sample: Sample
     shape: tuple[int, ...]
     """of the clip's latent; of a mask, (1, F, h, w)"""
-
-
-class LatentTask(_ClipTask):
-    """The task that makes the latent of a sample."""
-
-
-class ConditionTask(_ClipTask):
-    """Its conditioning: from its own frames, or from a control or mask file beside it."""
-
-
-class MaskTask(_ClipTask):
-    """The weights of its loss, from the mask beside it."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +45,11 @@ class TextTask:
 class EncodingPlan:
     """The missing entries, and the set the job will train on once they are there."""
 
-    missing_latents: tuple[LatentTask, ...]
+    missing_clips: tuple[ClipTask, ...]
     missing_texts: tuple[TextTask, ...]
     cache_set: CacheSet
-    latents_reused: int
-    texts_reused: int
-    missing_conditions: tuple[ConditionTask, ...] = ()
-    conditions_reused: int = 0
-    missing_masks: tuple[MaskTask, ...] = ()
-    masks_reused: int = 0
+    reused: Mapping[str, int] = field(default_factory=dict[str, int])
+    """how many entries are there, by kind"""
     damaged: int = 0
     """entries that exist but cannot be used; they are among the missing and will be replaced"""
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
@@ -77,17 +64,21 @@ class EncodingPlan:
     @property
     def is_complete(self) -> bool:
         """True when nothing has to be encoded."""
-        return not (self.missing_latents or self.missing_texts or self.missing_conditions or self.missing_masks)
+        return not (self.missing_clips or self.missing_texts)
+
+    def missing(self, kind: str) -> int:
+        """Returns how many entries of a kind have to be made."""
+        return len(self.missing_texts) if kind == "text" else sum(task.kind == kind for task in self.missing_clips)
 
     @property
     def needs_vae(self) -> bool:
         """True when clips or what they are conditioned on have to go through the VAE."""
-        return bool(self.missing_latents or self.missing_conditions)
+        return any(task.kind != "mask" for task in self.missing_clips)
 
     @property
     def needs_vision(self) -> bool:
         """True when given frames have to go through the CLIP vision encoder."""
-        return bool(self.missing_conditions) and self.cache_set.kind.vision
+        return self.missing("condition") > 0 and self.cache_set.kind.vision
 
 
 def plan_encoding(
@@ -247,39 +238,20 @@ def _compare(
     rebuild: bool,
     should_stop: Callable[[], bool] | None,
 ) -> EncodingPlan:
-    shapes = {item.latent_key: cache_set.latent_shape(item) for item in cache_set.all_items}
     texts = {cache_set.empty_text_key: "", cache_set.negative_text_key: DEFAULT_NEGATIVE_PROMPT}
     texts.update({item.text_key: item.caption for item in cache_set.all_items})
-    conditions = {item.condition_key: item.latent_key for item in cache_set.all_items if item.condition_key}
-    masks = {item.mask_key: cache_set.mask_shape(item) for item in cache_set.all_items if item.mask_key}
-    damaged = 0
-
-    def is_missing(kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
-        nonlocal damaged
+    clips: list[ClipTask] = []
+    prompts: list[TextTask] = []
+    reused, damaged = Counter[str](), 0
+    for kind, key, shape, _ in cache_set.entries():
         stop_if(should_stop)
+        if kind == "evaluation":  # drawn once the set is stored, not encoded
+            continue
         sound = None if rebuild else cache.holds(kind, key, shape)
         damaged += sound is False
-        return not sound
-
-    latents = [
-        LatentTask(key, samples[key], shape) for key, shape in shapes.items() if is_missing("latent", key, shape)
-    ]
-    given = [
-        ConditionTask(key, samples[key], shapes[clip])
-        for key, clip in conditions.items()
-        if is_missing("condition", key, shapes[clip])
-    ]
-    weights = [MaskTask(key, samples[key], shape) for key, shape in masks.items() if is_missing("mask", key, shape)]
-    prompts = [TextTask(key, text) for key, text in texts.items() if is_missing("text", key)]
-    return EncodingPlan(
-        tuple(latents),
-        tuple(prompts),
-        cache_set,
-        latents_reused=len(shapes) - len(latents),
-        texts_reused=len(texts) - len(prompts),
-        missing_conditions=tuple(given),
-        conditions_reused=len(conditions) - len(given),
-        missing_masks=tuple(weights),
-        masks_reused=len(masks) - len(weights),
-        damaged=damaged,
-    )
+        reused[kind] += bool(sound)
+        if not sound and shape is None:
+            prompts.append(TextTask(key, texts[key]))
+        elif not sound and shape is not None:
+            clips.append(ClipTask(kind, key, samples[key], shape))
+    return EncodingPlan(tuple(clips), tuple(prompts), cache_set, reused, damaged)

@@ -109,8 +109,8 @@ class EncodingReport:
     """items of the set: clips and stills"""
     frames: int
     """pixel frames of all items"""
-    damaged: int
     seconds: float
+    damaged: int = 0
     conditioning: str = "none"
     """ConditionKind.name of the set"""
     conditions_encoded: int = 0
@@ -166,6 +166,30 @@ class EncodingReport:
         if self.upkeep:
             lines.append(self.upkeep)
         return "\n".join(lines)
+
+
+def report_of(
+    kept: CacheSet, fingerprint: str, seconds: float, encoded: Mapping[str, int], reused: Mapping[str, int]
+) -> EncodingReport:
+    """The report of the set `kept`, with how many entries of each kind were made and were there."""
+    return EncodingReport(
+        fingerprint=fingerprint,
+        latents_encoded=encoded.get("latent", 0),
+        latents_reused=reused.get("latent", 0),
+        texts_encoded=encoded.get("text", 0),
+        texts_reused=reused.get("text", 0),
+        conditions_encoded=encoded.get("condition", 0),
+        conditions_reused=reused.get("condition", 0),
+        masks_encoded=encoded.get("mask", 0),
+        masks_reused=reused.get("mask", 0),
+        clips=len(kept.items),
+        frames=sum(item.num_frames for item in kept.items),
+        stills=sum(item.num_frames == 1 for item in kept.items),
+        held_out=len(kept.held_out),
+        conditioning=kept.conditioning,
+        given_whole=kept.given_whole,
+        seconds=seconds,
+    )
 
 
 def _length_sentences(lengths: TextLengths | None) -> list[str]:

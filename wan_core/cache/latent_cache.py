@@ -174,22 +174,11 @@ class LatentCache:
     def verify(self, cache_set: CacheSet, should_stop: Callable[[], bool] | None = None) -> None:
         """CacheError naming the first bad entries of a set unless all of them can be read."""
         bad: list[str] = []
-        texts = {cache_set.empty_text_key: "the empty prompt"}
-        texts[cache_set.negative_text_key] = "the default negative prompt"
-        for item in cache_set.all_items:
-            texts.setdefault(item.text_key, f"the caption of {item.name}")
-            shape = cache_set.latent_shape(item)
-            if not self.is_sound("latent", item.latent_key, shape):
-                bad.append(item.name or item.latent_key)
-            if item.condition_key and not self.is_sound("condition", item.condition_key, shape):
-                bad.append(f"the conditioning of {item.name or item.latent_key}")
-            if item.mask_key and not self.is_sound("mask", item.mask_key, cache_set.mask_shape(item)):
-                bad.append(f"the mask of {item.name or item.latent_key}")
-            if item.evaluation_key and not self.is_sound("evaluation", item.evaluation_key, shape):
-                bad.append(f"the stored noise of {item.name or item.latent_key}")
+        for entry in cache_set.entries():
+            if not self.is_sound(entry.kind, entry.key, entry.shape):
+                bad.append(entry.what)
             if should_stop is not None and should_stop():
                 return
-        bad += [what for key, what in texts.items() if not self.is_sound("text", key)]
         if bad:
             raise CacheError(
                 "{n} cache entries are missing or damaged, for {names}. Queue Cache Latents + Captions again; "

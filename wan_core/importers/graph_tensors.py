@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, tensor_key
+from ..cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, report_of, tensor_key
 from ..dataset.conditioning import condition_misfits
 from ..errors import DatasetError, Stopped
 from ..model import LATENT_SPACES, ConditionKind, LatentSpace
@@ -85,7 +85,8 @@ def store_clips(
         conditioning=kind.name,
         vision_identity=GIVEN if kind.vision else "",
     )
-    return cache_set, _report(cache.write_set(cache_set), cache_set, writer, time.monotonic() - start)
+    fingerprint, seconds = cache.write_set(cache_set), time.monotonic() - start
+    return cache_set, report_of(cache_set, fingerprint, seconds, writer.written, writer.reused)
 
 
 def store_text(cache: LatentCache, features: Tensor, name: str) -> str:
@@ -210,22 +211,3 @@ def _key(kind: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tuple(stored.shape)} ".encode())
         digest.update(stored.view(torch.uint8).numpy().data)
     return tensor_key(kind, digest.hexdigest())
-
-
-def _report(fingerprint: str, cache_set: CacheSet, writer: _Writer, seconds: float) -> EncodingReport:
-    items = cache_set.items
-    return EncodingReport(
-        fingerprint=fingerprint,
-        latents_encoded=writer.written["latent"],
-        latents_reused=writer.reused["latent"],
-        texts_encoded=writer.written["text"],
-        texts_reused=writer.reused["text"],
-        clips=len(items),
-        frames=sum(item.num_frames for item in items),
-        damaged=0,
-        seconds=seconds,
-        conditioning=cache_set.conditioning,
-        conditions_encoded=writer.written["condition"],
-        conditions_reused=writer.reused["condition"],
-        stills=sum(item.num_frames == 1 for item in items),
-    )

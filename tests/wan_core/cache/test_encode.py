@@ -269,7 +269,7 @@ def test_rebuild_encodes_everything_again(bench):
     cache = LatentCache(bench.cache_root)
     dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video)),))
     plan = bench.plan(dataset, cache, rebuild=True)
-    assert (len(plan.missing_latents), len(plan.missing_texts)) == (3, 5)
+    assert (plan.missing("latent"), plan.missing("text")) == (3, 5)
     assert bench.plan(dataset, cache).is_complete
 
 
@@ -300,11 +300,11 @@ def test_a_file_that_is_touched_while_it_is_encoded_is_compared_and_one_edited_a
     plan = bench.plan(dataset, cache)
     os.link(bench.folder / "b.mp4", bench.folder.parent / "backup.mp4")
     (bench.folder / "a.mp4").chmod(0o600)
-    assert len(bench.plan(dataset, cache).missing_latents) == 3
+    assert bench.plan(dataset, cache).missing("latent") == 3
     edit_in_place(bench.folder / "c.mp4")
     with pytest.raises(DatasetError, match=r"c\.mp4 changed since it was scanned"):
         encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
-    assert [cache.has("latent", task.key) for task in plan.missing_latents] == [True, True, False]
+    assert [cache.has("latent", task.key) for task in plan.missing_clips] == [True, True, False]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps no time of the last change")
@@ -724,7 +724,7 @@ def test_a_damaged_clip_is_not_tried_again_until_asked_and_the_job_stays_the_sam
     assert damaged.plan(dataset, cache).is_complete, "no encoder is loaded for it"
     again, *_ = damaged.run()
     assert (again.fingerprint, again.left_out) == (first.fingerprint, first.left_out)
-    assert len(damaged.plan(dataset, cache, rebuild=True).missing_latents) == 4
+    assert damaged.plan(dataset, cache, rebuild=True).missing("latent") == 4
     make_clip("clips/d.mp4", num_frames=18)
     mended, codec, _ = damaged.run()
     assert (mended.clips, len(codec.seen), mended.left_out) == (4, 1, ())

@@ -71,7 +71,6 @@ __all__ = [
     "locked",
     "make_folder",
     "mark_of",
-    "mark_of_facts",
     "name_key",
     "new_partial",
     "open_append",

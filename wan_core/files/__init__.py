@@ -27,7 +27,6 @@ from .reading import (
     file_mark,
     is_touched,
     lies_under,
-    mark_of_facts,
     open_regular,
     read_json,
     sampled_digest,

@@ -129,10 +129,10 @@ def file_mark(path: Path | str) -> list[int]:
     """Returns (size, mtime_ns, inode), and where the system keeps one the time of the last change of the inode: an edit
     is then seen also when the modification time was put back. Changes when a file is renamed or linked, too.
     """
-    return mark_of_facts(os.stat(path))
+    return _mark_of_facts(os.stat(path))
 
 
-def mark_of_facts(info: os.stat_result) -> list[int]:
+def _mark_of_facts(info: os.stat_result) -> list[int]:
     """Returns the `file_mark` of a file that was looked at."""
     # On Windows st_ctime is the time of creation.
     return [info.st_size, info.st_mtime_ns, info.st_ino, *([info.st_ctime_ns] if os.name == "posix" else [])]

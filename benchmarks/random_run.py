@@ -12,10 +12,10 @@ import torch
 
 from wan_core.cache import CacheItem, CacheSet, LatentCache
 from wan_core.files import Roots
+from wan_core.job import DataConfig, RunConfig, choose_run, prepare_run
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, WanShape, WanTransformer
-from wan_core.run import DataConfig, RunConfig, choose_run, prepare_run
 from wan_core.train import TrainConfig
 
 SHAPES = {

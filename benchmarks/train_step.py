@@ -36,8 +36,8 @@ from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import TEXT_LENGTH, WanTransformer
 from wan_core.placement import PlacementConfig
+from wan_core.plan import plan_run
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
-from wan_core.run import plan_run
 from wan_core.train import FlopCount, StepFlops, TrainConfig
 
 

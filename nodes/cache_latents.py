@@ -9,7 +9,7 @@ from comfy_api.latest import io
 
 from ..wan_core.cache import EncodingPlan, encode_missing, plan_encoding
 from ..wan_core.dataset import NOTHING_TO_PREDICT, Dataset
-from ..wan_core.run import cache_names_in_use
+from ..wan_core.job import cache_names_in_use
 from ..wan_core.video import VideoProcess
 from ..wan_core.words import logger
 from .bridge import folders

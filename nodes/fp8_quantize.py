@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
+from ..wan_core.job import check_quantize
 from ..wan_core.precision import QuantizeConfig
-from ..wan_core.run import check_quantize
 from ..wan_core.words import logger
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
 from .bridge.widgets import check_menus, judged_when_it_runs, searched_as, widget

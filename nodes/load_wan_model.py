@@ -12,10 +12,10 @@ from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
 from ..wan_core.errors import ConfigError, PlacementError, WanTrainerError
 from ..wan_core.files import Roots, file_mark
 from ..wan_core.footprint import weights_once_loaded
+from ..wan_core.job import notes_on_cards, remarks_on_cards
 from ..wan_core.load import ModelPlan, WanFile, inspect_model, inspect_pair, settled, unpacked_kinds
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
-from ..wan_core.run import notes_on_cards, remarks_on_cards
 from .bridge import folders
 from .bridge.progress import announced
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel

@@ -8,10 +8,11 @@ from comfy_api.latest import io
 
 from ..wan_core.cache import CacheSet
 from ..wan_core.footprint import weights_once_loaded
+from ..wan_core.job import with_expert
 from ..wan_core.load import ModelPlan
 from ..wan_core.lora import LoraConfig
 from ..wan_core.placement import Room
-from ..wan_core.run import MemoryPlan, job_on_clips, plan_here, plan_memory, plan_sentences, with_expert
+from ..wan_core.plan import MemoryPlan, job_on_clips, plan_here, plan_memory, plan_sentences
 from ..wan_core.train import TrainConfig, settings_of_expert
 from .bridge import folders
 from .bridge.held_models import held_models, idle_bytes, in_words

@@ -15,7 +15,7 @@ from ..wan_core.audit import REPORT_FILE, AuditConfig, read_report
 from ..wan_core.errors import ConfigError
 from ..wan_core.events import Event, Stage
 from ..wan_core.files import atomic_write_json
-from ..wan_core.run import DataConfig, RunConfig
+from ..wan_core.job import DataConfig, RunConfig
 from .bridge import folders
 from .bridge.interrupts import CancelButton, InterruptProcessingException
 from .bridge.progress import NodeProgress

@@ -10,15 +10,8 @@ from comfy_api.latest import io
 from ..wan_core.checkpoint import HIGH, LOW
 from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import file_mark, name_key, safe_name
+from ..wan_core.job import STATUS_FILES, DataConfig, check_adapters, choose_run, new_run_name, with_clip_values
 from ..wan_core.lora import LoraConfig
-from ..wan_core.run import (
-    STATUS_FILES,
-    DataConfig,
-    check_adapters,
-    choose_run,
-    new_run_name,
-    with_clip_values,
-)
 from ..wan_core.sampler import SampleConfig
 from ..wan_core.trackers import ServerSettings
 from ..wan_core.train import TrainConfig

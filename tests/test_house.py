@@ -78,7 +78,7 @@ def test_what_a_room_offers_is_what_was_decided() -> None:
     if os.environ.get("WAN_TRAINER_UPDATE"):
         FACES.write_text(json.dumps(faces(), indent=1) + "\n", encoding="utf-8")
     decided = json.loads(FACES.read_text(encoding="utf-8"))
-    assert {"wan_core.run", "wan_core.importers.trainers", *(f"nodes.{room}" for room in NODE_ROOMS)} <= set(decided)
+    assert {"wan_core.job", "wan_core.importers.trainers", *(f"nodes.{room}" for room in NODE_ROOMS)} <= set(decided)
     assert all(decided.values()), "a room that offers nothing was read wrongly"
     assert faces() == decided
 

@@ -18,9 +18,9 @@ from wan_core.errors import Stopped, WanTrainerError
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import TEXT_LENGTH, WanTransformer, check_compile
+from wan_core.plan import plan_run
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
-from wan_core.run import plan_run
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import FlopCount, TrainConfig
 
 from .case import Bench, Case, Figures, Needs

@@ -14,8 +14,8 @@ from comfy_api.latest import io
 
 from ...wan_core.errors import ConfigError, TrainingError, WanTrainerError
 from ...wan_core.files import FileError
+from ...wan_core.job import disk_sentence
 from ...wan_core.patterns import waits_end_with
-from ...wan_core.run import disk_sentence
 from ...wan_core.words import is_text, plain
 from .interrupts import InterruptProcessingException, press_again, processing_interrupted, stops_become_interrupts
 from .progress import announced

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.run import disk_sentence
+from ...wan_core.job import disk_sentence
 from ...wan_core.words import logger, with_sentences
 from ..bridge.threads import in_thread
 from ..runs.scrub import scrubbed

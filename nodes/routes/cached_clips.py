@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from ...wan_core.cache import LatentCache, room_of, trim, young_sets
-from ...wan_core.run import cache_names_in_use
+from ...wan_core.job import cache_names_in_use
 from ..bridge.threads import in_thread
 from .answers import Doors, Handler, answering, as_json
 from .guard import Refused

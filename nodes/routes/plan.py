@@ -17,7 +17,7 @@ import torch
 
 from ...wan_core.patterns import waits_end_with
 from ...wan_core.placement import Room, card_bytes
-from ...wan_core.run import Job, card_of, plan_here, report_of, suggestions_for
+from ...wan_core.plan import Job, card_of, plan_here, report_of, suggestions_for
 from ...wan_core.train import TrainConfig
 from ..bridge.held_models import held_models, idle_bytes, in_words
 from .guard import Refused

@@ -25,7 +25,7 @@ from ...wan_core.files import (
     remove_empty,
     remove_file,
 )
-from ...wan_core.run import STATUS_FILES
+from ...wan_core.job import STATUS_FILES
 from ..engine.log_file import NEXT_LOG
 from ..runs.publish import CHOICE
 from ..runs.samples import Parts, read_index

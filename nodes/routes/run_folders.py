@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...wan_core.errors import ConfigError
 from ...wan_core.files import FileError, confine, safe_name
-from ...wan_core.run import STATUS_FILES
+from ...wan_core.job import STATUS_FILES
 from .guard import Refused
 
 _NO_RUN = "There is no such run."

@@ -10,8 +10,8 @@ from typing import Any
 
 from ...wan_core.config import names_on_nodes
 from ...wan_core.errors import WanTrainerError
+from ...wan_core.job import DataConfig, Foreseen, directories_of, foresee
 from ...wan_core.lora import LoraConfig
-from ...wan_core.run import DataConfig, Foreseen, directories_of, foresee
 from ..bridge.ahead import Ahead
 from ..bridge.widgets import one_of
 from ..engine.live_runs import LiveRuns

@@ -9,8 +9,8 @@ from pathlib import Path
 from ...wan_core.errors import WanTrainerError, failure
 from ...wan_core.families import template_called
 from ...wan_core.files import is_locked
+from ...wan_core.job import read_run
 from ...wan_core.metrics import MetricsTail, finite, read_measured
-from ...wan_core.run import read_run
 from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun, LiveRuns
 from ..runs.facts import used

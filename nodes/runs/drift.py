@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...wan_core.checkpoint import read_tensors
 from ...wan_core.files import atomic_write_json, read_json
-from ...wan_core.run import Cell, SampleJob
+from ...wan_core.job import Cell, SampleJob
 from ..bridge.sockets import ComfyVae
 
 Frames = NDArray[np.uint8]

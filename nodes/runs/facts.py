@@ -14,8 +14,8 @@ from ...wan_core.errors import ConfigError
 from ...wan_core.export import trigger_phrase
 from ...wan_core.families import template_called
 from ...wan_core.files import FileError, confine
+from ...wan_core.job import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step, used_on
 from ...wan_core.metrics import read_loss_curve, read_measured, read_tail
-from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step, used_on
 from ...wan_core.train import SavedStep, SaveStore
 from ...wan_core.words import with_sentences
 from .publish import listed_names, lora_experts, name_now, published

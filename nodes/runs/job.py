@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...wan_core.load import ModelPlan
-from ...wan_core.lora import LoraConfig
-from ...wan_core.run import (
+from ...wan_core.job import (
     DataConfig,
     RunConfig,
     new_run_name,
     on_other_cards,
     trained_variant,
     with_model_values,
-    with_partner_digest,
     with_scaled_loss,
 )
+from ...wan_core.load import ModelPlan
+from ...wan_core.lora import LoraConfig
+from ...wan_core.plan import with_partner_digest
 from ...wan_core.train import EXPERTS, TrainConfig
 from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle

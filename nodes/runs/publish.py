@@ -21,8 +21,8 @@ from ...wan_core.files import (
     read_json,
     remove_file,
 )
+from ...wan_core.job import disk_sentence
 from ...wan_core.metrics import whole
-from ...wan_core.run import disk_sentence
 from ...wan_core.train import EXPERTS, SavedStep, SaveStore, TrainConfig
 from ..bridge import folders
 

@@ -23,7 +23,7 @@ from PIL.PngImagePlugin import PngInfo
 from ...wan_core.errors import TrainingError
 from ...wan_core.events import Event, SampleReady
 from ...wan_core.files import atomic_write_bytes, atomic_write_json, own_folder, read_json, remove_file
-from ...wan_core.run import Cell, Column, SampleJob
+from ...wan_core.job import Cell, Column, SampleJob
 from ...wan_core.video import GridPicture, VideoProcess, grid_picture, readable
 from ..bridge.interrupts import CancelButton, InterruptProcessingException
 from ..bridge.progress import NodeProgress

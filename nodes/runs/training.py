@@ -16,8 +16,8 @@ from ...wan_core.checkpoint import read_tensors
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.events import CheckpointSaved, Event
 from ...wan_core.files import atomic_write_json, is_held
+from ...wan_core.job import RunConfig, RunDecision, prepare_run, read_run, say_ended
 from ...wan_core.metrics import MetricsPages
-from ...wan_core.run import RunConfig, RunDecision, prepare_run, read_run, say_ended
 from ...wan_core.run_lines import closing_line
 from ...wan_core.train import SavedStep, SaveStore
 from ...wan_core.words import logger

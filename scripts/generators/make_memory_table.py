@@ -23,8 +23,8 @@ from tests.support.headers import write_empty_model
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
+from wan_core.plan import plan_settings
 from wan_core.precision import QuantizeConfig
-from wan_core.run import plan_settings
 from wan_core.train import TrainConfig
 
 README = ROOT / "README.md"

@@ -33,10 +33,10 @@ from tests.browser.test_panel import PANEL, TAB, open_run
 from tests.browser.test_panel_trains import wait_for_points
 from wan_core.errors import OutOfMemory
 from wan_core.files import atomic_write_json
+from wan_core.job import DataConfig, RunConfig, disk_sentence
+from wan_core.job.remarks import what_stands
 from wan_core.load import ModelPlan
-from wan_core.run import DataConfig, RunConfig, disk_sentence
-from wan_core.run.full_memory import memory_named
-from wan_core.run.remarks import what_stands
+from wan_core.session.full_memory import memory_named
 from wan_core.train import NotFinite, SaveStore, TrainConfig
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak]

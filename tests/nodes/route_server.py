@@ -21,10 +21,10 @@ from safetensors.torch import save
 from wan_core.cache import LatentCache
 from wan_core.events import CheckpointSaved, Evaluated, SampleReady, StepDone
 from wan_core.files import atomic_write_json
+from wan_core.job.config import DataConfig, RunConfig, RunStatus, write_status
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.metrics import JsonlSink
-from wan_core.run.config import DataConfig, RunConfig, RunStatus, write_status
 from wan_core.train import SaveStore, TrainConfig
 
 CANARY = b"the canary sings"

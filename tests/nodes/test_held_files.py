@@ -12,7 +12,7 @@ from route_server import RouteServer, our_module
 
 from tests.support.held import holding
 from wan_core.files import atomic_write_json
-from wan_core.run.config import RunStatus, read_status, write_status
+from wan_core.job.config import RunStatus, read_status, write_status
 from wan_core.train import SaveStore
 
 SAYS = "import sys; print('said', file=sys.stderr)"

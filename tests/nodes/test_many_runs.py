@@ -11,8 +11,8 @@ import pytest
 from route_server import RouteServer, our_module, step_done, write_run
 
 from wan_core.events import Evaluated
+from wan_core.job.config import RunStatus, write_status
 from wan_core.metrics import JsonlSink
-from wan_core.run.config import RunStatus, write_status
 
 pytestmark = [pytest.mark.comfy, pytest.mark.lasts(2)]
 

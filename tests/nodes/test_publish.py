@@ -14,7 +14,7 @@ from graphs import TRAIN, run_of, training_graph
 from route_server import RouteServer, our_module
 from safetensors.torch import save
 
-from wan_core.run import read_run
+from wan_core.job import read_run
 from wan_core.train import SaveStore
 
 NAME = "cat.safetensors"

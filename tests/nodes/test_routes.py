@@ -19,8 +19,8 @@ from safetensors.torch import save
 from wan_core.cache import LatentCache
 from wan_core.events import Evaluated, Marked, to_line
 from wan_core.files import atomic_write_json, locked
+from wan_core.job.config import RunStatus, read_run, write_status
 from wan_core.metrics import JsonlSink
-from wan_core.run.config import RunStatus, read_run, write_status
 from wan_core.train import SaveStore
 
 pytestmark = pytest.mark.comfy

@@ -16,7 +16,7 @@ from hostile_paths import HOSTILE_PATHS
 from route_server import CANARY, CHANGE, Answer, RouteServer, assert_safe, loose, our_module, write_run
 
 from wan_core.files import atomic_write_json
-from wan_core.run.config import RunStatus, write_status
+from wan_core.job.config import RunStatus, write_status
 
 pytestmark = pytest.mark.comfy
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX links, which Windows gives only to administrators")

@@ -17,8 +17,8 @@ from route_server import CHANGE, SCAN, RouteServer, Worker, assert_safe, loose, 
 
 from wan_core.events import StepSkipped
 from wan_core.files import atomic_write_json
+from wan_core.job.config import RunStatus, write_status
 from wan_core.metrics import JsonlSink
-from wan_core.run.config import RunStatus, write_status
 
 pytestmark = pytest.mark.comfy
 posix = pytest.mark.skipif(os.name == "nt", reason="Windows has another way to open a folder")

@@ -13,7 +13,7 @@ import pytest
 from route_server import Worker, our_module, step_done, write_run
 
 from wan_core.events import to_line
-from wan_core.run.config import QUEUE_DONE, RunStatus, write_status
+from wan_core.job.config import QUEUE_DONE, RunStatus, write_status
 
 pytestmark = pytest.mark.comfy
 

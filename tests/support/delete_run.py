@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from wan_core.errors import WanTrainerError
-from wan_core.run import disk_sentence
+from wan_core.job import disk_sentence
 
 ROOT = Path(__file__).parents[2]
 

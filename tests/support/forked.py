@@ -37,7 +37,7 @@ def import_engine() -> None:
 
     import wan_core.__main__
     import wan_core.audit
-    import wan_core.run.sample_job  # noqa: F401
+    import wan_core.session.sample_job  # noqa: F401
 
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
 

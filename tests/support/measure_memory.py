@@ -20,7 +20,7 @@ from tests.support.tiny_run import make_run
 from wan_core.__main__ import main as command_line
 from wan_core.lora import LoraConfig
 from wan_core.model import WanShape
-from wan_core.run.memory_report import plan_run
+from wan_core.plan.memory_report import plan_run
 from wan_core.train import TrainConfig
 
 SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=3)

@@ -19,9 +19,9 @@ from tests.support.measure_memory import Peak, resident
 from wan_core.control import SignalControl
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
+from wan_core.plan.memory_report import plan_run
 from wan_core.precision import QuantizeConfig
-from wan_core.run.memory_report import plan_run
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 

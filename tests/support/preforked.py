@@ -67,7 +67,7 @@ def serve(place: str) -> None:
 
     import wan_core.__main__
     import wan_core.audit
-    import wan_core.run.sample_job  # noqa: F401
+    import wan_core.session.sample_job  # noqa: F401
 
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
     os.fsync = lambda _: None  # nothing of a test outlives the machine, so nobody waits for its disk

@@ -6,8 +6,9 @@ from tests.support.tiny_run import TinyRun
 from wan_core.control import SignalControl
 from wan_core.events import Event, Note
 from wan_core.files import atomic_write_json
-from wan_core.run import SampleJob, sample_job
+from wan_core.job import SampleJob
 from wan_core.sampler import SampleConfig
+from wan_core.session import sample_job
 
 
 class Decoding(SignalControl):

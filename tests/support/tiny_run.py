@@ -14,12 +14,12 @@ from tests.support.forked import ForkServer
 from wan_core.cache import CacheItem, CacheSet, LatentCache
 from wan_core.families import FAMILIES, Template
 from wan_core.files import Roots, atomic_write_json
+from wan_core.job.choose import choose_run, prepare_run
+from wan_core.job.config import DataConfig, RunConfig
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, ConditionKind, WanShape, WanTransformer, condition_kind
 from wan_core.placement import PlacementConfig
-from wan_core.run.choose import choose_run, prepare_run
-from wan_core.run.config import DataConfig, RunConfig
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
 

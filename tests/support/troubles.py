@@ -20,8 +20,8 @@ def bad_at_times(batch: object) -> torch.Tensor:
 
 def install(full_for: int) -> None:
     """In the child only: the streaks, and no room for the first `full_for` writes of a save."""
-    import wan_core.run.saving as saving
-    import wan_core.run.train_job as job
+    import wan_core.session.saving as saving
+    import wan_core.session.train_job as job
     import wan_core.train.saves as saves
 
     job.run_job = functools.partial(job.run_job, target=bad_at_times)

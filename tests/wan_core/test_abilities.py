@@ -15,14 +15,15 @@ from tests.support.containers import cast, weights
 from wan_core.abilities import abilities_of, all_have_bf16
 from wan_core.errors import ConfigError, PlacementError
 from wan_core.files import Roots
+from wan_core.job import with_scaled_loss
+from wan_core.job.remarks import notes_on_cards, remark_on_scaling, remarks_on_attention, remarks_on_cards
 from wan_core.load import ModelPlan, check_plan_devices, inspect_model, settled
 from wan_core.lora import LoraConfig
 from wan_core.model import check_compile
 from wan_core.placement import PlacementConfig, StepShape, resolve_placement
+from wan_core.plan import Job
+from wan_core.plan.memory_report import notes_of
 from wan_core.precision import PrecisionPolicy, check_matmul
-from wan_core.run import Job, with_scaled_loss
-from wan_core.run.memory_report import notes_of
-from wan_core.run.remarks import notes_on_cards, remark_on_scaling, remarks_on_attention, remarks_on_cards
 from wan_core.selftest import machine
 from wan_core.train import TrainConfig
 
@@ -143,7 +144,7 @@ def test_what_was_asked_for_is_taken_on_any_card(monkeypatch: pytest.MonkeyPatch
 
 def test_a_card_without_bf16_is_never_advised_to_take_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plan, found = a_file(tmp_path)
-    monkeypatch.setattr("wan_core.run.remarks.attention_kernels", lambda *_: {"cuda:0": "math"})
+    monkeypatch.setattr("wan_core.job.remarks.attention_kernels", lambda *_: {"cuda:0": "math"})
     for card in (T4, AMPERE):
         put_in(monkeypatch, card)
         half = replace(found, compute_dtype=torch.float16)

@@ -12,11 +12,11 @@ import pytest
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.config import Config, nearest
 from wan_core.errors import ConfigError, WanTrainerError
+from wan_core.job.config import read_run
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
-from wan_core.run.config import read_run
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
 

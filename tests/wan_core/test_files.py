@@ -25,7 +25,7 @@ import torch
 import wan_core.files.locks as locks
 import wan_core.files.writing as files
 import wan_core.metrics.jsonl as jsonl
-import wan_core.run.saving as saving
+import wan_core.session.saving as saving
 import wan_core.train.saves as saves
 from tests.support.dying import Dying, forked, steps_of
 from tests.support.metrics_file import read_metrics
@@ -47,11 +47,11 @@ from wan_core.files import (
     read_json,
     sampled_digest,
 )
+from wan_core.job import DataConfig, RunConfig, disk_sentence
+from wan_core.job.choose import choose_run
+from wan_core.job.config import read_status
 from wan_core.load import ModelPlan
-from wan_core.run import DataConfig, RunConfig, disk_sentence
-from wan_core.run.choose import choose_run
-from wan_core.run.config import read_status
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 from wan_core.train.manifest import Manifest
 

@@ -21,7 +21,7 @@ from wan_core.errors import WanTrainerError
 from wan_core.export import publish_file
 from wan_core.export.published import withdraw_file
 from wan_core.files import Roots, atomic_write_json, is_partial
-from wan_core.run import RunConfig, choose_run, disk_sentence, prepare_run, read_run
+from wan_core.job import RunConfig, choose_run, disk_sentence, prepare_run, read_run
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the calls that fail are those of POSIX")
 

@@ -36,8 +36,8 @@ from wan_core.files import (
     replace_patiently,
 )
 from wan_core.importers.extracted import ExtractedFiles
-from wan_core.run.choose import choose_run
-from wan_core.run.config import RunStatus, read_status, write_status
+from wan_core.job.choose import choose_run
+from wan_core.job.config import RunStatus, read_status, write_status
 from wan_core.train import SaveStore
 from wan_core.video import VideoProcess
 

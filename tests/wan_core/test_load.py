@@ -35,16 +35,16 @@ from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.files import Roots
 from wan_core.footprint import predict_memory, weights_once_loaded
+from wan_core.job.config import read_status
+from wan_core.job.remarks import remarks_on_base
 from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize, settled
 from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import WanShape, WanTransformer
 from wan_core.placement import PlacementConfig, StepShape
+from wan_core.plan.memory_report import plan_run
 from wan_core.precision import QuantizeConfig, QuantizedLinear
 from wan_core.precision.quantize import quantized
-from wan_core.run.config import read_status
-from wan_core.run.memory_report import plan_run
-from wan_core.run.remarks import remarks_on_base
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 PACKED: dict[str, Callable[..., object]] = {

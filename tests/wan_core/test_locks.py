@@ -18,8 +18,8 @@ from tests.support.tiny_run import SHORT, make_run
 from wan_core.control import SignalControl
 from wan_core.events import Event, Note
 from wan_core.files import FileError, LockLost, atomic_write_bytes, clean_partials, fsync_folder, is_locked, locked
-from wan_core.run.config import read_status
-from wan_core.run.train_job import run_job
+from wan_core.job.config import read_status
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the calls that are refused are those of POSIX")

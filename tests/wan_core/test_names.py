@@ -14,7 +14,7 @@ import pytest
 from tests.support.tiny_run import make_run
 from wan_core.errors import ConfigError
 from wan_core.files import name_key, safe_name, with_safe_letters
-from wan_core.run import RunDecision, choose_run, foresee, prepare_run
+from wan_core.job import RunDecision, choose_run, foresee, prepare_run
 
 pytestmark = pytest.mark.lasts(0.1)
 

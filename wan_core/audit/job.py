@@ -24,13 +24,13 @@ from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
 from ..flow import draw_noise, seeded_generator
 from ..footprint import predict_memory
+from ..job import OpenRun, open_experts
 from ..load import ModelPlan, WanFile, materialize, packed_dtypes
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
 from ..placement import MemoryEstimate, StepShape, resolve_placement, total_bytes
 from ..placement.room import device_memory_ran_out
 from ..precision import check_matmul, dtype_name
-from ..run import OpenRun, open_experts
 from ..train import NoisedBatch, SaveStore, noise_batch
 from ..words import first_line
 from .any_dtype import fill_empty_adapters, let_linears_cast

@@ -58,7 +58,7 @@ def _unpack(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 def _trim(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..cache import trim
-    from ..run import cache_names_in_use
+    from ..job import cache_names_in_use
 
     if not 0 <= options.limit_gb <= 1e6:
         raise ConfigError(f"--limit-gb is {options.limit_gb:g}. Set it to the GiB that may stay, 0 or more.")

@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     except WanTrainerError as error:
         return failed(emit, str(error), type(error).__name__, error.exit_code)
     except OSError as error:
-        from ..run import disk_sentence  # reads runs, so it imports what trains them
+        from ..job import disk_sentence  # reads runs, so it imports what trains them
 
         return failed(emit, disk_sentence(error), "OSError", ExitCode.BAD_INPUT)
     except Exception as error:

@@ -18,7 +18,7 @@ from .settings import add_set_option, with_settings
 if TYPE_CHECKING:
     from ..cache import LatentCache
     from ..files import Roots
-    from ..run import DataConfig, RunConfig, RunDecision
+    from ..job import DataConfig, RunConfig, RunDecision
 
 
 def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -43,7 +43,7 @@ def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..cache import LatentCache
-    from ..run import choose_run, on_other_cards, with_clip_values
+    from ..job import choose_run, on_other_cards, with_clip_values
 
     beside = run_directory(options.like).parent if options.like else Path("output/wan_trainer")
     runs = (options.runs or beside).resolve()
@@ -63,7 +63,7 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 def _prepared(decision: RunDecision) -> RunConfig:
     """Returns the job of the run: a new one, or the one that is there, written again where steps or the like differ."""
     from ..files import locked
-    from ..run import prepare_run, read_run
+    from ..job import prepare_run, read_run
 
     directory, job = decision.directory, decision.job
     if decision.action == "start":
@@ -81,8 +81,8 @@ def _prepared(decision: RunDecision) -> RunConfig:
 
 def _config(options: argparse.Namespace, runs: Path, roots: Roots) -> RunConfig:
     from ..cache import LatentCache
+    from ..job import RunConfig, read_run
     from ..load import ModelPlan
-    from ..run import RunConfig, read_run
 
     if options.like is not None:
         known = read_run(run_directory(options.like))
@@ -118,8 +118,8 @@ def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
 
 def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
     """Settle what the model decides: its digests, the shift that is left open, and that both of a pair are trained."""
+    from ..job import trained_variant, with_model_values, with_scaled_loss
     from ..load import inspect_model, inspect_pair, settled
-    from ..run import trained_variant, with_model_values, with_scaled_loss
 
     plan = config.model.of_expert(config.train.expert, roots)
     plan = settled(plan, inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),))
@@ -130,7 +130,7 @@ def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
 
 def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:
     """The clips of an encoded set, by the start of its fingerprint, or those of a run."""
-    from ..run import DataConfig, read_run
+    from ..job import DataConfig, read_run
 
     for place in (runs / said, Path(said)):
         if (place / "run.json").is_file():

@@ -50,7 +50,7 @@ def _plan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def _report(options: argparse.Namespace) -> dict[str, Any]:
-    from ..run import plan_run, plan_settings
+    from ..plan import plan_run, plan_settings
 
     if options.run_path is not None:
         return plan_run(run_directory(options.run_path), roots_of(options))

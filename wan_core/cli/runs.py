@@ -80,8 +80,8 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     with first_import("torch"):
-        from ..run import read_run
-        from ..run.train_job import run_job
+        from ..job import read_run
+        from ..session.train_job import run_job
         from ..train import MEETING, join_group
 
     directory = run_directory(options.run_path)
@@ -92,7 +92,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     if options.set and not is_rank:
         change_run(directory, roots_of(options), options.set)
     if not is_rank and (ranks := ranks_here(read_run(directory).model.placement)) > 1:
-        from ..run.ranks import start_ranks
+        from .ranks import start_ranks
 
         return start_ranks(directory, ranks, options, lines_of(emit) if _out.isatty() else _out)
     group = join_group()
@@ -126,7 +126,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
 def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     with first_import("torch"):
-        from ..run import sample_job
+        from ..session import sample_job
 
     directory = run_directory(options.run_path)
     control = _control(directory, options.controlled)
@@ -153,8 +153,8 @@ def _audit(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
 
 def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from ..run import read_run
-    from ..run.saving import export_lora
+    from ..job import read_run
+    from ..session.saving import export_lora
 
     directory = run_directory(options.run_path)
     target = options.to or directory / f"{read_run(directory).run_name}.safetensors"
@@ -166,8 +166,8 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def _ema(options: argparse.Namespace, emit: Emit, out: BinaryIO) -> int:
-    from ..run import read_run
-    from ..run.power_mean import export_power_mean
+    from ..job import read_run
+    from ..job.power_mean import export_power_mean
 
     directory = run_directory(options.run_path)
     if options.judge:
@@ -182,8 +182,8 @@ def _ema(options: argparse.Namespace, emit: Emit, out: BinaryIO) -> int:
 
 
 def _judged_mean(directory: Path, options: argparse.Namespace, emit: Emit) -> int:
-    from ..run.power_mean import make_mean_run
-    from ..run.train_job import judge_job
+    from ..job.power_mean import make_mean_run
+    from ..session.train_job import judge_job
 
     if options.to is not None:
         raise ConfigError("--judge makes a run, and --to names a file. Leave one of them out.")

@@ -37,7 +37,7 @@ def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         serve(directory, settings, os.fdopen(os.dup(0), "rb"), out)
         sys.stderr.flush()
         os._exit(ExitCode.DONE)  # threads of libraries, and a destination that hangs, do not hold it
-    from ..run import read_run
+    from ..job import read_run
     from ..trackers.figures import About
 
     found = send_what_waits(directory, settings, About.of(directory, read_run(directory)))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..files import Roots
+    from ..job import RunConfig
     from ..placement import PlacementConfig
-    from ..run import RunConfig
 
 _SECTIONS = ("train", "lora", "model")
 """looked through for a name without a dot, in this order"""
@@ -67,7 +67,7 @@ def change_run(
     """
     from ..cache import LatentCache
     from ..files import atomic_write_json
-    from ..run import read_run, with_clip_values
+    from ..job import read_run, with_clip_values
     from ..train import SaveStore
 
     if not asked and placement is None:

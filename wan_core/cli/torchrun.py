@@ -48,7 +48,7 @@ def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Gro
 
 def _placement(directory: Path, world: int) -> PlacementConfig | None:
     """Returns where so many ranks train a run; None where its run.json says just that."""
-    from ..run import read_run
+    from ..job import read_run
 
     known = read_run(directory).model.placement
     if known.ranks == world:

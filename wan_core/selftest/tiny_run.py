@@ -13,13 +13,13 @@ from ..cache import LatentCache, SyntheticConfig, synthetic_set
 from ..errors import TrainingError
 from ..events import CheckpointSaved, DecodeWanted, Event, StepDone
 from ..files import Roots
+from ..job import DataConfig, RunConfig, choose_run, prepare_run, with_scaled_loss
 from ..load import ModelPlan, inspect_model, settled
 from ..lora import LoraConfig
 from ..model import WAN21_LATENTS, WanShape, WanTransformer, condition_named
 from ..precision import QuantizeConfig
-from ..run import DataConfig, RunConfig, choose_run, prepare_run, with_scaled_loss
-from ..run.train_job import run_job
 from ..sampler import SampleConfig
+from ..session.train_job import run_job
 from ..train import SaveStore, TrainConfig
 from .machine import device
 

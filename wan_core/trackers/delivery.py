@@ -133,7 +133,7 @@ class Delivery:
 def _reason_of(error: BaseException) -> str:
     """Returns what an error says, in one line, without secrets."""
     from ..export.secrets import without_secrets  # these rooms import torch, and most senders never fail
-    from ..run import disk_sentence
+    from ..job import disk_sentence
 
     said = disk_sentence(error) if isinstance(error, OSError) and error.errno in DISK_FULL else str(error)
     return without_secrets(" ".join(said.split()) or type(error).__name__)

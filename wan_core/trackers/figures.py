@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..events import Evaluated, Event, Marked, StepDone, Suggested
 
 if TYPE_CHECKING:
-    from ..run import RunConfig  # which imports torch, and a sender does without
+    from ..job import RunConfig  # which imports torch, and a sender does without
 
 Scalar = str | int | float | bool
 

@@ -56,7 +56,7 @@ def trackers_of(settings: ServerSettings, directory: Path) -> tuple[list[Destina
 
 
 def _about(directory: Path) -> About:
-    from ..run import read_run
+    from ..job import read_run
 
     return About.of(directory, read_run(directory))
 

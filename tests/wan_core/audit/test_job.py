@@ -18,10 +18,10 @@ from wan_core.audit import REPORT_FILE, AuditConfig, read_report
 from wan_core.control import SignalControl
 from wan_core.errors import CacheError, CheckpointError, ConfigError, OutOfMemory
 from wan_core.events import Event, Finished, Stage
+from wan_core.job.config import read_run
 from wan_core.precision import QuantizeConfig
-from wan_core.run.config import read_run
-from wan_core.run.sample_job import sample_job
-from wan_core.run.train_job import run_job
+from wan_core.session.sample_job import sample_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 pytestmark = pytest.mark.lasts(2)

@@ -28,8 +28,8 @@ from wan_core.dataset.files import folder_fingerprint
 from wan_core.dataset.report import dataset_report
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
 from wan_core.flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
+from wan_core.job.remarks import remarks_on_clips
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
-from wan_core.run.remarks import remarks_on_clips
 from wan_core.video import VideoProcess
 from wan_core.video.sources import TooSlowError, UnreadableError
 

@@ -14,7 +14,7 @@ from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.files import atomic_write_json
 from wan_core.model import CONDITION_KINDS, WAN21_LATENTS, WAN22_LATENTS, condition_named
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 SMALL = {"width": 64, "height": 48, "num_frames": 9, "text_length": 5}

@@ -26,7 +26,7 @@ from wan_core.cache import (
 from wan_core.cache.upkeep import clean_leftovers, upkeep_lock
 from wan_core.cli.commands import _parser
 from wan_core.errors import CacheError, ConfigError
-from wan_core.run.config import RunStatus, cache_names_in_use, write_status
+from wan_core.job.config import RunStatus, cache_names_in_use, write_status
 
 EMPTY, NEGATIVE = "e" * 64, "f" * 64
 

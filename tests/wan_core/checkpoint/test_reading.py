@@ -24,10 +24,10 @@ from wan_core.checkpoint import TensorFile, WeightReader, locate_weights, read_c
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError
 from wan_core.files import Roots
+from wan_core.job.config import read_status
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import read_lora
-from wan_core.run.config import read_status
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 real_preadv: Any = getattr(os, "preadv", None)

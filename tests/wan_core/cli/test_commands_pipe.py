@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
+from wan_core.job.config import read_status
 from wan_core.load import ModelPlan
 from wan_core.precision import QuantizeConfig
-from wan_core.run.config import read_status
 from wan_core.train import TrainConfig
 
 pytestmark = pytest.mark.lasts(1)

@@ -24,10 +24,10 @@ from wan_core.cli.settings import with_settings
 from wan_core.errors import ConfigError, ExitCode
 from wan_core.events import CheckpointSaved, Event, Finished, Note, StepDone, to_line
 from wan_core.files import Roots
+from wan_core.job import DataConfig, RunConfig, read_run
 from wan_core.load import ModelPlan
 from wan_core.lora import TARGET_PRESETS
 from wan_core.migrate import read_job
-from wan_core.run import DataConfig, RunConfig, read_run
 
 JOB = RunConfig(
     run_name="a", model=ModelPlan(base_file="diffusion_models:a.safetensors"), data=DataConfig(fingerprint="f")

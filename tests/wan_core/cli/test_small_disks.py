@@ -14,7 +14,7 @@ import pytest
 from tests.support.small_disk import small_disk
 from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.files import is_partial
-from wan_core.run.config import read_status
+from wan_core.job.config import read_status
 from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = [pytest.mark.soak, pytest.mark.lasts(60)]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.tiny_run import make_run
+from wan_core.job.config import read_status
 from wan_core.lora import LoraConfig
-from wan_core.run.config import read_status
 from wan_core.train import TrainConfig
 
 ROOT = Path(__file__).parents[3]

@@ -24,7 +24,7 @@ from wan_core.load import base_words, inspect_model
 from wan_core.lora import exported, inject_lora, parts_in_file
 from wan_core.model import WanTransformer, model_without_values
 from wan_core.precision import QuantizeConfig
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 INT8, FP8 = QuantizeConfig(scheme="int8"), QuantizeConfig(scheme="fp8_e4m3fn_block128")

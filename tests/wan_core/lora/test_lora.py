@@ -21,8 +21,8 @@ from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, exported, inject_lora, set_strength
 from wan_core.model import WanShape, WanTransformer
-from wan_core.run.saving import export_lora
-from wan_core.run.train_job import run_job
+from wan_core.session.saving import export_lora
+from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = pytest.mark.lasts(0.6)

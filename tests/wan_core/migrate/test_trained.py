@@ -15,10 +15,10 @@ from tests.support.tiny_run import HIGH_FILE, LOW_FILE, ONE_LOOK, PAIR, make_roo
 from wan_core.config import settings_of
 from wan_core.control import SignalControl
 from wan_core.events import Event, StepDone
+from wan_core.job import read_run, read_status
 from wan_core.migrate import read_job
 from wan_core.packages import version_of
-from wan_core.run import read_run, read_status
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "jobs"

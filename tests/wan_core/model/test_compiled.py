@@ -19,7 +19,7 @@ from wan_core.events import Event, StepDone
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanTransformer
 from wan_core.model.compiled import check_compile
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 

@@ -20,15 +20,15 @@ from wan_core.errors import CheckpointError, ConfigError
 from wan_core.events import Event, StepDone
 from wan_core.files import Roots
 from wan_core.footprint import planned_weights
+from wan_core.job.checks import check_quantized_alike
+from wan_core.job.config import DataConfig, RunConfig, read_status
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters, adapters_of
 from wan_core.model import Conditioning, WanTransformer
 from wan_core.placement.storage_meter import StorageMeter
 from wan_core.precision import QuantizeConfig, QuantizedBy, QuantizedLinear, quantize_block, quantized_by
 from wan_core.precision.quantize import quantized
-from wan_core.run.checks import check_quantized_alike
-from wan_core.run.config import DataConfig, RunConfig, read_status
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 SCHEMES = settings_of(QuantizeConfig)["scheme"].choices
@@ -408,7 +408,7 @@ def test_a_run_resumed_upon_other_weights_is_refused_and_upon_the_same_goes_on(
     alike = QuantizedBy(weights=here.weights, torchao="0.18.0").to_dict()
     check_quantized_alike(saved.step, alike, here)
     check_quantized_alike(saved.step, alike, None)
-    monkeypatch.setattr("wan_core.run.expert.quantized_by", lambda *_: replace(here, weights="0" * 16))
+    monkeypatch.setattr("wan_core.session.expert.quantized_by", lambda *_: replace(here, weights="0" * 16))
     with pytest.raises(CheckpointError, match="Step 3 was trained on 8-bit weights"):
         train(run)
     assert SaveStore(run.directory).steps() == [3]

@@ -15,9 +15,9 @@ from tests.support.forked import RunScript
 from tests.support.tiny_run import HIGH_FILE, LOW_FILE, TinyRun, make_pair_run, make_run, template
 from wan_core.cache import LatentCache, pad_text
 from wan_core.control import SignalControl
-from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.sampler.schedules import schedule
+from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 SCRIPT = Path(__file__).parents[2] / "tiny" / "comfy_sample_all.py"

@@ -27,10 +27,10 @@ from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.errors import CacheError, ConfigError
 from wan_core.events import Event, StepDone
+from wan_core.job.config import DataConfig
 from wan_core.model import WanShape
-from wan_core.run.config import DataConfig
-from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
+from wan_core.session.train_job import run_job
 from wan_core.train import NoisedBatch, TrainConfig, true_velocity
 
 pytestmark = pytest.mark.lasts(0.5)

@@ -13,12 +13,12 @@ from safetensors import safe_open
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.events import Event, Note, StepDone
+from wan_core.job.checks import with_expert, with_model_values
+from wan_core.job.choose import choose_run, prepare_run
 from wan_core.load import inspect_model
 from wan_core.lora import LoraConfig
-from wan_core.run.checks import with_expert, with_model_values
-from wan_core.run.choose import choose_run, prepare_run
-from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 QUICK = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=1, learning_rate=1e-3, eval_items=0)

@@ -36,13 +36,13 @@ from wan_core.events import (
     StepDone,
     StepSkipped,
 )
+from wan_core.job.checks import with_expert
+from wan_core.job.config import read_status
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model import lengthened
-from wan_core.run.checks import with_expert
-from wan_core.run.config import read_status
-from wan_core.run.train_job import run_job
 from wan_core.sampler import PreviewPrompt, SampleConfig
+from wan_core.session.train_job import run_job
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, Trainer, true_velocity
 
 pytestmark = pytest.mark.lasts(0.3)
@@ -640,7 +640,7 @@ def test_running_out_of_gpu_memory_names_what_helps_and_keeps_saved_steps(
         raise full
 
     if where == "load":
-        monkeypatch.setattr("wan_core.run.loading.materialize", fail)
+        monkeypatch.setattr("wan_core.session.loading.materialize", fail)
     elif where == "optimizer":
         full_adamw = type("FullAdamW", (torch.optim.AdamW,), {"step": fail})
         monkeypatch.setattr("wan_core.train.optimizers._without_compiler", lambda _: full_adamw)
@@ -670,7 +670,7 @@ def test_running_out_of_the_computers_own_memory_is_no_bug_and_keeps_saved_steps
         return torch.empty(1 << 60, dtype=torch.uint8)
 
     if where == "load":
-        monkeypatch.setattr("wan_core.run.loading.materialize", fail)
+        monkeypatch.setattr("wan_core.session.loading.materialize", fail)
     elif where == "backward":
         monkeypatch.setattr(torch.Tensor, "backward", fail)
     said = (

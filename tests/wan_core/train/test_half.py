@@ -16,12 +16,12 @@ from tests.support.tiny_run import TINY, make_roots, make_run
 from wan_core.audit.any_dtype import compute_in, fill_empty_adapters, let_linears_cast
 from wan_core.control import SignalControl
 from wan_core.events import Event, Note, StepDone
+from wan_core.job import with_scaled_loss
 from wan_core.load import ModelPlan, inspect_model, settled
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanTransformer
 from wan_core.precision import PrecisionPolicy
-from wan_core.run import with_scaled_loss
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 from wan_core.train.loss_scale import LossScale
 

@@ -22,7 +22,7 @@ from wan_core.flow import EVALUATION_TIMESTEPS as USUAL
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model import Conditioning, sent
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, Trainer
 from wan_core.train.draws import Draw
 from wan_core.train.evaluation import evaluation_timesteps

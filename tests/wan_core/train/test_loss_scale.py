@@ -18,7 +18,7 @@ from wan_core.control import SignalControl
 from wan_core.events import Event, Note, StepDone, StepSkipped
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, Trainer
 from wan_core.train.loss_scale import LossScale
 from wan_core.train.objective import TrainedLoss

@@ -15,8 +15,8 @@ from tests.wan_core.train.test_conditioned import losses, seen_batches, settings
 from wan_core.cache import Batch, LatentCache
 from wan_core.files import atomic_write_json
 from wan_core.flow import velocity_loss
+from wan_core.job.config import DataConfig
 from wan_core.model import WanShape
-from wan_core.run.config import DataConfig
 from wan_core.train import noise_batch
 from wan_core.video import VideoProcess
 

@@ -18,11 +18,11 @@ from wan_core.abilities import Abilities
 from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.events import Event
+from wan_core.job.config import read_status
 from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
-from wan_core.run.config import read_status
-from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
+from wan_core.session.train_job import run_job
 from wan_core.train import (
     FlopCount,
     NoisedBatch,
@@ -86,7 +86,9 @@ def test_the_time_of_a_stage_is_its_own(tmp_path: Path, monkeypatch: pytest.Monk
         return true_velocity(batch)
 
     run = small_run(tmp_path, preview_every_n_steps=0, steps=2, eval_timesteps=(300.0, 700.0))
-    monkeypatch.setattr("wan_core.run.train_job.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep))
+    monkeypatch.setattr(
+        "wan_core.session.train_job.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep)
+    )
     records = [r for r in trained(run, target=target) if r["event"] == "stage_ended"]
     seconds = {(r["stage"], r["step"]): r["seconds"] for r in records}
     assert seconds == {("load", 0): 0.0, ("evaluate", 0): 6.0, ("save", 2): 0.0, ("evaluate", 2): 6.0}
@@ -147,9 +149,9 @@ def test_which_attention_runs_is_logged_and_the_plain_one_on_a_gpu_is_said(
     device: str,
     warned: int,
 ) -> None:
-    monkeypatch.setattr("wan_core.run.remarks.attention_kernels", lambda *_: {device: kernel})
+    monkeypatch.setattr("wan_core.job.remarks.attention_kernels", lambda *_: {device: kernel})
     ampere = Abilities(name="NVIDIA RTX A5000", capability=(8, 6))
-    monkeypatch.setattr("wan_core.run.remarks.abilities_of", lambda _device: ampere)
+    monkeypatch.setattr("wan_core.job.remarks.abilities_of", lambda _device: ampere)
     events: list[Event] = []
     with caplog.at_level("INFO"):
         trained(small_run(tmp_path, steps=1, preview_every_n_steps=0, eval_items=0), emit=events.append)

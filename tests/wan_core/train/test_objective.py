@@ -14,7 +14,7 @@ from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.events import Evaluated, Event, StepDone
 from wan_core.flow import draw_sigma, loss_factor, resolution_shift, seeded_generator, velocity_loss
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import NoisedBatch, TrainConfig, objective, true_velocity
 
 pytestmark = pytest.mark.lasts(1)

@@ -25,7 +25,7 @@ from wan_core.events import Event, StepDone
 from wan_core.lora import LoraConfig
 from wan_core.migrate.learning import _BETAS
 from wan_core.packages import version_of
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, state_bytes
 from wan_core.train.mean_weights import MeanWeights
 from wan_core.train.optimizer_classes import _CATALOGUE

@@ -20,7 +20,7 @@ from wan_core.load import materialize
 from wan_core.lora import LoraWeights
 from wan_core.model import TEXT_LENGTH
 from wan_core.packages import version_of
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import NoisedBatch, TrainConfig, true_velocity
 
 pytestmark = pytest.mark.lasts(12)

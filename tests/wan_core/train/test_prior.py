@@ -19,10 +19,10 @@ from wan_core.cache import Batches, LatentCache
 from wan_core.errors import ConfigError
 from wan_core.events import StepDone
 from wan_core.flow import velocity_loss
+from wan_core.job.open import open_experts
 from wan_core.lora import FrozenLora, LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanShape, WanTransformer, draw_passages, placed_routes, read_routes
 from wan_core.precision import PrecisionPolicy
-from wan_core.run.open import open_experts
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, true_velocity
 from wan_core.train.objective import Objective
 
@@ -192,7 +192,7 @@ def test_a_pair_with_everything_on_goes_on_bitwise(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # where blocks are compiled torch looks at it
 @pytest.mark.parametrize("changes", [{"compile": True}, {"optimizer": "prodigy"}, {"gradient_checkpointing": False}])
 def test_a_run_over_a_frozen_lora_goes_on_bitwise_with(tmp_path: Path, changes: dict[str, object]) -> None:
-    from tests.wan_core.run.test_frozen_loras import PLAN, write_lora
+    from tests.wan_core.session.test_frozen_loras import PLAN, write_lora
 
     runs = []
     for name in ("once", "parts"):

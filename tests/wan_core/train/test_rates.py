@@ -14,10 +14,10 @@ from tests.support.tiny_run import make_pair_run, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.events import Event, Note
+from wan_core.job import DataConfig, RunConfig, check_adapters
 from wan_core.load import ModelPlan
 from wan_core.model import WanShape
-from wan_core.run import DataConfig, RunConfig, check_adapters
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 from wan_core.train.optimizer_state import AdapterOptimizer
 from wan_core.train.rates import rates_told

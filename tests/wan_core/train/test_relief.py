@@ -18,7 +18,7 @@ from wan_core.errors import OutOfMemory
 from wan_core.events import Evaluated, Event, Note
 from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing, _Pass
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, Trainer, objective
 from wan_core.train.optimizer_state import AdapterOptimizer
 

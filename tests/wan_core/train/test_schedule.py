@@ -12,7 +12,7 @@ from tests.support.tiny_run import make_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.events import Event, Note, StepDone
-from wan_core.run.train_job import run_job
+from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 from wan_core.train.schedule import learning_rate_at
 

@@ -1,0 +1,118 @@
+"""What a run says of its learning rate: far off for every model, beyond the tooltip's range for released ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny_run import make_run
+from wan_core.control import SignalControl
+from wan_core.events import Note
+from wan_core.job import remarks
+from wan_core.job.remarks import lower_rate, rate_remark, still_remark
+from wan_core.session.train_job import run_job
+from wan_core.train import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "says"),
+    [
+        ("adamw", 1e-4, ""),
+        ("adamw", 5e-5, ""),
+        ("bnb_adamw8bit", 3e-4, ""),
+        ("adamw", 1e-3, "with adamw, 5e-05 to 0.0003: the run may diverge"),
+        ("adamw", 2e-5, "with adamw, 5e-05 to 0.0003: the run may need many more steps"),
+        ("lion", 3e-4, "with lion, 1.7e-05 to 0.0001: the run may diverge"),
+        ("lion", 1e-4, ""),
+        ("muon", 0.02, ""),
+        ("adamw", 0.1, "is above 0.01: with adamw a LoRA is not known to learn there"),
+        ("adamw", 1e-7, "is below 1e-06"),
+        ("custom", 0.1, ""),
+    ],
+)
+def test_a_rate_beyond_what_the_tooltip_calls_sensible_is_told(optimizer: str, rate: float, says: str) -> None:
+    made = {"optimizer_class": "torch.optim.SGD"} if optimizer == "custom" else {}
+    said = rate_remark(TrainConfig(optimizer=optimizer, learning_rate=rate, **made), full_size=True)
+    assert says in said
+    assert bool(says) == bool(said)
+
+
+def test_a_small_model_takes_higher_rates_than_a_released_one() -> None:
+    assert rate_remark(TrainConfig(learning_rate=0.01), full_size=False) == ""
+    assert "not known to learn" in rate_remark(TrainConfig(learning_rate=0.02), full_size=False)
+
+
+def test_the_range_is_the_one_the_tooltip_names() -> None:
+    from dataclasses import fields
+
+    field = next(one for one in fields(TrainConfig) if one.name == "learning_rate")
+    named = re.search(r"sensible from (\S+) to (\S+)\.", str(field.metadata))
+    assert named is not None
+    low, high = (float(text) for text in named.groups())
+    assert rate_remark(TrainConfig(learning_rate=low), full_size=True) == ""
+    assert rate_remark(TrainConfig(learning_rate=high), full_size=True) == ""
+    assert rate_remark(TrainConfig(learning_rate=low * 0.9), full_size=True)
+    assert rate_remark(TrainConfig(learning_rate=high * 1.1), full_size=True)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "lower"),
+    [("adamw", 1e-3, 5e-4), ("adamw", 10.0, 3e-4), ("lion", 1.0, 1e-4), ("prodigy", 4.0, 2.0), ("prodigy", 100.0, 1.0)],
+)
+def test_a_rate_that_ended_a_run_is_halved_or_the_usual_one_where_half_is_still_far_too_high(
+    optimizer: str, rate: float, lower: float
+) -> None:
+    assert lower_rate(rate, optimizer) == pytest.approx(lower)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate", "says"),
+    [
+        ("adafactor", 1e-4, "is below 0.001: with adafactor the LoRA will hardly change. Raise it."),
+        ("adafactor", 1e-2, ""),
+        ("came", 1e-4, "with came, 5e-06 to 3e-05: the run may diverge"),
+        ("came", 1e-5, ""),
+        ("bnb_lion8bit", 1e-4, ""),
+    ],
+)
+def test_each_optimizer_has_the_rates_at_which_it_trains(optimizer: str, rate: float, says: str) -> None:
+    said = rate_remark(TrainConfig(optimizer=optimizer, learning_rate=rate), full_size=True)
+    assert says in said
+    assert bool(says) == bool(said)
+
+
+@pytest.mark.parametrize(("step", "change", "said"), [(199, 0.0, False), (200, 9e-6, True), (200, 1.1e-5, False)])
+def test_a_lora_that_does_not_move_is_told_once_there_were_steps_enough(step: int, change: float, said: bool) -> None:
+    remark = still_remark(step, change, TrainConfig(optimizer="adafactor", learning_rate=1e-4))
+    assert bool(remark) is said
+    if said:
+        assert "After 200 steps the LoRA changes a weight by 9e-06 on average" in remark
+        assert "higher learning_rate than 0.0001: 0.005 to 0.03 is usual with adafactor." in remark
+
+
+def test_a_rate_that_is_usual_is_not_answered_with_the_usual_ones() -> None:
+    remark = still_remark(400, 1e-6, TrainConfig(learning_rate=1e-4))
+    assert remark.endswith("train with a higher learning_rate than 0.0001.")
+
+
+@pytest.mark.parametrize(("optimizer", "rate", "moves"), [("adafactor", 1e-4, False), ("adamw", 1e-4, True)])
+def test_a_run_says_that_its_lora_does_not_move_when_it_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, rate: float, moves: bool
+) -> None:
+    monkeypatch.setattr(remarks, "_STEPS_THAT_SHOW", 4)
+    settings = TrainConfig(
+        steps=8, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, optimizer=optimizer, learning_rate=rate
+    )
+    run = make_run(tmp_path, train=settings)
+    said: list[str] = []
+    run_job(
+        run.directory,
+        run.roots,
+        emit=lambda event: said.append(event.text) if isinstance(event, Note) else None,
+        control=SignalControl(),
+    )
+    still = [text for text in said if "changes a weight by" in text]
+    assert len(still) == (0 if moves else 1), said
+    assert moves or still[0].startswith("After 4 steps the LoRA changes a weight by ")

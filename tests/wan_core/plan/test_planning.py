@@ -1,0 +1,359 @@
+"""A run's memory is planned before anything is loaded: its measures are taken, or it is refused with what would fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cards import AMPERE, put_in
+from tests.support.headers import write_empty_model
+from tests.support.tiny_run import make_run
+from wan_core.control import SignalControl
+from wan_core.errors import ConfigError, ExitCode, OutOfMemory
+from wan_core.events import Event, Note, Stage, StepDone
+from wan_core.files import Roots
+from wan_core.job.open import open_run
+from wan_core.load import ModelPlan, inspect_model
+from wan_core.lora import LoraConfig
+from wan_core.model import Policy, WanShape
+from wan_core.placement import (
+    MemoryMeasures,
+    PlacementConfig,
+    Room,
+    SharedMemory,
+    StepShape,
+    cards,
+    resolve_placement,
+    room_of_cards,
+)
+from wan_core.plan import memory_report, plan_run
+from wan_core.plan.job import Job
+from wan_core.plan.memory_report import job_of_run, plan_here
+from wan_core.plan.planning import MemoryPlan, nearest_that_fits, plan_memory
+from wan_core.plan.step_time import card_named, card_of_size, step_seconds
+from wan_core.plan.suggestions import suggestions_for
+from wan_core.precision import QuantizeConfig
+from wan_core.session.loading import plan_training
+from wan_core.session.train_job import run_job
+from wan_core.train import Group, TrainConfig, Trainer
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def a14b(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """The high-noise expert in fp8, rank 32, clips of 832x480x49, batch 1."""
+    folder = tmp_path_factory.mktemp("models")
+    file = write_empty_model(folder / "wan2.2_t2v_high_noise_14B_bf16.safetensors", "wan2.2-t2v-A14B-expert")
+    plan = ModelPlan(base_file=f"diffusion_models:{file.name}", quantize=QuantizeConfig())
+    roots = Roots({"diffusion_models": (str(folder),)})
+    return Job(
+        model=plan,
+        roots=roots,
+        file=inspect_model(plan, roots),
+        lora=LoraConfig(rank=32),
+        train=TrainConfig(),
+        step=StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=104),
+        placement=resolve_placement(PlacementConfig(devices="cpu"), 40),
+    )
+
+
+def room(gibibytes: float) -> Room:
+    return Room(devices={"cpu": room_of_cards([gibibytes]).devices["cuda:0"]})
+
+
+@pytest.mark.lasts(2)
+def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_nearest_that_fits(a14b: Job) -> None:
+    short = with_frames(a14b, 17)  # the search looks at few lengths
+    plan = plan_memory(short, room(6))
+    assert not plan.fits
+    with pytest.raises(OutOfMemory) as refused:
+        plan.check()
+    said = str(refused.value)
+    assert said.startswith("832x480x17 at rank 32 needs ")
+    assert "GiB on cpu" in said
+    assert "Nearest that fits: 832x480x" in said
+    frames = int(said.rpartition("832x480x")[2].split()[0])
+    fits = [plan_memory(with_frames(a14b, count), room(6)).fits for count in (frames, frames + 4)]
+    assert fits == [True, False]
+    assert said.endswith(f"832x480x{frames} at rank 32.")
+    manual = plan_memory(replace(short, train=TrainConfig(memory="manual")), room(6))
+    manual.check()  # who decides alone is refused nothing
+    assert manual.measures == MemoryMeasures()
+
+
+@pytest.mark.soak
+@pytest.mark.lasts(1)
+def test_where_fewer_clips_at_once_fit_that_is_said_first(a14b: Job) -> None:
+    """A smaller batch with more accumulation is the same step; fewer frames, or a smaller picture, is another LoRA."""
+
+    def of(count: int) -> MemoryPlan:
+        job = with_frames(a14b, 5)
+        return plan_memory(
+            replace(job, step=replace(job.step, batch_size=count), train=TrainConfig(batch_size=count)), room(7)
+        )
+
+    said = of(16).verdict()
+    batch = int(said.partition("With batch_size ")[2].split()[0])
+    assert said.endswith(f"With batch_size {batch} it fits: set that, with more gradient_accumulation_steps.")
+    assert 1 <= batch < 16
+    assert [of(count).fits for count in (batch, batch + 1)] == [True, False]
+
+
+def test_more_blocks_than_there_are_is_all_of_them(a14b: Job) -> None:
+    asked = replace(a14b, train=TrainConfig(blocks_to_swap=999))
+    plan = plan_memory(asked, room(16))
+    assert plan.measures.blocks_to_swap == 40
+    assert "40 blocks" in plan.remark()
+
+
+def test_where_nothing_fits_one_look_says_so(a14b: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[int, int, int]] = []
+    estimate = Job.estimate
+
+    def noted(job: Job, shape: Any, measures: MemoryMeasures) -> Any:
+        looked.append((job.lora.rank, job.step.latent_frames, job.step.latent_width))
+        return estimate(job, shape, measures)
+
+    monkeypatch.setattr(Job, "estimate", noted)
+    assert nearest_that_fits(a14b, room(1.5)) is None
+    assert looked == [(4, 1, 52)], "the smallest job of all"
+
+
+def with_frames(job: Job, frames: int) -> Job:
+    return replace(job, step=replace(job.step, latent_frames=(frames - 1) // 4 + 1))
+
+
+@pytest.mark.lasts(2)
+def test_the_measures_of_a_run_are_the_cheapest_with_which_it_fits(a14b: Job) -> None:
+    taken = [plan_memory(a14b, room(gib)).measures for gib in (48, 24, 16)]
+    assert taken[0] == MemoryMeasures()
+    assert taken[1] == MemoryMeasures(offload_inputs=True)
+    assert taken[2].offload_inputs
+    assert taken[2].blocks_to_swap > 2
+    kept = plan_memory(replace(a14b, train=TrainConfig(offload_activations="off")), room(30))
+    assert not kept.measures.offload_inputs
+    assert kept.measures.blocks_to_swap > 2
+    own = plan_memory(replace(a14b, train=TrainConfig(blocks_to_swap=20, offload_activations="on")), room(24))
+    assert own.measures == MemoryMeasures(offload_inputs=True, blocks_to_swap=20)
+    assert "20 blocks" in own.remark()
+    assert "host memory" in own.remark()
+
+
+def test_blocks_that_keep_their_activations_cannot_travel() -> None:
+    with pytest.raises(ConfigError, match="gradient_checkpointing"):
+        TrainConfig(blocks_to_swap=3, gradient_checkpointing=False)
+    with pytest.raises(ConfigError, match="unchecked_blocks 0"):
+        TrainConfig(blocks_to_swap=3, unchecked_blocks=1)
+
+
+@pytest.mark.lasts(2)
+def test_a_run_too_large_for_its_card_ends_before_a_weight_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card is this computer's CPU, with a limit as people may set one."""
+    wide = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=3)
+    run = make_run(tmp_path, shape=wide, clips=2, size=(4, 32, 32), lora=LoraConfig(rank=16))
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=40 * MIB)))
+    assert not plan_run(run.directory, run.roots)["fits"]
+    said: list[Event] = []
+    with pytest.raises(OutOfMemory, match=r"512x512x13|256x256x13 at rank 16 needs 0\.\d GiB on cpu") as refused:
+        run_job(run.directory, run.roots, emit=said.append, control=SignalControl())
+    assert refused.value.exit_code == ExitCode.DOES_NOT_FIT
+    assert not [event for event in said if isinstance(event, Stage) and event.total]
+
+
+@pytest.mark.lasts(3)
+def test_a_run_that_fits_with_measures_takes_them_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
+    wide = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=6)
+    run = make_run(tmp_path, shape=wide, train=train, clips=2, size=(1, 32, 32))
+    whole = plan_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=whole - 60 * MIB)))
+    report = plan_run(run.directory, run.roots)
+    assert report["fits"]
+    swapped = report["measures"]["blocks_to_swap"]
+    assert swapped > 2
+    said: list[Event] = []
+    run_job(run.directory, run.roots, emit=said.append, control=SignalControl())
+    notes = [event.text for event in said if isinstance(event, Note)]
+    assert any(f"{swapped} blocks" in text for text in notes), notes
+    assert any(isinstance(event, StepDone) for event in said)
+
+
+def limit_with(run_room: int) -> float:
+    """The GiB of a card on which so many bytes are left when the reserve is taken."""
+    return (run_room + 16 * GIB - room_of_cards([16]).devices["cuda:0"]) / GIB
+
+
+@pytest.mark.parametrize(
+    ("placement", "rank", "devices"),
+    [
+        (PlacementConfig(), 0, ["cuda:0"]),
+        (PlacementConfig(mode="split blocks", devices="0,1"), 0, ["cuda:0", "cuda:1"]),
+        (PlacementConfig(mode="copy per GPU", devices="0,1"), 1, ["cuda:1"]),
+    ],
+)
+def test_each_process_is_planned_for_its_own_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: PlacementConfig, rank: int, devices: list[str]
+) -> None:
+    """Predicting needs no GPU: only names and sizes of the devices are looked at."""
+    put_in(monkeypatch, AMPERE, AMPERE)
+    run = make_run(tmp_path, plan=ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement))
+    opened = open_run(run.directory, run.roots)
+    job = job_of_run(opened, resolve_placement(placement, opened.variant.shape.num_layers, rank))
+    found = plan_memory(job, Room(devices={})).estimate.devices
+    assert list(found) == devices
+    assert min(memory.step for memory in found.values()) > 100_000
+
+
+@pytest.mark.soak
+def test_checkpointing_is_offered_where_it_is_off(a14b: Job) -> None:
+    for off in ({"gradient_checkpointing": False}, {"unchecked_blocks": 20}):
+        job = replace(a14b, train=TrainConfig(**off))
+        turned = {"gradient_checkpointing": True} if "gradient_checkpointing" in off else {"unchecked_blocks": 0}
+        assert not plan_memory(job, room(16)).fits
+        assert [one.settings for one in suggestions_for(job, room(16), most=1)] == [turned]
+
+
+def test_a_copy_per_gpu_is_planned_for_the_fullest_card_and_its_share_of_host_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank would refuse what its own card does not hold, hours later, when everything is encoded."""
+    free = {0: 40 * GIB, 1: 20 * GIB}
+    put_in(monkeypatch, AMPERE, AMPERE)
+    monkeypatch.setattr(cards, "_room_on_card", lambda device, _limit, *, ask_driver: free[device.index])
+    monkeypatch.setattr(cards, "host_bytes", lambda: 10 * GIB)
+    placement = PlacementConfig(mode="copy per GPU", devices="0,1")
+    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement)
+    run = make_run(tmp_path, plan=plan)
+    planned = plan_here(job_of_run(open_run(run.directory, run.roots)))
+    assert planned is not None
+    assert planned.room == Room(devices={"cuda:1": 20 * GIB}, host=5 * GIB)
+    assert list(planned.estimate.devices) == ["cuda:1"]
+    free[1] = 1 << 10
+    refused = plan_here(job_of_run(open_run(run.directory, run.roots)))
+    assert refused is not None
+    assert not refused.fits
+
+
+@pytest.mark.lasts(3)
+@pytest.mark.parametrize(
+    ("free", "shares", "once"), [((15, 15), True, True), ((15, 15), False, False), ((15, 40), True, False)]
+)
+def test_what_rests_counts_once_for_copies_on_equal_cards(
+    a14b: Job, monkeypatch: pytest.MonkeyPatch, free: tuple[int, int], shares: bool, once: bool
+) -> None:
+    """Where cards differ other blocks rest for each, and a system may know no memory that is shared."""
+    put_in(monkeypatch, AMPERE, AMPERE)
+    monkeypatch.setattr(cards, "_room_on_card", lambda device, _limit, *, ask_driver: free[device.index] * GIB)
+    monkeypatch.setattr(cards, "host_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(memory_report, "can_share", lambda: shares)
+    placement = PlacementConfig(mode="copy per GPU", devices="0,1")
+    copies = replace(a14b, placement=None, model=replace(a14b.model, placement=placement))
+    plan = plan_here(copies)
+    assert plan is not None
+    assert plan.fits
+    assert plan.measures.blocks_to_swap > 10
+    assert plan.room.host == 32 * GIB
+    alone = plan.job.estimate(replace(plan.job.shape(), sharers=1), plan.measures)
+    resting = sum(plan.estimate.streamed.values())
+    assert alone.host - plan.estimate.host == pytest.approx(resting / 2 if once else 0, rel=0.001)
+
+
+@pytest.mark.parametrize(("theirs", "once"), [(2, True), (1, False)])
+def test_a_rank_counts_shared_weights_once_where_the_others_rest_the_same_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: int, once: bool
+) -> None:
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "4")
+    placement = PlacementConfig(mode="copy per GPU", devices="cpu,cpu")
+    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement)
+    run = open_run((made := make_run(tmp_path, plan=plan, train=TrainConfig(blocks_to_swap=2))).directory, made.roots)
+    group = Group(0, 2)
+    told: list[MemoryMeasures] = []
+
+    def gather(mine: MemoryMeasures) -> list[MemoryMeasures]:
+        told.append(mine)
+        return [mine, replace(mine, blocks_to_swap=theirs)]
+
+    monkeypatch.setattr(group, "gather", gather)
+    together = SharedMemory(ranks=(0, 1), processes=(), door=-1)
+    notes: list[Event] = []
+    found = plan_training(run, notes.append, group, shared=together)
+    alone = plan_training(run, notes.append, group)
+    assert found.measures == alone.measures == told[0]
+    assert found.measures.blocks_to_swap == 2
+    linears = 2 * 4 * (8 * (128**2 + 128) + 2 * 128 * 256 + 128 + 256)
+    assert alone.host - found.host == (linears // 2 if once else 0)
+    assert len(notes) == 2, "one each, whatever was planned again"
+
+
+@pytest.mark.lasts(4)
+def test_attention_is_kept_where_it_fits_without_a_further_measure(a14b: Job) -> None:
+    roomy, tight = plan_memory(a14b, room(80)), plan_memory(a14b, room(16))
+    assert (roomy.policy, tight.policy) == ("attn_output", "full")
+    assert roomy.measures == MemoryMeasures()
+    full = replace(a14b, train=TrainConfig(checkpointing_policy="full"))
+    without = plan_memory(full, room(80))
+    of_one_block = 20_280 * 5120 * 2  # what attention returns, in bfloat16
+    more = roomy.estimate.devices["cpu"].step - without.estimate.devices["cpu"].step
+    assert 39 * of_one_block < more < 41 * of_one_block + 40 * 20_280 * 40 * 4
+    assert tight.measures == plan_memory(full, room(16)).measures
+    card = card_of_size(80)
+    seconds = [
+        step_seconds(plan.job.shape(), plan.job.step, plan.estimate, card, micro_batches=1) for plan in (roomy, without)
+    ]
+    assert 0.85 < seconds[0] / seconds[1] < 0.95
+    shape, step = roomy.job.shape(), roomy.job.step
+    target = step_seconds(shape, step, roomy.estimate, card, micro_batches=1, prior_share=0.5) - seconds[0]
+    assert 0.12 < target / seconds[0] < 0.2, "half a forward pass beside forward, backward and what is computed again"
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "RTX 4070 Ti SUPER"),
+        ("NVIDIA GeForce RTX 4070 SUPER", "RTX 4070 SUPER"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3080 Ti", None),
+        ("AMD Radeon RX 7900 XTX", None),
+    ],
+)
+def test_a_card_is_known_by_what_its_driver_calls_it(said: str, name: str | None) -> None:
+    """A slower one of the same number is another card."""
+    found = card_named(said)
+    assert (found and found.name) == name
+
+
+@pytest.mark.parametrize("settings", [{"memory": "manual"}, {"gradient_checkpointing": False}, {"compile": True}])
+def test_attention_is_not_kept_unasked_where_that_cannot_be_or_somebody_else_decides(
+    a14b: Job, settings: dict[str, Any]
+) -> None:
+    plan = plan_memory(replace(a14b, train=TrainConfig(**settings)), Room(devices={"cpu": 1 << 50}))
+    assert plan.policy in ("full", "none")
+
+
+def test_a_run_that_nothing_limits_keeps_what_attention_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Policy] = []
+    real = Trainer.run
+
+    def spy(self: Trainer, *given: Any) -> None:
+        seen.append(self.model.checkpoint_policy)
+        real(self, *given)
+
+    monkeypatch.setattr(Trainer, "run", spy)
+    for policy in ("auto", "full"):
+        settings = TrainConfig(steps=1, preview_every_n_steps=0, checkpointing_policy=policy)
+        run = make_run(tmp_path / policy, train=settings)
+        run_job(run.directory, run.roots, control=SignalControl(), emit=lambda _event: None)
+    assert seen == [Policy(saved=frozenset({"attn_output"})), Policy()]

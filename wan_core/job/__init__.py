@@ -1,0 +1,71 @@
+"""A job in its folder: which run it is, its settings, the files they name, and what is said of them."""
+
+from __future__ import annotations
+
+from .best_step import suggested_step
+from .checks import (
+    check_adapters,
+    check_quantize,
+    on_other_cards,
+    trained_variant,
+    with_expert,
+    with_model_values,
+    with_scaled_loss,
+)
+from .choose import RunDecision, choose_run, directories_of, new_run_name, prepare_run, say_ended
+from .closing import used_on
+from .config import (
+    QUEUE_DONE,
+    STATUS_FILES,
+    DataConfig,
+    RunConfig,
+    RunStatus,
+    cache_names_in_use,
+    read_run,
+    read_status,
+)
+from .foresee import Foreseen, foresee
+from .full_disk import disk_sentence
+from .grid import Cell, Column, SampleJob, refuse_too_many
+from .length import with_clip_values, with_global_batch
+from .open import OpenRun, open_experts
+from .remarks import notes_on_cards, remarks_on_cards
+
+__all__ = [
+    "QUEUE_DONE",
+    "STATUS_FILES",
+    "Cell",
+    "Column",
+    "DataConfig",
+    "Foreseen",
+    "OpenRun",
+    "RunConfig",
+    "RunDecision",
+    "RunStatus",
+    "SampleJob",
+    "cache_names_in_use",
+    "check_adapters",
+    "check_quantize",
+    "choose_run",
+    "directories_of",
+    "disk_sentence",
+    "foresee",
+    "new_run_name",
+    "notes_on_cards",
+    "on_other_cards",
+    "open_experts",
+    "prepare_run",
+    "read_run",
+    "read_status",
+    "refuse_too_many",
+    "remarks_on_cards",
+    "say_ended",
+    "suggested_step",
+    "trained_variant",
+    "used_on",
+    "with_clip_values",
+    "with_expert",
+    "with_global_batch",
+    "with_model_values",
+    "with_scaled_loss",
+]

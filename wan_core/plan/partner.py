@@ -1,0 +1,124 @@
+"""The expert of a pair that a run does not train: clips of the other one go through both with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..checkpoint import checkpoint_digest
+from ..checkpoint.catalogue import HIGH
+from ..errors import ConfigError, WanTrainerError
+from ..files import Roots
+from ..footprint import weights_once_loaded
+from ..job.config import RunConfig
+from ..job.open import OpenRun
+from ..load import ModelPlan, bytes_beside, inspect_model, inspect_pair
+from ..lora import FrozenLora
+from ..sampler import SampleConfig
+from ..train import EXPERTS
+from ..words import filled
+from .planning import MemoryPlan
+
+
+def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
+    """Returns the expert that `run` trains and its partner of `plan`, high noise first; reads headers only.
+
+    A plan of both files means the one that the run does not train, with what frozen LoRAs it has for it. Raises
+    ConfigError where the run trains no single expert, CheckpointError where the files are no pair.
+    """
+    if run.both or run.variant.boundary is None:
+        trains = "trains both experts already" if run.both else f"trains {run.variant.name}, which is one model"
+        raise ConfigError(f"partner is the other expert of a pair, and the run {trains}. Take the link away.")
+    own, other = EXPERTS if run.variant.expert == HIGH else EXPERTS[::-1]
+    plan = plan.half(other) if plan.low_noise_file else plan
+    model = run.config.model
+    files = (model.base_file, plan.base_file) if own == EXPERTS[0] else (plan.base_file, model.base_file)
+    stated = next((name for name in (model.variant, plan.variant) if name.endswith(" noise")), "auto")
+    pair = inspect_pair(ModelPlan(base_file=files[0], low_noise_file=files[1], variant=stated), run.roots)
+    as_the_run = model.base_precision if plan.base_precision == "as in file" else plan.base_precision
+    plan = replace(plan, variant=pair[EXPERTS.index(other)].variant.name, base_precision=as_the_run)
+    config = run.config
+    trained = replace(run, config=replace(config, train=replace(config.train, expert=own)), has_partner=True)
+    partner = replace(
+        trained,
+        config=replace(config, model=plan, train=replace(config.train, expert=other)),
+        file=inspect_model(plan, run.roots),
+        trained=False,
+    )
+    return (trained, partner) if own == EXPERTS[0] else (partner, trained)
+
+
+def pair_of_previews(run: OpenRun, warn: Callable[[str], None]) -> tuple[OpenRun, ...]:
+    """Returns the models that previews of `run` go through beside it, high noise first; none where it makes them alone.
+
+    A partner that cannot be had, such as a file that is gone, costs no training: it is told to `warn`.
+    """
+    config = run.config
+    if config.partner is None or not config.train.preview_every_n_steps:
+        return ()
+    try:
+        pair = with_partner(run, config.partner)
+        now = checkpoint_digest(run.roots.resolve(config.partner.base_file))
+    except WanTrainerError as error:
+        warn(no_pair(str(error)))
+        return ()
+    if config.partner_digest not in ("", now):
+        warn(
+            f"{config.partner.base_file.rpartition(':')[2]} is another file than when the previews of this "
+            "run began: clips from here on do not compare with those before."
+        )
+    return pair
+
+
+def with_partner_digest(config: RunConfig, roots: Roots) -> RunConfig:
+    """Returns the config with the digest of the partner of its previews, where there is one."""
+    if config.partner is None:
+        return config
+    return replace(config, partner_digest=checkpoint_digest(roots.resolve(config.partner.base_file)))
+
+
+def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
+    """Returns which partner clips go through, and with which LoRAs; `previewed`: those that previews have."""
+    expert = partner.config.train.expert
+    theirs = [lora.on_model(expert, pair=True) for lora in previewed]
+    acts = [one for one in (*partner.config.model.loras, *theirs) if one.file and one.strength]
+    under = ", ".join(f"{one.file.rpartition(':')[2]} at {one.strength:g}" for one in acts)
+    return filled(
+        "Clips go through the pair. The {expert} noise expert, which this run does not train, is "
+        "{file}; LoRAs on it: {loras}.",
+        expert=expert,
+        file=partner.file.header.path.name,
+        loras=under or "none",
+    )
+
+
+def no_pair(reason: str) -> str:
+    """Returns why the previews of a run are not made as its run.json asks for."""
+    return filled("Clips cannot go through the pair, so the trained expert makes them alone: {reason}", reason=reason)
+
+
+def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryPlan, str]:
+    """Returns the plan with previews that go through `partner`, or as it is and why they do not fit.
+
+    They take the larger of both models, since the other one is out of the way. Training keeps its measures.
+    """
+    if partner is None or plan.job.preview is None:
+        return plan, ""
+    config, job = partner.config, plan.job
+    theirs = [lora.on_model(config.train.expert, pair=True) for lora in (config.preview or SampleConfig()).loras]
+    variant, compute = partner.file.variant, partner.file.compute_dtype
+    beside = sum(bytes_beside(config.model, partner.roots, variant, compute, theirs).values())
+    beside += max(0, weights_once_loaded(config.model, partner.file) - weights_once_loaded(job.model, job.file))
+    if beside <= job.beside_preview:
+        return plan, ""
+    job = replace(job, beside_preview=beside)
+    found = replace(plan, job=job, estimate=job.estimate(job.shape(), plan.measures))
+    if job.train.memory == "manual" or found.fits:
+        return found, ""
+    if not plan.fits:  # it is refused
+        return plan, ""
+    place, needed, free = found.room.lacks(found.estimate)[0]
+    return plan, (
+        f"{partner.file.header.path.name} takes {needed / 2**30:.1f} GiB on {place} for its steps, and "
+        f"{free / 2**30:.1f} GiB are free."
+    )

@@ -1,0 +1,70 @@
+"""Clips of LoRA files on a model that no run trained: what stands in for a run, with no cached clip at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..cache import CacheSet, LatentCache
+from ..checkpoint import WanVariant
+from ..errors import ConfigError
+from ..files import Roots
+from ..job.config import DataConfig, RunConfig
+from ..load import ModelPlan, inspect_model, inspect_pair
+from ..sampler import AS_TEMPLATE, SampleConfig
+from ..train import TrainConfig
+from .preview_size import is_free_of_clips, sized_as_template
+
+
+def untrained_run(
+    plan: ModelPlan, preview: SampleConfig, cache: LatentCache, roots: Roots, *, vae_identity: str
+) -> RunConfig:
+    """Returns what run.json says of a run that is never trained: its model, and a set without clips, which is written.
+
+    Reads headers only. Raises CheckpointError for files that are no model or no pair, and ConfigError for one expert
+    of a pair: nothing says what the other one would have made of its clips.
+    """
+    pair = bool(plan.low_noise_file)
+    variant = (inspect_pair(plan, roots)[0] if pair else inspect_model(plan, roots)).variant
+    if variant.boundary is not None and not pair:
+        raise ConfigError(
+            f"{plan.base_file.rpartition(':')[2]} is one expert of a pair, and clips go through both. Choose both "
+            "files in Load Wan Model, as diffusion_model and low_noise_model."
+        )
+    bare = CacheSet(
+        items=(),
+        empty_text_key="",
+        negative_text_key=preview.default_negative_key,
+        latent_space=variant.latents.name,
+        fps=variant.fps,
+        vae_identity=vae_identity,
+        text_identity="",
+        conditioning=variant.conditioning.name,
+    )
+    return RunConfig(
+        run_name="without_run",
+        model=plan,
+        data=DataConfig(fingerprint=cache.write_set(bare)),
+        train=TrainConfig(expert="both" if pair else "auto"),
+    ).with_digests(roots)
+
+
+def preview_without_run(preview: SampleConfig | None, variant: WanVariant) -> SampleConfig:
+    """Returns `preview` with the size of ComfyUI's template of `variant` for what it leaves open: no clip says another.
+
+    Raises ConfigError without a prompt, and where the model reads what only clips of a dataset have.
+    """
+    if preview is None or not preview.prompt_keys:
+        raise ConfigError(
+            "Without a run there is no caption to render. Connect Wan Preview Settings with a prompt to validation."
+        )
+    if not is_free_of_clips(variant, pictured=bool(preview.start_image or preview.end_image)):
+        if variant.family.starts_from:
+            raise ConfigError(
+                f"Clips of {variant.name} start from a picture, and without a run there is no training clip to take it "
+                "from. Connect start_image of Wan Preview Settings."
+            )
+        raise ConfigError(
+            f"{variant.name} reads more than text and pictures, and without a run nothing gives it that. Connect a run "
+            "that trained it."
+        )
+    return sized_as_template(replace(preview, preview_size=AS_TEMPLATE), variant)

@@ -1,0 +1,137 @@
+"""The sentence for memory that ran out: what helps this very run, the most helpful first."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+
+from ..abilities import gpu_count
+from ..errors import OutOfMemory, host_memory_ran_out, in_a_new_run
+from ..job.config import RunConfig
+from ..placement.host import host_bytes, host_total
+from ..placement.room import device_memory_ran_out
+from ..words import filled, first_line, logger
+
+_log = logger("wan_trainer")
+_USUAL_RANK = 16
+_OTHERS = "other programs off the GPU"
+_GIB = 1 << 30
+_ASKED = re.compile(r"Tried to allocate ([\d.]+ [KMG]iB)")
+_HELD = re.compile(r"this process has ([\d.]+ [KMG]iB) memory in use")
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": _GIB, "bytes": 1}
+_CARD = re.compile(r"total capacity of ([\d.]+ [KMG]iB) of which ([\d.]+ [KMG]iB|\d+ bytes) is free")
+
+
+@contextlib.contextmanager
+def memory_named(
+    config: RunConfig,
+    *,
+    stored_small: Callable[[], bool] = lambda: False,
+    rendering: bool = False,
+    gpus: int | None = None,
+    predicted: Callable[[], int | None] = lambda: None,
+) -> Iterator[None]:
+    """Inside, a full GPU and a full computer become OutOfMemory, with what helps and is not done yet.
+
+    `stored_small`, asked only then: the base file holds its linears in 8 bits or fewer. `rendering`: clips of a run are
+    made, nothing is trained. `gpus`: how many there are; None asks torch. `predicted`, asked only then: the bytes a
+    step was planned to take on the fullest device.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not device_memory_ran_out(error):
+            if host_memory_ran_out(error):
+                raise _host_is_full(rendering) from error
+            raise
+        count = gpu_count() if gpus is None else gpus
+        helps = _for_clips() if rendering else _for_training(config, stored_small(), count)
+        if not _others_hold_enough(str(error)):
+            helps.remove(_OTHERS)
+        _log.info("%s", first_line(error))
+        account = _account(str(error), predicted()) or f" ({first_line(error)})"
+        raise OutOfMemory.of_gpu(account, helps) from error
+
+
+def _host_is_full(rendering: bool) -> OutOfMemory:
+    free, total = host_bytes(), host_total()
+    known = ""
+    if free is not None and total is not None:
+        known = filled(
+            " at that moment; now {free} of {total} GiB are free again",
+            free=f"{free / _GIB:.1f}",
+            total=f"{total / _GIB:.1f}",
+        )
+    return OutOfMemory.of_host(known, rendering)
+
+
+def _account(said: str, predicted: int | None) -> str:
+    """Returns what was asked for and what there was, as torch's error and the plan say; "" where neither does."""
+    asked, card = _ASKED.search(said), _CARD.search(said)
+    parts: list[str] = [filled("it asked for {asked} more", asked=asked[1])] if asked else []
+    if card:
+        parts.append(filled("{free} of {total} were free", free=card[2], total=card[1]))
+    held = _HELD.search(said)
+    held_bytes = _bytes(held[1]) if held else 0
+    if predicted and held_bytes > predicted:
+        parts.append(
+            filled(
+                "it held {held} GiB, more than the {predicted} GiB that were predicted",
+                held=f"{held_bytes / _GIB:.1f}",
+                predicted=f"{predicted / _GIB:.1f}",
+            )
+        )
+    elif predicted:
+        parts.append(filled("a step was predicted to take {predicted} GiB", predicted=f"{predicted / _GIB:.1f}"))
+    others = _others_held(said)
+    if others and others > _GIB / 2:
+        parts.append(filled("other programs held {others} GiB", others=f"{others / _GIB:.1f}"))
+    if not parts:
+        return ""
+    said = parts[0]
+    for part in parts[1:]:
+        said = filled("{said}, {part}", said=said, part=part)
+    return filled(": {said}", said=said)
+
+
+def _others_held(said: str) -> float | None:
+    """Returns the bytes of the card that neither were free nor ours; None where torch does not say it."""
+    card, held = _CARD.search(said), _HELD.search(said)
+    return _bytes(card[1]) - _bytes(card[2]) - _bytes(held[1]) if card and held else None
+
+
+def _others_hold_enough(said: str) -> bool:
+    """Returns whether what was asked for would fit once other programs were gone; True where torch does not say it."""
+    asked, card, others = _ASKED.search(said), _CARD.search(said), _others_held(said)
+    return not (asked and card) or others is None or others + _bytes(card[2]) >= _bytes(asked[1])
+
+
+def _bytes(size: str) -> float:
+    number, unit = size.split()
+    return float(number) * _UNITS[unit]
+
+
+def _for_clips() -> list[str]:
+    return ["a smaller width, height or num_frames in Wan Preview Settings", _OTHERS]
+
+
+def _smaller_batch(batch: int) -> str:
+    return filled("batch_size 1 instead of {batch}, with more gradient_accumulation_steps", batch=batch)
+
+
+def _for_training(config: RunConfig, stored_small: bool, gpus: int) -> list[str]:
+    train, plan, batch = config.train, config.model, config.train.batch_size
+    is_8_bit = plan.quantize is not None or (stored_small and plan.base_precision == "as in file")
+    measures = {
+        _OTHERS: True,
+        "gradient_checkpointing in Wan Train Settings": not train.gradient_checkpointing,
+        "memory set to auto in Wan Train Settings": train.memory == "manual",
+        in_a_new_run(_smaller_batch(batch)): batch > 1,
+        in_a_new_run("fewer num_frames or a smaller width and height in the dataset node"): True,
+        in_a_new_run("the node Fp8 / Int8 Quantize (Wan) between Load Wan Model and Train Wan LoRA"): not is_8_bit,
+        filled("split blocks in Split Across GPUs, over the {gpus} cards here", gpus=gpus): gpus > 1
+        and plan.placement.mode != "split blocks",
+        in_a_new_run(filled("a rank below {rank}", rank=config.lora.rank)): config.lora.rank > _USUAL_RANK,
+    }
+    return [measure for measure, helps in measures.items() if helps]

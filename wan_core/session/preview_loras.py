@@ -1,0 +1,70 @@
+"""LoRA files that act on a run's models while clips are rendered: those of its previews, or of a column of a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from ..errors import ConfigError
+from ..job.open import OpenRun
+from ..lora import FrozenLora, LoraSource, act_on, check_frozen, read_frozen
+from ..model import WanTransformer, model_without_values
+from ..placement import BlockOffload, resolve_placement
+
+
+@contextmanager
+def with_preview_loras(model: WanTransformer, run: OpenRun, loras: Sequence[FrozenLora]) -> Iterator[None]:
+    """Inside, `loras` act on the model of `run`, over all that acts on it already; afterwards it is as it was.
+
+    Raises CheckpointError for a file that this model cannot have.
+    """
+    found = _of_this_model(run, loras)
+    if not found:
+        yield
+        return
+    numerics = model.numerics
+    dtype = numerics.adapter or numerics.compute
+    placement = resolve_placement(run.config.model.placement, run.file.variant.shape.num_layers)
+    with ExitStack() as ends:
+        # Copies of swapped blocks that lie on the device would keep their old values.
+        ends.callback(_forget_copies, model)
+        for source, strength in found:
+            check_frozen(source, model_without_values(run.file.variant.shape), dtype.itemsize)
+            for undo in act_on(model, source, strength, dtype=dtype, device_of=placement.device_of):
+                ends.callback(undo)
+        _forget_copies(model)
+        yield
+
+
+def check_preview_loras(runs: Sequence[OpenRun], loras: Sequence[FrozenLora]) -> None:
+    """Raises what `with_preview_loras` would refuse on one of these models, before any weight is read; and ConfigError
+    for a LoRA that is for none of them."""
+    for run in runs:
+        for source, _ in _of_this_model(run, loras):
+            check_frozen(source, model_without_values(run.file.variant.shape), 4)
+    for lora in loras:
+        if not any(_on_model(run, lora).file for run in runs):
+            raise ConfigError(
+                f"There is one model, and the LoRA {lora.low_noise_file.partition(':')[2]} is for the low noise expert "
+                "of a pair. Choose it as lora, and none as low_noise_lora."
+            )
+
+
+def _of_this_model(run: OpenRun, loras: Sequence[FrozenLora]) -> list[tuple[LoraSource, float]]:
+    """Returns the file and strength of each LoRA that there is for the model of `run`."""
+    own = [_on_model(run, lora) for lora in loras]
+    model, expert = model_without_values(run.file.variant.shape), run.file.variant.expert
+    return [
+        (read_frozen(run.roots.resolve(lora.file), lora, model, expert), lora.strength)
+        for lora in own
+        if lora.file and lora.strength
+    ]
+
+
+def _on_model(run: OpenRun, lora: FrozenLora) -> FrozenLora:
+    return lora.on_model(run.config.train.expert, pair=run.both or run.has_partner)
+
+
+def _forget_copies(model: WanTransformer) -> None:
+    if isinstance(model.offload, BlockOffload):
+        model.offload.release()

@@ -1,0 +1,286 @@
+"""The writing of a training session: its saved steps, and status.json, which says where the run stands.
+
+`train/saves.py` commits a step to the disk. A full or missing disk pauses a run, it does not end it. `export_lora` is
+the way out again: the LoRA of a saved step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from ..cache import synthetic_mark
+from ..control import Control
+from ..errors import RESUME, CheckpointError, Stopped, failure
+from ..events import CheckpointSaved, Emit, Note
+from ..export import LoraFile, LoraLook, diffusers_bytes, look_at_lora, lora_metadata, workflow_metadata
+from ..files import DISK_FULL, FileError, Roots, atomic_write_bytes, clean_partials, is_held, own_folder, size_text
+from ..job.checks import check_adapters
+from ..job.config import RunConfig, RunStatus, write_status
+from ..job.remarks import still_remark
+from ..load import base_words, inspect_model
+from ..train import SavedStep, SaveStore, saved_bytes
+from ..words import filled, logger
+from .expert import Expert, Learnt, prefix_of
+from .experts import Experts
+
+_MENDABLE = tuple(
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EROFS", "ENOENT", "EACCES", "EPERM", "EBUSY")
+    if hasattr(errno, name)
+)
+"""errors of a save that pass, or that a user can mend: no room, no rights, a file held open (Windows)"""
+_log = logger(__name__)
+_RETRY_SAVE_S = 5.0
+_PAUSES_S = (0.2, 0.8, 2.0)
+"""a virus scanner, or a program that syncs folders, has a file for a moment"""
+_LEFTOVER_S = 600.0
+
+
+class Saver:
+    """Saves one run. Of several ranks only the leading one writes."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: RunConfig,
+        *,
+        emit: Emit,
+        control: Control,
+        leads: bool,
+        embed_workflow: bool,
+    ) -> None:
+        self.directory, self.config = directory, config
+        self.store = SaveStore(directory)
+        self.saved: SavedStep | None = None
+        """the newest saved step of this job"""
+        self._emit, self._control = emit, control
+        self._leads, self._embed_workflow = leads, embed_workflow
+        self._still: set[str] = set()
+        """experts whose LoRA was said not to move: once a session"""
+
+    @property
+    def saved_step(self) -> int:
+        return self.saved.step if self.saved is not None else 0
+
+    def clean(self) -> None:
+        """Refuse what a stranger's folder could write elsewhere, and remove what killed writes left."""
+        for name in ("saves", "samples"):
+            if os.path.lexists(self.directory / name):
+                clean_partials(own_folder(self.directory, name), _LEFTOVER_S, self.directory)
+        clean_partials(self.directory, _LEFTOVER_S)
+        self.store.clean()
+
+    def find_saved(self) -> None:
+        """Take up the newest saved step; CheckpointError when what is saved belongs to another job, and when a newer
+        step may be whole but cannot be read now: from an older one its steps would be trained twice.
+        """
+        pauses = iter(_PAUSES_S)
+        while True:
+            self.saved = self.store.latest(self.config.job_id)
+            if (refused := self.store.refused(self.saved_step)) is None:
+                break
+            if (seconds := next(pauses, None)) is None:
+                step, why = refused
+                raise CheckpointError(
+                    f"Saved step {step} of {self.directory.name} cannot be read ({why}): another program holds a file "
+                    "of it, or it is of another account. Close it there or give this account the right to read it, "
+                    f"then start again. To do without that step, move saves/step-{step:06d} away."
+                )
+            _wait(seconds, self._control)
+        if self.saved is None and (other := self.store.latest()) is not None:
+            raise CheckpointError(
+                f"The saved step {other.step} of {self.directory.name} belongs to another job. "
+                "Queue Train Wan LoRA again: it will start a new folder."
+            )
+
+    def begin(self, roots: Roots) -> None:
+        """Say that it runs: the first write, so the one that finds a full disk before minutes of loading."""
+        try:
+            self.write_status("running")
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            experts = self.config.train.experts  # of one shape
+            shape = inspect_model(self.config.of_expert(experts[0], roots).model, roots).variant.shape
+            values = len(experts) * check_adapters(replace(self.config.lora, start_from=""), shape, roots)
+            need = saved_bytes(values, self.config.train)
+            free = shutil.disk_usage(self.directory).free
+            what = filled(
+                "There is no room for run {name} ({strerror}): its disk has {free} free, and a saved step takes "
+                "{need}. Make room.",
+                name=self.directory.name,
+                strerror=error.strerror,
+                free=size_text(free),
+                need=size_text(need),
+            )
+            raise FileError(failure(what, closing=RESUME)) from error
+
+    def write_status(self, state: str, reason: str = "") -> None:
+        if self._leads:
+            status = RunStatus(
+                state=state,
+                step=self.saved_step,
+                steps=self.config.train.steps,
+                reason=reason,
+                job_id=self.config.job_id,
+            )
+            write_status(self.directory, status)
+
+    def commit(self, step: int, experts: Experts) -> SavedStep:
+        """Commit a step. A full or missing disk pauses the run until there is room; Stopped when a stop is asked for
+        meanwhile."""
+        while True:
+            try:
+                self.saved = self._commit(step, experts)  # a second call keeps what the first one finished
+                self.write_status("running")
+                return self.saved
+            except OSError as error:
+                if error.errno not in _MENDABLE:
+                    raise
+                why = f"{error.strerror}{self._room(experts) if error.errno in DISK_FULL else ''}"
+                if reason := self._control.stop_reason():
+                    raise Stopped(f"{reason}; step {step} could not be saved ({why})") from error
+                text = filled(
+                    "Step {step} cannot be saved ({why}). Make room, or make the run's folder writable; the run "
+                    "waits and loses nothing.",
+                    step=step,
+                    why=why,
+                )
+                if is_held(error, self.store.folder):
+                    text = (
+                        f"Step {step} cannot be saved ({why}): another program, such as a virus scanner or one that "
+                        "syncs folders, holds a file of it open. Close it there; the run waits and loses nothing."
+                    )
+                self._emit(Note(text=text, level="warning"))
+                _wait(_RETRY_SAVE_S, self._control)
+
+    def look(self, saved: SavedStep, experts: Experts) -> CheckpointSaved:
+        """Returns what is said of a saved step: whether ComfyUI takes every name, and what it changes of each block.
+
+        Warns of names that ComfyUI would pass over.
+        """
+        updates: dict[str, float] = {}
+        modules: int | None = None
+        passed_over = 0
+        for expert, file in zip(experts.all, (saved.lora_file, saved.low_noise_lora_file), strict=False):
+            if file is None:
+                continue
+            try:
+                found = look_at_lora(file, expert.run.file.weights)
+            except (OSError, CheckpointError) as error:  # the save itself verified; the run is worth more than a look
+                _log.warning("saved step %d could not be looked at: %s", saved.step, error)
+                continue
+            before, of_whom = (f"{expert.name} ", f"{expert.name.title()} noise: ") if experts.both else ("", "")
+            updates |= {f"{before}{block}": norm for block, norm in found.updates.items()}
+            modules, passed_over = (modules or 0) + len(found.weights), passed_over + len(found.unplaced)
+            still = still_remark(expert.step, _change(found, expert), expert.run.config.train)
+            if still and expert.name not in self._still:
+                self._still.add(expert.name)
+                self._emit(Note(text=f"{of_whom}{still}", level="warning"))
+            if found.unplaced:
+                text = (
+                    f"ComfyUI would pass over {len(found.unplaced)} names of saved step {saved.step}, for example "
+                    f"{found.unplaced[0]}: the model has no such weight. Please report it with the name of the model."
+                )
+                self._emit(Note(text=text, level="warning"))
+        return CheckpointSaved(
+            step=saved.step,
+            folder=f"saves/{saved.folder.name}",
+            updates=updates,
+            modules=modules,
+            passed_over=passed_over,
+        )
+
+    def _room(self, experts: Experts) -> str:
+        if experts.at_work is None:  # memory ran out as well: what a save takes is not known
+            return ""
+        with contextlib.suppress(OSError):
+            free, need = shutil.disk_usage(self.directory).free, experts.bytes_of_a_save
+            return f": {self.directory.name} has {size_text(free)} free, a saved step takes {size_text(need)}"
+        return ""
+
+    def _commit(self, step: int, experts: Experts) -> SavedStep:
+        state: dict[str, Tensor] = {}
+        files: dict[str, bytes] = {}
+        for expert, learnt in experts.learnt():
+            state |= {f"{prefix_of(expert)}{name}": value for name, value in learnt.state.items()}
+            files[expert.name] = self._lora_file(expert, learnt)
+        first = files.pop(experts.all[0].name)
+        low_noise = next(iter(files.values()), b"")
+        return self.store.commit(step, self.config.job_id, first, state, experts.progress(), low_noise_lora=low_noise)
+
+    def _lora_file(self, expert: Expert, learnt: Learnt) -> bytes:
+        """Returns the LoRA of one model, after so many steps of its own."""
+        if isinstance(learnt.lora, bytes):
+            return learnt.lora
+        run, config = expert.run, expert.run.config
+        file = LoraFile(
+            parts=learnt.lora,
+            dtype=config.train.save_dtype,
+            metadata=lora_metadata(
+                run_name=config.run_name,
+                job_id=self.config.job_id,
+                step=learnt.step,
+                lora=config.lora,
+                settings=run.settings.to_dict(),
+                variant=run.variant,
+                data_fingerprint=config.data.fingerprint,
+                base_digest=config.base_digest,
+                base=base_words(config.model, run.file),
+                trigger_words=run.cache_set.trigger_words,
+                pack_version=config.pack_version,
+                frozen=config.model.loras,
+            )
+            | synthetic_mark(run.cache_set)
+            | (workflow_metadata(self.directory) if self._embed_workflow else {}),
+        )
+        return file.to_bytes()
+
+
+def export_lora(
+    directory: Path, step: int | None, target: Path, *, diffusers: bool = False
+) -> tuple[SavedStep, list[Path]]:
+    """Copy the LoRA of a saved step (None: the latest) to `target`, whole or not at all; of a pair both, in two files.
+
+    `diffusers`: as its pipelines save it; ExportError for another kind than LoRA. Returns the step and the files.
+    """
+    store = SaveStore(directory)
+    saved = store.latest() if step is None else store.read(step)
+    if saved is None:
+        asked = "" if step is None else f" {step}"
+        intact = [str(other) for other in store.steps() if step is not None and store.read(other)]
+        fix = f"Choose one of: {', '.join(intact)}." if intact else "Train it first, at least to its first saved step."
+        raise CheckpointError(f"Run {directory.name} has no intact saved step{asked}. {fix}")
+    files = {target: saved.lora_file}
+    if (low := saved.low_noise_lora_file) is not None:
+        files[_of_low_noise(target)] = low
+    for name, source in files.items():
+        atomic_write_bytes(name, diffusers_bytes(source) if diffusers else source.read_bytes())
+    return saved, list(files)
+
+
+def _of_low_noise(target: Path) -> Path:
+    """Returns the name of the second file of a pair: as its sister is called, where that says high_noise."""
+    name = target.name.replace("high_noise", "low_noise")
+    return target.with_name(name if name != target.name else f"{target.stem}_low_noise{target.suffix}")
+
+
+def _change(found: LoraLook, expert: Expert) -> float:
+    """Returns the root mean square of what a LoRA changes, over the weights that it changes."""
+    values = sum(math.prod(expert.run.file.weights[name].shape) for name in found.weights)
+    return math.hypot(*found.updates.values()) / math.sqrt(values) if values else 0.0
+
+
+def _wait(seconds: float, control: Control) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not control.stop_reason():
+        time.sleep(0.1)

@@ -36,7 +36,7 @@ from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import TEXT_LENGTH, WanTransformer
 from wan_core.placement import PlacementConfig
-from wan_core.plan import plan_run
+from wan_core.plan import report_run
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.train import FlopCount, StepFlops, TrainConfig
 
@@ -49,7 +49,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(dir=options.work))
     try:
         directory, roots_file = make_job(folder, options, size)
-        predicted = plan_run(directory, Roots.read(roots_file))
+        predicted = report_run(directory, Roots.read(roots_file))
         wall_s = train(directory, roots_file)
         result = read_result(directory, options, predicted, wall_s, size)
     finally:

@@ -10,9 +10,8 @@ from comfy_api.latest import InputImpl, io
 
 from ..wan_core.checkpoint import checkpoint_digest
 from ..wan_core.errors import ConfigError, WanTrainerError
-from ..wan_core.job import SampleJob, read_run, refuse_too_many, trained_variant
+from ..wan_core.job import SampleJob, preview_without_run, read_run, refuse_too_many, trained_variant
 from ..wan_core.lora import FrozenLora
-from ..wan_core.plan import preview_without_run
 from ..wan_core.sampler import SampleConfig
 from .bridge import folders
 from .bridge.handed import RUNS

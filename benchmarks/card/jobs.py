@@ -18,7 +18,7 @@ from wan_core.errors import Stopped, WanTrainerError
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import TEXT_LENGTH, WanTransformer, check_compile
-from wan_core.plan import plan_run
+from wan_core.plan import report_run
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.session.train_job import run_job
 from wan_core.train import FlopCount, TrainConfig
@@ -178,7 +178,7 @@ def _measure(job: Job, bench: Bench) -> Figures:
     folder = Path(tempfile.mkdtemp(dir=bench.work))
     try:
         directory, roots = random_run(folder, base, shape, job.size, model, LoraConfig(rank=job.rank), train)
-        plan = plan_run(directory, roots)
+        plan = report_run(directory, roots)
         for device, needs in plan["devices"].items():
             if needs["peak_bytes"] > needs["total_bytes"]:
                 gib = f"{needs['peak_bytes'] / _GIB:.1f} GiB, {device} has {needs['total_bytes'] / _GIB:.1f}"

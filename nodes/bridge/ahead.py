@@ -13,12 +13,12 @@ from comfy_api.latest import io
 
 from ...wan_core.checkpoint import WanVariant
 from ...wan_core.errors import ConfigError, WanTrainerError
-from ...wan_core.job import with_global_batch, with_model_values
+from ...wan_core.job import is_free_of_clips, sized_as_template, with_global_batch, with_model_values
 from ...wan_core.load import inspect_model
 from ...wan_core.lora import FrozenLora, LoraConfig
 from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
-from ...wan_core.plan import Job, beside_preview, is_free_of_clips, own_runs_of, sized_as_template
+from ...wan_core.plan import Job, beside_preview, own_runs_of
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig, read_prompts
 from ...wan_core.train import TrainConfig
 from . import folders

@@ -11,10 +11,10 @@ from typing import Any
 
 from ...wan_core.cache import CacheSet
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.job import with_clip_values
+from ...wan_core.job import is_free_of_clips, sized_as_template, with_clip_values
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.plan import Job, is_free_of_clips, job_on_clips, plan_here, sized_as_template
+from ...wan_core.plan import Job, job_on_clips, plan_here
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig
 from ...wan_core.train import TrainConfig, settings_of_expert
 from ...wan_core.words import logger

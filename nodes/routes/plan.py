@@ -17,7 +17,7 @@ import torch
 
 from ...wan_core.patterns import waits_end_with
 from ...wan_core.placement import Room, card_bytes
-from ...wan_core.plan import Job, card_of, plan_here, report_of, suggestions_for
+from ...wan_core.plan import Job, plan_here, report_of, suggestions_for
 from ...wan_core.train import TrainConfig
 from ..bridge.held_models import held_models, idle_bytes, in_words
 from .guard import Refused
@@ -83,7 +83,7 @@ class Planner:
         plan = plan_here(job, freed)
         if plan is None:
             return NO_PLAN  # on the CPU
-        report = report_of(plan, card_of(torch.device(next(iter(plan.estimate.devices))), job))
+        report = report_of(plan)
         devices = [
             {
                 "name": name,

@@ -13,11 +13,11 @@ from ...wan_core.job import (
     on_other_cards,
     trained_variant,
     with_model_values,
+    with_partner_digest,
     with_scaled_loss,
 )
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.plan import with_partner_digest
 from ...wan_core.train import EXPERTS, TrainConfig
 from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle

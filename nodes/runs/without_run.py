@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from ...wan_core.files import atomic_write_json
-from ...wan_core.plan import untrained_run
+from ...wan_core.job import untrained_run
 from ...wan_core.sampler import SampleConfig
 from ..bridge import folders
 from ..bridge.types import ModelHandle, RunHandle

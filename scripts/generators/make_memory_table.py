@@ -23,7 +23,7 @@ from tests.support.headers import write_empty_model
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
-from wan_core.plan import plan_settings
+from wan_core.plan import report_settings
 from wan_core.precision import QuantizeConfig
 from wan_core.train import TrainConfig
 
@@ -92,7 +92,7 @@ def planned(name: str, frames: int, card: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         write_empty_model(Path(folder) / model.file, model.template)
         roots = Roots({"diffusion_models": (folder,)})
-        return plan_settings(plan, roots, LoraConfig(rank=32), TrainConfig(), size, cards)
+        return report_settings(plan, roots, LoraConfig(rank=32), TrainConfig(), size, cards)
 
 
 def _words(found: dict[str, Any]) -> str:

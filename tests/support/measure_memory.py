@@ -20,7 +20,7 @@ from tests.support.tiny_run import make_run
 from wan_core.__main__ import main as command_line
 from wan_core.lora import LoraConfig
 from wan_core.model import WanShape
-from wan_core.plan.memory_report import plan_run
+from wan_core.plan.report import report_run
 from wan_core.train import TrainConfig
 
 SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=3)
@@ -51,7 +51,7 @@ def main(folder: Path, checkpointed: bool) -> None:
     warm = make_run(folder / "warm", train=settings)
     command_line(["train", str(warm.directory), "--roots", str(warm.roots_file)])
     run = make_run(folder / "run", train=settings, shape=SHAPE, lora=LoraConfig(rank=16), clips=2, size=(4, 32, 32))
-    predicted = plan_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
+    predicted = report_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
     _give_back()
     before = resident()
     peak = Peak()

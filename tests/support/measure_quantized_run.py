@@ -19,7 +19,7 @@ from tests.support.measure_memory import Peak, resident
 from wan_core.control import SignalControl
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
-from wan_core.plan.memory_report import plan_run
+from wan_core.plan.report import report_run
 from wan_core.precision import QuantizeConfig
 from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
@@ -31,7 +31,7 @@ def main(folder: Path, name: str) -> None:
     plan = ModelPlan(base_file="", variant="2.1 T2V-14B" if name == "14B" else "auto", quantize=QuantizeConfig())
     train = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
     directory, roots = random_run(folder, base, shape, Size(208, 112, 9), plan, LoraConfig(rank=16), train)
-    predicted = plan_run(directory, roots)["devices"]["cpu"]["peak_bytes"]
+    predicted = report_run(directory, roots)["devices"]["cpu"]["peak_bytes"]
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before, began = resident(mapped=True), time.monotonic()

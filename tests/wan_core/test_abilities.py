@@ -22,7 +22,7 @@ from wan_core.lora import LoraConfig
 from wan_core.model import check_compile
 from wan_core.placement import PlacementConfig, StepShape, resolve_placement
 from wan_core.plan import Job
-from wan_core.plan.memory_report import notes_of
+from wan_core.plan.report import notes_of
 from wan_core.precision import PrecisionPolicy, check_matmul
 from wan_core.selftest import machine
 from wan_core.train import TrainConfig

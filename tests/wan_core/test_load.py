@@ -41,7 +41,7 @@ from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize, s
 from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import WanShape, WanTransformer
 from wan_core.placement import PlacementConfig, StepShape
-from wan_core.plan.memory_report import plan_run
+from wan_core.plan.report import report_run
 from wan_core.precision import QuantizeConfig, QuantizedLinear
 from wan_core.precision.quantize import quantized
 from wan_core.session.train_job import run_job
@@ -270,7 +270,7 @@ def test_a_run_on_a_quantized_file_trains_and_resumes_to_the_last_bit(
         states[kind] = (run.directory / name).read_bytes()
         ups = [v for k, v in load_file(run.directory / name).items() if k.endswith("lora_B.weight")]
         assert all(float(up.abs().max()) > 0 for up in ups)
-    assert plan_run(run.directory, run.roots)["compute_dtype"] == "bfloat16"
+    assert report_run(run.directory, run.roots)["compute_dtype"] == "bfloat16"
     assert states["straight"] == states["resumed"]
 
 

@@ -50,10 +50,10 @@ def _plan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def _report(options: argparse.Namespace) -> dict[str, Any]:
-    from ..plan import plan_run, plan_settings
+    from ..plan import report_run, report_settings
 
     if options.run_path is not None:
-        return plan_run(run_directory(options.run_path), roots_of(options))
+        return report_run(run_directory(options.run_path), roots_of(options))
     if options.model is None or not options.size:
         raise ConfigError("Name a run to plan for, or a model and a size: plan --model FILE --size 832x480x33.")
     from ..files import Roots
@@ -74,7 +74,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     runs = (str(options.runs.resolve()),) if options.runs else known.get("runs") or _runs_beside(file)
     roots = Roots({**known, "diffusion_models": (str(file.parent),), **({"runs": runs} if runs else {})})
     cards = _gibibytes(options.card)
-    return plan_settings(_model(options, file), roots, LoraConfig(rank=options.rank), train, options.size, cards)
+    return report_settings(_model(options, file), roots, LoraConfig(rank=options.rank), train, options.size, cards)
 
 
 def _runs_beside(model: Path) -> tuple[str, ...]:

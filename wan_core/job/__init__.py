@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .best_step import suggested_step
 from .checks import (
     check_adapters,
     check_quantize,
@@ -13,7 +12,6 @@ from .checks import (
     with_scaled_loss,
 )
 from .choose import RunDecision, choose_run, directories_of, new_run_name, prepare_run, say_ended
-from .closing import used_on
 from .config import (
     QUEUE_DONE,
     STATUS_FILES,
@@ -29,6 +27,9 @@ from .full_disk import disk_sentence
 from .grid import Cell, Column, SampleJob, refuse_too_many
 from .length import with_clip_values, with_global_batch
 from .open import OpenRun, open_experts
+from .outcome import suggested_step, used_on
+from .partner import with_partner_digest
+from .previews import is_free_of_clips, preview_without_run, sized_as_template, untrained_run
 from .remarks import notes_on_cards, remarks_on_cards
 
 __all__ = [
@@ -50,22 +51,27 @@ __all__ = [
     "directories_of",
     "disk_sentence",
     "foresee",
+    "is_free_of_clips",
     "new_run_name",
     "notes_on_cards",
     "on_other_cards",
     "open_experts",
     "prepare_run",
+    "preview_without_run",
     "read_run",
     "read_status",
     "refuse_too_many",
     "remarks_on_cards",
     "say_ended",
+    "sized_as_template",
     "suggested_step",
     "trained_variant",
+    "untrained_run",
     "used_on",
     "with_clip_values",
     "with_expert",
     "with_global_batch",
     "with_model_values",
+    "with_partner_digest",
     "with_scaled_loss",
 ]

@@ -24,9 +24,9 @@ from ..files import atomic_write_bytes
 from ..metrics import records_of
 from ..train import SavedStep, SaveStore
 from ..words import filled
-from .best_step import METRICS
 from .choose import choose_run, prepare_run
 from .config import RunStatus, read_run, write_status
+from .outcome import METRICS
 
 _WIDEST = math.sqrt(1 / 12)
 """of the plain mean over the whole run"""

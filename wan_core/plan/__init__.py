@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from .job import Job
-from .memory_report import (
-    beside_preview,
-    card_of,
-    job_on_clips,
-    plan_here,
-    plan_run,
-    plan_sentences,
-    plan_settings,
-    report_of,
-)
+from .here import plan_here
+from .memory_job import Job, beside_preview, job_on_clips
 from .own_runs import own_runs_of
-from .partner import with_partner_digest
 from .planning import MemoryPlan, plan_memory
-from .preview_size import is_free_of_clips, sized_as_template
+from .report import plan_sentences, report_of, report_run, report_settings
 from .suggestions import suggestions_for
-from .without_run import preview_without_run, untrained_run
 
 __all__ = [
     "Job",
     "MemoryPlan",
     "beside_preview",
-    "card_of",
-    "is_free_of_clips",
     "job_on_clips",
     "own_runs_of",
     "plan_here",
     "plan_memory",
-    "plan_run",
     "plan_sentences",
-    "plan_settings",
-    "preview_without_run",
     "report_of",
-    "sized_as_template",
+    "report_run",
+    "report_settings",
     "suggestions_for",
-    "untrained_run",
-    "with_partner_digest",
 ]

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import torch
+
 from ..errors import OutOfMemory
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, StepShape, choose_measures
 from ..train import TrainConfig
 from ..words import filled
-from .job import Job, size_words
-from .own_runs import card_name
+from .memory_job import Job, size_words
+from .own_runs import SECONDS, Measured, card_name
+from .step_time import Card, card_of, step_seconds, step_tflops, unknown_card
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 """of width and height, tried from the largest on where not even one frame fits"""
@@ -52,6 +55,31 @@ class MemoryPlan:
             name: runs.phases_of(card_name(name), job.file.variant.name, job.scheme) for name in self.estimate.devices
         }
         return {name: phases for name, phases in found.items() if phases}
+
+    @property
+    def card(self) -> Card | None:
+        """The first card of the job, as far as it is known."""
+        return card_of(torch.device(next(iter(self.estimate.devices))), self.job)
+
+    def seconds(self, card: Card) -> float:
+        """Returns the seconds of an optimizer step on `card`, corrected by earlier runs on this machine."""
+        job, micro_batches = self.job, self.job.train.gradient_accumulation_steps
+        seconds = step_seconds(
+            job.shape(), job.step, self.estimate, card, micro_batches=micro_batches, prior_share=job.prior_share
+        )
+        return seconds * (job.ratio(next(iter(self.estimate.devices)), SECONDS) or 1.0)
+
+    def measured(self) -> Measured:
+        """Returns what compares a run with this plan. Never on the CPU: a plan counts other things there."""
+        job, first = self.job, next(iter(self.estimate.devices))
+        card = None if torch.device(first).type == "cpu" else self.card or unknown_card(first)
+        return Measured(
+            variant=job.file.variant.name,
+            scheme=job.scheme,
+            predicted={name: memory.phases for name, memory in self.estimate.devices.items() if name != "cpu"},
+            followed=self.own_runs(),
+            tflops=None if card is None else step_tflops(job.shape(), job.step, self.estimate, card, job.prior_share),
+        )
 
     def remark(self) -> str:
         """Returns what a user should know of the measures; "" where none is taken."""

@@ -10,9 +10,13 @@ from functools import lru_cache
 import torch
 from torch import nn
 
+from ..abilities import abilities_of
 from ..model import Numerics, WanShape, WanTransformer
 from ..placement import JobShape, MemoryEstimate, StepShape
+from ..placement.cards import card_limit
 from ..train import FlopCount, StepFlops
+from .memory_job import Job
+from .own_runs import SECONDS
 
 _REACHED = 0.6
 """the share of its peak that a step is taken to reach: an assumption for cards that gpu_check.py has not measured"""
@@ -86,6 +90,19 @@ def card_of_size(gibibytes: float) -> Card:
     """Returns the fastest of the smallest cards that have so much memory; the largest where none has."""
     fits = [card for card in CARDS if card.gibibytes >= gibibytes - 0.5] or [CARDS[-1]]
     return max((card for card in fits if card.gibibytes == fits[0].gibibytes), key=lambda card: card.bf16)
+
+
+def card_of(device: torch.device, job: Job | None = None) -> Card | None:
+    """Returns the kind of GPU a device is, as far as it is known; where the CPU plays a card, one of that size.
+
+    A card that is in no table is known by what runs such as `job` reached on it.
+    """
+    if device.type == "cuda":
+        name = abilities_of(device).name
+        known = card_named(name)
+        return unknown_card(name) if known is None and job is not None and job.ratio(str(device), SECONDS) else known
+    limit = card_limit()
+    return None if limit is None else card_of_size(limit)
 
 
 def _within(name: list[str], words: list[str]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..placement import Room, StepShape
 from ..precision import QuantizeConfig
-from .job import Job
+from .memory_job import Job
 from .planning import nearest_that_fits, plan_memory
 
 _AUTOMATIC: dict[str, int | str] = {"memory": "auto", "offload_activations": "auto", "blocks_to_swap": -1}

@@ -1,81 +1,146 @@
-"""Sends the events of a session on: into metrics.jsonl, out to whoever listens, and to those who remark on them."""
+"""Sends the events of a session on: into metrics.jsonl, out to the caller, and to what watches them."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
-from ..events import Emit, Evaluated, Event, Note, StepDone
+from ..events import Emit, Evaluated, Event, Note, Stage, StageEnded, StepDone
 from ..job.length import TimeLimit
 from ..metrics import HealthWatch, JsonlSink, finite, records_of, whole
-from .experts import Experts
-from .remaining import Remaining
+from ..train import TrainConfig
+from ..train.meters import MemoryReading
 from .spill import SpillWatch
 
+_LAST = 3
+"""of a kind of stage, whose mean is what the next one takes"""
 
-class _Looks:
-    """Knows since which step evaluations, finite before, are no longer; of a pair each expert's own."""
 
-    def __init__(self) -> None:
-        self.bad_since: dict[str, int] = {}
-        self._seen: set[str] = set()
+class _Measured(Protocol):
+    """A model at work, whose meters are read at the end of a stage."""
 
-    def add(self, expert: str, step: int, loss: float | None) -> None:
-        """Take an evaluation into account. Without a finite one before, it says nothing of what was learnt."""
-        if loss is not None and math.isfinite(loss):
-            self._seen.add(expert)
-            self.bad_since.pop(expert, None)
-        elif expert in self._seen:
-            self.bad_since.setdefault(expert, step)
+    def hear(self, event: Event) -> None: ...
+    def end_phase(self, stage: str) -> MemoryReading: ...
 
 
 class EventSinks:
     """Takes each event of a session. Of several ranks only the leading one writes it down and watches the losses."""
 
-    def __init__(self, directory: Path, out: Emit, limit: TimeLimit, remaining: Remaining, *, leads: bool) -> None:
-        """`out` hears every event after it is written; `limit` and `remaining` tell their times in it."""
-        self._out, self._limit, self._remaining = out, limit, remaining
+    def __init__(self, directory: Path, out: Emit, limit: TimeLimit, train: TrainConfig, *, leads: bool) -> None:
+        """`out` is called with every event after it is written; `limit` adds the time that is left to steps."""
+        self._out, self._limit, self._remaining = out, limit, Remaining(train)
         self._sink = JsonlSink(directory / "metrics.jsonl") if leads else None
         self._health = HealthWatch(directory / "metrics.jsonl") if leads else None
-        self.experts: Experts | None = None
-        """of whom the one at work hears it, from when they are planned"""
+        self.at_work: Callable[[], _Measured | None] = lambda: None
+        """returns the model at work, from when one is planned"""
         self.spill: SpillWatch | None = None
         """from when the devices are known"""
         self._metrics, self._evaluated = directory / "metrics.jsonl", list[Evaluated]()
 
     def emit(self, event: Event) -> None:
-        """Write down, tell and remark on an event."""
+        """Write an event, send it on, and emit the remarks that it leads to."""
         event = self._remaining.told(self._limit.told(event))
         if self._sink is not None:
             self._sink(event)
         self._out(event)
-        if self.experts is not None and (expert := self.experts.at_work) is not None:
+        if (expert := self.at_work()) is not None:
             expert.hear(event)
         if isinstance(event, Evaluated):
             self._evaluated.append(event)
         if isinstance(event, StepDone):
-            self.warn(self.spill.remark(event) if self.spill is not None else "")
-            self.warn(self._limit.remark(event))
+            self._warn(self.spill.remark(event) if self.spill is not None else "")
+            self._warn(self._limit.remark(event))
         for mark in self._health.hear(event) if self._health is not None else ():
             self.emit(mark)
-            self.warn(mark.text)
+            self._warn(mark.text)
 
-    def good_until(self, step: int) -> int:
-        """Returns the step from which saves are no good: `step`, or one before it whose evaluation was not finite."""
-        looks = _Looks()
-        for record in records_of(self._metrics, (Evaluated.name,)):  # of earlier sessions too
-            if (at := whole(record.get("step"))) is not None:
-                looks.add(str(record.get("expert", "")), at, finite(record.get("eval_loss")))
-        for event in self._evaluated:
-            looks.add(event.expert, event.step, event.eval_loss)
-        return min([step, *looks.bad_since.values()])
-
-    def warn(self, remark: str) -> None:
-        """Emit a remark as a warning; "" is none."""
+    def _warn(self, remark: str) -> None:
         if remark:
             self.emit(Note(text=remark, level="warning"))
 
+    @contextlib.contextmanager
+    def timed(self, stage: str, step: int) -> Iterator[None]:
+        """Count what is inside to `stage`, after `step` steps: its time and memory are kept, however it ends."""
+        began = time.monotonic()
+        self._end_phase()
+        self.emit(Stage(stage=stage))
+        try:
+            yield
+        finally:
+            seconds = time.monotonic() - began
+            self.emit(StageEnded(stage=stage, seconds=seconds, step=step, memory=self._end_phase(stage)))
+
+    def _end_phase(self, stage: str = "") -> MemoryReading:
+        expert = self.at_work()
+        return expert.end_phase(stage) if expert is not None else {}
+
+    def good_until(self, step: int) -> int:
+        """Returns the step from which saves are no good: `step`, or one before it whose evaluation was not finite."""
+        bad_since: dict[str, int] = {}
+        finite_once: set[str] = set()
+        # Of a pair each expert has its own; without a finite one before, a bad one says nothing of the training.
+        known = [
+            (str(record.get("expert", "")), whole(record.get("step")), finite(record.get("eval_loss")))
+            for record in records_of(self._metrics, (Evaluated.name,))  # of earlier sessions too
+        ]
+        for expert, at, loss in [*known, *((one.expert, one.step, one.eval_loss) for one in self._evaluated)]:
+            if at is not None and loss is not None and math.isfinite(loss):
+                finite_once.add(expert)
+                bad_since.pop(expert, None)
+            elif at is not None and expert in finite_once:
+                bad_since.setdefault(expert, at)
+        return min([step, *bad_since.values()])
+
     def close(self) -> None:
-        """Write down what is still to be written."""
+        """Write what is still to be written."""
         if self._sink is not None:
             self._sink.close()
+
+
+class Remaining:
+    """Predicts the time of the saves, evaluations and previews to come, each as long as those before."""
+
+    def __init__(self, train: TrainConfig) -> None:
+        self._train = train
+        self._seconds: dict[str, list[float]] = {"save": [], "evaluate": [], "sample": []}
+
+    def told(self, event: Event) -> Event:
+        """Returns an event, a step with the seconds that saves, evaluations and previews will take from there."""
+        if isinstance(event, StageEnded) and event.stage in self._seconds:
+            self._seconds[event.stage] = [*self._seconds[event.stage][1 - _LAST :], event.seconds]
+        if not isinstance(event, StepDone):
+            return event
+        counts = self.to_come(event.step)
+        left = sum(counts[kind] * sum(took) / len(took) for kind, took in self._seconds.items() if took)
+        return replace(event, beside_left=left)
+
+    def to_come(self, step: int) -> dict[str, int]:
+        """Returns how many of each are due after `step` is done, those after that very step included."""
+        train = self._train
+        saves, previews = train.save_every_n_steps, train.preview_every_n_steps
+        measures = train.eval_every_n_steps or saves
+        return {
+            "save": _due(step, train.steps, saves),
+            "evaluate": _due(step, train.steps, saves, measures),
+            "sample": _due(step, train.steps, previews) if previews else 0,
+        }
+
+
+def _due(step: int, steps: int, *every: int) -> int:
+    """Returns at how many of the steps from `step` to `steps` something is due that comes at multiples of one or two
+    numbers, and at the last step.
+    """
+    first, last = every[0], every[-1]
+    count = _multiples(step, steps - 1, first)
+    if last != first:
+        count += _multiples(step, steps - 1, last) - _multiples(step, steps - 1, math.lcm(first, last))
+    return count + 1
+
+
+def _multiples(low: int, high: int, of: int) -> int:
+    return max(0, high // of - (low - 1) // of)

@@ -1,25 +1,26 @@
-"""One model of a run: at work, resting or not loaded; and what it has learnt, which a saved step holds."""
+"""One trained model of a run, and its trained state: adapters and optimizer, which a saved step holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 from torch import Tensor
 
 from ..errors import CheckpointError
 from ..events import Event
-from ..files import Roots
 from ..job.open import OpenRun
 from ..lora import LoraWeights, exported
 from ..model import WanTransformer
+from ..placement import SharedMemory
+from ..plan.here import Planned, plan_training
 from ..precision import QuantizedBy, quantized_by
 from ..train import EXPERTS, SavedStep, Trainer
 from ..train.meters import MemoryReading
-from .device_place import DevicePlace
-from .loading import Loaded, Planned
+from .devices import Placed
+from .loading import load_model, make_trainer
+from .session import Session
 
 _LOW_NOISE = "low_noise."
 """before the names of what a saved step of both experts holds of the second one"""
@@ -28,8 +29,8 @@ State = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Learnt:
-    """The values a model has learnt, in host memory."""
+class TrainedState:
+    """The trained state of one model, in host memory."""
 
     state: State
     """adapters as they are trained, and what the optimizer holds"""
@@ -53,119 +54,117 @@ class Learnt:
         return int(self.progress["step"])
 
 
-class Expert:
-    """One model of a run: at work, resting, or not loaded; and what it has learnt."""
+class Expert(Placed):
+    """One model of a run that is trained: on the devices, offloaded or not loaded; and its trained state."""
 
-    def __init__(self, run: OpenRun, saved: Learnt | None) -> None:
-        """`saved`: what to go on from."""
-        self.run, self.name = run, run.config.train.expert
-        self._place = DevicePlace[Loaded](attrgetter("model"))
-        self.planned: Planned | None = None
-        """how it is trained here, once that is known"""
-        self.at_work = self.rehearsed = False
-        self._learnt = saved
+    def __init__(self, session: Session, run: OpenRun, saved: TrainedState | None) -> None:
+        """`session`: its events are those of this model. `saved`: what to resume from."""
+        super().__init__(run, self._load)
+        self.session, self.name = session, run.config.train.expert
+        self._planned: Planned | None = None
+        self._shared: SharedMemory | None = None
+        self._trainer: Trainer | None = None
+        self.rehearsed = False
+        self._state = saved
         quantize = run.config.model.quantize
         self.quantized_by: QuantizedBy | None = (
             None if quantize is None else quantized_by(quantize, run.file.compute_dtype)
         )
         """the mark of the 8-bit weights of its base; None where they are not made here"""
 
-    @property
-    def loaded(self) -> Loaded | None:
-        """The model and its trainer, at work or resting; None where they are not loaded."""
-        return self._place.held
+    def plan(self, partner: OpenRun | None, shared: SharedMemory | None) -> None:
+        """Choose the measures by which it is trained here. Every rank calls it. Raises OutOfMemory where none do."""
+        self._planned, remark = plan_training(self.run, self.session.group, partner, shared)
+        self._shared, self._host = shared, self._planned.host
+        self.session.note(remark)
 
     @property
-    def model(self) -> WanTransformer:
-        """The model of one that is loaded."""
-        assert self.loaded is not None
-        return self.loaded.model
+    def planned(self) -> Planned:
+        assert self._planned is not None, "nothing is planned yet"
+        return self._planned
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer of a model that is at work."""
-        assert self.loaded is not None
-        return self.loaded.trainer
+        """The trainer of a model that is loaded."""
+        assert self._trainer is not None
+        return self._trainer
 
     def hear(self, event: Event) -> None:
-        """Note what an event says of it beside what was predicted, where something was."""
-        if self.planned is not None and self.planned.measured is not None:
+        """Compare what an event says with what was predicted, where something was."""
+        if self.planned.measured is not None:
             self.planned.measured.hear(event)
 
     def end_phase(self, stage: str) -> MemoryReading:
-        """Returns what its devices held since the phase before, beside what was predicted for `stage`."""
-        reading = self.trainer.meters.end_phase()
-        measured = self.planned and self.planned.measured
+        """Returns what its devices held since the phase before, with the prediction for `stage`."""
+        reading, measured = self.trainer.meters.end_phase(), self.planned.measured
         return measured.predicted_beside(stage, reading) if measured else reading
 
     @property
     def planned_bytes(self) -> int | None:
         """Bytes that a step was planned to take on its fullest device; None where no plan was made."""
-        measured = self.planned and self.planned.measured
+        measured = self.planned.measured
         return max(measured.of_a_step().values(), default=None) if measured else None
 
-    def keep_measured(self, roots: Roots) -> None:
-        """Let the next plan on this machine follow what the run took, unless it is not run as it was planned."""
-        measured = self.planned and self.planned.measured
-        if measured and not self.trainer.gave_way:
-            measured.keep(roots)
+    def keep_measured(self) -> None:
+        """Keep what the run took for the next plan on this machine, unless it gave way to want of memory."""
+        if self.planned.measured and not self.trainer.gave_way:
+            self.planned.measured.keep(self.run.roots)
 
     @property
     def step(self) -> int:
         """The optimizer steps of its own."""
-        return self.trainer.step if self.at_work else self._resting_step
+        return self.trainer.step if self.on_device else self._offloaded_step
 
     @property
     def good_step(self) -> int:
         """The step whose weights these are: steps that were not finite since then changed nothing."""
-        return self.trainer.good_step if self.at_work else self._resting_step
+        return self.trainer.good_step if self.on_device else self._offloaded_step
 
     @property
-    def _resting_step(self) -> int:
-        return self._learnt.step if self._learnt is not None else 0
+    def _offloaded_step(self) -> int:
+        return self._state.step if self._state is not None else 0
 
     @property
     def total(self) -> int:
-        """The steps of its own in the whole run."""
+        """The steps of its own in the complete run."""
         return self.run.config.train.steps
 
-    def learnt(self) -> Learnt | None:
-        """Returns what it has learnt so far; None where that is nothing."""
-        found = self._now() if self.at_work else self._learnt
+    def trained_state(self) -> TrainedState | None:
+        """Returns its trained state; None before the first step."""
+        found = self._now() if self.on_device else self._state
         return found if found is not None and found.step else None
 
-    def _now(self) -> Learnt:
-        assert self.loaded is not None
+    def _now(self) -> TrainedState:
         with self.trainer.judged():
-            lora = exported(self.loaded.model)
-        return Learnt(self.trainer.state(), self.trainer.progress(), lora)
+            lora = exported(self.model)
+        return TrainedState(self.trainer.state(), self.trainer.progress(), lora)
 
-    def begin(self, load: Callable[[bool], Loaded]) -> None:
-        """Come to work with what was learnt so far; `load(with_start)` reads the model where it does not rest here.
-
-        Where that fails, as for want of memory, it gives up the model, of which anything may be half there, and can be
-        asked again: what was learnt is kept.
-        """
-        learnt = self._learnt
-        if self.loaded is None:
-            self.rehearsed = False
-        trainer = self._place.come(lambda: load(learnt is None)).trainer
-        if learnt is not None:
+    def enter(self) -> None:
+        """Come to the devices with its trained state, which is kept where that fails."""
+        super().enter()
+        if self._state is not None:
             try:
-                trainer.load_state(learnt.state, learnt.progress)
+                self.trainer.load_state(self._state.state, self._state.progress)
             except BaseException:
-                del trainer  # it holds the model
-                self._place.give_up()
+                self.drop()
                 raise
-        self.at_work, self._learnt = True, None
+        self._state = None
 
-    def rest(self, *, stays: bool) -> None:
-        """Leave the devices to the other one; with `stays` the base weights are kept in host memory."""
-        self._learnt = self._now()
-        self.at_work = False
+    def leave(self, *, stays: bool) -> None:
+        """Leave the devices; the trained state is kept in host memory either way."""
+        self._state = self._now()
         if stays:
             self.trainer.forget_moments()
-        self._place.leave(stays=stays)
+        super().leave(stays=stays)
+
+    def drop(self) -> None:
+        self._trainer, self.rehearsed = None, False
+        super().drop()
+
+    def _load(self) -> WanTransformer:
+        model = load_model(self.session, self.run, self.planned, with_start=self._state is None, shared=self._shared)
+        self._trainer = make_trainer(self.session, self.run, model, self.planned)
+        return model
 
 
 def prefix_of(expert: Expert) -> str:
@@ -173,13 +172,13 @@ def prefix_of(expert: Expert) -> str:
     return _LOW_NOISE if expert.name == EXPERTS[1] and expert.run.both else ""
 
 
-def saved_of(saved: SavedStep | None, run: OpenRun) -> Learnt | None:
+def saved_of(saved: SavedStep | None, run: OpenRun) -> TrainedState | None:
     """Returns what a saved step holds of the model of `run`; None for one that the run does not train."""
     if saved is None or not run.trained:
         return None
     state = saved.read_state()
     if not run.both:
-        return Learnt(state, saved.progress, saved.lora_file.read_bytes())
+        return TrainedState(state, saved.progress, saved.lora_file.read_bytes())
     index = EXPERTS.index(run.config.train.expert)
     step, file = saved.expert_steps[index], (saved.lora_file, saved.low_noise_lora_file)[index]
     own = {
@@ -187,4 +186,6 @@ def saved_of(saved: SavedStep | None, run: OpenRun) -> Learnt | None:
         for name, value in state.items()
         if name.startswith(_LOW_NOISE) == bool(index)
     }
-    return Learnt(own, {"step": step}, file.read_bytes()) if step and file is not None else None
+    if not step or file is None:
+        return None
+    return TrainedState(own, {"step": step}, file.read_bytes())

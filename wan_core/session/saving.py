@@ -20,17 +20,18 @@ from torch import Tensor
 from ..cache import synthetic_mark
 from ..control import Control
 from ..errors import RESUME, CheckpointError, Stopped, failure
-from ..events import CheckpointSaved, Emit, Note
+from ..events import CheckpointSaved
 from ..export import LoraFile, LoraLook, diffusers_bytes, look_at_lora, lora_metadata, workflow_metadata
-from ..files import DISK_FULL, FileError, Roots, atomic_write_bytes, clean_partials, is_held, own_folder, size_text
+from ..files import DISK_FULL, FileError, atomic_write_bytes, clean_partials, is_held, own_folder, size_text
 from ..job.checks import check_adapters
-from ..job.config import RunConfig, RunStatus, write_status
+from ..job.config import RunStatus, write_status
 from ..job.remarks import still_remark
 from ..load import base_words, inspect_model
 from ..train import SavedStep, SaveStore, saved_bytes
 from ..words import filled, logger
-from .expert import Expert, Learnt, prefix_of
+from .expert import Expert, TrainedState, prefix_of
 from .experts import Experts
+from .session import Session
 
 _MENDABLE = tuple(
     getattr(errno, name)
@@ -48,22 +49,11 @@ _LEFTOVER_S = 600.0
 class Saver:
     """Saves one run. Of several ranks only the leading one writes."""
 
-    def __init__(
-        self,
-        directory: Path,
-        config: RunConfig,
-        *,
-        emit: Emit,
-        control: Control,
-        leads: bool,
-        embed_workflow: bool,
-    ) -> None:
-        self.directory, self.config = directory, config
-        self.store = SaveStore(directory)
+    def __init__(self, session: Session) -> None:
+        self.session, self.directory, self.config = session, session.directory, session.config
+        self.store = SaveStore(session.directory)
         self.saved: SavedStep | None = None
         """the newest saved step of this job"""
-        self._emit, self._control = emit, control
-        self._leads, self._embed_workflow = leads, embed_workflow
         self._still: set[str] = set()
         """experts whose LoRA was said not to move: once a session"""
 
@@ -95,21 +85,21 @@ class Saver:
                     "of it, or it is of another account. Close it there or give this account the right to read it, "
                     f"then start again. To do without that step, move saves/step-{step:06d} away."
                 )
-            _wait(seconds, self._control)
+            _wait(seconds, self.session.control)
         if self.saved is None and (other := self.store.latest()) is not None:
             raise CheckpointError(
                 f"The saved step {other.step} of {self.directory.name} belongs to another job. "
                 "Queue Train Wan LoRA again: it will start a new folder."
             )
 
-    def begin(self, roots: Roots) -> None:
+    def begin(self) -> None:
         """Say that it runs: the first write, so the one that finds a full disk before minutes of loading."""
         try:
             self.write_status("running")
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise
-            experts = self.config.train.experts  # of one shape
+            roots, experts = self.session.roots, self.config.train.experts  # of one shape
             shape = inspect_model(self.config.of_expert(experts[0], roots).model, roots).variant.shape
             values = len(experts) * check_adapters(replace(self.config.lora, start_from=""), shape, roots)
             need = saved_bytes(values, self.config.train)
@@ -125,7 +115,7 @@ class Saver:
             raise FileError(failure(what, closing=RESUME)) from error
 
     def write_status(self, state: str, reason: str = "") -> None:
-        if self._leads:
+        if self.session.leads:
             status = RunStatus(
                 state=state,
                 step=self.saved_step,
@@ -147,7 +137,7 @@ class Saver:
                 if error.errno not in _MENDABLE:
                     raise
                 why = f"{error.strerror}{self._room(experts) if error.errno in DISK_FULL else ''}"
-                if reason := self._control.stop_reason():
+                if reason := self.session.control.stop_reason():
                     raise Stopped(f"{reason}; step {step} could not be saved ({why})") from error
                 text = filled(
                     "Step {step} cannot be saved ({why}). Make room, or make the run's folder writable; the run "
@@ -160,8 +150,8 @@ class Saver:
                         f"Step {step} cannot be saved ({why}): another program, such as a virus scanner or one that "
                         "syncs folders, holds a file of it open. Close it there; the run waits and loses nothing."
                     )
-                self._emit(Note(text=text, level="warning"))
-                _wait(_RETRY_SAVE_S, self._control)
+                self.session.warn(text)
+                _wait(_RETRY_SAVE_S, self.session.control)
 
     def look(self, saved: SavedStep, experts: Experts) -> CheckpointSaved:
         """Returns what is said of a saved step: whether ComfyUI takes every name, and what it changes of each block.
@@ -185,13 +175,13 @@ class Saver:
             still = still_remark(expert.step, _change(found, expert), expert.run.config.train)
             if still and expert.name not in self._still:
                 self._still.add(expert.name)
-                self._emit(Note(text=f"{of_whom}{still}", level="warning"))
+                self.session.warn(f"{of_whom}{still}")
             if found.unplaced:
                 text = (
                     f"ComfyUI would pass over {len(found.unplaced)} names of saved step {saved.step}, for example "
                     f"{found.unplaced[0]}: the model has no such weight. Please report it with the name of the model."
                 )
-                self._emit(Note(text=text, level="warning"))
+                self.session.warn(text)
         return CheckpointSaved(
             step=saved.step,
             folder=f"saves/{saved.folder.name}",
@@ -211,25 +201,25 @@ class Saver:
     def _commit(self, step: int, experts: Experts) -> SavedStep:
         state: dict[str, Tensor] = {}
         files: dict[str, bytes] = {}
-        for expert, learnt in experts.learnt():
-            state |= {f"{prefix_of(expert)}{name}": value for name, value in learnt.state.items()}
-            files[expert.name] = self._lora_file(expert, learnt)
+        for expert, trained in experts.trained_states():
+            state |= {f"{prefix_of(expert)}{name}": value for name, value in trained.state.items()}
+            files[expert.name] = self._lora_file(expert, trained)
         first = files.pop(experts.all[0].name)
         low_noise = next(iter(files.values()), b"")
         return self.store.commit(step, self.config.job_id, first, state, experts.progress(), low_noise_lora=low_noise)
 
-    def _lora_file(self, expert: Expert, learnt: Learnt) -> bytes:
+    def _lora_file(self, expert: Expert, trained: TrainedState) -> bytes:
         """Returns the LoRA of one model, after so many steps of its own."""
-        if isinstance(learnt.lora, bytes):
-            return learnt.lora
+        if isinstance(trained.lora, bytes):
+            return trained.lora
         run, config = expert.run, expert.run.config
         file = LoraFile(
-            parts=learnt.lora,
+            parts=trained.lora,
             dtype=config.train.save_dtype,
             metadata=lora_metadata(
                 run_name=config.run_name,
                 job_id=self.config.job_id,
-                step=learnt.step,
+                step=trained.step,
                 lora=config.lora,
                 settings=run.settings.to_dict(),
                 variant=run.variant,
@@ -241,7 +231,7 @@ class Saver:
                 frozen=config.model.loras,
             )
             | synthetic_mark(run.cache_set)
-            | (workflow_metadata(self.directory) if self._embed_workflow else {}),
+            | (workflow_metadata(self.directory) if self.session.embed_workflow else {}),
         )
         return file.to_bytes()
 

@@ -22,8 +22,8 @@ from wan_core.cache.shows_nothing import shows_nothing
 from wan_core.control import SignalControl
 from wan_core.events import CheckpointSaved, Evaluated, Event, Suggested, to_line
 from wan_core.job import suggested_step
-from wan_core.job.best_step import suggestion_of
 from wan_core.job.choose import choose_run, prepare_run
+from wan_core.job.outcome import suggestion_of
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.session.train_job import run_job

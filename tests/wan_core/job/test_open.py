@@ -16,7 +16,7 @@ from wan_core.control import SignalControl
 from wan_core.files import atomic_write_json
 from wan_core.job import SampleJob
 from wan_core.job.open import open_run
-from wan_core.plan import plan_run
+from wan_core.plan import report_run
 from wan_core.sampler import SampleConfig
 from wan_core.session import sample_job
 from wan_core.session.train_job import run_job
@@ -44,7 +44,7 @@ def _sample(run: TinyRun) -> None:
 
 
 def _plan(run: TinyRun) -> None:
-    plan_run(run.directory, run.roots)
+    report_run(run.directory, run.roots)
 
 
 @pytest.mark.parametrize("job", [_train, _audit, _sample, _plan])

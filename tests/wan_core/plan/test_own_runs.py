@@ -18,12 +18,13 @@ from wan_core.files import Roots
 from wan_core.job.open import open_run
 from wan_core.placement import Room
 from wan_core.placement.cards import CARD_LIMIT
-from wan_core.plan import memory_report, plan_run
+from wan_core.plan import MemoryPlan, report, report_run
 from wan_core.plan import own_runs as module
-from wan_core.plan.memory_report import card_of, job_of_run, plan_sentences, plan_settings, report_of
+from wan_core.plan.memory_job import job_of_run
 from wan_core.plan.own_runs import SECONDS, Measured, OwnRuns, Ratio, keep_ratios, own_runs_of
 from wan_core.plan.planning import plan_memory
-from wan_core.plan.step_time import card_of_size
+from wan_core.plan.report import plan_sentences, report_of, report_settings
+from wan_core.plan.step_time import card_of, card_of_size
 from wan_core.sampler import SampleConfig
 from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
@@ -108,7 +109,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyRun:
     run = replace(run, roots=replace(run.roots, folders={**run.roots.folders, "runs": (str(tmp_path),)}))
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")
     monkeypatch.setattr(module, "card_name", lambda _device: CARD)
-    for user in ("job", "planning"):
+    for user in ("memory_job", "planning"):
         monkeypatch.setattr(f"wan_core.plan.{user}.card_name", lambda _device: CARD)
     return run
 
@@ -121,7 +122,7 @@ def test_a_run_says_per_phase_what_was_predicted_and_the_next_plan_follows_it(
     predicted = before.estimate.devices["cpu"].phases
     assert before.own_runs() == {}
 
-    def measured_against(plan: Any) -> Measured:
+    def measured(plan: Any) -> Measured:
         """As of a card: nothing is compared where the CPU computes."""
         phases = {name: memory.phases for name, memory in plan.estimate.devices.items()}
         return Measured(
@@ -133,7 +134,7 @@ def test_a_run_says_per_phase_what_was_predicted_and_the_next_plan_follows_it(
         reading = {"now": 1, "reserved": None}
         monkeypatch.setattr(DeviceMeters, "_present", lambda _self: {"cpu": {**reading, "peak": peak()}})
 
-    monkeypatch.setattr("wan_core.session.loading.measured_against", measured_against)
+    monkeypatch.setattr(MemoryPlan, "measured", measured)
     turned(lambda: round(1.2 * predicted["step"]))
     run_job(machine.directory, machine.roots, emit=lambda _event: None, control=SignalControl())
     records = read_metrics(machine.directory / "metrics.jsonl")
@@ -150,8 +151,8 @@ def test_a_run_says_per_phase_what_was_predicted_and_the_next_plan_follows_it(
     assert after.own_runs()["cpu"]["step"] == 1.2
     assert after.estimate.devices["cpu"].step == pytest.approx(1.2 * predicted["step"], abs=2)
     assert "step x1.20" in plan_sentences(after)
-    assert plan_run(machine.directory, machine.roots)["own_runs"]["cpu"]["step"] == 1.2
-    again = measured_against(after)
+    assert report_run(machine.directory, machine.roots)["own_runs"]["cpu"]["step"] == 1.2
+    again = after.measured()
     again.hear(step(1, 0, 1.0))
     again.hear(replace(step(2, 0, 1.0), memory={"cpu": {"peak": round(1.2 * predicted["step"])}}))
     assert [one.ratio for one in again.ratios()] == [pytest.approx(1.2, abs=1e-3)], "ratios do not multiply"
@@ -163,9 +164,9 @@ def test_a_plan_of_settings_follows_the_runs_of_this_machine_and_not_on_cards_it
     run = open_run(machine.directory, machine.roots)
     model, size = run.config.model, "64x64x9"
     keep_ratios([ratio(value=1.2, variant=run.file.variant.name)], machine.roots)
-    here = plan_settings(model, machine.roots, run.config.lora, run.config.train, size, [])
+    here = report_settings(model, machine.roots, run.config.lora, run.config.train, size, [])
     assert here["own_runs"] == {"cpu": {"step": 1.2}}
-    assert plan_settings(model, machine.roots, run.config.lora, run.config.train, size, [16])["own_runs"] == {}
+    assert report_settings(model, machine.roots, run.config.lora, run.config.train, size, [16])["own_runs"] == {}
 
 
 def test_settings_that_this_machine_cannot_hold_do_not_fit_although_nothing_limits_its_cpu(
@@ -174,18 +175,18 @@ def test_settings_that_this_machine_cannot_hold_do_not_fit_although_nothing_limi
     run = open_run(machine.directory, machine.roots)
     of = (run.config.model, machine.roots, run.config.lora, run.config.train, "64x64x9")
     monkeypatch.delenv(CARD_LIMIT, raising=False)
-    assert plan_settings(*of, [])["fits"]
-    monkeypatch.setattr(memory_report, "total_bytes", lambda _device: 1 << 20)
-    found = plan_settings(*of, [])
+    assert report_settings(*of, [])["fits"]
+    monkeypatch.setattr(report, "total_bytes", lambda _device: 1 << 20)
+    found = report_settings(*of, [])
     assert not found["fits"]
     assert found["verdict"].endswith("GiB on cpu, which has 0.0 GiB in all.")
-    assert plan_settings(*of, [16])["fits"], "cards that are named need not be here"
+    assert report_settings(*of, [16])["fits"], "cards that are named need not be here"
 
 
 def test_the_order_of_two_cards_of_different_size_does_not_change_the_time(machine: TinyRun) -> None:
     run = open_run(machine.directory, machine.roots)
     of = (run.config.model, machine.roots, run.config.lora, run.config.train, "64x64x9")
-    one, other = (plan_settings(*of, cards) for cards in ([24, 12], [12, 24]))
+    one, other = (report_settings(*of, cards) for cards in ([24, 12], [12, 24]))
     assert one["card"] == other["card"] == card_of_size(12).name
     assert one["step_seconds"] == other["step_seconds"]
 
@@ -206,7 +207,7 @@ def test_the_time_of_a_step_follows_this_machine_also_on_a_card_that_no_table_kn
     import torch
 
     put_in(monkeypatch, gpu("NVIDIA Something New", (12, 0)))
-    for user in ("job", "planning"):
+    for user in ("memory_job", "planning"):
         monkeypatch.setattr(f"wan_core.plan.{user}.card_name", lambda _device: "NVIDIA Something New")
     assert card_of(torch.device("cuda:0"), job) is None
     new = replace(job, own_runs=OwnRuns((replace(slow, card="NVIDIA Something New"),)))

@@ -29,14 +29,13 @@ from wan_core.placement import (
     resolve_placement,
     room_of_cards,
 )
-from wan_core.plan import memory_report, plan_run
-from wan_core.plan.job import Job
-from wan_core.plan.memory_report import job_of_run, plan_here
+from wan_core.plan import here, plan_here, report_run
+from wan_core.plan.here import plan_training
+from wan_core.plan.memory_job import Job, job_of_run
 from wan_core.plan.planning import MemoryPlan, nearest_that_fits, plan_memory
 from wan_core.plan.step_time import card_named, card_of_size, step_seconds
 from wan_core.plan.suggestions import suggestions_for
 from wan_core.precision import QuantizeConfig
-from wan_core.session.loading import plan_training
 from wan_core.session.train_job import run_job
 from wan_core.train import Group, TrainConfig, Trainer
 
@@ -159,7 +158,7 @@ def test_a_run_too_large_for_its_card_ends_before_a_weight_is_read(
     wide = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=3)
     run = make_run(tmp_path, shape=wide, clips=2, size=(4, 32, 32), lora=LoraConfig(rank=16))
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=40 * MIB)))
-    assert not plan_run(run.directory, run.roots)["fits"]
+    assert not report_run(run.directory, run.roots)["fits"]
     said: list[Event] = []
     with pytest.raises(OutOfMemory, match=r"512x512x13|256x256x13 at rank 16 needs 0\.\d GiB on cpu") as refused:
         run_job(run.directory, run.roots, emit=said.append, control=SignalControl())
@@ -172,9 +171,9 @@ def test_a_run_that_fits_with_measures_takes_them_and_says_so(tmp_path: Path, mo
     train = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
     wide = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=6)
     run = make_run(tmp_path, shape=wide, train=train, clips=2, size=(1, 32, 32))
-    whole = plan_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
+    whole = report_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=whole - 60 * MIB)))
-    report = plan_run(run.directory, run.roots)
+    report = report_run(run.directory, run.roots)
     assert report["fits"]
     swapped = report["measures"]["blocks_to_swap"]
     assert swapped > 2
@@ -252,7 +251,7 @@ def test_what_rests_counts_once_for_copies_on_equal_cards(
     put_in(monkeypatch, AMPERE, AMPERE)
     monkeypatch.setattr(cards, "_room_on_card", lambda device, _limit, *, ask_driver: free[device.index] * GIB)
     monkeypatch.setattr(cards, "host_bytes", lambda: 64 * GIB)
-    monkeypatch.setattr(memory_report, "can_share", lambda: shares)
+    monkeypatch.setattr(here, "can_share", lambda: shares)
     placement = PlacementConfig(mode="copy per GPU", devices="0,1")
     copies = replace(a14b, placement=None, model=replace(a14b.model, placement=placement))
     plan = plan_here(copies)
@@ -282,14 +281,14 @@ def test_a_rank_counts_shared_weights_once_where_the_others_rest_the_same_blocks
 
     monkeypatch.setattr(group, "gather", gather)
     together = SharedMemory(ranks=(0, 1), processes=(), door=-1)
-    notes: list[Event] = []
-    found = plan_training(run, notes.append, group, shared=together)
-    alone = plan_training(run, notes.append, group)
+    found, remark = plan_training(run, group, shared=together)
+    alone, remark_alone = plan_training(run, group)
     assert found.measures == alone.measures == told[0]
     assert found.measures.blocks_to_swap == 2
     linears = 2 * 4 * (8 * (128**2 + 128) + 2 * 128 * 256 + 128 + 256)
     assert alone.host - found.host == (linears // 2 if once else 0)
-    assert len(notes) == 2, "one each, whatever was planned again"
+    assert remark.startswith("So that it fits, 2 blocks")
+    assert remark_alone.startswith("So that it fits, 2 blocks")
 
 
 @pytest.mark.lasts(4)

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.support.tiny_run import FAMILY, make_run
+from wan_core.job import is_free_of_clips, sized_as_template
 from wan_core.job.open import open_run
 from wan_core.placement import Room, StepShape
-from wan_core.plan import is_free_of_clips, plan_memory, sized_as_template
-from wan_core.plan.job import Job
-from wan_core.plan.memory_report import job_of_run, report_of
-from wan_core.plan.preview_size import with_fitting_preview
+from wan_core.plan import plan_memory, report_of
+from wan_core.plan.here import with_fitting_preview
+from wan_core.plan.memory_job import Job, job_of_run
 from wan_core.sampler import AS_TEMPLATE, SampleConfig
 from wan_core.train import TrainConfig
 

@@ -21,7 +21,7 @@ from wan_core.events import Event, StepDone
 from wan_core.job.config import DataConfig, RunConfig
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
-from wan_core.plan import plan_run
+from wan_core.plan import report_run
 from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
@@ -56,7 +56,7 @@ def test_each_kind_trains_and_its_parts_all_move(tmp_path: Path, kind: str) -> N
     run_job(run.directory, run.roots, emit=events.append, control=SignalControl())
     assert all(event.loss > 0 for event in events if isinstance(event, StepDone))
     written = (run.directory / "saves" / "step-000003" / "lora.safetensors").stat().st_size
-    assert plan_run(run.directory, run.roots)["disk"]["lora_bytes"] == pytest.approx(written, rel=0.01)
+    assert report_run(run.directory, run.roots)["disk"]["lora_bytes"] == pytest.approx(written, rel=0.01)
     first, last = (
         {
             name: value

@@ -21,7 +21,7 @@ from wan_core.job.choose import choose_run
 from wan_core.job.config import RunConfig, read_run, read_status
 from wan_core.lora import LoraConfig
 from wan_core.sampler import SampleConfig
-from wan_core.session import device_place
+from wan_core.session import devices
 from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig, next_turn, settings_of_expert
 from wan_core.train.pair import expert_steps
@@ -194,7 +194,7 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
 def test_without_room_in_host_memory_weights_are_read_again_and_nothing_else_changes(
     alternating: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
+    monkeypatch.setattr(devices, "host_bytes", lambda: 0)
     run = make_pair_run(tmp_path, **SETTINGS, **ALTERNATING)
     train(run)
     assert files(run) == files(alternating)
@@ -219,7 +219,7 @@ def test_a_model_that_previews_put_out_of_memory_makes_each_step_once(
     undisturbed: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Previews in the middle of a turn: the one at work is read again, with a trainer of its own."""
-    monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
+    monkeypatch.setattr(devices, "host_bytes", lambda: 0)
     run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, "preview_every_n_steps": 4})
     heard: list[Event] = []
     run_job(run.directory, run.roots, emit=heard.append, control=Decoding(signals=False))
@@ -239,7 +239,7 @@ def test_validation_clips_go_through_both_whether_one_rests_or_is_read_again(
     assert base == without != trained
     preview = run.directory / "samples" / "step-000004_p0.latent"
     assert trained == preview.read_bytes(), "the last preview of the run"
-    monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
+    monkeypatch.setattr(devices, "host_bytes", lambda: 0)
     assert rendered(run, "read again") == clips
 
 

@@ -16,22 +16,22 @@ from tests.support.containers import write_gguf, write_scaled_fp8
 from tests.support.forked import ForkServer
 from tests.support.previews import Decoding
 from tests.support.tiny_run import HIGH_FILE, LOW_FILE, PAIR, TinyRun, make_pair_run, random_weights, train_on_two
-from tests.wan_core.plan.test_partner import rendered
+from tests.wan_core.job.test_partner import rendered
 from tests.wan_core.plan.test_planning import limit_with
 from tests.wan_core.session.test_frozen_loras import write_lora
 from wan_core.cache import LatentCache, pad_text
 from wan_core.errors import CheckpointError, OutOfMemory
 from wan_core.events import Event, Note, StepDone
 from wan_core.files import atomic_write_json
-from wan_core.job import SampleJob
+from wan_core.job import SampleJob, with_partner_digest
 from wan_core.job.choose import choose_run, prepare_run
 from wan_core.job.config import read_run, read_status
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import FrozenLora, LoraConfig
 from wan_core.model import WanTransformer
-from wan_core.plan import plan_run, with_partner_digest
+from wan_core.plan import report_run
 from wan_core.sampler import SampleConfig
-from wan_core.session import device_place, loading
+from wan_core.session import devices, loading
 from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore
 
@@ -150,7 +150,7 @@ def in_turns(run: TinyRun, on_high: LoraConfig | None) -> torch.Tensor:
 def test_what_is_learnt_is_the_same_whether_the_models_rest_or_are_read_again(
     without: TinyRun, shown: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
+    monkeypatch.setattr(devices, "host_bytes", lambda: 0)
     read_again = made(tmp_path)
     heard = trained(read_again)
     assert [event.step for event in heard if isinstance(event, StepDone)] == list(range(1, STEPS + 1)), "each once"
@@ -166,7 +166,7 @@ def test_stopped_and_resumed_it_shows_and_learns_the_same(without: TinyRun, show
     assert learnt(in_parts) == learnt(without)
 
 
-READ_AGAIN = "import wan_core.session.device_place as place\nplace.host_bytes = lambda: 0\n"
+READ_AGAIN = "import wan_core.session.devices as place\nplace.host_bytes = lambda: 0\n"
 
 
 @pytest.fixture(scope="module")
@@ -210,13 +210,13 @@ def test_memory_that_ends_in_the_partners_steps_costs_clips_and_no_step(
         failed.append(1)
         raise error("no room")
 
-    def load(run: object, *rest: object, **named: object) -> WanTransformer:
-        model = _load(run, *rest, **named)
+    def load(*given: object, **named: object) -> WanTransformer:
+        model = _load(*given, **named)
         monkeypatch.setattr(model, "forward", failing)
         return model
 
-    _load: Callable[..., WanTransformer] = loading.load_partner
-    monkeypatch.setattr("wan_core.session.experts.load_partner", failing if where == "loading" else load)
+    _load: Callable[..., WanTransformer] = loading.read_weights
+    monkeypatch.setattr("wan_core.session.experts.read_weights", failing if where == "loading" else load)
     run = made(tmp_path)
     heard = trained(run)
     assert len(failed) == STEPS + 1
@@ -239,8 +239,8 @@ def test_a_trained_model_that_cannot_be_read_again_costs_no_step(
         return _load(*given, **named)
 
     _load = loading.load_model
-    monkeypatch.setattr("wan_core.session.experts.load_model", load)
-    monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
+    monkeypatch.setattr("wan_core.session.expert.load_model", load)
+    monkeypatch.setattr(devices, "host_bytes", lambda: 0)
     run = made(tmp_path)
     with pytest.raises(CheckpointError, match=r"The model is gone\."):
         trained(run)
@@ -292,7 +292,7 @@ def test_a_partner_that_is_stored_in_eight_bits_shows_itself_and_changes_nothing
     name = f"wan2.2_small_t2v_{OTHER[expert]}_noise_14B.{'gguf' if kind else 'safetensors'}"
     plan = ModelPlan(base_file=f"diffusion_models:{name}")
     if not rests:
-        monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
+        monkeypatch.setattr(devices, "host_bytes", lambda: 0)
     runs = []
     for every in (0, 1):
         settings = {**SETTINGS, "preview_every_n_steps": every}
@@ -351,7 +351,7 @@ def test_the_plan_counts_the_partner_and_without_room_for_it_the_trained_one_sho
 
     def planned(partner: ModelPlan | None) -> tuple[int, int, dict[str, int]]:
         atomic_write_json(run.directory / "run.json", replace(alone, partner=partner).to_dict())
-        report = plan_run(run.directory, run.roots)
+        report = report_run(run.directory, run.roots)
         phases = report["devices"]["cpu"]["phases"]
         assert phases["preview_bytes"] == max(phases.values())
         return phases.pop("preview_bytes"), report["host"].get("resting_bytes", 0), phases

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from wan_core.events import StageEnded, StepDone
-from wan_core.session.remaining import Remaining
+from wan_core.session.event_sinks import Remaining
 from wan_core.train import TrainConfig
 
 STEP = StepDone(step=10, steps=30, loss=1.0, lr=1e-4, grad_norm=1.0, seconds=2.0, expert="auto", timestep_mean=0.5)

@@ -191,10 +191,10 @@ def test_blocks_that_come_to_rest_in_the_midst_of_a_run_are_shared_by_the_ranks_
 READ_AGAIN = """
 import hashlib, sys
 import wan_core.placement.shared as shared
-import wan_core.session.experts as experts
+import wan_core.session.devices as devices
 from wan_core.train.preview import Previewer
 
-experts.host_holds = lambda *_: False  # host memory holds no model that rests
+devices.host_bytes = lambda: 0  # host memory holds no model that rests
 piece, seal, write_latent = shared.SharedMemory.piece, shared._seal, Previewer._write_latent
 
 def told(*said):

@@ -53,7 +53,7 @@ def stages(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
 def test_every_stage_says_how_long_it_took_and_a_resumed_run_adds_its_own(tmp_path: Path) -> None:
     run = small_run(tmp_path)
     began = time.monotonic()
-    first = trained(run, max_steps=2, cache_seconds=12.5, start_seconds=2.5)
+    first = trained(run, max_steps=2, before={"cache": 12.5, "start": 2.5})
     wall = time.monotonic() - began
     assert stages(first) == [
         *(("cache", 0), ("start", 0), ("load", 0), ("evaluate", 0), ("sample", 0)),
@@ -87,7 +87,7 @@ def test_the_time_of_a_stage_is_its_own(tmp_path: Path, monkeypatch: pytest.Monk
 
     run = small_run(tmp_path, preview_every_n_steps=0, steps=2, eval_timesteps=(300.0, 700.0))
     monkeypatch.setattr(
-        "wan_core.session.train_job.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep)
+        "wan_core.session.event_sinks.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep)
     )
     records = [r for r in trained(run, target=target) if r["event"] == "stage_ended"]
     seconds = {(r["stage"], r["step"]): r["seconds"] for r in records}

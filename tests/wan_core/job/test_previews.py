@@ -13,11 +13,10 @@ from tests.wan_core.session.test_frozen_loras import CLIP, PLAN, Decoding, write
 from wan_core.cache import LatentCache
 from wan_core.errors import ConfigError
 from wan_core.files import Roots, atomic_write_json
-from wan_core.job import RunConfig, SampleJob
+from wan_core.job import RunConfig, SampleJob, preview_without_run, untrained_run
 from wan_core.job.config import DataConfig
 from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import FrozenLora
-from wan_core.plan import preview_without_run, untrained_run
 from wan_core.sampler import SampleConfig
 from wan_core.session import sample_job
 

@@ -1,4 +1,4 @@
-"""Clips of LoRA files on a model that no run trained: what stands in for a run, with no cached clip at all."""
+"""Clips of a model: the size of those that say none, and the stand-in for a run where no run trained the model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,36 @@ from dataclasses import replace
 from ..cache import CacheSet, LatentCache
 from ..checkpoint import WanVariant
 from ..errors import ConfigError
+from ..families import FIRST_LATENT
 from ..files import Roots
-from ..job.config import DataConfig, RunConfig
 from ..load import ModelPlan, inspect_model, inspect_pair
 from ..sampler import AS_TEMPLATE, SampleConfig
 from ..train import TrainConfig
-from .preview_size import is_free_of_clips, sized_as_template
+from .config import DataConfig, RunConfig
+
+
+def is_free_of_clips(variant: WanVariant, *, pictured: bool, starts_from_clip: bool = False) -> bool:
+    """Returns whether previews of `variant` need not have the size of the first training clip.
+
+    They need where they start from its frames: `pictured` says that a picture is there instead, `starts_from_clip` that
+    a TI2V-5B is trained on nothing but image-to-video.
+    """
+    if variant.family.starts_from == FIRST_LATENT:
+        return pictured or not starts_from_clip
+    return pictured if variant.family.starts_from else not variant.conditioning.tensors
+
+
+def sized_as_template(config: SampleConfig, variant: WanVariant) -> SampleConfig:
+    """Returns the settings with the size of ComfyUI's template for what they leave open, where they ask for that."""
+    if config.preview_size != AS_TEMPLATE:
+        return config
+    width, height, frames = variant.template.size
+    return replace(
+        config,
+        width=config.width or width,
+        height=config.height or height,
+        num_frames=config.num_frames or frames,
+    )
 
 
 def untrained_run(

@@ -9,15 +9,12 @@ from ..checkpoint import checkpoint_digest
 from ..checkpoint.catalogue import HIGH
 from ..errors import ConfigError, WanTrainerError
 from ..files import Roots
-from ..footprint import weights_once_loaded
-from ..job.config import RunConfig
-from ..job.open import OpenRun
-from ..load import ModelPlan, bytes_beside, inspect_model, inspect_pair
+from ..load import ModelPlan, inspect_model, inspect_pair
 from ..lora import FrozenLora
-from ..sampler import SampleConfig
 from ..train import EXPERTS
 from ..words import filled
-from .planning import MemoryPlan
+from .config import RunConfig
+from .open import OpenRun
 
 
 def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
@@ -95,30 +92,3 @@ def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
 def no_pair(reason: str) -> str:
     """Returns why the previews of a run are not made as its run.json asks for."""
     return filled("Clips cannot go through the pair, so the trained expert makes them alone: {reason}", reason=reason)
-
-
-def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryPlan, str]:
-    """Returns the plan with previews that go through `partner`, or as it is and why they do not fit.
-
-    They take the larger of both models, since the other one is out of the way. Training keeps its measures.
-    """
-    if partner is None or plan.job.preview is None:
-        return plan, ""
-    config, job = partner.config, plan.job
-    theirs = [lora.on_model(config.train.expert, pair=True) for lora in (config.preview or SampleConfig()).loras]
-    variant, compute = partner.file.variant, partner.file.compute_dtype
-    beside = sum(bytes_beside(config.model, partner.roots, variant, compute, theirs).values())
-    beside += max(0, weights_once_loaded(config.model, partner.file) - weights_once_loaded(job.model, job.file))
-    if beside <= job.beside_preview:
-        return plan, ""
-    job = replace(job, beside_preview=beside)
-    found = replace(plan, job=job, estimate=job.estimate(job.shape(), plan.measures))
-    if job.train.memory == "manual" or found.fits:
-        return found, ""
-    if not plan.fits:  # it is refused
-        return plan, ""
-    place, needed, free = found.room.lacks(found.estimate)[0]
-    return plan, (
-        f"{partner.file.header.path.name} takes {needed / 2**30:.1f} GiB on {place} for its steps, and "
-        f"{free / 2**30:.1f} GiB are free."
-    )

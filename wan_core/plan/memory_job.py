@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from .. import __version__
+from ..cache import CacheSet
 from ..checkpoint import WanVariant
 from ..export import file_bytes, lora_metadata
 from ..files import Roots
 from ..footprint import job_shape
-from ..load import ModelPlan, WanFile, base_words
-from ..lora import LoraConfig, parts_in_file
+from ..job.open import OpenRun
+from ..load import ModelPlan, WanFile, base_words, bytes_beside, inspect_model
+from ..lora import FrozenLora, LoraConfig, parts_in_file
 from ..model import model_without_values
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Placement, StepShape, estimate_memory
-from ..train import TrainConfig, held_bytes
-from .own_runs import OwnRuns, card_name, corrected
+from ..sampler import SampleConfig
+from ..train import TrainConfig, held_bytes, largest_preview_shape, largest_step
+from .own_runs import OwnRuns, card_name, corrected, own_runs_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,55 @@ class Job:
             routes=self.train.routes,
             sharers=self.sharers,
         )
+
+
+def job_of_run(run: OpenRun, placement: Placement | None = None) -> Job:
+    """Returns the job that a run's directory says; `placement` is that of one of several processes."""
+    config = run.config
+    job = job_on_clips(
+        config.model, run.roots, config.lora, config.train, run.cache_set, preview=config.preview, file=run.file
+    )
+    return replace(job, placement=placement)
+
+
+def job_on_clips(
+    model: ModelPlan,
+    roots: Roots,
+    lora: LoraConfig,
+    train: TrainConfig,
+    clips: CacheSet,
+    *,
+    preview: SampleConfig | None = None,
+    file: WanFile | None = None,
+) -> Job:
+    """Returns the job of training `model` on `clips`, which need not be encoded yet; `file` where it was inspected."""
+    file = file or inspect_model(model, roots)
+    previewed, beside = None, 0
+    if train.preview_every_n_steps:
+        beside = beside_preview(model, roots, file, train.expert, (preview or SampleConfig()).loras)
+        _, frames, height, width = largest_preview_shape(clips, preview or SampleConfig())
+        previewed = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
+    return Job(
+        model=model,
+        roots=roots,
+        file=file,
+        lora=lora,
+        train=train,
+        step=largest_step(clips, train.batch_size),
+        prior_share=clips.prior_share,
+        preview=previewed,
+        beside_preview=beside,
+        own_runs=own_runs_of(roots),
+    )
+
+
+def beside_preview(model: ModelPlan, roots: Roots, file: WanFile, expert: str, loras: Sequence[FrozenLora]) -> int:
+    """Returns the bytes of LoRAs that act in previews of a run of one model, of a pair that of `expert`.
+
+    Raises what a LoRA of another model is refused with.
+    """
+    here = [lora.on_model(expert, pair=False) for lora in loras]
+    return sum(bytes_beside(model, roots, file.variant, file.compute_dtype, here).values())
 
 
 def size_words(variant: WanVariant, step: StepShape) -> str:

@@ -15,9 +15,9 @@ from wan_core.events import Event, Note
 from wan_core.files import atomic_write_json
 from wan_core.job import SampleJob
 from wan_core.job.open import open_experts
+from wan_core.job.partner import with_partner
 from wan_core.load import ModelPlan
 from wan_core.lora import FrozenLora
-from wan_core.plan.partner import with_partner
 from wan_core.sampler import SampleConfig
 from wan_core.session import sample_job
 from wan_core.session.train_job import run_job

@@ -1,0 +1,168 @@
+"""Plans on the devices of this machine: of a job that is looked at, and of a run in the process that trains it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..errors import WanTrainerError
+from ..footprint import weights_once_loaded
+from ..job.open import OpenRun
+from ..load import bytes_beside
+from ..placement import (
+    MemoryMeasures,
+    Room,
+    SharedMemory,
+    can_share,
+    processes_by_room,
+    resolve_placement,
+    room_here,
+)
+from ..sampler import SampleConfig
+from ..train import Group, TrainConfig
+from ..words import logger
+from .memory_job import Job, job_of_run
+from .own_runs import Measured
+from .planning import MemoryPlan, asked_measures, plan_memory, rest_alike, without_a_plan
+
+_log = logger(__name__)
+
+
+def plan_here(job: Job, host_freed: int = 0) -> MemoryPlan | None:
+    """Returns the plan of a job for the devices of this machine; None where no device has an end, as the CPU.
+
+    `host_freed`: bytes of host memory that this process frees before the job starts.
+    Where each card trains a copy, it is that of the process with the least room.
+    Cards that this process does not use are taken for empty: asking would open a CUDA context on them, and keep it.
+    """
+    job, room = in_fullest_process(job, ask_driver=False)
+    if not room.devices:
+        return None
+    if room.host is not None:
+        room = replace(room, host=room.host + host_freed // job.model.placement.ranks)
+    return plan_memory(with_fitting_preview(job, room) if job.preview_gives_way else job, room)
+
+
+def in_fullest_process(job: Job, *, ask_driver: bool) -> tuple[Job, Room]:
+    """Returns the job where it has the least room on this machine, and that room.
+
+    Its processes share the weights that rest in host memory, where as many blocks rest for the one with the most room.
+    """
+    asked, layers = job.model.placement, job.file.variant.shape.num_layers
+    processes = processes_by_room(asked, layers, ask_driver=ask_driver)
+    (placement, room), (roomiest, most) = processes[0], processes[-1]
+    first = placement == resolve_placement(asked, layers)
+    job = job if first else replace(job, placement=placement)
+    if len(processes) == 1 or not room.devices or not can_share():
+        return job, room
+    shared = replace(job, sharers=len(processes))
+    if [*room.devices.values()] == [*most.devices.values()]:
+        return shared, room
+    plans = plan_memory(shared, room), plan_memory(replace(shared, placement=roomiest), most)
+    return (shared if rest_alike(plan.measures for plan in plans) else job), room
+
+
+def with_fitting_preview(job: Job, room: Room) -> Job:
+    """Returns the job with as many frames of its preview as fit with the measures that training takes without it.
+
+    A preview may not slow every step down. Where not even one frame fits, it is as large as a training clip.
+    """
+    if job.preview is None:
+        return job
+    base = plan_memory(replace(job, preview=None), room)
+    shape = base.job.shape()
+
+    def fits(frames: int) -> bool:
+        tried = replace(job, preview=replace(preview, latent_frames=frames))
+        return not room.lacks(tried.estimate(shape, base.measures))
+
+    preview, few, many = job.preview, 0, job.preview.latent_frames + 1
+    if not base.fits or not fits(1):
+        return replace(job, preview=replace(job.step, batch_size=1))
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if fits(middle) else (few, middle)
+    return replace(job, preview=replace(preview, latent_frames=few))
+
+
+def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryPlan, str]:
+    """Returns the plan with previews that go through `partner`, or as it is and why they do not fit.
+
+    They take the larger of both models, since the other one is out of the way. Training keeps its measures.
+    """
+    if partner is None or plan.job.preview is None:
+        return plan, ""
+    config, job = partner.config, plan.job
+    theirs = [lora.on_model(config.train.expert, pair=True) for lora in (config.preview or SampleConfig()).loras]
+    variant, compute = partner.file.variant, partner.file.compute_dtype
+    beside = sum(bytes_beside(config.model, partner.roots, variant, compute, theirs).values())
+    beside += max(0, weights_once_loaded(config.model, partner.file) - weights_once_loaded(job.model, job.file))
+    if beside <= job.beside_preview:
+        return plan, ""
+    job = replace(job, beside_preview=beside)
+    found = replace(plan, job=job, estimate=job.estimate(job.shape(), plan.measures))
+    if job.train.memory == "manual" or found.fits:
+        return found, ""
+    if not plan.fits:  # it is refused
+        return plan, ""
+    place, needed, free = found.room.lacks(found.estimate)[0]
+    return plan, (
+        f"{partner.file.header.path.name} takes {needed / 2**30:.1f} GiB on {place} for its steps, and "
+        f"{free / 2**30:.1f} GiB are free."
+    )
+
+
+class Planned(NamedTuple):
+    """The plan by which this process trains a model."""
+
+    measures: MemoryMeasures
+    settings: TrainConfig
+    """the run's own, with what they leave to the planner"""
+    measured: Measured | None = None
+    """hears what it takes beside what was predicted, where something was"""
+    host: int = 0
+    """bytes of host memory it takes, where that was predicted"""
+    no_partner: str = ""
+    """why its previews cannot go through the partner; empty where they can, or there is none"""
+
+
+def plan_training(
+    run: OpenRun, group: Group, partner: OpenRun | None = None, shared: SharedMemory | None = None
+) -> tuple[Planned, str]:
+    """Returns the plan of this process, and what a user should know of it. `partner` never changes how the run is
+    trained: its previews fit into that memory, or are made without it.
+
+    Every rank calls it at once. `shared`: the memory that those of a machine have together; its weights count once
+    where as many blocks are offloaded for all of them. Raises OutOfMemory where it does not fit. Devices without a
+    memory limit (CPU) are not planned.
+    """
+    planned, remark = _planned(run, group, partner, len(shared.ranks) if shared is not None else 1)
+    measures = group.gather(planned.measures)
+    if shared is not None and not rest_alike(measures[rank] for rank in shared.ranks):
+        planned, remark = _planned(run, group, partner, 1)
+    return planned, remark
+
+
+def _planned(run: OpenRun, group: Group, partner: OpenRun | None, sharers: int) -> tuple[Planned, str]:
+    """Returns what the planner chose, and what to say of it."""
+    placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
+    room = room_here(placement.devices, ask_driver=True)
+    if not room.devices:
+        return Planned(asked_measures(run.config.train), without_a_plan(run.settings)), ""
+    if room.host is not None:
+        room = replace(room, host=room.host // group.local_world)
+    try:
+        job = replace(job_of_run(run, placement), sharers=sharers)
+        plan, no_partner = counting_partner(plan_memory(job, room), partner)
+    except WanTrainerError:
+        raise
+    except Exception:  # a run is worth more than its prediction
+        _log.exception("the memory of the run could not be predicted")
+        return Planned(asked_measures(run.config.train), run.settings), ""
+    plan.check()
+    measured = plan.measured()
+    if group.world > 1:  # the time of a step is that of all ranks
+        measured.tflops = None
+    policy = plan.job.train.checkpointing_policy
+    settings = replace(run.settings, checkpointing_policy=policy)
+    return Planned(plan.measures, settings, measured, plan.estimate.host, no_partner), plan.remark()

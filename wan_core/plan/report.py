@@ -1,0 +1,199 @@
+"""The report of a plan, as JSON and as text: memory of devices and computer, disk, time, and whether it fits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import ConfigError
+from ..files import Roots, size_text
+from ..footprint import weights_once_loaded
+from ..job.config import read_run
+from ..job.open import open_experts
+from ..job.partner import pair_of_previews
+from ..job.remarks import notes_on_cards, remarks_on_cards
+from ..load import ModelPlan, inspect_model, settled
+from ..lora import LoraConfig
+from ..model import LatentSpace
+from ..placement import PlacementConfig, StepShape, resolve_placement, room_here, room_of_cards, total_bytes
+from ..placement.plan import split_blocks
+from ..train import UNKNOWN_CLASS, TrainConfig, saved_bytes
+from .here import counting_partner, in_fullest_process
+from .memory_job import Job, job_of_run, size_words
+from .own_runs import SECONDS, OwnRuns, own_runs_of
+from .planning import MemoryPlan, plan_memory
+from .step_time import Card, card_of_size
+
+_GIB = 1 << 30
+_WORDS = {SECONDS: "time of a step"}
+"""what phases are called in a sentence, where that is not their name"""
+
+
+def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
+    """Returns a plan as JSON data, version first; bytes, seconds of an optimizer step where the card is known.
+
+    `card`: in place of that of this machine.
+    """
+    job, estimate, card = plan.job, plan.estimate, card or plan.card
+    devices = estimate.to_dict()
+    for name, needs in devices.items():
+        needs["room_bytes"] = plan.room.devices.get(name)
+    return {
+        "version": 1,
+        "variant": job.file.variant.name,
+        "compute_dtype": str(job.file.compute_dtype).removeprefix("torch."),
+        "size": size_words(job.file.variant, job.step),
+        "rank": job.lora.rank,
+        "adapter": job.lora.describe(),
+        "preview": None if job.preview is None else size_words(job.file.variant, job.preview),
+        "tokens": job.step.tokens,
+        "measures": estimate.measures.to_dict(),
+        "checkpointing_policy": plan.policy,
+        "devices": devices,
+        "host": {"bytes": estimate.host, "pinned_bytes": estimate.pinned, "room_bytes": plan.room.host},
+        "disk": {"save_bytes": _save_bytes(job), "lora_bytes": job.lora_bytes()},
+        "step_seconds": None if card is None else round(plan.seconds(card), 2),
+        "card": None if card is None else card.name,
+        "own_runs": plan.own_runs(),
+        "notes": notes_of(job),
+        "fits": plan.fits,
+    }
+
+
+def plan_sentences(plan: MemoryPlan) -> str:
+    """Returns a plan as lines of text for people: what each device takes in each phase, measures, time, verdict."""
+    job, estimate, card = plan.job, plan.estimate, plan.card
+    lines = [f"{job.file.variant.name}, {size_words(job.file.variant, job.step)}, {job.lora.describe()}"]
+    for name, memory in estimate.devices.items():
+        phases = ", ".join(f"{phase} {value / _GIB:.1f}" for phase, value in memory.phases.items())
+        room = plan.room.devices.get(name)
+        free = "" if room is None else f" of {room / _GIB:.1f} GiB free"
+        lines.append(f"{name}: {memory.peak / _GIB:.1f} GiB{free} ({phases})")
+    lines.append(f"host memory: {estimate.host / _GIB:.1f} GiB, {estimate.pinned / _GIB:.1f} of it pinned")
+    lines.append(f"LoRA file: {size_text(job.lora_bytes())} in {job.train.save_dtype}")
+    if remark := plan.remark():
+        lines.append(remark)
+    if card is not None:
+        lines.append(f"about {plan.seconds(card):.1f} s for an optimizer step on a {card.name}")
+    for name, phases in plan.own_runs().items():
+        said = ", ".join(f"{_WORDS.get(phase, phase)} x{ratio:.2f}" for phase, ratio in phases.items())
+        lines.append(f"{name}: corrected by what runs of this model took on this card ({said})")
+    return "\n".join([*lines, *notes_of(job), plan.verdict()])
+
+
+def notes_of(job: Job) -> list[str]:
+    """Returns what its cards do without, and what a plan does not know, a sentence each."""
+    compute = job.file.compute_dtype
+    on_cards = [*remarks_on_cards(job.model, compute), *notes_on_cards(job.model, compute)]
+    return [*on_cards, *([UNKNOWN_CLASS] if job.train.optimizer == "custom" else [])]
+
+
+def report_run(directory: Path, roots: Roots) -> dict[str, Any]:
+    """Returns the report of `wan_core plan RUN`: what `report_of` holds, the run's name, what its saves take, and
+    the verdict in a sentence.
+
+    Of both experts of a pair the larger one counts on the devices, since they take turns there; one that only renders
+    counts in previews. `resting_bytes` are the weights of the other one: they are offloaded meanwhile where host memory
+    holds them too, or are read again.
+    """
+    config = read_run(directory)
+    runs = open_experts(directory, roots, config)
+    plans = [plan_memory(*in_fullest_process(job_of_run(run), ask_driver=True)) for run in runs]
+    pair = pair_of_previews(runs[0], lambda _: None) if len(runs) == 1 else ()
+    plans[0], no_partner = counting_partner(plans[0], next((run for run in pair if not run.trained), None))
+    plan = max(plans, key=lambda one: max(memory.peak for memory in one.estimate.devices.values()))
+    report = report_of(plan)
+    refusals = [one.verdict() for one in plans if not one.fits] + _beyond_total(report)
+    if len(runs) > 1 or (pair and not no_partner):
+        report["host"]["resting_bytes"] = max(weights_once_loaded(one.config.model, one.file) for one in pair or runs)
+    save_bytes, free = sum(_save_bytes(one.job) for one in plans), shutil.disk_usage(directory).free
+    saves = -(-config.train.steps // config.train.save_every_n_steps)
+    report["disk"] |= {"save_bytes": save_bytes, "all_saves_bytes": saves * save_bytes, "free_bytes": free}
+    if save_bytes > free:
+        refusals.append(
+            f"A save takes {save_bytes / _GIB:.1f} GiB, and the disk of the run has {free / _GIB:.1f} GiB free."
+        )
+    return {**report, "run_name": config.run_name, **_verdict(plan, refusals)}
+
+
+def report_settings(
+    model: ModelPlan, roots: Roots, lora: LoraConfig, train: TrainConfig, size: str, cards: Sequence[float]
+) -> dict[str, Any]:
+    """Returns the report of a job that never ran: of clips of `size` (WIDTHxHEIGHTxFRAMES).
+
+    `cards`: GiB of each card it is planned for, several for a split of the blocks, with the time of the slowest; none:
+    those of this machine. The plan for these follows what runs took on them, where `roots` name the folder of runs.
+    """
+    file = inspect_model(model, roots)
+    if not cards:
+        model = settled(model, (file,))
+    else:
+        if file.compute_dtype == torch.float32 and model.base_precision == "as in file":
+            model = replace(model, base_precision="bf16")  # as `load.settled` has it where there is a GPU
+        model = model.with_placement(PlacementConfig(devices="cpu"))  # of this machine none is meant
+    file = inspect_model(model, roots)
+    step = _step_of(size, train.batch_size, file.variant.latents)
+    layers = file.variant.shape.num_layers
+    card = None
+    if cards:
+        devices = [torch.device("cuda", index) for index in range(len(cards))]
+        placement, room = split_blocks(devices, layers, "auto", cards), room_of_cards(cards)
+        card = min(map(card_of_size, cards), key=lambda one: one.bf16)
+    else:
+        placement = resolve_placement(model.placement, layers)
+        room = room_here(placement.devices, ask_driver=True)
+    job = Job(
+        model=model,
+        roots=roots,
+        file=file,
+        lora=lora,
+        train=train,
+        step=step,
+        preview=replace(step, batch_size=1) if train.preview_every_n_steps else None,
+        placement=placement,
+        own_runs=OwnRuns() if cards else own_runs_of(roots),
+    )
+    plan = plan_memory(job, room)
+    report = report_of(plan, card)
+    refusals = ([] if plan.fits else [plan.verdict()]) + ([] if cards else _beyond_total(report))
+    return {**report, **_verdict(plan, refusals)}
+
+
+def _verdict(plan: MemoryPlan, refusals: list[str]) -> dict[str, Any]:
+    return {"fits": not refusals, "verdict": refusals[0] if refusals else plan.verdict()}
+
+
+def _save_bytes(job: Job) -> int:
+    return saved_bytes(sum(job.shape().adapter_values.values()), job.train)
+
+
+def _beyond_total(report: dict[str, Any]) -> list[str]:
+    """Adds the total memory of each device of this machine to `report`; returns a sentence for each that needs more."""
+    said: list[str] = []
+    for name, needs in report["devices"].items():
+        needed, total = needs["peak_bytes"], total_bytes(torch.device(name))
+        needs["total_bytes"] = total
+        if needed > total:
+            said.append(f"It needs {needed / _GIB:.1f} GiB on {name}, which has {total / _GIB:.1f} GiB in all.")
+    return said
+
+
+def _step_of(size: str, batch_size: int, space: LatentSpace) -> StepShape:
+    try:
+        width, height, frames = (int(part) for part in size.lower().split("x"))
+    except ValueError:
+        raise ConfigError(f'size "{size[:40]}" is not WIDTHxHEIGHTxFRAMES, such as 832x480x33.') from None
+    edge = 2 * space.spatial_stride
+    if width < edge or height < edge or width % edge or height % edge or frames < 1 or frames % 4 != 1:
+        raise ConfigError(f"size {size}: this model needs width and height in multiples of {edge}, and 4n+1 frames.")
+    return StepShape(
+        batch_size=batch_size,
+        latent_frames=space.latent_frames(frames),
+        latent_height=height // space.spatial_stride,
+        latent_width=width // space.spatial_stride,
+    )

@@ -15,6 +15,7 @@ from shapeworld.concept import concept_scene, load_concept
 from shapeworld.training.clips import as_video
 from shapeworld.wan_vae import TrainableVae
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cache import Batches, CacheItem, LatentCache, pad_text
 from wan_core.cache.known_entries import KnownEntries
@@ -26,7 +27,6 @@ from wan_core.job.choose import choose_run, prepare_run
 from wan_core.job.outcome import suggestion_of
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
-from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig, Trainer
 
 DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
@@ -83,9 +83,7 @@ def trained(root: Path, latents: torch.Tensor, clips: int, held_out: int, **sett
     ).with_digests(run.roots)
     decision = choose_run(root / "runs", config)
     run = TinyRun(decision.directory, run.roots, prepare_run(decision, config), run.roots_file)
-    heard: list[Event] = []
-    run_job(run.directory, run.roots, emit=heard.append, control=SignalControl())
-    return run, heard
+    return run, train_here(run)
 
 
 def judged(run: TinyRun, latents: torch.Tensor, first: int, steps: Sequence[int]) -> list[float]:
@@ -182,13 +180,13 @@ def test_the_newest_saves_and_the_best_one_stay(tmp_path: Path):
     run = make_run(tmp_path, train=TrainConfig(steps=5, **usual))
     evaluations = [Evaluated(step=step, eval_loss=abs(step - 2), held_out=True) for step in range(5)]
     (run.directory / "metrics.jsonl").write_text("".join(map(to_line, evaluations)))
-    run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl(), max_steps=4)
+    train_here(run, max_steps=4)
     store = SaveStore(run.directory)
     assert store.steps() == [1, 2, 3, 4], "without the setting all stay"
     kept = replace(run.config, train=replace(run.config.train, keep_last_saves=2))
     assert kept.job_id == run.config.job_id, "it is no other job"
     (run.directory / "run.json").write_text(json.dumps(kept.to_dict()))
-    run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl())
+    train_here(run)
     assert store.steps() == [2, 4, 5]
     assert all(store.read(step) is not None for step in store.steps())
     assert sorted(path.name for path in store.folder.iterdir()) == ["step-000002", "step-000004", "step-000005"]
@@ -197,7 +195,7 @@ def test_the_newest_saves_and_the_best_one_stay(tmp_path: Path):
 def test_a_kill_while_saves_are_removed_leaves_whole_ones_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     train = TrainConfig(steps=3, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
     run = make_run(tmp_path, train=train)
-    run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl())
+    train_here(run)
     store = SaveStore(run.directory)
     store.suspect(3)
 
@@ -218,8 +216,7 @@ def test_a_kill_while_saves_are_removed_leaves_whole_ones_or_none(tmp_path: Path
 def test_evaluations_come_as_often_as_asked_and_say_whose_clips_they_are_of(tmp_path: Path):
     train = TrainConfig(steps=5, save_every_n_steps=4, preview_every_n_steps=0, eval_every_n_steps=2)
     run = make_run(tmp_path, train=train)
-    heard: list[Event] = []
-    run_job(run.directory, run.roots, emit=heard.append, control=SignalControl())
+    heard = train_here(run)
     evaluations = [event for event in heard if isinstance(event, Evaluated)]
     assert [event.step for event in evaluations] == [0, 2, 4, 5]
     assert all(len(event.per_clip) == 3 and event.held_out is False for event in evaluations)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TinyRun, make_run
 from tests.wan_core.session.test_frozen_loras import write_lora
 from wan_core.control import SignalControl
@@ -19,7 +20,6 @@ from wan_core.job import SampleJob
 from wan_core.lora import FrozenLora
 from wan_core.sampler import PreviewPrompt, SampleConfig
 from wan_core.session import sample_job
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 PREVIEW = SampleConfig(num_frames=5, width=32, height=32, steps=1, cfg=1.0, seed=7)
@@ -56,7 +56,7 @@ def test_more_clips_than_anybody_compares_are_refused() -> None:
 def test_clips_that_are_there_are_not_made_again_and_a_seed_is_that_of_the_noise(tmp_path: Path) -> None:
     steps = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0)
     run = make_run(tmp_path, train=steps)
-    run_job(run.directory, run.roots, emit=lambda _: None, control=SignalControl())
+    train_here(run)
     job = SampleJob(saved_steps=(1,), preview=PREVIEW, seeds=(7, 8))
     assert made(run, job) == [cell.name for cell in job.cells()]
     (run.directory / "samples" / "asked" / "baseline_d8_p0.mp4").unlink()
@@ -72,7 +72,7 @@ def test_a_file_that_fits_no_model_of_the_grid_is_refused_before_the_first_clip(
     """It would be the last column of many, and hours of clips would come before it."""
     steps = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0)
     run = make_run(tmp_path, train=steps)
-    run_job(run.directory, run.roots, emit=lambda _: None, control=SignalControl())
+    train_here(run)
     write_lora(tmp_path / "good.safetensors", 1)
     save_file({"lora_unet_blocks_0_ffn_2.lora_down.weight": torch.ones(4, 3)}, tmp_path / "odd.safetensors")
     good, odd = (FrozenLora(file=f"loras:{name}.safetensors", digest=name) for name in ("good", "odd"))
@@ -91,7 +91,7 @@ def test_a_file_for_the_other_expert_alone_is_refused_where_there_is_one_model(t
     low = FrozenLora(low_noise_file="loras:good.safetensors", low_noise_digest="good")
     steps = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0)
     run = make_run(tmp_path, train=steps)
-    run_job(run.directory, run.roots, emit=lambda _: None, control=SignalControl())
+    train_here(run)
     for job in (
         SampleJob(saved_steps=(1,), preview=PREVIEW, loras=(low,)),
         SampleJob(saved_steps=(1,), preview=replace(PREVIEW, loras=(low,))),

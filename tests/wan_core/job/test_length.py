@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cache import LatentCache
 from wan_core.cli.settings import change_run
-from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Event, Finished, StepDone, to_line
+from wan_core.events import Finished, StepDone, to_line
 from wan_core.files import atomic_write_json
 from wan_core.job import choose_run, read_run, read_status
 from wan_core.job.length import TimeLimit, with_clip_values
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, settings_of_expert
 
 HOURS = TrainConfig(
@@ -28,12 +27,6 @@ HOURS = TrainConfig(
 def step(**more: object) -> StepDone:
     said = {"step": 1, "steps": 100, "loss": 1.0, "lr": 1.0, "grad_norm": 1.0, "seconds": 1.0, "expert": "auto"}
     return StepDone(**{**said, "timestep_mean": 500.0, **more})  # type: ignore[arg-type]
-
-
-def trained(run: TinyRun) -> list[Event]:
-    events: list[Event] = []
-    run_job(run.directory, run.roots, emit=events.append, control=SignalControl(signals=False))
-    return events
 
 
 def worked(run: TinyRun, seconds: float) -> None:
@@ -108,10 +101,10 @@ def test_epochs_set_on_the_command_line_are_steps_in_run_json(tmp_path: Path) ->
 
 def test_hours_end_a_run_at_a_save_and_more_of_them_go_on_as_if_it_had_never_ended(tmp_path: Path) -> None:
     straight = make_run(tmp_path / "straight", train=replace(HOURS, max_train_hours=0.0))
-    trained(straight)
+    train_here(straight)
     run = make_run(tmp_path / "timed", train=HOURS)
     worked(run, 3599.99)
-    first = trained(run)
+    first = train_here(run)
     (finished,) = [event for event in first if isinstance(event, Finished)]
     steps = [event for event in first if isinstance(event, StepDone)]
     assert finished.state == "done"
@@ -126,10 +119,10 @@ def test_hours_end_a_run_at_a_save_and_more_of_them_go_on_as_if_it_had_never_end
     assert all(0 <= (event.seconds_left or 0) < 0.1 for event in steps)
     assert read_status(run.directory).state == "done"
     assert choose_run(run.directory.parent, run.config).action == "done", "queued again, nothing is trained"
-    assert [event.step for event in trained(run) if isinstance(event, Finished)] == [finished.step]
+    assert [event.step for event in train_here(run) if isinstance(event, Finished)] == [finished.step]
     longer = with_settings(run, max_train_hours=2.0)
     assert choose_run(run.directory.parent, longer.config).action == "resume"
-    second = trained(longer)
+    second = train_here(longer)
     assert [event.step for event in second if isinstance(event, StepDone)] == list(range(finished.step + 1, 6))
     names = ("lora.safetensors", "state.safetensors")
     made, never = (

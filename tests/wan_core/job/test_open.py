@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.audits import measure_few
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.audit import AuditConfig, audit_job
 from wan_core.checkpoint import container
@@ -19,14 +20,9 @@ from wan_core.job.open import open_run
 from wan_core.plan import report_run
 from wan_core.sampler import SampleConfig
 from wan_core.session import sample_job
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 ONE_STEP = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0)
-
-
-def _train(run: TinyRun) -> None:
-    run_job(run.directory, run.roots, emit=lambda _: None, control=SignalControl())
 
 
 def _audit(run: TinyRun) -> None:
@@ -47,13 +43,13 @@ def _plan(run: TinyRun) -> None:
     report_run(run.directory, run.roots)
 
 
-@pytest.mark.parametrize("job", [_train, _audit, _sample, _plan])
+@pytest.mark.parametrize("job", [train_here, _audit, _sample, _plan])
 def test_a_job_reads_the_header_of_its_base_file_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Callable[[TinyRun], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Callable[[TinyRun], object]
 ) -> None:
     run = make_run(tmp_path, train=ONE_STEP)
     if job is _sample:
-        _train(run)
+        train_here(run)
     read: list[str] = []
     real = container.read_header
 

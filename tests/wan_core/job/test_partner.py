@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.previews import Decoding
+from tests.support.sessions import train_here
 from tests.support.tiny_run import HIGH_FILE, LOW_FILE, TinyRun, make_pair_run, make_run
 from tests.wan_core.session.test_frozen_loras import write_lora
+from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.events import Event, Note
 from wan_core.files import atomic_write_json
@@ -20,7 +21,6 @@ from wan_core.load import ModelPlan
 from wan_core.lora import FrozenLora
 from wan_core.sampler import SampleConfig
 from wan_core.session import sample_job
-from wan_core.session.train_job import run_job
 
 CLIP = SampleConfig(sampling="custom", num_frames=5, width=32, height=32, steps=2, cfg=1.0, shift=5.0)
 FILES = {"high": f"diffusion_models:{HIGH_FILE}", "low": f"diffusion_models:{LOW_FILE}"}
@@ -29,7 +29,7 @@ PAIR = ModelPlan(base_file=FILES["high"], low_noise_file=FILES["low"])
 
 def trained(root: Path, expert: str, **train: object) -> TinyRun:
     run = make_pair_run(root, expert=expert, eval_items=0, **{"steps": 1, **train})
-    run_job(run.directory, run.roots, emit=lambda _: None, control=Decoding(signals=False))
+    train_here(run)
     write_lora(root / "another.safetensors", 5)
     return run
 
@@ -40,7 +40,7 @@ def rendered(run: TinyRun, job: SampleJob) -> tuple[dict[str, bytes], list[str]]
     folder.mkdir(parents=True)
     atomic_write_json(folder / "job.json", job.to_dict())
     heard: list[Event] = []
-    sample_job(run.directory, folder / "job.json", run.roots, emit=heard.append, control=Decoding(signals=False))
+    sample_job(run.directory, folder / "job.json", run.roots, emit=heard.append, control=SignalControl(signals=False))
     notes = [event for event in heard if isinstance(event, Note)]
     assert [note.text for note in notes if note.level == "warning"] == []
     said = [note.text for note in notes if "sampled in" not in note.text]

@@ -9,8 +9,9 @@ import pytest
 from safetensors.torch import save_file
 
 from tests.support.tiny_run import HIGH_FILE, LOW_FILE, PAIR, TINY_CONTROL, TINY_I2V, make_roots, random_weights
-from tests.wan_core.session.test_frozen_loras import CLIP, PLAN, Decoding, write_lora
+from tests.wan_core.session.test_frozen_loras import CLIP, PLAN, write_lora
 from wan_core.cache import LatentCache
+from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.files import Roots, atomic_write_json
 from wan_core.job import RunConfig, SampleJob, preview_without_run, untrained_run
@@ -30,7 +31,7 @@ def rendered(root: Path, run: RunConfig, job: SampleJob, roots: Roots) -> dict[s
     folder.mkdir(parents=True)
     atomic_write_json(root / "run.json", run.to_dict())
     atomic_write_json(folder / "job.json", job.to_dict())
-    sample_job(root, folder / "job.json", roots, emit=lambda _: None, control=Decoding(signals=False))
+    sample_job(root, folder / "job.json", roots, emit=lambda _: None, control=SignalControl(signals=False))
     return {file.stem: file.read_bytes() for file in folder.glob("*.latent")}
 
 

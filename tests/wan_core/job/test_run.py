@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
-from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.export import workflow_metadata
 from wan_core.files import FileError, atomic_write_json, file_mark
@@ -24,7 +24,6 @@ from wan_core.lora import FrozenLora, LoraConfig
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.sampler import SampleConfig
-from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 Change = Callable[[RunConfig], RunConfig]
@@ -132,12 +131,8 @@ def test_jobs_from_before_there_was_a_setting_stay_themselves() -> None:
 # ---- which directory ----------------------------------------------------------------------------
 
 
-def train(run: TinyRun, max_steps: int = 0, **options: bool) -> None:
-    run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl(), max_steps=max_steps, **options)
-
-
 def test_a_finished_run_of_the_same_job_is_done(run: TinyRun) -> None:
-    train(run)
+    train_here(run)
     decision = choose_run(run.directory.parent, run.config)
     assert (decision.action, decision.directory) == ("done", run.directory)
     assert decision.note == "tiny is finished at step 3; nothing to train."
@@ -148,10 +143,10 @@ def test_a_finished_run_of_the_same_job_is_done(run: TinyRun) -> None:
 def test_an_unfinished_run_is_resumed_and_more_steps_continue_it(run: TinyRun) -> None:
     runs = run.directory.parent
     assert choose_run(runs, run.config).note == "tiny starts over: it has no intact saved step."
-    train(run, max_steps=1)
+    train_here(run, max_steps=1)
     decision = choose_run(runs, run.config)
     assert (decision.action, decision.note) == ("resume", "tiny continues after step 1 of 3.")
-    train(run)
+    train_here(run)
     longer = train_with(steps=5)(run.config)
     decision = choose_run(runs, longer)
     assert (decision.action, decision.note) == ("resume", "tiny continues after step 3 of 5.")
@@ -164,7 +159,7 @@ def test_a_run_that_began_on_another_card_goes_on_in_the_dtypes_it_had(run: Tiny
     runs, elsewhere = run.directory.parent, [run.config]
     today = model_with(base_precision="bf16")(train_with(steps=5)(run.config))
     assert choose_run(runs, today).directory.name == "tiny_002"
-    train(run, max_steps=1)
+    train_here(run, max_steps=1)
     decision = choose_run(runs, today, elsewhere=[train_with(steps=5)(run.config)])
     assert (decision.action, decision.directory) == ("resume", run.directory)
     prepare_run(decision, decision.job)
@@ -207,12 +202,12 @@ def test_settings_that_a_run_json_leaves_out_have_their_defaults(run: TinyRun) -
 
 
 def test_a_run_json_that_says_another_shift_than_its_saves_is_another_job(run: TinyRun) -> None:
-    train(run, max_steps=1)
+    train_here(run, max_steps=1)
     said = train_with(discrete_flow_shift=3.0)(run.config)
     atomic_write_json(run.directory / "run.json", said.to_dict())
     assert read_run(run.directory).job_id == said.job_id
     with pytest.raises(CheckpointError, match="belongs to another job"):
-        train(run)
+        train_here(run)
 
 
 def test_a_job_has_the_id_that_its_saved_steps_hold() -> None:
@@ -267,7 +262,7 @@ def test_a_learning_rate_of_zero_begins_no_run_and_one_that_has_begun_is_read(ru
 
 
 def test_new_never_continues_and_never_overwrites(run: TinyRun) -> None:
-    train(run)
+    train_here(run)
     decision = choose_run(run.directory.parent, run.config, resume="new")
     assert (decision.action, decision.directory.name) == ("start", "tiny_002")
 
@@ -321,11 +316,11 @@ def test_a_run_whose_files_are_damaged_is_passed_over(run: TinyRun) -> None:
 
 def test_a_damaged_status_does_not_lose_a_run(run: TinyRun) -> None:
     """What counts is in saves/; status.json is only its summary."""
-    train(run)
+    train_here(run)
     (run.directory / "status.json").write_text('{"state": "do')
     decision = choose_run(run.directory.parent, run.config)
     assert (decision.action, decision.directory) == ("done", run.directory)
-    train(run)
+    train_here(run)
     assert read_status(run.directory).state == "done"
 
 
@@ -341,7 +336,7 @@ def test_status_reads_back_and_is_new_where_there_is_none(tmp_path: Path) -> Non
 
 def test_no_file_of_a_run_holds_a_path_of_this_machine(tmp_path: Path) -> None:
     run = make_run(tmp_path, train=TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, **ONE_LOOK))
-    train(run)
+    train_here(run)
     home = re.compile(re.escape(str(tmp_path)) + "|" + re.escape(str(Path.home())))
     checked = []
     for file in run.directory.rglob("*"):
@@ -364,9 +359,9 @@ def header_of(run: TinyRun, step: int) -> dict[str, str]:
 
 def test_a_lora_carries_the_graph_of_its_run_when_asked_to(run: TinyRun) -> None:
     atomic_write_json(run.directory / "workflow.json", {"nodes": [{"widgets_values": ["Gauß 犬"]}]})
-    train(run, 1)
+    train_here(run, max_steps=1)
     assert not {"workflow", "prompt"} & header_of(run, 1).keys()
-    train(run, 1, embed_workflow=True)
+    train_here(run, max_steps=1, embed_workflow=True)
     assert json.loads(header_of(run, 2)["workflow"]) == {"nodes": [{"widgets_values": ["Gauß 犬"]}]}
 
 
@@ -381,7 +376,7 @@ def test_a_graph_of_the_api_is_carried_as_such_and_what_is_no_graph_not_at_all(t
 
 
 def test_a_start_lora_is_part_of_the_identity_by_content(tmp_path: Path, run: TinyRun) -> None:
-    train(run)
+    train_here(run)
     saved = run.directory / "saves" / "step-000003" / "lora.safetensors"
     for name in ("one", "two"):
         (tmp_path / f"{name}.safetensors").write_bytes(saved.read_bytes())

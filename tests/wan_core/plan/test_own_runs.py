@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.cards import gpu, put_in
 from tests.support.metrics_file import read_metrics
+from tests.support.sessions import train_here
 from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
-from wan_core.control import SignalControl
 from wan_core.events import StageEnded, StepDone
 from wan_core.files import Roots
 from wan_core.job.open import open_run
@@ -26,7 +26,6 @@ from wan_core.plan.planning import plan_memory
 from wan_core.plan.report import plan_sentences, report_of, report_settings
 from wan_core.plan.step_time import card_of, card_of_size
 from wan_core.sampler import SampleConfig
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 from wan_core.train.meters import DeviceMeters
 
@@ -136,7 +135,7 @@ def test_a_run_says_per_phase_what_was_predicted_and_the_next_plan_follows_it(
 
     monkeypatch.setattr(MemoryPlan, "measured", measured)
     turned(lambda: round(1.2 * predicted["step"]))
-    run_job(machine.directory, machine.roots, emit=lambda _event: None, control=SignalControl())
+    train_here(machine)
     records = read_metrics(machine.directory / "metrics.jsonl")
     ended = {r["stage"]: r["memory"]["cpu"] for r in records if r["event"] == "stage_ended"}
     phases = {"load": "load", "evaluate": "evaluate", "sample": "preview", "save": "save"}

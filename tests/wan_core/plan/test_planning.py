@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.cards import AMPERE, put_in
 from tests.support.headers import write_empty_model
+from tests.support.sessions import train_here
 from tests.support.tiny_run import make_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError, ExitCode, OutOfMemory
@@ -177,8 +178,7 @@ def test_a_run_that_fits_with_measures_takes_them_and_says_so(tmp_path: Path, mo
     assert report["fits"]
     swapped = report["measures"]["blocks_to_swap"]
     assert swapped > 2
-    said: list[Event] = []
-    run_job(run.directory, run.roots, emit=said.append, control=SignalControl())
+    said = train_here(run)
     notes = [event.text for event in said if isinstance(event, Note)]
     assert any(f"{swapped} blocks" in text for text in notes), notes
     assert any(isinstance(event, StepDone) for event in said)
@@ -354,5 +354,5 @@ def test_a_run_that_nothing_limits_keeps_what_attention_returns(
     for policy in ("auto", "full"):
         settings = TrainConfig(steps=1, preview_every_n_steps=0, checkpointing_policy=policy)
         run = make_run(tmp_path / policy, train=settings)
-        run_job(run.directory, run.roots, control=SignalControl(), emit=lambda _event: None)
+        train_here(run)
     assert seen == [Policy(saved=frozenset({"attn_output"})), Policy()]

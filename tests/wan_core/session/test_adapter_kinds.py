@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from tests.support.adapters import KINDS
 from tests.support.forked import ForkServer, Worker
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TINY, TinyRun, make_pair_run, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
@@ -140,7 +141,7 @@ def test_over_weights_that_rest_in_host_memory_it_learns_the_same(tmp_path: Path
     for name, more in (("here", {}), ("away", away)):
         train = TrainConfig(**settings, **more)  # type: ignore[arg-type]
         run = make_run(tmp_path / name, train=train, lora=KINDS[kind], clips=1)
-        run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl())
+        train_here(run)
         found.append(load_file(run.directory / "saves" / "step-000002" / "lora.safetensors"))
     assert found[0].keys() == found[1].keys()
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])

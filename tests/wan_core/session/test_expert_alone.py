@@ -9,14 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.previews import Decoding, rendered
+from tests.support.sessions import rendered, train_here, warnings
 from tests.support.tiny_run import TinyRun, make_pair_run
 from wan_core.cache import LatentCache, pad_text
 from wan_core.checkpoint import WanVariant
-from wan_core.events import Event, Note
+from wan_core.events import Note
 from wan_core.load import inspect_model, materialize
 from wan_core.sampler import SampleConfig
-from wan_core.session.train_job import run_job
 from wan_core.train import read_preview_inputs
 
 CFG, SEED = 2.0, 42
@@ -30,11 +29,9 @@ pytestmark = pytest.mark.lasts(2)
 def trained(root: Path, expert: str) -> tuple[TinyRun, list[str]]:
     """A run of one step with a clip before and after, and its notes."""
     run = make_pair_run(root, expert=expert, preview=PREVIEW, steps=1, preview_every_n_steps=1, eval_items=0)
-    heard: list[Event] = []
-    run_job(run.directory, run.roots, emit=heard.append, control=Decoding(signals=False))
-    notes = [event for event in heard if isinstance(event, Note)]
-    assert [note.text for note in notes if note.level == "warning"] == [], "a clip was skipped"
-    return run, [note.text for note in notes]
+    heard = train_here(run)
+    assert warnings(heard) == [], "a clip was skipped"
+    return run, [event.text for event in heard if isinstance(event, Note)]
 
 
 def preview(run: TinyRun, step: int) -> torch.Tensor:

@@ -54,13 +54,6 @@ def lora_of(run: TinyRun) -> bytes:
     return saved.lora_file.read_bytes()
 
 
-class Decoding(SignalControl):
-    """Answers that nothing could decode a latent, so that it stays where it was written."""
-
-    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, object] | None:
-        return None
-
-
 def test_a_run_over_a_frozen_lora_is_a_job_of_its_own_and_goes_on_exactly(tmp_path: Path) -> None:
     write_lora(tmp_path / "under.safetensors", 1)
     plan = replace(PLAN, loras=(UNDER,))
@@ -117,7 +110,7 @@ def test_previews_with_a_lora_of_their_own_change_nothing_that_is_learnt(tmp_pat
     run = make_run(tmp_path / "with", train=away, preview=replace(CLIP, loras=(FEW,)))
     bare = make_run(tmp_path / "without", train=previewed, preview=CLIP)
     for one in (run, bare):
-        train(one, Decoding(signals=False))
+        train(one, SignalControl(signals=False))
     assert lora_of(run) == lora_of(bare)
     clips = [{f.stem: f.read_bytes() for f in (one.directory / "samples").glob("*.latent")} for one in (run, bare)]
     assert clips[0].keys() == clips[1].keys() == {"step-000000_p0", "step-000002_p0", "step-000004_p0"}
@@ -136,7 +129,7 @@ def rendered(run: TinyRun, job: SampleJob) -> dict[str, bytes]:
     folder = run.directory / "samples" / "asked"
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write_json(folder / "job.json", job.to_dict())
-    sample_job(run.directory, folder / "job.json", run.roots, emit=lambda _: None, control=Decoding(signals=False))
+    sample_job(run.directory, folder / "job.json", run.roots, emit=lambda _: None, control=SignalControl(signals=False))
     return {file.stem: file.read_bytes() for file in folder.glob("*.latent")}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import WanTrainerError
@@ -36,7 +37,7 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.run = make_run(root / "now", shape=replace(TINY, num_layers=1), train=SETTINGS)
-        run_job(self.run.directory, self.run.roots, emit=lambda _e: None, control=SignalControl(), max_steps=2)
+        train_here(self.run, max_steps=2)
         (self.run.directory / "log.txt").write_text("a line of the log\n")
         (self.run.directory / "workflow.json").write_text('{"nodes": [{"type": "TrainLoRA"}]}\n')
         self._whole, self._now = root / "whole", root / "now" / "runs"

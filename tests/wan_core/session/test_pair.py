@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.previews import Decoding, rendered
+from tests.support.sessions import rendered, train_here
 from tests.support.tiny_run import HIGH_FILE, LOW_FILE, TinyRun, make_pair_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
@@ -45,13 +45,6 @@ ALTERNATING = {"expert_order": "alternating", "expert_turn_steps": 1}
 Files = tuple[bytes, dict[str, torch.Tensor]]
 
 
-def train(run: TinyRun, max_steps: int = 0) -> list[Event]:
-    heard: list[Event] = []
-    control = SignalControl(signals=False)
-    run_job(run.directory, run.roots, emit=heard.append, control=control, max_steps=max_steps)
-    return heard
-
-
 def weights(run: TinyRun, step: int = STEPS) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The LoRAs of the high and the low noise expert, as numbers."""
     saved = SaveStore(run.directory).read(step)
@@ -73,14 +66,14 @@ def files(run: TinyRun) -> tuple[bytes, ...]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     run = make_pair_run(tmp_path_factory.mktemp("high first"), **SETTINGS)
-    train(run)
+    train_here(run)
     return run
 
 
 @pytest.fixture(scope="module")
 def alternating(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     run = make_pair_run(tmp_path_factory.mktemp("alternating"), **SETTINGS, **ALTERNATING)
-    train(run)
+    train_here(run)
     return run
 
 
@@ -129,7 +122,7 @@ def test_each_expert_learns_what_a_run_of_its_own_would_in_either_order(
     both = weights(undisturbed)
     for index, (expert, steps) in enumerate((("high", HIGH), ("low", LOW))):
         alone = make_pair_run(tmp_path / expert, expert=expert, **{**SETTINGS, "steps": steps})
-        train(alone)
+        train_here(alone)
         saved = SaveStore(alone.directory).latest()
         assert saved is not None
         assert saved.step == steps
@@ -141,7 +134,7 @@ def test_each_expert_learns_what_a_run_of_its_own_would_in_either_order(
 
 def test_steps_are_the_runs_and_name_their_expert(alternating: TinyRun, tmp_path: Path) -> None:
     run = make_pair_run(tmp_path, **{**SETTINGS, **ALTERNATING, "eval_items": 1})
-    heard = train(run)
+    heard = train_here(run)
     steps = [(event.step, event.steps, event.expert) for event in heard if isinstance(event, StepDone)]
     order = ["high", "low"] * LOW + ["high"] * (HIGH - LOW)
     assert steps == [(index + 1, STEPS, expert) for index, expert in enumerate(order)]
@@ -158,7 +151,7 @@ def test_steps_are_the_runs_and_name_their_expert(alternating: TinyRun, tmp_path
 def test_the_low_noise_expert_may_have_a_rank_and_a_learning_rate_of_its_own(tmp_path: Path) -> None:
     asked = {"steps": 5, "low_noise_rank": 2, "low_noise_learning_rate": 5e-4}
     run = make_pair_run(tmp_path, **{**SETTINGS, **asked})
-    heard = train(run)
+    heard = train_here(run)
     high, low = weights(run, 5)
     ranks = [{value.shape[0] for name, value in lora.items() if "lora_A" in name} for lora in (high, low)]
     assert ranks == [{4}, {2}]
@@ -187,7 +180,7 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
     for number in range(tries):
         run = make_pair_run(tmp_path / str(number), **SETTINGS, **(ALTERNATING if order == "alternating" else {}))
         while read_status(run.directory).state != "done":
-            train(run, max_steps=chance.randint(1, 4))
+            train_here(run, max_steps=chance.randint(1, 4))
         assert files(run) == files(alternating if order == "alternating" else undisturbed), number
 
 
@@ -196,7 +189,7 @@ def test_without_room_in_host_memory_weights_are_read_again_and_nothing_else_cha
 ) -> None:
     monkeypatch.setattr(devices, "host_bytes", lambda: 0)
     run = make_pair_run(tmp_path, **SETTINGS, **ALTERNATING)
-    train(run)
+    train_here(run)
     assert files(run) == files(alternating)
 
 
@@ -221,8 +214,7 @@ def test_a_model_that_previews_put_out_of_memory_makes_each_step_once(
     """Previews in the middle of a turn: the one at work is read again, with a trainer of its own."""
     monkeypatch.setattr(devices, "host_bytes", lambda: 0)
     run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, "preview_every_n_steps": 4})
-    heard: list[Event] = []
-    run_job(run.directory, run.roots, emit=heard.append, control=Decoding(signals=False))
+    heard = train_here(run)
     assert [event.step for event in heard if isinstance(event, StepDone)] == list(range(1, STEPS + 1))
     assert files(run) == files(undisturbed)
     assert len(list((run.directory / "samples").glob("*.latent"))) == 4, "of steps 0, 4, 8 and 10"
@@ -233,7 +225,7 @@ def test_validation_clips_go_through_both_whether_one_rests_or_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, "steps": 4, "preview_every_n_steps": 4})
-    run_job(run.directory, run.roots, emit=lambda _: None, control=Decoding(signals=False))
+    train_here(run)
     clips = rendered(run, "resting")
     base, without, trained = (clips[name] for name in ("baseline_p0", "step-000004_s0.0_p0", "step-000004_s1.0_p0"))
     assert base == without != trained
@@ -246,7 +238,7 @@ def test_validation_clips_go_through_both_whether_one_rests_or_is_read_again(
 @pytest.mark.soak
 def test_what_both_experts_start_from_is_said_where_there_is_one_file(tmp_path: Path) -> None:
     learnt = make_pair_run(tmp_path / "first", **{**SETTINGS, "lr_warmup_steps": 0, "steps": 2})
-    train(learnt)
+    train_here(learnt)
     names = ("lora.safetensors", "lora_low_noise.safetensors")
     high, low = (f"loras:{learnt.directory.relative_to(tmp_path / 'first')}/saves/step-000002/{name}" for name in names)
     name = high.removeprefix("loras:")
@@ -254,10 +246,10 @@ def test_what_both_experts_start_from_is_said_where_there_is_one_file(tmp_path: 
     for other, wanted in (("", [said]), (low, [])):
         lora = LoraConfig(rank=4, start_from=high, low_noise_start_from=other)
         run = make_pair_run(tmp_path / "first", lora=lora, **SETTINGS)
-        heard = train(run, max_steps=1)
+        heard = train_here(run, max_steps=1)
         assert [event.text for event in heard if isinstance(event, Note) and "start from" in event.text] == wanted
         assert [
-            event for event in train(run, max_steps=1) if isinstance(event, Note) and "start from" in event.text
+            event for event in train_here(run, max_steps=1) if isinstance(event, Note) and "start from" in event.text
         ] == []
 
 
@@ -272,7 +264,7 @@ def test_a_run_ends_with_which_lora_goes_on_which_model(tmp_path: Path, undistur
         assert ended.result["use"] == use
         assert all((run.directory / one["lora"]).is_file() for one in use)
 
-    first = train(run, max_steps=3)[-1]
+    first = train_here(run, max_steps=3)[-1]
     said(first, 3, "lora.safetensors")
     saved = SaveStore(run.directory).latest()
     assert saved is not None
@@ -281,7 +273,7 @@ def test_a_run_ends_with_which_lora_goes_on_which_model(tmp_path: Path, undistur
     assert isinstance(first, Finished)
     assert first.result["template"] == "video_wan2_2_14B_t2v"
     for _ in ("trained", "nothing left to train"):
-        said(train(run)[-1], STEPS, "lora.safetensors", "lora_low_noise.safetensors")
+        said(train_here(run)[-1], STEPS, "lora.safetensors", "lora_low_noise.safetensors")
     assert files(run) == files(undisturbed)
 
 
@@ -306,20 +298,20 @@ def test_a_finished_run_that_is_made_longer_trains_both_on(tmp_path: Path) -> No
     """With a constant learning rate each expert ends where a run that was as long from the start ends."""
     constant = {**SETTINGS, "lr_scheduler": "constant", **ALTERNATING}
     run = make_pair_run(tmp_path / "short", **{**constant, "steps": 4})
-    train(run)
+    train_here(run)
     config = longer(run, 7)
     assert choose_run(run.directory.parent, config).action == "resume"
     atomic_write_json(run.directory / "run.json", config.to_dict())
-    train(run)
+    train_here(run)
     at_once = make_pair_run(tmp_path / "long", **{**constant, "steps": 7})
-    train(at_once)
+    train_here(at_once)
     assert all(equal(a, b) for a, b in zip(weights(run, 7), weights(at_once, 7), strict=True))
 
 
 def test_a_run_made_shorter_than_its_first_expert_got_is_refused_and_not_called_finished(tmp_path: Path) -> None:
     """Else a pair would be done of which one model was never trained, or was cut short of its own steps."""
     run = make_pair_run(tmp_path, **SETTINGS)
-    train(run, max_steps=5)
+    train_here(run, max_steps=5)
     for steps, share in ((5, 3), (7, 4)):  # 0.6 of them
         said = (
             rf"steps {steps} is too short .* high noise expert has made 5 .* it has {share};.* Set steps to 8 or more"
@@ -328,11 +320,11 @@ def test_a_run_made_shorter_than_its_first_expert_got_is_refused_and_not_called_
             choose_run(run.directory.parent, longer(run, steps))
         atomic_write_json(run.directory / "run.json", longer(run, steps).to_dict())
         with pytest.raises(ConfigError, match=said):
-            train(run)
+            train_here(run)
     shorter = longer(run, 8)
     assert choose_run(run.directory.parent, shorter).action == "resume"
     atomic_write_json(run.directory / "run.json", shorter.to_dict())
-    train(run)
+    train_here(run)
     assert choose_run(run.directory.parent, longer(run, 4)).action == "done", "of both there is more than that"
     assert SaveStore(run.directory).steps()[-1] == 8
 

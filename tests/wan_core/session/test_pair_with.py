@@ -9,10 +9,11 @@ import pytest
 from safetensors.torch import load
 
 from tests.support.forked import ForkServer
-from tests.support.previews import Decoding
+from tests.support.sessions import train_here, warnings
 from tests.support.tiny_run import TinyRun, make_pair_run, train_on_two
+from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Evaluated, Event, Note, StepDone
+from wan_core.events import Evaluated, Event, StepDone
 from wan_core.files import atomic_write_json
 from wan_core.job import read_run
 from wan_core.job.open import open_experts
@@ -42,9 +43,8 @@ KEPT = {"ema": "ema.", "schedule-free": "judged."}
 
 
 def trained(run: TinyRun, max_steps: int = 0) -> None:
-    heard: list[Event] = []
-    run_job(run.directory, run.roots, emit=heard.append, control=Decoding(signals=False), max_steps=max_steps)
-    assert not [event.text for event in heard if isinstance(event, Note) and event.level == "warning"]
+    heard = train_here(run, max_steps=max_steps)
+    assert not warnings(heard)
     assert {event.expert for event in heard if isinstance(event, StepDone)} <= {"high", "low"}
 
 
@@ -122,7 +122,7 @@ def test_the_mean_of_a_pairs_saved_steps_is_judged_for_both_experts(name: str, t
     made, mean = make_mean_run(run.directory, 0.2, None)
     assert [file.name for file in mean.files] == ["lora.safetensors", "lora_low_noise.safetensors"]
     heard: list[Event] = []
-    judge_job(made, run.roots, emit=heard.append, control=Decoding(signals=False))
+    judge_job(made, run.roots, emit=heard.append, control=SignalControl(signals=False))
     judged = [event for event in heard if isinstance(event, Evaluated)]
     assert [(event.expert, event.step) for event in judged] == [("high", STEPS), ("low", STEPS)]
     own = read_experts(run.directory / "metrics.jsonl")
@@ -131,5 +131,5 @@ def test_the_mean_of_a_pairs_saved_steps_is_judged_for_both_experts(name: str, t
     # It can be trained on from there: the optimizer is that of the newest step.
     longer = replace(read_run(made), train=replace(read_run(made).train, steps=STEPS + 2))
     atomic_write_json(made / "run.json", longer.to_dict())
-    finished = run_job(made, run.roots, emit=heard.append, control=Decoding(signals=False))
+    finished = run_job(made, run.roots, emit=heard.append, control=SignalControl(signals=False))
     assert (finished.state, finished.step) == ("done", STEPS + 2)

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.support.previews import Decoding
+from tests.support.sessions import newest_files, train_here
 from tests.support.tiny_run import TinyRun, make_pair_run, make_run
+from wan_core.control import SignalControl
 from wan_core.errors import OutOfMemory
 from wan_core.events import Event, Note, StepDone
 from wan_core.job.config import read_status
@@ -68,10 +69,7 @@ def made(root: Path, pair: bool, steps: int, previews: bool) -> TinyRun:
 
 
 def trained(run: TinyRun) -> tuple[list[Event], dict[str, bytes]]:
-    heard: list[Event] = []
-    run_job(run.directory, run.roots, emit=heard.append, control=Decoding(signals=False))
-    folder = max((run.directory / "saves").iterdir())
-    return heard, {file.name: file.read_bytes() for file in folder.iterdir() if file.name != "manifest.json"}
+    return train_here(run), newest_files(run)
 
 
 @pytest.mark.parametrize("every", [pytest.param(3, marks=pytest.mark.soak), None], ids=["every third", "eight"])
@@ -122,7 +120,7 @@ def test_an_expert_that_does_not_come_back_from_a_preview_is_saved_before_the_ru
     assert learnt == undisturbed
 
 
-class Decoded(Decoding):
+class Decoded(SignalControl):
     """Says that a clip lies where its latent does."""
 
     def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, object] | None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.containers import write_gguf, write_scaled_fp8
 from tests.support.forked import ForkServer
-from tests.support.previews import Decoding
+from tests.support.sessions import latents, newest_files, train_here, warnings
 from tests.support.tiny_run import HIGH_FILE, LOW_FILE, PAIR, TinyRun, make_pair_run, random_weights, train_on_two
 from tests.wan_core.job.test_partner import rendered
 from tests.wan_core.plan.test_planning import limit_with
@@ -32,7 +32,6 @@ from wan_core.model import WanTransformer
 from wan_core.plan import report_run
 from wan_core.sampler import SampleConfig
 from wan_core.session import devices, loading
-from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore
 
 pytestmark = pytest.mark.lasts(2)
@@ -57,36 +56,16 @@ def made(root: Path, expert: str = "high", *loras: FrozenLora, **train: object) 
     return run
 
 
-def trained(run: TinyRun, max_steps: int = 0) -> list[Event]:
-    heard: list[Event] = []
-    run_job(run.directory, run.roots, emit=heard.append, control=Decoding(signals=False), max_steps=max_steps)
-    return heard
-
-
-def warnings(heard: list[Event]) -> list[str]:
-    return [event.text for event in heard if isinstance(event, Note) and event.level == "warning"]
-
-
 def texts(heard: list[Event]) -> list[str]:
     return [event.text for event in heard if isinstance(event, Note)]
-
-
-def learnt(run: TinyRun) -> dict[str, bytes]:
-    saved = SaveStore(run.directory).read(STEPS)
-    assert saved is not None
-    return {file.name: file.read_bytes() for file in saved.folder.iterdir() if file.name != "manifest.json"}
-
-
-def previews(run: TinyRun) -> dict[str, bytes]:
-    return {file.stem: file.read_bytes() for file in (run.directory / "samples").glob("*.latent")}
 
 
 @pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     """The same run of the high noise expert without previews."""
     run = made(tmp_path_factory.mktemp("without"), preview_every_n_steps=0)
-    trained(run)
-    assert previews(run) == {}
+    train_here(run)
+    assert latents(run) == {}
     return run
 
 
@@ -94,7 +73,7 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
 def shown(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     """The same run with previews."""
     run = made(tmp_path_factory.mktemp("shown"))
-    trained(run)
+    train_here(run)
     return run
 
 
@@ -103,14 +82,14 @@ def test_previews_are_what_validate_video_makes_with_that_partner(expert: str, t
     lora = FrozenLora(file="loras:another.safetensors", strength=0.5)
     for number, loras in enumerate(((), (lora,))):
         run = made(tmp_path / str(number), expert, *loras)
-        heard = trained(run)
+        heard = train_here(run)
         assert warnings(heard) == []
         under = "another.safetensors at 0.5" if loras else "none"
         assert [text for text in texts(heard) if "pair" in text or "alone" in text] == [
             f"Clips go through the pair. The {OTHER[expert]} noise expert, which this run does not train, is "
             f"{FILES[OTHER[expert]]}; LoRAs on it: {under}."
         ]
-        shown = previews(run)
+        shown = latents(run)
         assert sorted(shown) == [f"step-{step:06d}_p0" for step in range(STEPS + 1)]
         assert len(set(shown.values())) == STEPS + 1
         clips, _ = rendered(run, SampleJob(preview=CLIP, partner=partner_of(expert, *loras), saved_steps=(2, 3)))
@@ -121,7 +100,7 @@ def test_previews_are_what_validate_video_makes_with_that_partner(expert: str, t
 
 def test_they_are_what_two_models_in_turns_make_of_the_saved_lora(tmp_path: Path) -> None:
     run = made(tmp_path, learning_rate=0.1, save_dtype="fp32")
-    trained(run)
+    train_here(run)
     saved = SaveStore(run.directory).latest()
     assert saved is not None
     (run.roots.first("loras") / "learnt.safetensors").write_bytes(saved.lora_file.read_bytes())
@@ -152,18 +131,18 @@ def test_what_is_learnt_is_the_same_whether_the_models_rest_or_are_read_again(
 ) -> None:
     monkeypatch.setattr(devices, "host_bytes", lambda: 0)
     read_again = made(tmp_path)
-    heard = trained(read_again)
+    heard = train_here(read_again)
     assert [event.step for event in heard if isinstance(event, StepDone)] == list(range(1, STEPS + 1)), "each once"
-    assert previews(read_again) == previews(shown)
-    assert learnt(read_again) == learnt(shown) == learnt(without)
+    assert latents(read_again) == latents(shown)
+    assert newest_files(read_again) == newest_files(shown) == newest_files(without)
 
 
 def test_stopped_and_resumed_it_shows_and_learns_the_same(without: TinyRun, shown: TinyRun, tmp_path: Path) -> None:
     in_parts = made(tmp_path)
     for steps in (1, 1, 0):
-        trained(in_parts, steps)
-    assert previews(in_parts) == previews(shown)
-    assert learnt(in_parts) == learnt(without)
+        train_here(in_parts, max_steps=steps)
+    assert latents(in_parts) == latents(shown)
+    assert newest_files(in_parts) == newest_files(without)
 
 
 READ_AGAIN = "import wan_core.session.devices as place\nplace.host_bytes = lambda: 0\n"
@@ -187,9 +166,9 @@ def test_of_two_ranks_one_shows_the_pair_and_both_learn_the_same(
     """The leading rank leaves its trainer for the clips and comes back, while the other one waits in the next step;
     where its models rest also once it was stopped and resumed."""
     run = train_on_two(server, made(tmp_path), *pieces, first=first)
-    assert learnt(run) == learnt(unseen_on_two)
-    assert sorted(previews(run)) == [f"step-{step:06d}_p0" for step in range(STEPS + 1)]
-    assert previews(run)["step-000000_p0"] == previews(shown)["step-000000_p0"]
+    assert newest_files(run) == newest_files(unseen_on_two)
+    assert sorted(latents(run)) == [f"step-{step:06d}_p0" for step in range(STEPS + 1)]
+    assert latents(run)["step-000000_p0"] == latents(shown)["step-000000_p0"]
 
 
 @pytest.mark.parametrize(
@@ -218,11 +197,11 @@ def test_memory_that_ends_in_the_partners_steps_costs_clips_and_no_step(
     _load: Callable[..., WanTransformer] = loading.read_weights
     monkeypatch.setattr("wan_core.session.experts.read_weights", failing if where == "loading" else load)
     run = made(tmp_path)
-    heard = trained(run)
+    heard = train_here(run)
     assert len(failed) == STEPS + 1
     assert warnings(heard) == [f"Preview at step {step} was skipped: no room" for step in range(STEPS + 1)]
-    assert previews(run) == {}
-    assert learnt(run) == learnt(without)
+    assert latents(run) == {}
+    assert newest_files(run) == newest_files(without)
 
 
 @pytest.mark.soak
@@ -243,43 +222,43 @@ def test_a_trained_model_that_cannot_be_read_again_costs_no_step(
     monkeypatch.setattr(devices, "host_bytes", lambda: 0)
     run = made(tmp_path)
     with pytest.raises(CheckpointError, match=r"The model is gone\."):
-        trained(run)
+        train_here(run)
     saved = SaveStore(run.directory).latest()
     assert saved is not None
     assert saved.step == 1, "nothing was due yet"
     assert read_status(run.directory).state == "failed"
-    trained(run)
-    assert learnt(run) == learnt(without)
+    train_here(run)
+    assert newest_files(run) == newest_files(without)
 
 
 def test_a_partner_that_is_gone_leaves_the_previews_to_the_trained_one(without: TinyRun, tmp_path: Path) -> None:
     run = made(tmp_path)
     (run.roots.first("diffusion_models") / LOW_FILE).unlink()
-    heard = trained(run)
+    heard = train_here(run)
     (said,) = warnings(heard)
     assert said.startswith("Clips cannot go through the pair, so the trained expert makes them alone: ")
     assert LOW_FILE in said
     assert [text for text in texts(heard) if "Previews of this run are made by the high-noise expert alone" in text]
-    assert len(previews(run)) == STEPS + 1
-    assert learnt(run) == learnt(without)
+    assert len(latents(run)) == STEPS + 1
+    assert newest_files(run) == newest_files(without)
 
 
 def test_a_partner_that_was_exchanged_under_its_name_is_told(without: TinyRun, tmp_path: Path) -> None:
     run = made(tmp_path)
     atomic_write_json(run.directory / "run.json", with_partner_digest(run.config, run.roots).to_dict())
-    assert warnings(trained(run, 1)) == []
+    assert warnings(train_here(run, max_steps=1)) == []
     save_file(random_weights(seed=9), run.roots.first("diffusion_models") / LOW_FILE)
     asked = with_partner_digest(run.config, run.roots)
     assert asked.job_id == run.config.job_id
     decision = choose_run(run.directory.parent, asked)
     assert decision.action == "resume"
     prepare_run(decision, decision.job)  # as the node does before each session
-    (said,) = warnings(trained(run))
+    (said,) = warnings(train_here(run))
     assert said == (
         f"{LOW_FILE} is another file than when the previews of this run began: clips from here on do not compare with "
         "those before."
     )
-    assert learnt(run) == learnt(without)
+    assert newest_files(run) == newest_files(without)
 
 
 @pytest.mark.soak
@@ -299,12 +278,12 @@ def test_a_partner_that_is_stored_in_eight_bits_shows_itself_and_changes_nothing
         run = make_pair_run(tmp_path / str(every), expert=expert, preview=CLIP, partner=plan, **settings)
         file = run.roots.first("diffusion_models") / name
         _ = write_gguf(file, random_weights(seed=5), kind) if kind else write_scaled_fp8(file, random_weights(seed=5))
-        assert warnings(trained(run)) == []
+        assert warnings(train_here(run)) == []
         runs.append(run)
     plain, run = runs
-    assert learnt(run) == learnt(plain)
+    assert newest_files(run) == newest_files(plain)
     clips, _ = rendered(run, SampleJob(preview=CLIP, partner=plan, saved_steps=(STEPS,)))
-    shown = previews(run)
+    shown = latents(run)
     assert shown["step-000000_p0"] == clips["baseline_p0"] != clips["step-000003_s1.0_p0"]
     assert shown["step-000003_p0"] == clips["step-000003_s1.0_p0"]
 
@@ -313,10 +292,10 @@ def test_a_partner_that_is_stored_in_eight_bits_shows_itself_and_changes_nothing
 @pytest.mark.parametrize("expert", ["high", "low"])
 def test_a_partner_whose_blocks_travel_shows_the_same(expert: str, tmp_path: Path) -> None:
     runs = [made(tmp_path / str(swap), expert, memory="manual", blocks_to_swap=swap) for swap in (0, 1)]
-    assert [warnings(trained(run)) for run in runs] == [[], []]
+    assert [warnings(train_here(run)) for run in runs] == [[], []]
     still, travels = runs
-    assert previews(travels) == previews(still)
-    assert learnt(travels) == learnt(still)
+    assert latents(travels) == latents(still)
+    assert newest_files(travels) == newest_files(still)
 
 
 def test_the_partner_is_no_part_of_the_job_and_runs_begun_without_go_on_so(tmp_path: Path) -> None:
@@ -326,7 +305,7 @@ def test_the_partner_is_no_part_of_the_job_and_runs_begun_without_go_on_so(tmp_p
     assert asked.partner is not None
     assert read_run(run.directory) == asked
     assert alone.job_id == asked.job_id
-    trained(run, 1)
+    train_here(run, max_steps=1)
     runs = run.directory.parent
     assert choose_run(runs, asked).job.partner == asked.partner
     changed = replace(asked, partner=replace(asked.partner, attention="sdpa_math"))
@@ -361,12 +340,12 @@ def test_the_plan_counts_the_partner_and_without_room_for_it_the_trained_one_sho
     assert beside > 1 << 20
     assert more - peak == twice - beside > 1 << 20
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=(peak + more) // 2)))
-    (said,) = warnings(trained(run))
+    (said,) = warnings(train_here(run))
     assert said.startswith("Clips cannot go through the pair, so the trained expert makes them alone: " + LOW_FILE)
     assert said.endswith("GiB are free.")
-    shown = previews(run)
+    shown = latents(run)
     for folder in ("saves", "samples"):
         shutil.rmtree(run.directory / folder)
     planned(None)
-    assert warnings(trained(run)) == []
-    assert previews(run) == shown
+    assert warnings(train_here(run)) == []
+    assert latents(run) == shown

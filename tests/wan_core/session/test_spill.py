@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import make_run
-from wan_core.control import SignalControl
-from wan_core.events import Event, Note, StepDone
+from wan_core.events import Note, StepDone
 from wan_core.session.spill import SpillWatch
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 from wan_core.train.meters import DeviceMeters
 
@@ -66,8 +65,7 @@ def test_a_run_tells_it_as_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyP
     full = {"cpu": {"now": 1, "peak": 3 * GIB, "reserved": 3 * GIB}}
     monkeypatch.setattr(DeviceMeters, "_present", lambda _self: full)
     monkeypatch.setattr(SpillWatch, "on", classmethod(lambda cls, devices: cls(dict.fromkeys(devices, 2 * GIB))))
-    events: list[Event] = []
-    run_job(run.directory, run.roots, emit=events.append, control=SignalControl())
+    events = train_here(run)
     notes = [(e.level, e.text) for e in events if isinstance(e, Note) and "is full" in e.text]
     assert len(notes) == 1
     assert notes[0][0] == "warning"

@@ -124,8 +124,7 @@ class Planner:
             cut = cut or self._waiting > 0
             return cut or time.monotonic() > end
 
-        found = suggestions_for(job, room, enough=enough)
-        return [one.settings for one in found], cut
+        return suggestions_for(job, room, enough=enough), cut
 
 
 def _whole_time(step: float | None, train: TrainConfig) -> int | None:

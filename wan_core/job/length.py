@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..cache import CacheSet, Order
-from ..control import Control
 from ..errors import ConfigError
 from ..events import Event, StageEnded, StepDone
-from ..files import Hold
 from ..metrics import finite, records_of
 from ..train import TrainConfig, check_warmup
 
@@ -99,27 +96,6 @@ class TimeLimit:
             f"{event.steps}, before its {self._train.lr_scheduler} learning rate has fallen. Set steps to about "
             f"{last}, and it falls in that time."
         )
-
-
-class TimedControl(Control):
-    """A control that says stop too when the hours of a run are over and what it learnt is saved.
-
-    Raises LockLost where another process has taken the run over: nothing more is saved then.
-    """
-
-    def __init__(self, inner: Control, limit: TimeLimit, hold: Hold | None) -> None:
-        self._inner, self._limit, self._hold = inner, limit, hold
-
-    def stop_reason(self) -> str:
-        if self._hold is not None:
-            self._hold.check()
-        return self._inner.stop_reason() or (self._limit.reason if self._limit.ended else "")
-
-    def take(self, command: str) -> bool:
-        return self._inner.take(command)
-
-    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
-        return self._inner.wait_decoded(sample_id, timeout_s)
 
 
 def hours_are_over(directory: Path, train: TrainConfig) -> bool:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..placement import Room, StepShape
 from ..precision import QuantizeConfig
 from .memory_job import Job
 from .planning import nearest_that_fits, plan_memory
 
-_AUTOMATIC: dict[str, int | str] = {"memory": "auto", "offload_activations": "auto", "blocks_to_swap": -1}
-_CHECKPOINTED: dict[str, int | str] = {"gradient_checkpointing": True, "unchecked_blocks": 0}
+Suggestion = dict[str, int | str]
+"""settings by the names of their widgets"""
+_AUTOMATIC: Suggestion = {"memory": "auto", "offload_activations": "auto", "blocks_to_swap": -1}
+_CHECKPOINTED: Suggestion = {"gradient_checkpointing": True, "unchecked_blocks": 0}
 """what the planner never turns on by itself: it costs a third of a step"""
 _RANKS = (4, 8, 16, 32)
 """tried from the smallest on: where that does not fit, no larger one does"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suggestion:
-    """Settings, by the names of their widgets, with which a job fits."""
-
-    settings: dict[str, int | str]
 
 
 def suggestions_for(
@@ -46,31 +41,31 @@ def suggestions_for(
 
 def _alone(job: Job, room: Room) -> Iterator[Suggestion | None]:
     """Yields each change with which the job fits; None for a look without a find, so that `enough` is asked."""
-    asked: dict[str, int | str] = {}
+    asked: Suggestion = {}
     for measures in (_AUTOMATIC, _CHECKPOINTED):
         more = {name: value for name, value in measures.items() if getattr(job.train, name) != value}
         if more:
             asked |= more
             tried = replace(job, train=replace(job.train, **asked))
             if plan_memory(tried, room).fits:
-                yield Suggestion(settings=asked)
+                yield asked
                 break
             yield None
     quantized = _quantized(job)
     if quantized is not None:
-        yield Suggestion(settings=_scheme(quantized)) if plan_memory(quantized, room).fits else None
+        yield _scheme(quantized) if plan_memory(quantized, room).fits else None
     yield _nearest(job, room)
     yield _lower_rank(job, room)
     if job.preview is not None:
         without = replace(job, preview=None)
-        yield Suggestion(settings={"preview_every_n_steps": 0}) if plan_memory(without, room).fits else None
+        yield {"preview_every_n_steps": 0} if plan_memory(without, room).fits else None
 
 
 def _together(job: Job, room: Room) -> Iterator[Suggestion | None]:
     quantized = _quantized(job)
     if quantized is not None:
         smaller = _nearest(quantized, room)
-        yield Suggestion(settings={**_scheme(quantized), **smaller.settings}) if smaller is not None else None
+        yield {**_scheme(quantized), **smaller} if smaller is not None else None
 
 
 def _quantized(job: Job) -> Job | None:
@@ -81,7 +76,7 @@ def _quantized(job: Job) -> Job | None:
     return replace(job, model=job.model.with_quantize(QuantizeConfig(vace_blocks=vace)))
 
 
-def _scheme(job: Job) -> dict[str, int | str]:
+def _scheme(job: Job) -> Suggestion:
     return {"scheme": job.model.quantize.scheme} if job.model.quantize is not None else {}
 
 
@@ -95,7 +90,7 @@ def _nearest(job: Job, room: Room) -> Suggestion | None:
         preview = replace(found.step, batch_size=1) if follows else job.preview
         if not plan_memory(replace(found, preview=preview), room).fits:
             return None
-    settings: dict[str, int | str] = {}
+    settings: Suggestion = {}
     space, (frames, height, width) = job.file.variant.latents, _size(found.step)
     if frames != job.step.latent_frames:
         settings["num_frames"] = (frames - 1) * space.temporal_stride + 1
@@ -104,7 +99,7 @@ def _nearest(job: Job, room: Room) -> Suggestion | None:
     if found.lora.rank != job.lora.rank:
         settings["rank"] = found.lora.rank
     # A lower rank alone is looked for better: this one is the first of a few.
-    return Suggestion(settings=settings) if settings.keys() - {"rank"} else None
+    return settings if settings.keys() - {"rank"} else None
 
 
 def _lower_rank(job: Job, room: Room) -> Suggestion | None:
@@ -113,7 +108,7 @@ def _lower_rank(job: Job, room: Room) -> Suggestion | None:
         if not plan_memory(replace(job, lora=replace(job.lora, rank=rank)), room).fits:
             break
         best = rank
-    return Suggestion(settings={"rank": best}) if best is not None else None
+    return {"rank": best} if best is not None else None
 
 
 def _size(step: StepShape) -> tuple[int, int, int]:

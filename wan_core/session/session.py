@@ -6,12 +6,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..control import Control
 from ..errors import Stopped
 from ..events import Emit, Note, Stage
-from ..files import Roots
+from ..files import Hold, Roots
 from ..job.config import RunConfig
+from ..job.length import TimeLimit
 from ..train import Group, TargetFunction, true_velocity
 
 
@@ -52,3 +54,24 @@ class Session:
             self.emit(Stage(stage="load", done=done, total=total))
         if (reason := self.control.stop_reason()) and self.group.world == 1:
             raise Stopped(reason)
+
+
+class TimedControl(Control):
+    """A control that also stops a run whose hours are over, once it is saved.
+
+    Raises LockLost where another process has taken the run over: nothing more is saved then.
+    """
+
+    def __init__(self, inner: Control, limit: TimeLimit, hold: Hold | None) -> None:
+        self._inner, self._limit, self._hold = inner, limit, hold
+
+    def stop_reason(self) -> str:
+        if self._hold is not None:
+            self._hold.check()
+        return self._inner.stop_reason() or (self._limit.reason if self._limit.ended else "")
+
+    def take(self, command: str) -> bool:
+        return self._inner.take(command)
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
+        return self._inner.wait_decoded(sample_id, timeout_s)

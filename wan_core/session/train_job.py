@@ -15,7 +15,7 @@ from ..errors import CheckpointError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Marked, Stage, StageEnded
 from ..files import Hold, LockLost, Roots, locked
 from ..job.config import read_run, read_status
-from ..job.length import TimedControl, TimeLimit
+from ..job.length import TimeLimit
 from ..job.open import OpenRun, open_experts
 from ..job.outcome import closing_of
 from ..job.partner import pair_of_previews
@@ -28,7 +28,7 @@ from .experts import Experts
 from .full_memory import memory_named
 from .preview_loras import check_preview_loras
 from .saving import Saver
-from .session import Session
+from .session import Session, TimedControl
 from .showing import begin_showing, preview_inputs
 from .spill import SpillWatch
 from .training import Training

@@ -14,8 +14,8 @@ from typing import Any
 from ...wan_core.checkpoint import read_header
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, file_mark
+from ...wan_core.job import STATUS_FILES, RunConfig, read_run, read_status
 from ...wan_core.metrics import MetricsTail, finite, read_measured, read_tail, whole
-from ...wan_core.run import STATUS_FILES, RunConfig, read_run, read_status
 from ...wan_core.train import SaveStore
 from ...wan_core.words import sentences_back, shortened
 from ..runs.publish import lora_experts

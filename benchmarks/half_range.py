@@ -38,7 +38,7 @@ from wan_core.checkpoint import detect_variant, locate_weights, read_checkpoint
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora, set_adapter_dtype
 from wan_core.model import Conditioning, WanShape, WanTransformer
 from wan_core.precision import PrecisionPolicy
-from wan_core.train.loss_scale import LossScale
+from wan_core.train.recovery import LossScale
 
 LARGEST = 65504.0
 """of float16; above it lies infinity"""
@@ -193,23 +193,17 @@ def gradients(model: WanTransformer, step: Step, *, part: float, scaling: str) -
     """All LoRA gradients of a step whose loss is so small a part of the mean over this clip, put back on them."""
     parameters = adapter_parameters(model)
     scale = LossScale(scaling)
-
-    def attempt() -> tuple[float, float, float]:
-        loss = step.loss(model) * part
-        scale.raised(loss).backward()
-        scale.lower(parameters.values())
-        found = torch.cat([p.grad.flatten() for p in parameters.values() if p.grad is not None])
-        return float(found.norm()), float(loss.detach()), 0.0
-
-    def forget() -> None:
+    while True:
         for parameter in parameters.values():
             parameter.grad = None
-
-    forget()
-    scale.fitted(attempt, forget)
-    found = torch.cat([p.grad.flatten() for p in parameters.values() if p.grad is not None]) / part
-    forget()
-    return found
+        scale.raised(step.loss(model) * part).backward()
+        scale.lower(parameters.values())
+        found = torch.cat([p.grad.flatten() for p in parameters.values() if p.grad is not None])
+        if bool(found.isfinite().all()) or not scale.halve():
+            break
+    for parameter in parameters.values():
+        parameter.grad = None
+    return found / part
 
 
 def recast(model: WanTransformer, compute: torch.dtype) -> None:

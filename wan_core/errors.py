@@ -16,7 +16,7 @@
     |-- FileError            files: a file or folder that is refused, missing or damaged
     |   `-- LockLost         files/locks.py: a lock that another process has taken over
     |-- TrainingError        a run that cannot go on
-    |   |-- NotFinite        train/streak.py: steps that are not finite
+    |   |-- NotFinite        train/recovery.py: steps that are not finite
     |   `-- RankLost         another rank of the run ended
     `-- OutOfMemory          a device or the computer is full; exit code 4
     Stopped                  no error: somebody asked for it; exit code 3

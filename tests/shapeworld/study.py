@@ -28,8 +28,7 @@ from wan_core.lora import LoraConfig
 from wan_core.model import Passage, WanTransformer
 from wan_core.sampler.config import PRESETS
 from wan_core.train import TrainConfig, Trainer, true_velocity
-from wan_core.train.noised import NoisedBatch
-from wan_core.train.objective import Objective
+from wan_core.train.objective import NoisedBatch, Objective
 
 from .comfy_graphs import BOUNDARY, MODELS, SAMPLING, VAE, Sampling
 from .concept import Concept, concept_scene, load_concept
@@ -262,7 +261,11 @@ class Study:
             def _predicted(self, batch: NoisedBatch, passages: tuple[Passage, ...] = ()) -> Tensor:
                 return _weighted(trial.weighting, batch, super()._predicted(batch, passages))
 
-        with mock.patch("wan_core.train.trainer.Objective", Weighted):
+        def target(batch: NoisedBatch) -> Tensor:
+            return _weighted(trial.weighting, batch, true_velocity(batch))
+
+        patched = mock.patch("wan_core.train.objective.true_velocity", target)
+        with mock.patch("wan_core.train.trainer.Objective", Weighted), patched:
             trainer = Trainer(
                 model,
                 Batches(data, self._cache, seed=trial.seed, batch_size=trial.batch_size),
@@ -271,11 +274,10 @@ class Study:
                 sigma_range=sigma_range,
                 emit=lambda event: None,
                 control=SignalControl(),
-                target=lambda batch: _weighted(trial.weighting, batch, true_velocity(batch)),
             )
-        before = trainer.evaluate()
-        trainer.run(trial.steps, lambda step: None)
-        after = trainer.evaluate()
+            before = trainer.evaluate()
+            trainer.run(trial.steps, lambda step: None)
+            after = trainer.evaluate()
         assert before is not None
         assert after is not None
         losses = {"eval_before": round(before.eval_loss, 4), "eval_after": round(after.eval_loss, 4)}

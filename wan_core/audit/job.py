@@ -167,7 +167,7 @@ class _Audit:
             for timestep in self._timesteps:
                 noise = draw_noise(batch.latents.shape, seeded_generator("audit", item.latent_key, timestep))
                 sigma = torch.tensor([timestep / 1000])
-                yield noise_batch(batch, noise, sigma, batch.texts, device, self._given(batch.latents))
+                yield noise_batch(batch, noise, sigma, device, self._given(batch.latents))
 
     def _given(self, latents: Tensor) -> Tensor | None:
         """TI2V-5B is measured as it is trained with images: the first latent frame given."""

@@ -107,7 +107,7 @@ class Expert(Placed):
 
     def keep_measured(self) -> None:
         """Keep what the run took for the next plan on this machine, unless it gave way to want of memory."""
-        if self.planned.measured and not self.trainer.gave_way:
+        if self.planned.measured and not self.trainer.relief.gave_way:
             self.planned.measured.keep(self.run.roots)
 
     @property
@@ -135,7 +135,7 @@ class Expert(Placed):
         return found if found is not None and found.step else None
 
     def _now(self) -> TrainedState:
-        with self.trainer.judged():
+        with self.trainer.optimizer.judged():
             lora = exported(self.model)
         return TrainedState(self.trainer.state(), self.trainer.progress(), lora)
 
@@ -154,7 +154,7 @@ class Expert(Placed):
         """Leave the devices; the trained state is kept in host memory either way."""
         self._state = self._now()
         if stays:
-            self.trainer.forget_moments()
+            self.trainer.optimizer.forget()
         super().leave(stays=stays)
 
     def drop(self) -> None:

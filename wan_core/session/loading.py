@@ -87,5 +87,4 @@ def make_trainer(session: Session, run: OpenRun, model: WanTransformer, planned:
         control=session.control,
         group=session.group,
         predicted_memory=planned.measured.of_a_step() if planned.measured is not None else {},
-        target=session.target,
     )

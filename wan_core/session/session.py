@@ -14,7 +14,7 @@ from ..events import Emit, Note, Stage
 from ..files import Hold, Roots
 from ..job.config import RunConfig
 from ..job.length import TimeLimit
-from ..train import Group, TargetFunction, true_velocity
+from ..train import Group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,6 @@ class Session:
     emit: Emit
     control: Control
     group: Group = field(default_factory=Group)
-    target: TargetFunction = true_velocity
     embed_workflow: bool = False
     """whether the LoRAs carry the run's workflow.json"""
     timed: Callable[[str, int], AbstractContextManager[None]] = lambda _stage, _step: nullcontext()

@@ -70,7 +70,7 @@ class Showing:
             raise MemoryError(str(error)) from error
         run = replace(one.run, has_partner=self._experts.partner is not None)
         with (
-            one.trainer.judged() if isinstance(one, Expert) else nullcontext(),
+            one.trainer.optimizer.judged() if isinstance(one, Expert) else nullcontext(),
             evaluating(one.model) as model,
             with_preview_loras(model, run, self._loras),
         ):

@@ -20,7 +20,7 @@ from ..job.open import OpenRun, open_experts
 from ..job.outcome import closing_of
 from ..job.partner import pair_of_previews
 from ..job.remarks import LOCKLESS, disk_remark, rate_remark, set_aside_note, start_note, what_stands
-from ..train import Group, NotFinite, TargetFunction, check_split, true_velocity
+from ..train import Group, NotFinite, check_split
 from ..words import filled, shortened
 from .event_sinks import EventSinks
 from .expert import Expert
@@ -46,16 +46,15 @@ def run_job(
     embed_workflow: bool = False,
     before: Mapping[str, float] | None = None,
     profile_steps: int = 0,
-    target: TargetFunction = true_velocity,
 ) -> Finished:
     """Train the run in `directory` until its step total, a stop, or `max_steps` steps of this session (0 = all).
 
     Returns Finished (state done or stopped); everything lost by a kill is what came after the last committed step.
     Raises WanTrainerError for anything a user can mend. `embed_workflow`: the LoRAs carry the run's workflow.json.
     `before`: seconds by stage (cache, start) that were spent before it, to be kept with the run's other times.
-    `profile_steps`: so many steps of this session are profiled, from its second on. `target` is replaced only by tests.
+    `profile_steps`: so many steps of this session are profiled, from its second on.
     """
-    with _worker(directory, roots, emit, control, group or Group(), target, embed_workflow) as worker:
+    with _worker(directory, roots, emit, control, group or Group(), embed_workflow) as worker:
         return worker.train(max_steps, require_state, before or {}, profile_steps)
 
 
@@ -64,7 +63,7 @@ def judge_job(directory: Path, roots: Roots, *, emit: Emit, control: Control) ->
 
     Raises CheckpointError where nothing is saved, Stopped, and what `run_job` raises while it loads.
     """
-    with _worker(directory, roots, emit, control, Group(), true_velocity) as worker:
+    with _worker(directory, roots, emit, control, Group()) as worker:
         return worker.judge()
 
 
@@ -75,7 +74,6 @@ def _worker(
     emit: Emit,
     control: Control,
     group: Group,
-    target: TargetFunction,
     embed_workflow: bool = False,
 ) -> Iterator[_Worker]:
     """Yields a worker that has locked the run. An error that ends it is written as the run's status."""
@@ -92,7 +90,6 @@ def _worker(
             emit=sinks.emit,
             control=TimedControl(control, limit, hold),
             group=group,
-            target=target,
             embed_workflow=embed_workflow,
             timed=sinks.timed,
         )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from .config import EXPERTS, TrainConfig
+from .draws import Levels
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
-from .levels import Levels
+from .learning_rate import check_rates
 from .meters import largest_step
-from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
+from .objective import NoisedBatch, noise_batch, true_velocity
 from .optimizer_state import UNKNOWN_CLASS, check_optimizer, held_bytes, saved_bytes, state_bytes
 from .pair import check_split, check_warmup, next_turn, settings_of_expert
 from .preview import Previewer, evaluating
 from .preview_inputs import PreviewClip, PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
-from .rates import check_rates
+from .recovery import NotFinite
 from .saves import SavedStep, SaveStore
-from .streak import NotFinite
 from .trainer import Trainer
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "SaveStore",
     "SavedStep",
     "StepFlops",
-    "TargetFunction",
     "TrainConfig",
     "Trainer",
     "check_optimizer",

@@ -12,8 +12,8 @@ from ..flow import EVALUATION_TIMESTEPS
 from ..model import ACTIVATIONS, POLICIES, Policy, Route, read_routes
 from ..placement import Recomputing
 from . import groups
-from .loss_scale import LOSS_SCALINGS
 from .objective_config import ObjectiveConfig
+from .recovery import LOSS_SCALINGS
 from .update_config import UpdateConfig
 
 EXPERTS = ("high", "low")

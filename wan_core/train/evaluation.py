@@ -20,7 +20,7 @@ from ..placement.room import device_memory_ran_out, release_cached_memory
 from ..words import first_line
 from .config import TrainConfig
 from .draws import given_first_frames
-from .noised import NoisedBatch, noise_batch
+from .objective import NoisedBatch, noise_batch
 
 
 class Evaluation:
@@ -89,7 +89,7 @@ class Evaluation:
                         draw = seeded_generator("evaluation", item.latent_key, timestep)
                         noise = draw_noise(batch.latents.shape, draw)
                     sigma = torch.tensor([timestep / 1000])
-                    noised = noise_batch(batch, noise, sigma, batch.texts, self._device, given)
+                    noised = noise_batch(batch, noise, sigma, self._device, given)
                     with torch.no_grad():
                         loss = float(self._loss(noised))
                     sums[timestep] += loss

@@ -21,12 +21,11 @@ from ..abilities import gpu_count
 from ..errors import CheckpointError, ConfigError, WanTrainerError
 from ..words import first_line
 from .config import TrainConfig
-from .host_weights import HostWeights
-from .mean_weights import MeanWeights
+from .learning_rate import owns_rate
 from .named_values import copy_of, filled_from, flat, same
 from .optimizer_classes import check_class, ran_out_of_memory, runs_on_gpu
 from .optimizers import finds_own_rate, make_optimizer, runs_uncompiled
-from .schedule import owns_rate
+from .weight_copies import HostWeights, MeanWeights
 
 _ADAMW_BYTES = 8.0
 """two float32 values; a plan counts as many for a class that it does not know"""
@@ -41,6 +40,11 @@ _TEMPORARY_BYTES = 8
 """per adapter value while AdamW runs: its lists; the others take at most as much"""
 _OURS = {"params", "rate_factor"}
 """entries of a group that the settings decide"""
+_SETTINGS = (
+    *("optimizer", "optimizer_class", "optimizer_args", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2"),
+    *("adam_epsilon", "loraplus_lr_ratio", "offload_optimizer"),
+)
+"""settings that decide how many bytes an optimizer holds, or whether it can be made"""
 
 
 class AdapterOptimizer:
@@ -60,6 +64,7 @@ class AdapterOptimizer:
         self._parameters, self._config = parameters, config
         self._mean = MeanWeights(parameters, config.ema_decay) if config.ema_decay else None
         self._decided = _OURS | {"lr"} if owns_rate(config) else _OURS
+        self._write_rates(config.learning_rate)
         self._begun = [self._own(group) for group in self.inner.param_groups]
 
     def step(self, rate: float) -> float:
@@ -68,8 +73,7 @@ class AdapterOptimizer:
         `rate` is what the schedule says; where it owns none, the optimizer keeps its own.
         """
         if "lr" in self._decided:
-            for group in self.inner.param_groups:
-                _write_rate(group, rate * group["rate_factor"])
+            self._write_rates(rate)
         with runs_uncompiled(self.inner), self._at_hand():
             self.inner.step()
         self._then()
@@ -79,10 +83,18 @@ class AdapterOptimizer:
         found = float(group["d"]) if finds_own_rate(self._config) else 1.0
         return float(group["lr"]) / group["rate_factor"] * found
 
-    def check_room(self) -> None:
-        """Raises torch.OutOfMemoryError where a step would run out of GPU memory half-way.
+    def _write_rates(self, rate: float) -> None:
+        """Gives each group `rate` times its factor; a library may hold its rate as a tensor."""
+        for group in self.inner.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * group["rate_factor"])
+            else:
+                group["lr"] = rate * group["rate_factor"]
 
-        A step that ends in the middle has changed some weights and not others, and nobody could try it again.
+    def check_room(self) -> None:
+        """Raises torch.OutOfMemoryError where the GPU has no room for an update.
+
+        An update that runs out half-way has changed some weights and not others, and cannot be tried again.
         """
         wanted: Counter[torch.device] = Counter()
         for parameter in self._stepped.values():
@@ -94,10 +106,9 @@ class AdapterOptimizer:
 
     @contextmanager
     def judged(self) -> Iterator[None]:
-        """Inside, the weights are those that a step is judged by and saved as; afterwards the trained ones, exactly.
+        """Inside, the weights are those that are evaluated, previewed and saved; afterwards the trained ones, exactly.
 
-        There are two kinds where a mean is kept (EMA), or where the optimizer trains beside the mean of its own course
-        (schedule-free).
+        They differ where a mean is kept: ours (EMA), or that of the optimizer (schedule-free).
         """
         if self._mean is not None:
             with self._mean.in_place():
@@ -165,7 +176,7 @@ class AdapterOptimizer:
                 del group[key]
 
     def forget(self) -> None:
-        """Gives up what it holds of the weights; `load` takes it up again."""
+        """Frees what it holds, of which `state` has a copy; `load` takes it up again."""
         self.inner.state.clear()
         if self._host:
             self._host.forget()
@@ -237,19 +248,11 @@ def _optimizer_bytes(config: TrainConfig) -> tuple[float, float]:
     """Returns the bytes for each adapter value in memory, and those that a saved step has besides."""
     if config.optimizer == "adamw" and not config.optimizer_args:
         return _ADAMW_BYTES, 0.0  # the page asks often, and the first optimizer of a process costs a second
-    return _counted(
-        *(config.optimizer, config.optimizer_class, config.optimizer_args, config.learning_rate),
-        *(config.weight_decay, config.adam_beta1, config.adam_beta2, config.adam_epsilon, config.loraplus_lr_ratio),
-        config.offload_optimizer,
-    )
+    return _counted(replace(TrainConfig(lr_scheduler="constant"), **{n: getattr(config, n) for n in _SETTINGS}))
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(*settings: Any) -> tuple[float, float]:
-    names = ("optimizer", "optimizer_class", "optimizer_args", "learning_rate", "weight_decay", "adam_beta1")
-    names += ("adam_beta2", "adam_epsilon", "loraplus_lr_ratio", "offload_optimizer")
-    usual = TrainConfig(lr_scheduler="constant")
-    config = replace(usual, **dict(zip(names, settings, strict=True)))
+def _counted(config: TrainConfig) -> tuple[float, float]:
     with torch.inference_mode(False):  # of ComfyUI, where quantized moments cannot even be looked at
         try:
             straight, resumed = _Trial(config), _Trial(config)
@@ -315,10 +318,3 @@ def _put_back(parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tenso
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(values[name])
-
-
-def _write_rate(group: dict[str, Any], rate: float) -> None:
-    if isinstance(group["lr"], Tensor):
-        group["lr"].fill_(rate)
-    else:
-        group["lr"] = rate

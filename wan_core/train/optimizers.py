@@ -19,8 +19,8 @@ from ..config import nearest
 from ..errors import ConfigError
 from ..words import first_line
 from .config import TrainConfig
+from .learning_rate import rate_groups
 from .optimizer_classes import class_of, ran_out_of_memory
-from .rates import rate_groups
 
 _OURS = {"params": "", "lr": "learning_rate", "weight_decay": "weight_decay"}
 """arguments that settings of the node are for"""

@@ -12,8 +12,7 @@ from .config import TrainConfig
 from .flops import FlopCount, Work
 from .group import Group
 from .meters import DeviceMeters, added_up
-from .noised import NoisedBatch
-from .objective import TrainedLoss
+from .objective import NoisedBatch, TrainedLoss
 
 
 class StepReport:

@@ -6,10 +6,10 @@ its optimizer and one number: the step.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -21,23 +21,19 @@ from ..cache import Batches, BatchReader
 from ..control import Control
 from ..errors import Stopped
 from ..events import Emit, Evaluated, Note
-from ..flow import draw_noise, seeded_generator
+from ..flow import seeded_generator
 from ..lora import LoraWeights, adapter_parameters, limit_norms
 from ..model import WanTransformer, check_compile, placed_routes
 from .config import TrainConfig
-from .draws import Draws, passages_of
+from .draws import Draw, Draws
 from .evaluation import Evaluation
 from .group import Group
-from .loss_scale import LossScale
+from .learning_rate import learning_rate_at, rates_told, scaled_to_batch
 from .meters import DeviceMeters
-from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
-from .objective import Objective
+from .objective import NoisedBatch, Objective, noise_batch
 from .optimizer_state import AdapterOptimizer
-from .rates import rates_told
-from .relief import Relief
-from .schedule import learning_rate_at, scaled_to_batch
+from .recovery import LossScale, Relief, Streak
 from .step_report import StepReport
-from .streak import Streak
 
 
 class Trainer:
@@ -60,7 +56,6 @@ class Trainer:
         control: Control,
         group: Group | None = None,
         predicted_memory: Mapping[str, int] | None = None,
-        target: TargetFunction = true_velocity,
     ) -> None:
         """`first_frame_share`: of the clips whose first latent frame is given clean (TI2V); 0 for other models.
 
@@ -74,21 +69,20 @@ class Trainer:
         for said in (scaled, rates_told(self.parameters, config)):
             if said and group.leads:
                 emit(Note(text=said))
-        self._objective, self._first_frame_share = Objective(model, config, target), first_frame_share
+        self._objective = Objective(model, config)
         self._emit, self._control, self._group = emit, control, group
-        self._optimizer = AdapterOptimizer(self.parameters, config, then=partial(limit_norms, model))
+        self.optimizer = AdapterOptimizer(self.parameters, config, then=partial(limit_norms, model))
         self._device = next(model.parameters()).device
         self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
         self._report = StepReport(model, config, self.meters, group, emit, batches_per_epoch=batches.batches_per_epoch)
-        self._routes = placed_routes(config.routes, model.shape.num_layers)
         self._draws = Draws(
             batches,
             empty_text,
             config,
-            self._group,
+            group,
             sigma_range=sigma_range,
             first_frame_share=first_frame_share,
-            routes=self._routes,
+            routes=placed_routes(config.routes, model.shape.num_layers),
         )
         self._reader = BatchReader(self._draws, ahead=config.prefetch_batches, pin=self._device.type == "cuda")
         self._evaluation = Evaluation(
@@ -101,7 +95,7 @@ class Trainer:
             emit=emit,
             control=control,
         )
-        self._relief = Relief(model, emit)
+        self.relief = Relief(model, emit)
         model.checkpoint_blocks, model.checkpoint_policy = config.gradient_checkpointing, config.keeps
         model.unchecked_blocks = config.unchecked_blocks
         if config.compile:
@@ -111,7 +105,7 @@ class Trainer:
     def state(self) -> dict[str, Tensor]:
         """Returns the adapters as they are trained, float32, and what the optimizer holds, as CPU tensors."""
         adapters = {f"lora.{name}": value for name, value in LoraWeights.of(self.model).tensors.items()}
-        return adapters | self._optimizer.state() | self._scale.state()
+        return adapters | self.optimizer.state() | self._scale.state()
 
     @property
     def bad_in_a_row(self) -> int:
@@ -130,13 +124,6 @@ class Trainer:
         """
         return {"step": self.good_step}
 
-    def judged(self) -> AbstractContextManager[None]:
-        """Returns what evaluations, previews and the LoRA file are made in: it holds the weights that count.
-
-        They are the trained ones, but for a mean of them: ours (EMA) or that of the optimizer.
-        """
-        return self._optimizer.judged()
-
     def load_state(self, state: dict[str, Tensor], progress: dict[str, Any]) -> None:
         """Continue exactly where `state` and `progress` were taken."""
         adapters = {k.removeprefix("lora."): v for k, v in state.items() if k.startswith("lora.")}
@@ -145,11 +132,7 @@ class Trainer:
         self._streak.end()
         self._scale.load(state)
         if self.step:
-            self._optimizer.load(state)
-
-    def forget_moments(self) -> None:
-        """Give up the optimizer's memory, of which `state` has a copy; `load_state` brings it back."""
-        self._optimizer.forget()
+            self.optimizer.load(state)
 
     def run(self, last_step: int, between_steps: Callable[[int], bool | None]) -> bool:
         """Train up to and including `last_step`, and on to the end of a streak of steps that were not finite.
@@ -160,90 +143,69 @@ class Trainer:
         """
         self._reader.start()
         try:
-            return self._run(last_step, between_steps)
+            while self.step < last_step or (self.bad_in_a_row and self.step < self.config.steps):
+                self._train_step(self.step + 1)
+                if between_steps(self.step):
+                    return True
+            if not self.bad_in_a_row:
+                return False
+            self._outlast_streak()
+            return bool(between_steps(self.step))
         finally:
             self._reader.stop()
 
-    def _run(self, last_step: int, between_steps: Callable[[int], bool | None]) -> bool:
-        while self.step < last_step or (self.bad_in_a_row and self.step < self.config.steps):
-            started = time.monotonic()
-            self._apply(self.step + 1, *self._tried(self.step + 1), started)
-            if between_steps(self.step):
-                return True
-        if self.bad_in_a_row:
-            self._outlast_streak()
-            return bool(between_steps(self.step))
-        return False
-
-    def _tried(self, step: int) -> tuple[float, float, float]:
-        """Returns (norm of the gradients, loss, mean timestep) of a step; its gradients lie in `.grad`, clipped."""
-        return self._scale.fitted(lambda: self._measured(*self._attempt(step)), self._forget_gradients)
-
-    def _attempt(self, step: int) -> tuple[Tensor, float]:
-        """Returns what `_gradients` does, which leaves them in `.grad`. Raises Stopped where a stop is asked for."""
-        reason = self._group.share(self._control.stop_reason() if self._group.leads else "")
-        if reason:
-            raise Stopped(reason)
-        try:
-            return self._relief.attempt(step, lambda: self._gradients(step), self._forget_gradients)
-        except Stopped:
+    def _train_step(self, step: int) -> None:
+        """Computes, applies and reports one step; one that is not finite leaves weights and optimizer as they are."""
+        began = time.monotonic()
+        norm, loss, timestep = self._computed(step)
+        self.step = step
+        if not (math.isfinite(norm) and math.isfinite(loss)):
             self._forget_gradients()
-            raise
-
-    def _outlast_streak(self) -> None:
-        """Tries the steps that would come next, without training, where the last ones were not finite.
-
-        One finite loss and gradient says that the weights are good: the run is done, if anything was trained. A streak
-        that reaches `max_bad_steps` here ends the run as it does between steps.
-        """
-        tries = 0
-        while self._streak.length:
-            tries += 1
-            norm, mean_loss, _ = self._tried(self.step + tries)
-            self._forget_gradients()
-            if math.isfinite(norm) and math.isfinite(mean_loss) and self.good_step:
-                self._streak.end()
-            else:
-                self._streak.check_tries(tries, self.step)
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the memory of a device may run out that is not the computer's own."""
-        return self._device.type != "cpu"
-
-    @property
-    def gave_way(self) -> bool:
-        """Whether memory ran out, and the run takes stronger measures by now than it was planned with."""
-        return self._relief.gave_way
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether there is anything to evaluate on."""
-        return self._evaluation.possible
-
-    def evaluate(self) -> Evaluated | None:
-        """Returns the loss on fixed clips, noise and timesteps; the same numbers for every run on these clips."""
-        with self.judged():
-            return self._evaluation.measure(self.step)
-
-    def rehearse(self) -> None:
-        """Runs the largest micro-batch forward and backward and forgets it.
-
-        What does not fit shows now, and not after an evaluation and a preview. Raises torch.OutOfMemoryError where
-        nothing more can be given up.
-        """
-        batch = self.batches.load([self.batches.largest_item] * self.config.batch_size)
-        size, frames = len(batch.latents), batch.latents.shape[2]
-        given = torch.ones(size, dtype=torch.bool) if self._first_frame_share and frames > 1 else None
-        noise = draw_noise(batch.latents.shape, seeded_generator("rehearsal"))
-        passages = passages_of(batch, self._routes, "rehearsal")
-        noised = noise_batch(batch, noise, torch.full((size,), 0.5), batch.texts, self._device, given, passages)
-        trained = partial(self._objective.trained, noised)
-        self._relief.attempt(self.step + 1, lambda: trained().loss.backward(), self._forget_gradients)
+            self._streak.add(step, "gradients" if math.isfinite(loss) else "loss")
+            return
+        self._streak.end()
+        self._scale.count()
+        with record_function("wan: optimizer"):
+            lr = self.optimizer.step(learning_rate_at(step, self.config))
         self._forget_gradients()
+        self._report.tell(step, loss=loss, lr=lr, grad_norm=norm, timestep=timestep, began=began)
 
-    def _gradients(self, step: int) -> tuple[Tensor, float]:
-        """Sum the gradients of one step's micro-batches; mean loss (scalar tensor) and mean timestep."""
+    def _computed(self, step: int) -> tuple[float, float, float]:
+        """Returns gradient norm, loss and mean timestep of a step over all ranks; clipped gradients lie in `.grad`.
+
+        What runs out of memory is tried again with less, what overflows with half the loss scale. Raises Stopped, and
+        torch.OutOfMemoryError where nothing more can be given up.
+        """
+        first_factor, memory_ran_out = self._scale.factor, False
+        self._raise_if_stopped()
+        while True:
+            try:
+                loss, timestep = self._accumulated(step)
+                self.optimizer.check_room()  # an update that ended half-way could not be tried again
+            except Stopped:
+                self._forget_gradients()
+                raise
+            except RuntimeError as error:
+                full = self.relief.caught(step, error)
+            else:
+                norm, mean_loss = self._clipped(loss)
+                overflowed = math.isfinite(mean_loss) and not math.isfinite(norm)
+                if not (overflowed and self._scale.halve()):
+                    break
+                self._forget_gradients()
+                self._raise_if_stopped()  # every rank has seen the same norm, so all of them meet here
+                memory_ran_out = False
+                continue
+            # Outside of the handler, which keeps the tensors of the attempt.
+            self._forget_gradients()
+            self.relief.make_room(step, full, stronger=memory_ran_out)
+            memory_ran_out = True
+        if not math.isfinite(norm):  # they were not too large but wrong
+            self._scale.factor = first_factor
+        return norm, mean_loss, timestep
+
+    def _accumulated(self, step: int) -> tuple[Tensor, float]:
+        """Sums the gradients of this rank's micro-batches; returns mean loss, a scalar tensor, and mean timestep."""
         count = self.config.gradient_accumulation_steps
         loss_sum, timestep_sum = torch.zeros((), device=self._device), 0.0
         self._report.begin()
@@ -261,40 +223,77 @@ class Trainer:
             loss_sum += trained.loss.detach() / count
         return loss_sum, timestep_sum / count
 
+    def _clipped(self, loss: Tensor) -> tuple[float, float]:
+        """Averages loss and gradients over all ranks and clips; returns the norm before clipping, and the loss."""
+        parameters = list(self.parameters.values())
+        self._scale.lower(parameters)
+        self._group.average_gradients(parameters)
+        self._group.average([loss])
+        limit = self.config.max_grad_norm or math.inf
+        return float(torch.nn.utils.clip_grad_norm_(parameters, limit)), float(loss)
+
     def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:
         """Returns the micro-batch of this rank and its mean timestep."""
         draw = self._reader.at(micro_step)
         if self.model.checkpoint_keeps_rng:
             place = self._draws.place(micro_step)
             torch.manual_seed(seeded_generator(self.config.seed, "dropout", place).initial_seed())
-        batch = draw.batch
-        noised = noise_batch(batch, draw.noise, draw.sigma, batch.texts, self._device, draw.given, draw.passages)
-        return noised, draw.timestep
+        return self._noised(draw), draw.timestep
 
-    def _apply(self, step: int, norm: float, mean_loss: float, timestep: float, started: float) -> None:
-        """Check, update and report one step; a non-finite one is skipped whole."""
-        self.step = step
-        if not (math.isfinite(norm) and math.isfinite(mean_loss)):
-            self._forget_gradients()
-            self._streak.add(step, "loss" if not math.isfinite(mean_loss) else "gradients")
-            return
-        self._streak.end()
-        self._scale.count()
-        self._relief.attempt(step, self._optimizer.check_room, lambda: None)
-        with record_function("wan: optimizer"):
-            lr = self._optimizer.step(learning_rate_at(step, self.config))
-        self._forget_gradients()
-        self._report.tell(step, loss=mean_loss, lr=lr, grad_norm=norm, timestep=timestep, began=started)
+    def _noised(self, draw: Draw) -> NoisedBatch:
+        return noise_batch(draw.batch, draw.noise, draw.sigma, self._device, draw.given, draw.passages)
 
-    def _measured(self, loss: Tensor, timestep: float) -> tuple[float, float, float]:
-        """(norm of the gradients, loss), both over all ranks, and the timestep; the gradients are clipped."""
-        parameters = list(self.parameters.values())
-        self._scale.lower(parameters)
-        self._group.average_gradients(parameters)
-        self._group.average([loss])
-        limit = self.config.max_grad_norm or math.inf
-        return float(torch.nn.utils.clip_grad_norm_(parameters, limit)), float(loss), timestep
+    def _raise_if_stopped(self) -> None:
+        """Raises Stopped on every rank where the leader is asked to stop."""
+        if reason := self._group.share(self._control.stop_reason() if self._group.leads else ""):
+            raise Stopped(reason)
 
     def _forget_gradients(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
+
+    def _outlast_streak(self) -> None:
+        """Computes the steps that would come next, without training, where the last ones were not finite.
+
+        One finite loss and gradient says that the weights are good: the run is done, if anything was trained. A streak
+        that reaches `max_bad_steps` here ends the run as it does between steps.
+        """
+        tries = 0
+        while self._streak.length:
+            tries += 1
+            norm, loss, _ = self._computed(self.step + tries)
+            self._forget_gradients()
+            if math.isfinite(norm) and math.isfinite(loss) and self.good_step:
+                self._streak.end()
+            else:
+                self._streak.check(self.step, "loss or gradients", tries)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self._device.type != "cpu"
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return self._evaluation.possible
+
+    def evaluate(self) -> Evaluated | None:
+        """Returns the loss on fixed clips, noise and timesteps; the same numbers for every run on these clips."""
+        with self.optimizer.judged():
+            return self._evaluation.measure(self.step)
+
+    def rehearse(self) -> None:
+        """Runs the largest micro-batch forward and backward, so that what does not fit shows before the first preview.
+
+        Raises torch.OutOfMemoryError where nothing more can be given up.
+        """
+        batch = self._noised(self._draws.largest())
+        for tries in itertools.count():
+            try:
+                self._objective.trained(batch).loss.backward()
+                break
+            except RuntimeError as error:
+                full = self.relief.caught(self.step + 1, error)
+            self._forget_gradients()
+            self.relief.make_room(self.step + 1, full, stronger=tries > 0)
+        self._forget_gradients()

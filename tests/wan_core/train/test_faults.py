@@ -103,10 +103,13 @@ class Steered:
         return self.answers.get(sample_id)
 
 
-def train(run: TinyRun, control: Any = None, **options: Any) -> list[Event]:
+def train(run: TinyRun, control: Any = None, target: Any = true_velocity, **options: Any) -> list[Event]:
+    """`target`: what the model is to predict for a batch."""
     events: list[Event] = []
     options.setdefault("emit", events.append)
-    run_job(run.directory, run.roots, control=control or SignalControl(), **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wan_core.train.objective.true_velocity", target)
+        run_job(run.directory, run.roots, control=control or SignalControl(), **options)
     return events
 
 
@@ -723,7 +726,7 @@ def test_an_expert_that_neither_file_nor_settings_name_is_asked_for(tmp_path: Pa
 
 @pytest.mark.parametrize(("expert", "low", "high"), [("high", 0.875, 1.0), ("low", 0.0, 0.875)])
 def test_an_expert_trains_and_is_evaluated_in_its_noise_range_only(
-    tmp_path: Path, expert: str, low: float, high: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expert: str, low: float, high: float
 ) -> None:
     roots, _ = make_roots(tmp_path)
     tiny = detect_variant(read_header(roots.resolve(PLAN.base_file)))
@@ -737,7 +740,8 @@ def test_an_expert_trains_and_is_evaluated_in_its_noise_range_only(
         return true_velocity(batch)
 
     config = settings(steps=10, eval_items=1, batch_size=3)
-    trainer = make_trainer(tmp_path / "run", config, sigma_range=sigma_range, target=spy)
+    trainer = make_trainer(tmp_path / "run", config, sigma_range=sigma_range)
+    monkeypatch.setattr("wan_core.train.objective.true_velocity", spy)
     trainer.run(10, nothing)
     evaluated = trainer.evaluate()
     assert evaluated is not None
@@ -786,7 +790,7 @@ class TwoAtOnce(Trainer):
 
 
 def gradients(trainer: Trainer) -> dict[str, torch.Tensor]:
-    trainer._gradients(1)
+    trainer._accumulated(1)
     found = {name: p.grad.clone() for name, p in trainer.parameters.items() if p.grad is not None}
     assert len(found) == len(trainer.parameters)
     return found
@@ -808,7 +812,7 @@ def test_two_micro_steps_of_one_equal_one_step_of_two(tmp_path: Path) -> None:
     error = max(float((found[n] - expected[n]).norm() / expected[n].norm()) for n in expected)
     print(f"largest relative difference {error:.1e}")  # noqa: T201
     assert error < 1e-4  # float32 sums in another order; measured 1.5e-5
-    losses = [float(t._gradients(2)[0]) for t in (one, two)]
+    losses = [float(t._accumulated(2)[0]) for t in (one, two)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 

@@ -23,7 +23,7 @@ from wan_core.model import WanTransformer
 from wan_core.precision import PrecisionPolicy
 from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
-from wan_core.train.loss_scale import LossScale
+from wan_core.train.recovery import LossScale
 
 LINEARS = (
     *("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o"),

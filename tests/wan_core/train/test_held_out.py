@@ -26,7 +26,7 @@ from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, Trainer
 from wan_core.train.draws import Draw
 from wan_core.train.evaluation import evaluation_timesteps
-from wan_core.train.noised import noise_batch
+from wan_core.train.objective import noise_batch
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision="fp32")
 
@@ -196,7 +196,7 @@ def test_batches_are_copied_to_a_device_without_waiting_and_to_the_cpu_never_so(
     """To the CPU nobody would wait for the values: a split with the CPU in it would read them too early."""
     given = Conditioning(channels=torch.ones(1, 20, 1, 2, 2), image_tokens=torch.ones(1, 257, 1280))
     batch = Batch(torch.ones(1, 16, 1, 2, 2), torch.ones(1, 512, 8), ("a",), given, torch.ones(1, 1, 1, 2, 2))
-    values = torch.ones(1, 16, 1, 2, 2), torch.tensor([0.5]), batch.texts
+    values = torch.ones(1, 16, 1, 2, 2), torch.tensor([0.5])
     with Copies() as copies:
         noise_batch(batch, *values, torch.device("meta"), torch.tensor([True]))
         sent(torch.ones(2, device="meta"), torch.device("meta"))
@@ -212,14 +212,14 @@ def test_batches_are_copied_to_a_device_without_waiting_and_to_the_cpu_never_so(
 def test_on_a_gpu_a_pinned_batch_arrives_whole_and_the_host_never_waits():
     latent, noise = torch.randn(2, 4, 16, 8, 60, 104)[:2].unbind(0)
     draw = Draw(Batch(latent, torch.randn(4, 512, 4096), ("a",) * 4), noise, torch.full((4,), 0.3), None)
-    plain = noise_batch(draw.batch, noise, draw.sigma, draw.batch.texts, torch.device("cuda", 0))
+    plain = noise_batch(draw.batch, noise, draw.sigma, torch.device("cuda", 0))
     pinned = draw.pinned()
     torch.cuda.synchronize()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls this mode a prototype, after it has set it
         torch.cuda.set_sync_debug_mode("error")
     try:
-        sent_on = noise_batch(pinned.batch, pinned.noise, pinned.sigma, pinned.batch.texts, torch.device("cuda", 0))
+        sent_on = noise_batch(pinned.batch, pinned.noise, pinned.sigma, torch.device("cuda", 0))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(sent_on.noised, plain.noised)

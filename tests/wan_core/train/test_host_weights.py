@@ -16,8 +16,8 @@ from tests.support.tiny_run import make_pair_run, make_run
 from tests.wan_core.train.test_optimizers import NAMED, need, same, saved, settings, train
 from wan_core.lora import LoraConfig
 from wan_core.train import held_bytes, state_bytes
-from wan_core.train.host_weights import HostWeights
 from wan_core.train.optimizer_state import AdapterOptimizer
+from wan_core.train.weight_copies import HostWeights
 
 pytestmark = [
     pytest.mark.lasts(1),

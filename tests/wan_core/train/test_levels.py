@@ -8,7 +8,7 @@ import torch
 from wan_core.errors import ConfigError
 from wan_core.flow import TIMESTEP_SAMPLINGS, loss_factor
 from wan_core.train import TrainConfig
-from wan_core.train.levels import Levels
+from wan_core.train.draws import Levels
 
 
 def levels(

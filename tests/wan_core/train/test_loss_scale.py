@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import wan_core.train.loss_scale as loss_scale
+import wan_core.train.recovery as recovery
 from tests.support.tiny_run import TINY, make_roots, make_run
 from wan_core.cache import Batches, LatentCache, pad_text
 from wan_core.control import SignalControl
@@ -20,8 +20,7 @@ from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, Trainer
-from wan_core.train.loss_scale import LossScale
-from wan_core.train.objective import TrainedLoss
+from wan_core.train.objective import NoisedBatch, TrainedLoss
 
 pytestmark = pytest.mark.lasts(0.3)
 
@@ -54,7 +53,7 @@ def gradients(trainer: Trainer, part: float) -> torch.Tensor:
     trained = trainer._objective.trained
     trainer._objective.trained = lambda batch: TrainedLoss(trained(batch).loss * part, None)  # type: ignore[method-assign]
     trainer._reader.start()
-    trainer._measured(*trainer._attempt(1))
+    trainer._computed(1)
     trainer._reader.stop()
     return torch.cat([p.grad.flatten() for p in trainer.parameters.values() if p.grad is not None]) / part
 
@@ -88,9 +87,9 @@ def test_in_float32_scaling_changes_no_bit(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_a_resumed_run_has_the_scale_it_would_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The factor grows after three good steps and falls where it overflows, in sessions that end in between."""
-    monkeypatch.setattr(loss_scale, "_GOOD_STEPS", 3)
-    monkeypatch.setattr(loss_scale, "_FIRST", 2.0**40)
-    monkeypatch.setattr(loss_scale, "_MOST", 2.0**60)
+    monkeypatch.setattr(recovery, "_GOOD_STEPS", 3)
+    monkeypatch.setattr(recovery, "_FIRST", 2.0**40)
+    monkeypatch.setattr(recovery, "_MOST", 2.0**60)
     straight, events = trained(tmp_path / "straight", "fp16", loss_scaling="dynamic")
     resumed, _ = trained(tmp_path / "resumed", "fp16", 2, 4, loss_scaling="dynamic")
     assert straight["loss_scale"][0] < 2.0**40, "it overflowed"
@@ -117,12 +116,14 @@ def test_gradients_that_are_wrong_skip_their_step_and_leave_the_scale(tmp_path: 
     assert trainer.state()["loss_scale"].tolist()[0] == 2.0**16
 
 
-def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale() -> None:
-    scale, tries = LossScale("dynamic"), []
+def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[float] = []
 
-    def attempt() -> tuple[float, float, float]:
-        tries.append(scale.factor)
-        return math.nan, math.nan, 0.5
+    def target(batch: NoisedBatch) -> torch.Tensor:
+        tries.append(trainer._scale.factor)
+        return batch.noise * math.nan
 
-    scale.fitted(attempt, lambda: None)
+    trainer = trainer_of(tmp_path, "fp32", "dynamic")
+    monkeypatch.setattr("wan_core.train.objective.true_velocity", target)
+    trainer.run(1, lambda _step: True)
     assert tries == [2.0**16]

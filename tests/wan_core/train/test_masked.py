@@ -52,7 +52,7 @@ def test_what_the_mask_leaves_out_has_no_part_in_the_loss() -> None:
     mask[0, :, :, :2] = 1
     mask[1, :, 1:, 3, 4:] = 0.5
     batch = Batch(latent, torch.zeros(2, 512, 8), ("a", "b"), loss_mask=mask)
-    noised = noise_batch(batch, noise, torch.tensor([0.3, 0.6]), batch.texts, torch.device("cpu"))
+    noised = noise_batch(batch, noise, torch.tensor([0.3, 0.6]), torch.device("cpu"))
     error = (prediction - (noise - latent)).square()
     counted = error[0, :, :, :2].sum() + 0.5 * error[1, :, 1:, 3, 4:].sum()
     by_hand = counted / (16 * 3 * 2 * 6 + 0.5 * 16 * 2 * 2)
@@ -64,7 +64,7 @@ def test_a_given_first_frame_and_a_mask_both_apply() -> None:
     latent = torch.randn(2, 48, 3, 4, 4)
     batch = Batch(latent, torch.zeros(2, 512, 8), ("a", "b"), loss_mask=torch.full((2, 1, 3, 4, 4), 0.5))
     given = torch.tensor([True, False])
-    noised = noise_batch(batch, latent, torch.tensor([0.3, 0.6]), batch.texts, torch.device("cpu"), given)
+    noised = noise_batch(batch, latent, torch.tensor([0.3, 0.6]), torch.device("cpu"), given)
     assert noised.trained is not None
     assert noised.trained[:, 0, :, 0, 0].tolist() == [[0, 0.5, 0.5], [0.5, 0.5, 0.5]]
 

@@ -89,7 +89,8 @@ def test_the_time_of_a_stage_is_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         "wan_core.session.event_sinks.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep)
     )
-    records = [r for r in trained(run, target=target) if r["event"] == "stage_ended"]
+    monkeypatch.setattr("wan_core.train.objective.true_velocity", target)
+    records = [r for r in trained(run) if r["event"] == "stage_ended"]
     seconds = {(r["stage"], r["step"]): r["seconds"] for r in records}
     assert seconds == {("load", 0): 0.0, ("evaluate", 0): 6.0, ("save", 2): 0.0, ("evaluate", 2): 6.0}
 

@@ -48,9 +48,10 @@ def test_a_run_trains_its_objective_on_its_noise_and_is_evaluated_as_every_other
         return velocity_loss(prediction, wanted, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(objective, "velocity_loss", spy)
+    monkeypatch.setattr(objective, "true_velocity", target)
     run = make_run(tmp_path, train=train)
     events: list[Event] = []
-    run_job(run.directory, run.roots, control=SignalControl(), emit=events.append, target=target)
+    run_job(run.directory, run.roots, control=SignalControl(), emit=events.append)
     done = [event for event in events if isinstance(event, StepDone)]
     evaluated = [event for event in events if isinstance(event, Evaluated)]
     measured = len(evaluated[0].per_timestep)
@@ -74,7 +75,9 @@ def test_noise_levels_outside_of_the_model_are_refused() -> None:
 
 
 @pytest.mark.parametrize("sampling", settings_of(TrainConfig)["timestep_sampling"].choices)
-def test_every_draw_of_a_job_is_that_of_its_settings(tmp_path: Path, sampling: str) -> None:
+def test_every_draw_of_a_job_is_that_of_its_settings(
+    tmp_path: Path, sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[NoisedBatch] = []
 
     def target(batch: NoisedBatch) -> Tensor:
@@ -86,7 +89,8 @@ def test_every_draw_of_a_job_is_that_of_its_settings(tmp_path: Path, sampling: s
         **{"steps": 2, "preview_every_n_steps": 0, "eval_items": 0, "timestep_sampling": sampling, **own}
     )
     run = make_run(tmp_path, train=train)
-    run_job(run.directory, run.roots, control=SignalControl(), emit=lambda _event: None, target=target)
+    monkeypatch.setattr(objective, "true_velocity", target)
+    run_job(run.directory, run.roots, control=SignalControl(), emit=lambda _event: None)
     assert len(seen) == 2
     for place, batch in enumerate(seen):
         *_, height, width = batch.latent.shape

@@ -78,7 +78,7 @@ def test_the_target_is_what_the_model_without_adapters_predicts(kind: str, monke
     inject_lora(model, KINDS[kind], seed=0)
     filled(model)
     seen = asked_for(monkeypatch)
-    found = Objective(model, TrainConfig(), true_velocity).trained(batch)
+    found = Objective(model, TrainConfig()).trained(batch)
     (predicted, target), _ = seen
     assert torch.equal(target, base(batch.noised, batch.timestep, batch.text))
     assert not torch.equal(target, predicted)
@@ -98,7 +98,7 @@ def test_where_the_adapters_change_nothing_there_is_nothing_to_learn() -> None:
     inject_lora(model, LoraConfig(rank=4), seed=0)
     for checkpointing in (False, True):
         model.checkpoint_blocks = checkpointing
-        found = Objective(model, TrainConfig(), true_velocity).trained(batch_of(1.0, 1.0, passages=passages))
+        found = Objective(model, TrainConfig()).trained(batch_of(1.0, 1.0, passages=passages))
         found.loss.backward()
         assert not found.loss.detach().any()
         assert all(not value.grad.any() for value in adapter_parameters(model).values() if value.grad is not None)
@@ -113,7 +113,7 @@ def test_other_clips_of_a_batch_keep_their_own_target_and_weights_count(monkeypa
     given = torch.tensor([False, True, True])
     batch = batch_of(2.5, 0.0, 2.5, channels=48, given=given, loss_mask=mask)
     seen = asked_for(monkeypatch)
-    found = Objective(model, TrainConfig(), true_velocity).trained(batch)
+    found = Objective(model, TrainConfig()).trained(batch)
     predicted, target = seen[0]
     everything = base(batch.noised, batch.timestep, batch.text)
     assert torch.equal(target[1], true_velocity(batch)[1])

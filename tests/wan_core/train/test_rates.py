@@ -19,8 +19,8 @@ from wan_core.load import ModelPlan
 from wan_core.model import WanShape
 from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
+from wan_core.train.learning_rate import rates_told
 from wan_core.train.optimizer_state import AdapterOptimizer
-from wan_core.train.rates import rates_told
 
 PATTERNS = (r"blocks\.0\..* = 0.5", r".*\.ffn\..* = 0.25")
 SETTINGS = TrainConfig(

@@ -14,7 +14,7 @@ from wan_core.errors import ConfigError
 from wan_core.events import Event, Note, StepDone
 from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
-from wan_core.train.schedule import learning_rate_at
+from wan_core.train.learning_rate import learning_rate_at
 
 pytestmark = [pytest.mark.lasts(1)]
 

@@ -1,0 +1,169 @@
+"""Recovery of a step that cannot be applied: memory ran out, gradients overflowed, or numbers are not finite.
+
+A step changes nothing before its optimizer runs, so `Trainer` drops the gradients and tries again: with less memory
+(`Relief`), with a smaller factor of the loss (`LossScale`), or with the clips of the next step (`Streak`).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from ..errors import TrainingError
+from ..events import Emit, Note, StepSkipped
+from ..model import Policy, WanTransformer
+from ..placement.offload import BlockOffload
+from ..placement.room import device_memory_ran_out, release_cached_memory
+from ..words import counted, first_line, logger
+
+_log = logger(__name__)
+LOSS_SCALINGS = ("off", "dynamic")
+_FIRST, _LEAST, _MOST = 2.0**16, 1.0, 2.0**24
+_GOOD_STEPS = 2000
+"""after so many steps in a row without an overflow the factor is tried at twice its size, as torch's GradScaler does"""
+_SCALE = "loss_scale"
+_REASONS = {"loss": "the loss is not finite", "gradients": "the gradients are not finite"}
+
+
+class NotFinite(TrainingError):  # noqa: N818  what happened, and no more: who keeps the saves says what stands
+    """So many steps in a row were not finite that the run cannot go on."""
+
+
+class Streak:
+    """Counts the steps up to the last one that were not finite. While there are any, the weights may be no good."""
+
+    def __init__(self, limit: int, emit: Emit) -> None:
+        """`limit`: so many in a row end the run."""
+        self.length = 0
+        self._limit, self._emit = limit, emit
+
+    def add(self, step: int, what: str) -> None:
+        """Reports `step` as skipped, whose `what` (loss or gradients) was not finite. Raises NotFinite at the limit."""
+        self.length += 1
+        self._emit(StepSkipped(step=step, reason=_REASONS[what], in_a_row=self.length))
+        self.check(step, what)
+
+    def check(self, step: int, what: str, tries: int = 0) -> None:
+        """Raises NotFinite where the streak, with `tries` after `step`, the last step, has reached the limit."""
+        if (bad := self.length + tries) >= self._limit:
+            raise NotFinite(
+                "{bad} steps in a row gave no usable {what} (NaN or infinity), the last one step {step}.",
+                bad=bad,
+                what=what,
+                step=step,
+            )
+
+    def end(self) -> None:
+        """A step was finite, and so are the weights that it began with."""
+        self.length = 0
+
+
+class LossScale:
+    """The factor of the loss in the backward pass, so that float16 does not lose small gradients; 1 where it is off.
+
+    float16 knows nothing below 6e-8, and the gradient of a mean over a clip starts near 1e-6. The factor is a power of
+    two: where nothing overflows, multiplying and dividing by it changes no bit of a float32 gradient. A step that
+    overflows is made again with half the factor and not left out, so every step trains what it would.
+    """
+
+    def __init__(self, scaling: str) -> None:
+        """`scaling`: one of LOSS_SCALINGS."""
+        self._on = scaling == "dynamic"
+        self.factor, self._good = _FIRST if self._on else _LEAST, 0
+
+    def raised(self, loss: Tensor) -> Tensor:
+        """Returns the scalar loss to go backward from."""
+        return loss * self.factor if self._on else loss
+
+    def lower(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Divides the gradients, float32, by the factor."""
+        if self._on:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(1.0 / self.factor)
+
+    def halve(self) -> bool:
+        """Halves the factor after an overflow; returns False where it is 1 already."""
+        if self.factor <= _LEAST:
+            return False
+        self.factor, self._good = self.factor / 2, 0
+        return True
+
+    def count(self) -> None:
+        """Counts a finite step: after many of them there may be room for more."""
+        self._good += 1
+        if self._good >= _GOOD_STEPS:
+            self.factor, self._good = min(2 * self.factor, _MOST), 0
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns the factor and the good steps since it changed, (2,) float64; nothing where it is off."""
+        return {_SCALE: torch.tensor([self.factor, self._good], dtype=torch.float64)} if self._on else {}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes up what `state()` gave."""
+        if self._on and _SCALE in state:
+            factor, good = state[_SCALE].tolist()
+            self.factor, self._good = factor, int(good)
+
+
+class Relief:
+    """Makes room when a device's memory runs out in a step. No measure changes a number that is trained.
+
+    In this order: speed that was bought with memory, then offload of what blocks keep, then offload of their weights.
+    """
+
+    def __init__(self, model: WanTransformer, emit: Emit) -> None:
+        self._model, self._emit = model, emit
+        self.gave_way = False
+        """whether the run takes stronger measures by now than it was planned with"""
+
+    def caught(self, step: int, error: RuntimeError) -> RuntimeError:
+        """Returns `error`, without its frames, where it says that memory ran out; raises any other."""
+        if not device_memory_ran_out(error):
+            raise error
+        # As text: the frames of a traceback hold the tensors of the step.
+        _log.warning("step %s ran out of memory\n%s", step, traceback.format_exc())
+        error.__context__ = error.__cause__ = None
+        return error.with_traceback(None)
+
+    def make_room(self, step: int, error: RuntimeError, *, stronger: bool) -> None:
+        """Gives reserved memory back and, with `stronger`, takes the next measure; raises `error` after the last."""
+        release_cached_memory()
+        if not stronger:
+            return
+        for measure in (self._check_all_blocks, self._keep_inputs_only, self._offload_more):
+            if changed := measure():
+                self.gave_way = True
+                text = (
+                    f"The GPU ran out of memory in step {step}. It is tried again with less, and nothing is "
+                    f"lost: from now on {changed}. ({first_line(error)})"
+                )
+                self._emit(Note(text=text, level="warning"))
+                return
+        raise error
+
+    def _check_all_blocks(self) -> str:
+        model = self._model
+        if model.checkpoint_blocks and not model.unchecked_blocks:
+            return ""
+        model.checkpoint_blocks, model.unchecked_blocks = True, 0
+        return "every block is recomputed in the backward pass; a step takes up to a third longer"
+
+    def _keep_inputs_only(self) -> str:
+        if not self._model.checkpoint_policy:
+            return ""
+        self._model.checkpoint_policy = Policy()
+        return "gradient checkpointing keeps nothing but the input of a block; a step takes up to a fifth longer"
+
+    def _offload_more(self) -> str:
+        before = self._model.offload
+        if not isinstance(before, BlockOffload) or (offload := before.stronger(self._model)) is None:
+            return ""
+        self._model.offload = offload
+        if not before.measures.offload_inputs:
+            return "what gradient checkpointing keeps of each block rests in the computer's own memory"
+        blocks = counted(offload.measures.blocks_to_swap, "block")
+        return f"the frozen weights of {blocks} rest in the computer's own memory, and travel when they are needed"

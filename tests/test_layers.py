@@ -291,6 +291,23 @@ _MAY_CHANGE = {
 }
 
 
+def test_no_block_enters_autocast() -> None:
+    """Dtypes are explicit (Numerics): what a block computes in never depends on what surrounds it."""
+    names = re.compile(r"autocast|set_autocast\w*|custom_(fwd|bwd)|_enter_autocast|_exit_autocast")
+
+    def offences(file: Path, nodes: Nodes, _: Parents) -> Iterator[str]:
+        for _level, module, imported, line in imports(nodes):
+            if module.startswith("torch") and any(names.fullmatch(name) for name in imported):
+                yield f"{name_of(file)}:{line} imports {', '.join(imported)} of {module}"
+        for node in nodes:
+            if isinstance(node, ast.Attribute) and names.fullmatch(node.attr):
+                yield f"{name_of(file)}:{node.lineno}: {ast.unparse(node)}; cast explicitly"
+
+    own = ROOT / "wan_core" / "model" / "autocast.py"  # keeps it out of blocks
+    no_line_of([file for file in sources("wan_core", "nodes") if file != own], offences)
+    assert list(offences(own, nodes_of(own), parents_in(own))), f"{name_of(own)} needs no leave any more"
+
+
 def test_one_file_asks_torch_what_a_card_is() -> None:
     """torch calls bf16 supported where it is emulated, and a stand-in for a card stands at one place."""
     facts = re.compile(r"torch\.cuda\.(device_count|get_device_\w+|is_\w+_supported|get_arch_list)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -150,6 +151,11 @@ def listed(names: Iterable[str], limit: int = 8) -> str:
     every = list(names)
     rest = len(every) - limit
     return ", ".join(every[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def tallied(words: Iterable[str], limit: int | None = None) -> str:
+    """The `limit` most frequent words with their counts, most frequent first: "16 (9), 24 (2)"; None: all."""
+    return ", ".join(f"{word} ({count})" for word, count in Counter(words).most_common(limit))
 
 
 def logger(name: str) -> logging.Logger:

@@ -53,7 +53,7 @@ from wan_core.job.config import read_status
 from wan_core.load import ModelPlan
 from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
-from wan_core.train.manifest import Manifest
+from wan_core.train.saved_step import Manifest
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files, which Windows does not have")
 

@@ -8,12 +8,11 @@ differs from the model's by a fifth or more, only how many of its frames are see
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..model import ConditionKind, LatentSpace
-from ..words import counted
+from ..words import counted, tallied
 from .bucket import Bucket
 from .sample import Sample, one_per_file
 
@@ -154,19 +153,19 @@ def speed_lines(samples: Sequence[Sample], fps: float) -> list[str]:
         slowest, fastest = f"{max(other) / fps:.2g}", f"{min(other) / fps:.2g}"
         times = slowest if slowest == fastest else f"{fastest} to {slowest}"
         lines.append(
-            f"read at {_tally(other)} frames a second and trained at {fps:g}, as the settings say: motion becomes "
+            f"read at {_rates(other)} frames a second and trained at {fps:g}, as the settings say: motion becomes "
             f"{times} times as slow."
         )
     said = len(lines)
     if fast:
         kept = f"{fps / max(fast):.0%} to {fps / min(fast):.0%}" if max(fast) > min(fast) else f"{fps / fast[0]:.0%}"
         lines.append(
-            f"faster than the model's {fps:g} fps: {_tally(fast)} fps. They play at the same speed; {kept} of their "
+            f"faster than the model's {fps:g} fps: {_rates(fast)} fps. They play at the same speed; {kept} of their "
             "frames are used, the others dropped."
         )
     if slow:
         lines.append(
-            f"slower than the model's {fps:g} fps: {_tally(slow)} fps. They play at the same speed; frames are shown "
+            f"slower than the model's {fps:g} fps: {_rates(slow)} fps. They play at the same speed; frames are shown "
             f"up to {fps / min(slow):.1f} times, and the model learns to stutter. Leave them out, or interpolate them."
         )
     if len(lines) > said:
@@ -176,6 +175,5 @@ def speed_lines(samples: Sequence[Sample], fps: float) -> list[str]:
     return lines
 
 
-def _tally(rates: list[float]) -> str:
-    counts = Counter(f"{rate:.4g}" for rate in rates)
-    return ", ".join(f"{rate} ({number})" for rate, number in counts.most_common(6))
+def _rates(found: Sequence[float]) -> str:
+    return tallied((f"{rate:.4g}" for rate in found), 6)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..video import covered_size
-from ..words import counted, listed
+from ..words import counted, listed, tallied
 from .captions import TOKEN_LIMIT, estimated_tokens, lengths_of
 from .config import DatasetConfig, wanted_companions
 from .control_files import COMPANION_KINDS
@@ -234,7 +234,7 @@ def scan_report(result: ScanResult) -> str:
     if held := [s.name for s in one_per_file(s for s in result.samples if s.cut.held)]:
         lines.append(f"one frame short of {config.frame_lengths[0]}, so the last frame is held: {listed(held)}")
     lines += _window_lines(config, result.samples)
-    lines.append("buckets: " + _tally(str(s.bucket) for s in result.samples))
+    lines.append("buckets: " + tallied(str(s.bucket) for s in result.samples))
     if paged := [s.name for s in samples if s.info.more_pages]:
         lines.append(f"several pages, of which the first is trained: {listed(paged)}")
     if any(s.upscaled for s in samples):
@@ -260,18 +260,13 @@ def scan_report(result: ScanResult) -> str:
 
 def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
     config = result.config
-    rates = _tally(f"{s.info.fps:.4g}" for s in clips)
+    rates = tallied(f"{s.info.fps:.4g}" for s in clips)
     at = f"{config.read_fps or config.fps:g} fps"
     if config.every_frame:
         at = "their own rate, each frame once"
     line = f"frames: {_asked_frames(config)} of each clip at {at}, from {rates} fps"
     variable = [s.name for s in clips if s.info.variable_rate]
     return f"{line}; variable rate: {listed(variable)}" if variable else line
-
-
-def _tally(words: Iterable[str]) -> str:
-    counts = Counter(words)
-    return ", ".join(f"{word} ({count})" for word, count in counts.most_common())
 
 
 def dataset_report(dataset: Dataset) -> str:

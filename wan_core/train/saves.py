@@ -9,14 +9,13 @@ import json
 import os
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..checkpoint import read_tensors
 from ..errors import CheckpointError
 from ..files import (
     FileError,
@@ -32,60 +31,12 @@ from ..files import (
     replace_patiently,
     sync_file,
 )
-from .config import EXPERTS
-from .manifest import Manifest, counters_of
+from .saved_step import LORA, LOW_NOISE_LORA, STATE, Manifest, SavedStep
 
 _NAME = re.compile(r"^step-(\d{6,})$", re.ASCII)
 _STAGED = re.compile(r"\.step-\d{6,}(\.[0-9a-f]{16})?\.partial", re.ASCII)
 _ASIDE = re.compile(r"\.step-\d{6,}\.damaged\.\d+", re.ASCII)
-LORA, STATE, MANIFEST, SUSPECT = "lora.safetensors", "state.safetensors", "manifest.json", "suspect.txt"
-_LOW_NOISE_LORA = "lora_low_noise.safetensors"
-"""of the low noise expert, where both experts of a pair are trained; the other one's is LORA"""
-
-
-@dataclass(frozen=True)
-class SavedStep:
-    """One committed step."""
-
-    step: int
-    folder: Path
-    job_id: str
-    progress: dict[str, Any]
-    has_low_noise: bool = False
-    """whether it holds a LoRA of each expert of a pair"""
-
-    @property
-    def lora_file(self) -> Path:
-        return self.folder / LORA
-
-    @property
-    def low_noise_lora_file(self) -> Path | None:
-        """The LoRA of the low noise expert where both are trained and it has begun; `lora_file` is the other's."""
-        return self.folder / _LOW_NOISE_LORA if self.has_low_noise else None
-
-    @property
-    def loras(self) -> dict[str, Path]:
-        """The LoRA files by expert: high and, once that one has begun, low; where one model is trained, one of ''."""
-        if "expert_steps" not in self.progress:
-            return {"": self.lora_file}
-        low = self.low_noise_lora_file
-        return {"high": self.lora_file} | ({} if low is None else {"low": low})
-
-    @property
-    def expert_steps(self) -> list[int]:
-        """How far each of both experts was. Raises CheckpointError where it does not say so."""
-        found: Any = self.progress.get("expert_steps")
-        if isinstance(found, list):
-            steps = [n for n in cast("list[Any]", found) if type(n) is int and n >= 0]
-            if len(steps) == len(EXPERTS) and sum(steps) == self.step:
-                return steps
-        raise CheckpointError(
-            f"Saved step {self.step} does not say how far each expert is. Resume from an older saved step."
-        )
-
-    def read_state(self) -> dict[str, Tensor]:
-        """Returns the resume state: adapters and optimizer, float32."""
-        return read_tensors(self.folder / STATE)
+_MANIFEST, _SUSPECT = "manifest.json", "suspect.txt"
 
 
 class SaveStore:
@@ -111,17 +62,16 @@ class SaveStore:
 
     def _verified(self, step: int) -> SavedStep | None:
         folder = self.folder / _folder_name(step)
-        manifest = Manifest.from_dict(read_json(folder / MANIFEST))
+        manifest = Manifest.from_dict(read_json(folder / _MANIFEST))
         if manifest.step != step or manifest.manifest_sha256 != manifest.checksum():
             return None
-        progress = counters_of(manifest)
         low_noise = manifest.low_noise_lora_sha256
         whole = (
             digest_file(folder / LORA) == manifest.lora_sha256
-            and low_noise in ("", digest_file(folder / _LOW_NOISE_LORA) if low_noise else "")
+            and low_noise in ("", digest_file(folder / LOW_NOISE_LORA) if low_noise else "")
             and digest_file(folder / STATE) == manifest.state_sha256
         )
-        return SavedStep(step, folder, manifest.job_id, progress, bool(low_noise)) if whole else None
+        return SavedStep(step, folder, manifest.job_id, manifest.counters(), bool(low_noise)) if whole else None
 
     def refused(self, after: int) -> tuple[int, str] | None:
         """Returns the newest step past `after` that the system lets nobody read now, and what it says; it is not
@@ -151,14 +101,14 @@ class SaveStore:
         """Returns the job the newest manifest with an intact checksum belongs to; '' when there is none."""
         for step in reversed(self.steps()):
             with contextlib.suppress(FileError, OSError, ValueError, RecursionError):
-                manifest = Manifest.from_dict(read_json(self.folder / _folder_name(step) / MANIFEST))
+                manifest = Manifest.from_dict(read_json(self.folder / _folder_name(step) / _MANIFEST))
                 if manifest.manifest_sha256 == manifest.checksum():
                     return manifest.job_id
         return ""
 
     def is_suspect(self, step: int) -> bool:
         """Returns whether the step was marked by `suspect`: no step after it was finite."""
-        return os.path.lexists(self.folder / _folder_name(step) / SUSPECT)
+        return os.path.lexists(self.folder / _folder_name(step) / _SUSPECT)
 
     def suspect(self, step: int) -> list[int]:
         """Mark the saved steps from `step` on as suspect: training from there gave nothing finite. They stay where they
@@ -167,7 +117,7 @@ class SaveStore:
         found = [known for known in self.steps() if known >= step]
         for known in found:
             with contextlib.suppress(OSError):  # it is marked already; or a stranger put a link there
-                open_new(self.folder / _folder_name(known) / SUSPECT, self._run).close()
+                open_new(self.folder / _folder_name(known) / _SUSPECT, self._run).close()
         return found
 
     def clean(self) -> None:
@@ -219,7 +169,7 @@ class SaveStore:
         folder = own_folder(self.folder.parent, self.folder.name)
         known = self.read(step)
         if known is not None and (known.job_id, known.progress) == (job_id, progress):
-            remove_file(known.folder / SUSPECT, self._run)
+            remove_file(known.folder / _SUSPECT, self._run)
             return known
         final = folder / _folder_name(step)
         staged = new_partial(final)
@@ -234,11 +184,11 @@ class SaveStore:
                 state_sha256=_write(staged / STATE, _serialise(state), self._run),
                 progress=json.dumps(progress),
                 low_noise_lora_sha256=(
-                    _write(staged / _LOW_NOISE_LORA, low_noise_lora, self._run) if low_noise_lora else ""
+                    _write(staged / LOW_NOISE_LORA, low_noise_lora, self._run) if low_noise_lora else ""
                 ),
             )
             manifest = replace(manifest, manifest_sha256=manifest.checksum())
-            _write(staged / MANIFEST, json.dumps(manifest.to_dict(), indent=2).encode(), self._run)
+            _write(staged / _MANIFEST, json.dumps(manifest.to_dict(), indent=2).encode(), self._run)
             fsync_folder(staged)
             if os.path.lexists(final):
                 replace_patiently(final, self._aside(final.name), self._run)
@@ -259,7 +209,7 @@ class SaveStore:
 
     def _remove_staged(self, folder: Path) -> None:
         """Remove a staged save, file by file; anything else in there, and a link of that name, stays."""
-        for name in (LORA, _LOW_NOISE_LORA, STATE, MANIFEST, SUSPECT):
+        for name in (LORA, LOW_NOISE_LORA, STATE, _MANIFEST, _SUSPECT):
             remove_file(folder / name, self._run)
         remove_empty(folder, self._run)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..wan_core.checkpoint import read_tensors
+from ..wan_core.checkpoint import LOW, read_tensors
 from ..wan_core.errors import ConfigError, ExportError, WanTrainerError
 from ..wan_core.lora import Acting, acting_parts
 from .bridge.acting import with_acting
@@ -93,7 +93,7 @@ class ApplyWanLoRA(io.ComfyNode):
             raise _too_many(saved_step, len(steps))
         low = None
         if model_low_noise is not None:
-            low = with_lora(model_low_noise, run, steps[0], strength_low_noise, expert="low")
+            low = with_lora(model_low_noise, run, steps[0], strength_low_noise, expert=LOW)
         return io.NodeOutput(with_lora(model, run, steps[0], strength_high_noise), low)
 
 
@@ -104,7 +104,7 @@ def _too_many(saved_step: str, steps: int) -> ConfigError:
 def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert: str = "") -> Any:
     """A clone of `model` with the LoRA of a saved step; ExportError names what found no place.
 
-    `expert`: low for the second LoRA of a run of both experts; its model stays as it is while that has not begun.
+    `expert`: low_noise for the second LoRA of a run of both experts; its model stays as it is while that has not begun.
     """
     saved = saved_step(run.directory, step)
     if expert and "" in saved.loras:

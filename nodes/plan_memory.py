@@ -13,7 +13,7 @@ from ..wan_core.load import ModelPlan
 from ..wan_core.lora import LoraConfig
 from ..wan_core.placement import Room
 from ..wan_core.plan import MemoryPlan, job_on_clips, plan_here, plan_memory, plan_sentences
-from ..wan_core.train import TrainConfig, settings_of_expert
+from ..wan_core.train import EXPERTS, TrainConfig, expert_named, settings_of_expert
 from .bridge import folders
 from .bridge.held_models import held_models, idle_bytes, in_words
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, SettingsHandle, WanCache, WanSettings, WanTrainModel
@@ -62,7 +62,7 @@ class PlanMemory(io.ComfyNode):
         train = TrainConfig.from_dict({**given, "expert": expert, "blocks_to_swap": blocks_to_swap})
         lora = replace(settings.lora if settings is not None else LoraConfig(), rank=rank)
         roots = folders.roots()
-        plan = model.plan.of_expert(expert, roots)
+        plan = model.plan.of_expert(expert_named(expert), roots)
         train = replace(train, expert="both" if plan.low_noise_file else expert)
         plans = [_planned(plan.of_expert(one, roots), one, lora, train, cache.cache_set) for one in train.experts]
         largest = max(plans, key=lambda one: max((m.peak for m in one.estimate.devices.values()), default=0))
@@ -80,7 +80,7 @@ class PlanMemory(io.ComfyNode):
 
 def _planned(plan: ModelPlan, expert: str, lora: LoraConfig, train: TrainConfig, clips: CacheSet) -> MemoryPlan:
     roots, own = folders.roots(), settings_of_expert(train, expert)
-    if expert == "low" and train.low_noise_rank:
+    if expert == EXPERTS[1] and train.low_noise_rank:
         lora = lora.with_rank(train.low_noise_rank)
     job = job_on_clips(plan, roots, lora, own, clips)
     with_expert(job.file.variant, own.expert)

@@ -7,14 +7,13 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..wan_core.checkpoint import HIGH, LOW
 from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import file_mark, name_key, safe_name
 from ..wan_core.job import STATUS_FILES, DataConfig, check_adapters, choose_run, new_run_name, with_clip_values
 from ..wan_core.lora import LoraConfig
 from ..wan_core.sampler import SampleConfig
 from ..wan_core.trackers import ServerSettings
-from ..wan_core.train import TrainConfig
+from ..wan_core.train import EXPERTS, TrainConfig
 from .bridge import folders
 from .bridge.handed import RUNS
 from .bridge.sockets import ComfyVae, encoder_identity
@@ -150,7 +149,7 @@ class TrainLoRA(io.ComfyNode):
             return []
         _check_widgets(widgets)
         train = train_config(settings, vae is not None, {k: widgets[k] for k in TRAIN_WIDGETS if k in widgets})
-        plan = model.plan.of_expert(train.expert, folders.roots())
+        plan = model.plan.of_expert(train.expert_name, folders.roots())
         train = replace(train, expert=expert_of(plan, train.expert))
         base = settings.lora if settings is not None else LoraConfig()
         swept = dict(settings.swept) if settings is not None else {}
@@ -214,7 +213,7 @@ class TrainLoRA(io.ComfyNode):
         if decision.action == "start":
             for one in config.train.experts:
                 adapters = config.of_expert(one, folders.roots()).lora
-                half = {"high": HIGH, "low": LOW}.get(one, model.variant.expert)
+                half = one if one in EXPERTS else model.variant.expert
                 check_adapters(adapters, model.variant.shape, folders.roots(), config.train, expert=half)
         if decision.action != "done":
             AskedTraining(config.model, config.lora, config.train, config.preview).check(cache.cache_set)

@@ -20,7 +20,7 @@ from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
 from ...wan_core.plan import Job, beside_preview, own_runs_of
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig, read_prompts
-from ...wan_core.train import TrainConfig
+from ...wan_core.train import TrainConfig, expert_named
 from . import folders
 from .types import ModelHandle, SettingsHandle
 
@@ -57,7 +57,7 @@ class Ahead:
         roots = folders.roots()
         expert = values.get("expert", TrainConfig.expert)
         # Both experts take the same; which one is trained may still be open.
-        plan = model.plan.of_expert(expert if expert in ("high", "low") else "high", roots)
+        plan = model.plan.of_expert(expert_named(expert if expert in ("high", "low") else "high"), roots)
         settings = self._settings(asked.get("settings"))
         file = inspect_model(plan, roots)
         names = ("steps", "preview_every_n_steps", "blocks_to_swap")

@@ -25,7 +25,7 @@ from ...wan_core.events import (
     StepSkipped,
 )
 from ...wan_core.run_lines import RunLines
-from ...wan_core.train import EXPERTS
+from ...wan_core.train import EXPERTS, expert_named
 from ...wan_core.words import logger, with_sentences
 from .interrupts import CancelButton
 
@@ -163,7 +163,7 @@ class NodeProgress:
             "seconds_left": left,
         }
         whose = ""
-        if event.expert in EXPERTS:
+        if expert_named(event.expert) in EXPERTS:
             numbers["expert"], whose = event.expert, f"{event.expert} noise   "
         self.say(
             f"{whose}step {event.step}/{event.steps}   loss {_shown(event.loss)}   {pace:.2f} s/it   "

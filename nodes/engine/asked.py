@@ -16,7 +16,7 @@ from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
 from ...wan_core.plan import Job, job_on_clips, plan_here
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig
-from ...wan_core.train import TrainConfig, settings_of_expert
+from ...wan_core.train import EXPERTS, TrainConfig, settings_of_expert
 from ...wan_core.words import logger
 from ..bridge import folders
 from ..bridge.held_models import idle_bytes
@@ -88,7 +88,7 @@ class AskedTraining:
     def _job(self, expert: str, clips: CacheSet) -> Job:
         roots, train = folders.roots(), settings_of_expert(self.train, expert)
         plan = self.plan.of_expert(expert, roots)
-        lora = self.lora if expert != "low" else self.lora.with_rank(self.train.low_noise_rank or self.lora.rank)
+        lora = self.lora if expert != EXPERTS[1] else self.lora.with_rank(self.train.low_noise_rank or self.lora.rank)
         return job_on_clips(plan, roots, lora, train, clips, preview=self.preview)
 
 

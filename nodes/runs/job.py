@@ -18,7 +18,7 @@ from ...wan_core.job import (
 )
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.train import EXPERTS, TrainConfig
+from ...wan_core.train import EXPERTS, TrainConfig, expert_named
 from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle
 from ..bridge.widgets import check_menus, file_of
@@ -55,7 +55,7 @@ class AskedJob:
         given, widgets = self.settings or SettingsHandle((), LoraConfig()), self.widgets
         base, swept = given.lora, dict(given.swept)
         expert, start = widgets.get("expert", TrainConfig.expert), widgets.get("start_from_lora", NONE)
-        plan = self.model.plan.of_expert(expert, folders.roots())
+        plan = self.model.plan.of_expert(expert_named(expert), folders.roots())
         check_menus(TrainConfig, {"expert": expert})
         expert = expert_of(plan, expert)
         variant = trained_variant(plan, expert, folders.roots())
@@ -98,9 +98,9 @@ def expert_of(plan: ModelPlan, asked: str) -> str:
 
 def _partner(plan: ModelPlan, train: TrainConfig) -> ModelPlan | None:
     """Returns what previews go through besides: of two chosen files the one that is not trained, with its own LoRAs."""
-    if not plan.low_noise_file or train.expert not in EXPERTS or not train.preview_every_n_steps:
+    if not plan.low_noise_file or train.expert_name not in EXPERTS or not train.preview_every_n_steps:
         return None
-    return plan.of_expert(EXPERTS[1 - EXPERTS.index(train.expert)], folders.roots())
+    return plan.of_expert(EXPERTS[1 - EXPERTS.index(train.expert_name)], folders.roots())
 
 
 def _low_noise_start(name: str) -> str:

@@ -170,7 +170,7 @@ def name_now(run: str, expert: str, names: Sequence[str]) -> str:
 
 
 def _stem(run: str, expert: str) -> str:
-    return f"{run}_{expert}_noise" if expert else run
+    return f"{run}_{expert}" if expert else run
 
 
 def published(folder: Path) -> frozenset[str]:
@@ -186,8 +186,8 @@ def listed_names(
 ) -> list[str]:
     """The LoRAs of a run that are in `folder`, as loader lists spell them: its newest, then those of each saved step.
 
-    `steps` are the saved steps, newest last; `there` is what `published` found; `experts` are high and low where both
-    are trained.
+    `steps` are the saved steps, newest last; `there` is what `published` found; `experts` are both of
+    a pair where both are trained.
     """
     stems = [_stem(run, expert) for expert in experts]
     current = [stem for stem in stems if f"{stem}{_BEHIND}" not in there]

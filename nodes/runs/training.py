@@ -19,7 +19,7 @@ from ...wan_core.files import atomic_write_json, is_held
 from ...wan_core.job import RunConfig, RunDecision, prepare_run, read_run, say_ended
 from ...wan_core.metrics import MetricsPages
 from ...wan_core.run_lines import closing_line
-from ...wan_core.train import SavedStep, SaveStore
+from ...wan_core.train import EXPERTS, SavedStep, SaveStore
 from ...wan_core.words import logger
 from ..bridge import folders
 from ..bridge.handed import RUNS
@@ -121,7 +121,7 @@ class QueuedTraining:
         RUNS.note(self.directory.name, self._handed(saved))
         run = RunHandle(self.directory, step, self._model.variant.fps)
         loras = saved.loras if saved is not None else {}
-        first, low = next(iter(loras), None), "low" if "low" in loras else None
+        first, low = next(iter(loras), None), EXPERTS[1] if EXPERTS[1] in loras else None
         names = ["" if expert is None else self._published.names.get(expert, "") for expert in (first, low)]
         read = [
             read_tensors(loras[expert]) if expert is not None and self._is_linked(output) else None

@@ -21,7 +21,7 @@ from wan_core.lora import LoraConfig
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, ConditionKind, WanShape, WanTransformer, condition_kind
 from wan_core.placement import PlacementConfig
 from wan_core.sampler import SampleConfig
-from wan_core.train import TrainConfig
+from wan_core.train import TrainConfig, expert_named
 
 TINY = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=2)
 TINY_I2V = replace(TINY, in_channels=36)
@@ -178,7 +178,7 @@ def make_pair_run(
         (root / "models" / name).write_bytes(_file_of(TINY, seed))
     return make_run(
         root,
-        plan=PAIR.of_expert(expert, roots),
+        plan=PAIR.of_expert(expert_named(expert), roots),
         # The usual levels, of which each expert is evaluated at its own.
         train=TrainConfig(**{**SHORT, "eval_timesteps": TrainConfig.eval_timesteps, **train, "expert": expert}),  # type: ignore[arg-type]
         preview=preview,

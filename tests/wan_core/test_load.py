@@ -129,10 +129,10 @@ def test_a_gguf_that_is_unpacked_says_what_it_takes_and_one_that_stays_packed_no
 def test_a_pair_gives_one_plan_per_expert(roots: Roots) -> None:
     high, low = inspect_pair(PAIR, roots)
     assert (high.variant.expert, low.variant.expert) == ("high_noise", "low_noise")
-    for expert, half in (("high", high), ("low", low)):
+    for expert, half in (("high_noise", high), ("low_noise", low)):
         plan = PAIR.of_expert(expert, roots)
         assert plan.low_noise_file == ""
-        assert plan.base_file.endswith(f"tiny_{expert}_noise.safetensors")
+        assert plan.base_file.endswith(f"tiny_{expert}.safetensors")
         assert inspect_model(plan, roots).variant == half.variant
 
 
@@ -140,7 +140,7 @@ def test_a_pair_gives_one_plan_per_expert(roots: Roots) -> None:
 def test_a_pair_whose_expert_is_left_open_stays_a_pair(roots: Roots, expert: str) -> None:
     plan = PAIR.of_expert(expert, roots)
     assert (plan.base_file, plan.low_noise_file) == (PAIR.base_file, PAIR.low_noise_file)
-    assert plan.of_expert("low", roots) == PAIR.of_expert("low", roots)
+    assert plan.of_expert("low_noise", roots) == PAIR.of_expert("low_noise", roots)
 
 
 def test_a_pair_cannot_be_loaded_as_one_model(roots: Roots) -> None:

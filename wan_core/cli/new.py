@@ -121,7 +121,7 @@ def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
     from ..job import trained_variant, with_model_values, with_scaled_loss
     from ..load import inspect_model, inspect_pair, settled
 
-    plan = config.model.of_expert(config.train.expert, roots)
+    plan = config.model.of_expert(config.train.expert_name, roots)
     plan = settled(plan, inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),))
     expert = "both" if plan.low_noise_file else config.train.expert
     train = with_model_values(replace(config.train, expert=expert), trained_variant(plan, expert, roots))

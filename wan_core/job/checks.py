@@ -12,7 +12,7 @@ from ..load import ModelPlan, inspect_model, inspect_pair, settled_elsewhere
 from ..lora import LoraConfig, check_start, count_values, read_start
 from ..model import WanShape, model_without_values, placed_routes
 from ..precision import QuantizeConfig, QuantizedBy
-from ..train import TrainConfig, check_rates
+from ..train import TrainConfig, check_rates, expert_named
 from .config import RunConfig
 
 
@@ -117,7 +117,7 @@ def on_other_cards(config: RunConfig, base_precision: str, loss_scaling: str) ->
 
 
 def with_expert(variant: WanVariant, expert: str) -> WanVariant:
-    """Narrow the noise range to one expert of an A14B pair: the one that the settings say, or with auto the file.
+    """Narrow the noise range to one expert of an A14B pair: the one that the setting `expert` says, or the file (auto).
 
     ConfigError when neither says which, or both say something else: trained on the wrong noise, a LoRA is useless.
     """
@@ -130,7 +130,7 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
             )
         return variant
     boundary = variant.pair_boundary
-    if variant.expert not in (None, f"{expert}_noise"):
+    if variant.expert not in (None, expert_named(expert)):
         raise ConfigError(
             'expert is "{expert}", and the model is {name}. Set expert to auto, or choose the other file; '
             "if its name is wrong, set variant in Load Wan Model.",
@@ -141,7 +141,7 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
         raise ConfigError(
             f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
         )
-    return replace(variant, expert=f"{expert}_noise", boundary=boundary)
+    return replace(variant, expert=expert_named(expert), boundary=boundary)
 
 
 def trained_variant(plan: ModelPlan, expert: str, roots: Roots) -> WanVariant:

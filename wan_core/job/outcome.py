@@ -66,7 +66,7 @@ def used_on(config: RunConfig, loras: Mapping[str, str], trigger: str = "") -> l
     """Returns which LoRA goes on which model file. Those it was trained over come first, with the strengths they had;
     its own is used at 1.0.
 
-    `loras`: the names of its own, by expert high and low, or "" where one model is trained. `trigger`: the words that
+    `loras`: the names of its own, by expert, or "" where one model is trained. `trigger`: the words that
     belong into prompts.
     """
     files = (config.model.base_file, config.model.low_noise_file)

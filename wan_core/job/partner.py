@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..checkpoint import checkpoint_digest
-from ..checkpoint.catalogue import HIGH
 from ..errors import ConfigError, WanTrainerError
 from ..files import Roots
 from ..load import ModelPlan, inspect_model, inspect_pair
 from ..lora import FrozenLora
-from ..train import EXPERTS
+from ..train import EXPERTS, expert_setting
 from ..words import filled
 from .config import RunConfig
 from .open import OpenRun
@@ -26,7 +25,7 @@ def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
     if run.both or run.variant.boundary is None:
         trains = "trains both experts already" if run.both else f"trains {run.variant.name}, which is one model"
         raise ConfigError(f"partner is the other expert of a pair, and the run {trains}. Take the link away.")
-    own, other = EXPERTS if run.variant.expert == HIGH else EXPERTS[::-1]
+    own, other = EXPERTS if run.variant.expert == EXPERTS[0] else EXPERTS[::-1]
     plan = plan.half(other) if plan.low_noise_file else plan
     model = run.config.model
     files = (model.base_file, plan.base_file) if own == EXPERTS[0] else (plan.base_file, model.base_file)
@@ -35,10 +34,12 @@ def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
     as_the_run = model.base_precision if plan.base_precision == "as in file" else plan.base_precision
     plan = replace(plan, variant=pair[EXPERTS.index(other)].variant.name, base_precision=as_the_run)
     config = run.config
-    trained = replace(run, config=replace(config, train=replace(config.train, expert=own)), has_partner=True)
+    trained = replace(
+        run, config=replace(config, train=replace(config.train, expert=expert_setting(own))), has_partner=True
+    )
     partner = replace(
         trained,
-        config=replace(config, model=plan, train=replace(config.train, expert=other)),
+        config=replace(config, model=plan, train=replace(config.train, expert=expert_setting(other))),
         file=inspect_model(plan, run.roots),
         trained=False,
     )
@@ -76,14 +77,14 @@ def with_partner_digest(config: RunConfig, roots: Roots) -> RunConfig:
 
 def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
     """Returns which partner clips go through, and with which LoRAs; `previewed`: those that previews have."""
-    expert = partner.config.train.expert
+    expert = partner.config.train.expert_name
     theirs = [lora.on_model(expert, pair=True) for lora in previewed]
     acts = [one for one in (*partner.config.model.loras, *theirs) if one.file and one.strength]
     under = ", ".join(f"{one.file.rpartition(':')[2]} at {one.strength:g}" for one in acts)
     return filled(
         "Clips go through the pair. The {expert} noise expert, which this run does not train, is "
         "{file}; LoRAs on it: {loras}.",
-        expert=expert,
+        expert=expert_setting(expert),
         file=partner.file.header.path.name,
         loras=under or "none",
     )

@@ -63,7 +63,7 @@ def export_power_mean(directory: Path, width: float, last: int | None, target: P
     saves, shares = _counted(directory, width, last)
     files: list[Path] = []
     for expert in saves[-1].loras:
-        file = target.with_name(f"{target.stem}_{expert}_noise{target.suffix}") if expert else target
+        file = target.with_name(f"{target.stem}_{expert}{target.suffix}") if expert else target
         atomic_write_bytes(file, _mean_file(_of_expert(expert, saves, shares), width))
         files.append(file)
     return PowerMean(steps=tuple(saved.step for saved in saves), shares=shares, files=tuple(files))

@@ -11,6 +11,8 @@ import torch
 
 from ..abilities import abilities_of
 from ..checkpoint import (
+    HIGH,
+    LOW,
     CheckpointHeader,
     StoredWeight,
     WanVariant,
@@ -80,7 +82,7 @@ class ModelPlan(Config):
         return super().identity() | ({"loras": [lora.acts() for lora in self.loras]} if self.loras else {})
 
     def of_expert(self, expert: str, roots: Roots) -> ModelPlan:
-        """Returns the plan of what a run trains: of a pair both experts (auto or both), or the one named (high or low).
+        """Returns the plan of what a run trains: of a pair both experts (auto or both), high_noise, or low_noise.
 
         Raises ConfigError where both are asked for and there is one model, CheckpointError when the files are no pair.
         """
@@ -94,11 +96,11 @@ class ModelPlan(Config):
         high, low = inspect_pair(self, roots)
         if expert in ("auto", "both"):
             return replace(self, variant=high.variant.name)
-        return replace(self.half(expert), variant=(high if expert == "high" else low).variant.name)
+        return replace(self.half(expert), variant=(high if expert == HIGH else low).variant.name)
 
     def half(self, expert: str) -> ModelPlan:
         """Returns the plan of one expert of a pair."""
-        file = self.base_file if expert == "high" else self.low_noise_file
+        file = self.base_file if expert == HIGH else self.low_noise_file
         loras = tuple(own for lora in self.loras if (own := lora.of_expert(expert)).file)
         return replace(self, base_file=file, low_noise_file="", loras=loras)
 
@@ -186,7 +188,7 @@ def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
         raise ConfigError(f'variant "{plan.variant}" is no pair. Set low_noise_model to none, or variant to auto.')
     halves = [
         inspect_model(replace(plan.half(expert), variant=variant), roots)
-        for expert, variant in zip(("high", "low"), variants, strict=True)
+        for expert, variant in zip((HIGH, LOW), variants, strict=True)
     ]
     high, low = halves
     names = pair_names(high.variant, low.variant, high.header.path.name, low.header.path.name)

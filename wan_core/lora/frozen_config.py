@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..checkpoint import LOW
 from ..config import Config, internal
 from ..errors import ConfigError
 
@@ -31,8 +32,8 @@ class FrozenLora(Config):
                 raise ConfigError(f"strength {strength} of a LoRA is out of range. Use -100 to 100; 1 is as trained.")
 
     def of_expert(self, expert: str) -> FrozenLora:
-        """Returns what acts on one expert of a pair, high or low, as the LoRA of a model of its own."""
-        if expert == "low":
+        """Returns what acts on one expert of a pair, by name, as the LoRA of a model of its own."""
+        if expert == LOW:
             own = FrozenLora(file=self.low_noise_file, strength=self.low_noise_strength, digest=self.low_noise_digest)
         else:
             own = FrozenLora(file=self.file, strength=self.strength, digest=self.digest)
@@ -43,7 +44,7 @@ class FrozenLora(Config):
 
         Where one expert is trained alone, its own, or the only one there is.
         """
-        return self.of_expert(expert) if pair or (expert == "low" and self.low_noise_file) else self
+        return self.of_expert(expert) if pair or (expert == LOW and self.low_noise_file) else self
 
     @property
     def name(self) -> str:

@@ -93,7 +93,7 @@ def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryP
     if partner is None or plan.job.preview is None:
         return plan, ""
     config, job = partner.config, plan.job
-    theirs = [lora.on_model(config.train.expert, pair=True) for lora in (config.preview or SampleConfig()).loras]
+    theirs = [lora.on_model(config.train.expert_name, pair=True) for lora in (config.preview or SampleConfig()).loras]
     variant, compute = partner.file.variant, partner.file.compute_dtype
     beside = sum(bytes_beside(config.model, partner.roots, variant, compute, theirs).values())
     beside += max(0, weights_once_loaded(config.model, partner.file) - weights_once_loaded(job.model, job.file))

@@ -125,7 +125,7 @@ def job_on_clips(
     file = file or inspect_model(model, roots)
     previewed, beside = None, 0
     if train.preview_every_n_steps:
-        beside = beside_preview(model, roots, file, train.expert, (preview or SampleConfig()).loras)
+        beside = beside_preview(model, roots, file, train.expert_name, (preview or SampleConfig()).loras)
         _, frames, height, width = largest_preview_shape(clips, preview or SampleConfig())
         previewed = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
     return Job(

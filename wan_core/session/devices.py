@@ -100,8 +100,8 @@ class Devices:
         if leaving is not None:
             stays = self._host_holds(leaving.model, coming.needed)
             where = "is offloaded to host memory" if stays else "will be read again"
-            left, came = (one.run.config.train.expert for one in (leaving, coming))
-            _log.info("the %s noise expert %s; the %s one comes to the devices", left, where, came)
+            left, came = (one.run.config.train.expert_name for one in (leaving, coming))
+            _log.info("%s %s; %s comes to the devices", left, where, came)
             leaving.leave(stays=stays)
         coming.enter()
         self._last = coming

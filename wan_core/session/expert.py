@@ -60,7 +60,7 @@ class Expert(Placed):
     def __init__(self, session: Session, run: OpenRun, saved: TrainedState | None) -> None:
         """`session`: its events are those of this model. `saved`: what to resume from."""
         super().__init__(run, self._load)
-        self.session, self.name = session, run.config.train.expert
+        self.session, self.name = session, run.config.train.expert_name
         self._planned: Planned | None = None
         self._shared: SharedMemory | None = None
         self._trainer: Trainer | None = None
@@ -179,7 +179,7 @@ def saved_of(saved: SavedStep | None, run: OpenRun) -> TrainedState | None:
     state = saved.read_state()
     if not run.both:
         return TrainedState(state, saved.progress, saved.lora_file.read_bytes())
-    index = EXPERTS.index(run.config.train.expert)
+    index = EXPERTS.index(run.config.train.expert_name)
     step, file = saved.expert_steps[index], (saved.lora_file, saved.low_noise_lora_file)[index]
     own = {
         name.removeprefix(_LOW_NOISE): value

@@ -16,7 +16,7 @@ from ..events import Evaluated, Event, Note, StageEnded, StepDone, StepSkipped
 from ..job.checks import check_quantized_alike, check_ranks_alike
 from ..job.open import OpenRun
 from ..placement import share_memory
-from ..train import SavedStep, next_turn, saved_bytes
+from ..train import SavedStep, expert_setting, next_turn, saved_bytes
 from .devices import Devices, Placed
 from .expert import Expert, TrainedState, prefix_of, saved_of
 from .loading import read_weights
@@ -155,5 +155,5 @@ class Experts:
         if isinstance(event, StepDone):
             return replace(event, step=event.step + others, steps=self.session.config.train.steps)
         if isinstance(event, Evaluated):
-            return replace(event, step=event.step + others, expert=expert.name, expert_step=event.step)
+            return replace(event, step=event.step + others, expert=expert_setting(expert.name), expert_step=event.step)
         return replace(event, step=event.step + others)

@@ -62,7 +62,7 @@ def _of_this_model(run: OpenRun, loras: Sequence[FrozenLora]) -> list[tuple[Lora
 
 
 def _on_model(run: OpenRun, lora: FrozenLora) -> FrozenLora:
-    return lora.on_model(run.config.train.expert, pair=run.both or run.has_partner)
+    return lora.on_model(run.config.train.expert_name, pair=run.both or run.has_partner)
 
 
 def _forget_copies(model: WanTransformer) -> None:

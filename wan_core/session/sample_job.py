@@ -21,7 +21,7 @@ from ..job.remarks import preview_note
 from ..lora import FrozenLora, LoraWeights, set_strength
 from ..model import WanTransformer
 from ..sampler import Denoiser
-from ..train import PreviewClip, Previewer, PreviewInputs, SavedStep, SaveStore, evaluating
+from ..train import PreviewClip, Previewer, PreviewInputs, SavedStep, SaveStore, evaluating, expert_setting
 from .devices import Devices, Placed
 from .expert import saved_of
 from .full_memory import memory_named
@@ -77,7 +77,8 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
                 for expert in renderers.use(None if step is None else saves[step], strength, _loras(job, cell)):
                     if (step, expert) not in warned:
                         warned.add((step, expert))
-                        session.warn(f"Step {step} has no LoRA of the {expert} noise expert yet: it renders as it is.")
+                        which = f"the {expert_setting(expert)} noise expert"
+                        session.warn(f"Step {step} has no LoRA of {which} yet: it renders as it is.")
                 previewer.render_clip(step or 0, cell.name, folder, _asked(previews, cell))
     except Stopped as stop:
         return Finished(state="stopped", step=0, result={"reason": stop.reason})
@@ -134,9 +135,9 @@ class Renderers:
             self._saved, self._weights = None, {}  # before the next ones are read
             for run in (one.run for one in self._models):
                 if (trained := saved_of(saved, run)) is not None:
-                    self._weights[run.config.train.expert] = trained.judged
+                    self._weights[run.config.train.expert_name] = trained.judged
             self._saved = saved
-        trained_here = (one.run.config.train.expert for one in self._models if one.run.trained)
+        trained_here = (one.run.config.train.expert_name for one in self._models if one.run.trained)
         return [name for name in trained_here if name not in self._weights]
 
     def denoisers(self) -> list[Denoiser]:
@@ -151,7 +152,7 @@ class Renderers:
     def _opened(self, one: Placed) -> Iterator[WanTransformer]:
         self._devices.bring(one)
         model = one.model
-        weights = self._weights.get(one.run.config.train.expert) if self._acts else None
+        weights = self._weights.get(one.run.config.train.expert_name) if self._acts else None
         if weights is not None:
             weights.load_into(model, "The saved step")
         set_strength(model, self._strength if weights is not None else 0.0)

@@ -27,7 +27,7 @@ from ..job.checks import check_adapters
 from ..job.config import RunStatus, write_status
 from ..job.remarks import still_remark
 from ..load import base_words, inspect_model
-from ..train import SavedStep, SaveStore, saved_bytes
+from ..train import SavedStep, SaveStore, expert_setting, saved_bytes
 from ..words import filled, logger
 from .expert import Expert, TrainedState, prefix_of
 from .experts import Experts
@@ -169,7 +169,8 @@ class Saver:
             except (OSError, CheckpointError) as error:  # the save itself verified; the run is worth more than a look
                 _log.warning("saved step %d could not be looked at: %s", saved.step, error)
                 continue
-            before, of_whom = (f"{expert.name} ", f"{expert.name.title()} noise: ") if experts.both else ("", "")
+            said = expert_setting(expert.name)
+            before, of_whom = (f"{said} ", f"{said.title()} noise: ") if experts.both else ("", "")
             updates |= {f"{before}{block}": norm for block, norm in found.updates.items()}
             modules, passed_over = (modules or 0) + len(found.weights), passed_over + len(found.unplaced)
             still = still_remark(expert.step, _change(found, expert), expert.run.config.train)

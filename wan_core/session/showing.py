@@ -15,7 +15,7 @@ from ..job.remarks import preview_note
 from ..model import WanTransformer
 from ..placement.room import device_memory_ran_out
 from ..sampler import Denoiser, SampleConfig
-from ..train import Previewer, PreviewInputs, evaluating, read_preview_inputs
+from ..train import Previewer, PreviewInputs, evaluating, expert_setting, read_preview_inputs
 from ..words import first_line
 from .devices import Placed
 from .expert import Expert
@@ -56,8 +56,9 @@ class Showing:
                 except RuntimeError as error:
                     if not device_memory_ran_out(error):
                         raise
+                    name = expert_setting(before.name)
                     what = (
-                        f"The {before.name} noise expert made room for a preview and does not fit back "
+                        f"The {name} noise expert made room for a preview and does not fit back "
                         f"({first_line(error)}). Close what else uses the GPU, or render smaller or no previews."
                     )
                     raise OutOfMemory(failure(what, closing=RESUME)) from error

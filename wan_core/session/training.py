@@ -12,7 +12,7 @@ from ..errors import Stopped
 from ..events import Stage, Suggested
 from ..job.length import TimeLimit
 from ..job.outcome import steps_worth_keeping, suggestion_of
-from ..train import NotFinite, SavedStep
+from ..train import NotFinite, SavedStep, expert_setting
 from .experts import Experts
 from .profiling import PROFILED_STEPS, StepProfiler
 from .saving import Saver
@@ -86,7 +86,7 @@ class Training:
         except NotFinite as error:
             if not self.experts.both:
                 raise
-            raise NotFinite(f"{expert.name} noise expert, counted in its own steps: {error}") from error
+            raise NotFinite(f"{expert_setting(expert.name)} noise expert, counted in its own steps: {error}") from error
 
     def _is_due(self) -> bool:
         """Note what is due after a step; returns whether anything is, and the weights are known to be good."""

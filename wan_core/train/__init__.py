@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .config import EXPERTS, TrainConfig
+from .config import EXPERTS, TrainConfig, expert_named, expert_setting
 from .draws import Levels
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
@@ -39,6 +39,8 @@ __all__ = [
     "check_split",
     "check_warmup",
     "evaluating",
+    "expert_named",
+    "expert_setting",
     "held_bytes",
     "join_group",
     "largest_preview_shape",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..cache import BUCKET_SAMPLINGS
+from ..checkpoint import HIGH, LOW
 from ..config import counted, nearest, settings_of
 from ..errors import ConfigError
 from ..flow import EVALUATION_TIMESTEPS
@@ -16,7 +17,7 @@ from .objective_config import ObjectiveConfig
 from .recovery import LOSS_SCALINGS
 from .update_config import UpdateConfig
 
-EXPERTS = ("high", "low")
+EXPERTS = (HIGH, LOW)
 """of a pair, in the order in which they denoise; a run of both trains them in this order"""
 _EXPERT_ORDERS = ("high first", "alternating")
 
@@ -257,9 +258,14 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         return replace(self, **pair, **changes)
 
     @property
+    def expert_name(self) -> str:
+        """The model that is trained: high_noise, low_noise, both, or auto where nothing but its file says which."""
+        return expert_named(self.expert)
+
+    @property
     def experts(self) -> tuple[str, ...]:
-        """The models that a run trains, by what `expert` may say: two of a pair, else what it does say."""
-        return EXPERTS if self.expert == "both" else (self.expert,)
+        """The models that a run trains, one after the other or in turns: both of a pair, else `expert_name`."""
+        return EXPERTS if self.expert == "both" else (self.expert_name,)
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -277,3 +283,13 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     def recomputing(self) -> Recomputing:
         """What the backward pass computes again."""
         return Recomputing(blocks=self.gradient_checkpointing, policy=self.keeps, unchecked=self.unchecked_blocks)
+
+
+def expert_named(setting: str) -> str:
+    """Returns high_noise or low_noise for what the setting `expert`, events and run.json call high or low."""
+    return f"{setting}_noise" if setting in ("high", "low") else setting
+
+
+def expert_setting(name: str) -> str:
+    """Returns what the setting `expert`, events and run.json call an expert."""
+    return name.removesuffix("_noise")

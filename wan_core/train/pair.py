@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import ConfigError
-from .config import EXPERTS, TrainConfig
+from .config import EXPERTS, TrainConfig, expert_setting
 
 
 def expert_steps(train: TrainConfig) -> tuple[int, ...]:
@@ -36,8 +36,8 @@ def settings_of_expert(train: TrainConfig, expert: str) -> TrainConfig:
     steps = expert_steps(train)[EXPERTS.index(expert)]
     if not train.max_train_epochs:  # their steps are known once clips are
         _check_warmup_of(expert, steps, train)
-    rate = (expert == "low" and train.low_noise_learning_rate) or train.learning_rate
-    return train.alone(expert=expert, steps=steps, learning_rate=rate)
+    rate = (expert == EXPERTS[1] and train.low_noise_learning_rate) or train.learning_rate
+    return train.alone(expert=expert_setting(expert), steps=steps, learning_rate=rate)
 
 
 def check_warmup(train: TrainConfig) -> None:
@@ -54,8 +54,8 @@ def check_warmup(train: TrainConfig) -> None:
 def _check_warmup_of(expert: str, steps: int, train: TrainConfig) -> None:
     if train.lr_warmup_steps >= steps:
         raise ConfigError(
-            f"lr_warmup_steps {train.lr_warmup_steps} is not below {steps}, the steps of the {expert} noise expert. "
-            f"Set it to {steps // 10}, or raise steps."
+            f"lr_warmup_steps {train.lr_warmup_steps} is not below {steps}, the steps of the "
+            f"{expert_setting(expert)} noise expert. Set it to {steps // 10}, or raise steps."
         )
 
 
@@ -94,7 +94,7 @@ def check_split(done: Sequence[int], train: TrainConfig) -> None:
     needed = max(train.steps, done[index])
     while expert_steps(replace(train, steps=needed))[index] < done[index]:
         needed += 1
-    expert, made, share = EXPERTS[index], done[index], totals[index]
+    expert, made, share = expert_setting(EXPERTS[index]), done[index], totals[index]
     raise ConfigError(
         f"steps {train.steps} is too short for this run: the {expert} noise expert has made {made} steps, and of so "
         f"many it has {share}; the other one would end before its own. Set steps to {needed} or more, or begin a new "

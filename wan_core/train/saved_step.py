@@ -78,11 +78,11 @@ class SavedStep:
 
     @property
     def loras(self) -> dict[str, Path]:
-        """The LoRA files by expert: high and, once that one has begun, low; where one model is trained, one of ''."""
+        """The LoRA files by expert, low_noise once that one has begun; where one model is trained, one of ''."""
         if "expert_steps" not in self.progress:
             return {"": self.lora_file}
         low = self.low_noise_lora_file
-        return {"high": self.lora_file} | ({} if low is None else {"low": low})
+        return {EXPERTS[0]: self.lora_file} | ({} if low is None else {EXPERTS[1]: low})
 
     @property
     def expert_steps(self) -> list[int]:

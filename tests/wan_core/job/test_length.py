@@ -87,7 +87,7 @@ def test_warm_up_is_measured_by_the_steps_that_epochs_make(tmp_path: Path) -> No
     assert (found(11).steps, found(11).warmup) == (12, 11), "more than steps says, which epochs lead over"
     with pytest.raises(ConfigError, match=r"^lr_warmup_steps 12 is not below steps 12, so"):
         found(12)
-    assert settings_of_expert(found(11, "both"), "low").warmup == 11
+    assert settings_of_expert(found(11, "both"), "low_noise").warmup == 11
     with pytest.raises(ConfigError, match=r"^lr_warmup_steps 12 is not below 12, the steps of the high noise expert"):
         found(12, "both")
 

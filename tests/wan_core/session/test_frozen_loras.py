@@ -22,7 +22,7 @@ from wan_core.lora import FrozenLora
 from wan_core.sampler import SampleConfig
 from wan_core.session import sample_job
 from wan_core.session.train_job import run_job
-from wan_core.train import SaveStore, TrainConfig
+from wan_core.train import EXPERTS, SaveStore, TrainConfig
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 SETTINGS = TrainConfig(
@@ -140,7 +140,7 @@ def test_each_expert_of_a_pair_has_its_own(tmp_path: Path) -> None:
     run = make_pair_run(tmp_path, steps=2, save_every_n_steps=2, eval_items=0, preview_every_n_steps=0)
     plan = replace(run.config.model, loras=(pair,))
     config = replace(run.config, model=plan).with_digests(run.roots)
-    high, low = (config.of_expert(expert, run.roots).model.loras for expert in ("high", "low"))
+    high, low = (config.of_expert(expert, run.roots).model.loras for expert in EXPERTS)
     assert [(lora.file, lora.strength) for lora in (*high, *low)] == [
         ("loras:high.safetensors", 1.0),
         ("loras:low.safetensors", 0.5),

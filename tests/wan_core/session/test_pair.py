@@ -23,7 +23,7 @@ from wan_core.lora import LoraConfig
 from wan_core.sampler import SampleConfig
 from wan_core.session import devices
 from wan_core.session.train_job import run_job
-from wan_core.train import SaveStore, TrainConfig, next_turn, settings_of_expert
+from wan_core.train import EXPERTS, SaveStore, TrainConfig, next_turn, settings_of_expert
 from wan_core.train.pair import expert_steps
 
 pytestmark = pytest.mark.lasts(1)
@@ -41,6 +41,7 @@ SETTINGS = {
 }
 PREVIEW = SampleConfig(sampling="custom", steps=6, cfg=5.0, shift=5.0)
 """three steps of each expert"""
+FIRST, SECOND = EXPERTS
 ALTERNATING = {"expert_order": "alternating", "expert_turn_steps": 1}
 Files = tuple[bytes, dict[str, torch.Tensor]]
 
@@ -91,17 +92,24 @@ def turns(done: list[int], **settings: object) -> list[tuple[str, int]]:
 
 
 def test_the_high_noise_expert_makes_its_share_first() -> None:
-    assert turns([0, 0], steps=10, high_noise_share=0.7) == [("high", 7), ("low", 3)]
-    assert turns([7, 1], steps=10, high_noise_share=0.7) == [("low", 3)]
-    assert turns([0, 0], steps=2, high_noise_share=0.01) == [("high", 1), ("low", 1)], "neither goes without"
+    assert turns([0, 0], steps=10, high_noise_share=0.7) == [(FIRST, 7), (SECOND, 3)]
+    assert turns([7, 1], steps=10, high_noise_share=0.7) == [(SECOND, 3)]
+    assert turns([0, 0], steps=2, high_noise_share=0.01) == [(FIRST, 1), (SECOND, 1)], "neither goes without"
 
 
 def test_turns_alternate_by_the_share_and_go_on_from_anywhere() -> None:
-    wanted = [("high", 3), ("low", 1), ("high", 6), ("low", 2), ("high", 7), ("low", 3)]
+    wanted = [
+        (FIRST, 3),
+        (SECOND, 1),
+        (FIRST, 6),
+        (SECOND, 2),
+        (FIRST, 7),
+        (SECOND, 3),
+    ]
     settings = {"steps": 10, "high_noise_share": 0.74, "expert_order": "alternating", "expert_turn_steps": 2}
     assert turns([0, 0], **settings) == wanted
     assert turns([5, 1], **settings) == wanted[2:], "in the middle of a turn"
-    assert turns([7, 3], **{**settings, "steps": 14}) == [("high", 9), ("high", 10), ("low", 4)], "made longer"
+    assert turns([7, 3], **{**settings, "steps": 14}) == [(FIRST, 9), (FIRST, 10), (SECOND, 4)], "made longer"
 
 
 def test_a_run_of_one_model_has_one_turn() -> None:
@@ -110,7 +118,7 @@ def test_a_run_of_one_model_has_one_turn() -> None:
     with pytest.raises(ConfigError, match="steps 1 cannot train both experts"):
         expert_steps(TrainConfig(steps=1, expert="both"))
     with pytest.raises(ConfigError, match="lr_warmup_steps 5 is not below 5, the steps of the low noise expert"):
-        settings_of_expert(TrainConfig(steps=10, expert="both", lr_warmup_steps=5), "low")
+        settings_of_expert(TrainConfig(steps=10, expert="both", lr_warmup_steps=5), "low_noise")
 
 
 # ---- what is learnt
@@ -331,7 +339,7 @@ def test_a_run_made_shorter_than_its_first_expert_got_is_refused_and_not_called_
 
 def test_both_is_a_job_of_its_own_and_settings_of_a_pair_mean_nothing_to_one_model(tmp_path: Path) -> None:
     run = make_pair_run(tmp_path, **SETTINGS)
-    both, high = run.config, run.config.of_expert("high", run.roots)
+    both, high = run.config, run.config.of_expert("high_noise", run.roots)
     assert read_run(run.directory) == both
     assert both.low_noise_digest
     assert both.job_id != high.job_id

@@ -75,7 +75,7 @@ def test_one_expert_that_previews_with_its_partner_is_killed_and_resumed(
     shown = SampleConfig(sampling="custom", steps=2, cfg=1.0, shift=5.0)
 
     def made(name: str) -> TinyRun:
-        return make_pair_run(tmp_path / name, preview=shown, partner=PAIR.half("low"), **settings)
+        return make_pair_run(tmp_path / name, preview=shown, partner=PAIR.half("low_noise"), **settings)
 
     def start(run: TinyRun, out: str) -> Worker:
         return server.start(["train", str(run.directory), "--roots", str(run.roots_file)], run.directory / out)

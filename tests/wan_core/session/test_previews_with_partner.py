@@ -32,7 +32,7 @@ from wan_core.model import WanTransformer
 from wan_core.plan import report_run
 from wan_core.sampler import SampleConfig
 from wan_core.session import devices, loading
-from wan_core.train import SaveStore
+from wan_core.train import EXPERTS, SaveStore
 
 pytestmark = pytest.mark.lasts(2)
 
@@ -114,7 +114,9 @@ def test_they_are_what_two_models_in_turns_make_of_the_saved_lora(tmp_path: Path
 @torch.no_grad()
 def in_turns(run: TinyRun, on_high: LoraConfig | None) -> torch.Tensor:
     """Euler through four levels by hand: the high noise model takes two, with a LoRA or none, the low noise one two."""
-    models = [materialize(PAIR.half(name), run.roots, lora) for name, lora in (("high", on_high), ("low", None))]
+    models = [
+        materialize(PAIR.half(name), run.roots, lora) for name, lora in zip(EXPERTS, (on_high, None), strict=True)
+    ]
     cache = LatentCache(run.roots.first("cache"))
     cached = cache.read_set(run.config.data.fingerprint)
     words = [pad_text(cache.read_text(key))[None] for key in (cached.items[0].text_key, cached.negative_text_key)]

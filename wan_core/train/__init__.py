@@ -9,7 +9,7 @@ from .group import MEETING, Group, join_group
 from .learning_rate import check_rates
 from .meters import largest_step
 from .objective import NoisedBatch, noise_batch, true_velocity
-from .optimizer_state import UNKNOWN_CLASS, check_optimizer, held_bytes, saved_bytes, state_bytes
+from .optimizer_bytes import UNKNOWN_CLASS, check_optimizer, held_bytes, saved_bytes, state_bytes
 from .pair import check_split, check_warmup, next_turn, settings_of_expert
 from .preview import Previewer, evaluating
 from .preview_inputs import PreviewClip, PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs

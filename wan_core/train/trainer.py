@@ -31,6 +31,7 @@ from .group import Group
 from .learning_rate import learning_rate_at, rates_told, scaled_to_batch
 from .meters import DeviceMeters
 from .objective import NoisedBatch, Objective, noise_batch
+from .optimizer_bytes import check_room
 from .optimizer_state import AdapterOptimizer
 from .recovery import LossScale, Relief, Streak
 from .step_report import StepReport
@@ -181,7 +182,7 @@ class Trainer:
         while True:
             try:
                 loss, timestep = self._accumulated(step)
-                self.optimizer.check_room()  # an update that ended half-way could not be tried again
+                check_room(self.optimizer)  # an update that ended half-way could not be tried again
             except Stopped:
                 self._forget_gradients()
                 raise

@@ -27,8 +27,9 @@ from wan_core.migrate.learning import _BETAS
 from wan_core.packages import version_of
 from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, state_bytes
+from wan_core.train.optimizer_bytes import _counted
 from wan_core.train.optimizer_classes import _CATALOGUE
-from wan_core.train.optimizer_state import AdapterOptimizer, _counted
+from wan_core.train.optimizer_state import AdapterOptimizer
 from wan_core.train.optimizers import _read_arguments
 from wan_core.train.weight_copies import MeanWeights
 

@@ -20,7 +20,8 @@ from wan_core.events import Evaluated, Event, Note
 from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing, _Pass
 from wan_core.session.train_job import run_job
-from wan_core.train import TrainConfig, Trainer, objective
+from wan_core.train import TrainConfig, Trainer, objective, trainer
+from wan_core.train.optimizer_bytes import check_room
 from wan_core.train.optimizer_state import AdapterOptimizer
 
 pytestmark = pytest.mark.lasts(0.3)
@@ -95,8 +96,8 @@ PLACES: dict[str, tuple[object, str, int]] = {
     "walk back of a block": (_Pass, "walk_back", 1),
     "walk back of a later block": (_Pass, "walk_back", 4),
     "the loss": (objective, "velocity_loss", 6),
-    "before the first update": (AdapterOptimizer, "check_room", 1),
-    "before a later update": (AdapterOptimizer, "check_room", 3),
+    "before the first update": (trainer, "check_room", 1),
+    "before a later update": (trainer, "check_room", 3),
     "evaluation of the base": (WanBlock, "forward", 3),
     "evaluation after a save": (objective, "velocity_loss", 11),
 }
@@ -261,5 +262,5 @@ def test_an_attempt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_an_update_is_probed_on_gpus_only() -> None:
     weights = {"a": torch.nn.Parameter(torch.zeros(1 << 40, device="meta"))}
-    AdapterOptimizer(weights, SETTINGS).check_room()  # a meta tensor of 16 TiB costs nothing
-    AdapterOptimizer({"a": torch.nn.Parameter(torch.zeros(2))}, SETTINGS).check_room()
+    check_room(AdapterOptimizer(weights, SETTINGS))  # a meta tensor of 16 TiB costs nothing
+    check_room(AdapterOptimizer({"a": torch.nn.Parameter(torch.zeros(2))}, SETTINGS))

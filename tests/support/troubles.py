@@ -27,11 +27,11 @@ def install(full_for: int) -> None:
     saving._RETRY_SAVE_S = 0.01  # type: ignore[misc]
     real, left = saves._write, [full_for]
 
-    def write(path: Path, data: bytes) -> str:
+    def write(path: Path, data: bytes, run: Path) -> str:
         if left[0]:
             left[0] -= 1
             path.write_bytes(data[: len(data) // 3])  # torn, as a full disk leaves it
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(path, data)
+        return real(path, data, run)
 
     saves._write = write

@@ -42,6 +42,8 @@ SHAPE = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
 """14B text to video"""
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "convolution", "convolution_backward")
 ATTENTION = ("_scaled_dot_product_attention", "_scaled_dot_product_attention_backward")
+OVERWRITES = ("copy_", "zero_", "fill_")
+"""they do not read what they change"""
 NOTHING = ("empty", "empty_strided", "empty_like", "new_empty", "detach", "alias", "lift_fresh", "_reshape_alias")
 
 torch.library.define("traffic::_scaled_dot_product_attention", "(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)")
@@ -142,7 +144,13 @@ class Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func._schema.name.partition("::")[2]
-        inputs, outputs = list(_tensors((args, kwargs or {}))), list(_tensors(result))
+        outputs = list(_tensors(result))
+        out_names = {argument.name for argument in func._schema.arguments if argument.is_out}
+        read = (
+            args[1:] if name in OVERWRITES else args,
+            {k: v for k, v in (kwargs or {}).items() if k not in out_names},
+        )
+        inputs = list(_tensors(read))
         if name not in NOTHING and not self._is_view(func, inputs, outputs):
             traffic = self.traffic
             traffic.kernels[name] += 1

@@ -10,41 +10,26 @@ once, when a file is read; the weights themselves stay as they are.
 
 from __future__ import annotations
 
-import functools
-from math import prod
-
 import torch
 from torch import Tensor
 
-from .ggml import BLOCKS, unpack_blocks
+from .ggml import BLOCKS, block_parts, table
 from .integers import INTEGERS, unpack_integers
 
 NVFP4, NVFP4_BLOCK = "NVFP4", 16
 """its name here, and the values that share a scale"""
 MXFP8, MXFP8_BLOCK = "MXFP8", 32
-_VALUES_AT_ONCE = 1 << 24
-"""values that are float32 at one time while a tensor is unpacked: 64 MiB"""
-_BESIDE = {"": 4, NVFP4: 6, MXFP8: 5, **dict.fromkeys(INTEGERS, 8), **dict.fromkeys(BLOCKS, 7)}
-"""bytes for each of those, by layout: float32; the int32 that looks two up; exponents; the same before it is rotated
-back; three pieces of one byte"""
+_CPU_VALUES = 1 << 20
+"""values that a CPU dequantizes at one time: the float32 copies it makes of them stay in its cache"""
+_BESIDE_BYTES = 1 << 27
+"""of temporaries on any other device, beside the result; a weight that takes more is dequantized in pieces"""
+_BESIDE = {"": 0, NVFP4: 4, MXFP8: 1, **dict.fromkeys(INTEGERS, 8), **dict.fromkeys(BLOCKS, 4), "Q8_0": 0}
+"""bytes of them for each value, by layout: none; the int32 that looks two up, and both; exponents; the same before it
+is rotated back; pieces of one byte"""
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _TILE_ROWS, _TILE_BLOCKS, _ROWS_APART = 128, 4, 32
 _MANTISSA_BITS = 23
 """of float32, below its exponent"""
-
-
-def _unpack_e2m1(packed: Tensor) -> Tensor:
-    """(out, in / 2) uint8 -> (out, in) float32, exact. Of each byte the upper half comes first."""
-    pairs = torch.nn.functional.embedding(packed.to(torch.int32), _pairs(packed.device))
-    return pairs.reshape(packed.shape[0], -1)
-
-
-@functools.lru_cache(maxsize=16)
-def _pairs(device: torch.device) -> Tensor:
-    """Returns (256, 2) float32: the two values each byte stands for."""
-    values = torch.tensor([*_E2M1, *(-value for value in _E2M1)], device=device)
-    byte = torch.arange(256, device=device)
-    return torch.stack([values[byte >> 4], values[byte & 15]], dim=1)
 
 
 def tiled_shape(rows: int, blocks: int) -> tuple[int, int]:
@@ -83,35 +68,64 @@ def dequantise(
     if scale is None and not layout:
         return weight.to(dtype)
     shape = (*weight.shape[:-1], row_values(weight.shape[-1], layout)) if layout else weight.shape
-    rows = max(1, _VALUES_AT_ONCE * len(weight) // max(1, prod(shape)))
-    if rows >= len(weight):
-        return _unpacked(weight, scale, whole_scale, layout).to(dtype)
-    whole = torch.empty(shape, dtype=dtype, device=weight.device)
+    found = torch.empty(shape, dtype=dtype, device=weight.device)
+    on_cpu = weight.device.type == "cpu"
+    at_once = _CPU_VALUES if on_cpu else _BESIDE_BYTES // _BESIDE[layout] if _BESIDE[layout] else found.numel()
+    rows = max(1, at_once * len(weight) // max(1, found.numel()))
     for start in range(0, len(weight), rows):
         part = slice(start, start + rows)
         scales = scale if scale is None or scale.numel() == 1 else scale[part]
-        whole[part] = _unpacked(weight[part], scales, whole_scale, layout)
-    return whole
+        _dequantise_into(found[part], weight[part], scales, whole_scale, layout)
+    return found
 
 
-def _unpacked(weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, layout: str) -> Tensor:
-    """Some rows of a weight in float32, with the scales of these rows, or the one of all."""
+def _dequantise_into(
+    out: Tensor, weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, layout: str
+) -> None:
+    """Writes some rows of a weight, with the scales of these rows or the one of all, into `out` (rows, values).
+
+    Operations take narrow values and float32 scales as they are: a GPU casts them within one kernel.
+    """
     if layout in BLOCKS:
-        return unpack_blocks(weight, layout)
-    if layout in INTEGERS:
-        values = unpack_integers(weight, layout, whole_scale)
+        values, scale, offset = block_parts(weight, layout)
     else:
-        values = _unpack_e2m1(weight) if layout == NVFP4 else weight.to(torch.float32, copy=True)
+        offset, scale = None, _scale(len(weight), scale, whole_scale, layout)
+        if layout in INTEGERS:
+            values = unpack_integers(weight, layout, whole_scale)
+        elif layout == NVFP4:
+            values = _e2m1(weight)
+        elif weight.dtype.itemsize == 1 and weight.is_floating_point():
+            values = out.copy_(weight)  # float8 is no operand, and 16 bits hold it
+        else:
+            values = weight
+        values = values.view(len(weight), 1 if scale is None else scale.shape[1], -1)
+    out = out.view(values.shape)
     if scale is None:
-        return values
+        out.copy_(values)
+    elif offset is None:
+        torch.mul(values, scale, out=out)
+    elif out.device.type == "cpu":  # its addcmul rounds once, ggml twice
+        out.copy_(torch.mul(values, scale).add_(offset))
+    else:
+        torch.addcmul(offset, values, scale, out=out)
+
+
+def _scale(rows: int, scale: Tensor | None, whole_scale: Tensor | None, layout: str) -> Tensor | None:
+    """Returns (rows or 1, groups, 1) float32: what each group of a row's values is multiplied by."""
+    if scale is None:
+        return None
     scale = scale_values(scale, layout)
     if whole_scale is not None and layout not in INTEGERS:
         scale = scale * whole_scale.to(torch.float32)
-    if scale.numel() == 1:
-        return values.mul_(scale.reshape(()))
-    rows = scale.reshape(weight.shape[0], -1, 1)
-    values.view(weight.shape[0], rows.shape[1], -1).mul_(rows)
-    return values
+    return scale.reshape((1, 1, 1) if scale.numel() == 1 else (rows, -1, 1))
+
+
+def _e2m1(stored: Tensor) -> Tensor:
+    """(out, in / 2) uint8 -> (out, in) bfloat16, exact. Of each byte the upper half comes first."""
+    values = (*_E2M1, *(-value for value in _E2M1))
+    both = tuple(values[half] for byte in range(256) for half in (byte >> 4, byte & 15))
+    pairs = table(both, torch.bfloat16, stored.device).view(256, 2)
+    return torch.nn.functional.embedding(stored.to(torch.int32), pairs).flatten(1)
 
 
 def scale_values(scale: Tensor, layout: str) -> Tensor:
@@ -125,8 +139,8 @@ def scale_values(scale: Tensor, layout: str) -> Tensor:
 
 
 def unpacking_bytes(values: int, dtype: torch.dtype, layout: str = "") -> int:
-    """The most memory `dequantise` takes beside a weight of so many values: its copy in `dtype`, what is float32."""
-    return values * dtype.itemsize + min(values, _VALUES_AT_ONCE) * _BESIDE[layout]
+    """The most memory `dequantise` takes beside a weight of so many values: the result, and temporaries."""
+    return values * dtype.itemsize + min(values * _BESIDE[layout], _BESIDE_BYTES)
 
 
 def scale_fits(weight: tuple[int, ...], scale: tuple[int, ...]) -> bool:

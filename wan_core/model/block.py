@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from .attention import WanCrossAttention, WanSelfAttention
 from .autocast import without_autocast
+from .held import values_held
 from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
 from .names import UNREAD, naming
 from .recompute import remade
@@ -66,6 +68,8 @@ class _Layer(nn.Module):
 
     chunk_tokens = CHUNK_TOKENS
     """Tokens that run through the second stage together, at most; 0 is all"""
+    holds_values = True
+    """Whether the second stage keeps its dequantized weights from the first chunk to the last"""
     output_is_read = False
     """Whether the layer's own way back reads what its feed-forward made"""
 
@@ -131,6 +135,10 @@ class _Layer(nn.Module):
                 x = last(x) if read or needed else unread(last, x)
             return gated_add(tokens, x, gate)
 
+    def hold(self) -> AbstractContextManager[None]:
+        """Inside, the second stage dequantizes each of its weights once."""
+        return values_held((self.cross_attn, self.ffn)) if self.holds_values else nullcontext()
+
     def _rows(self, time_rows: Tensor) -> tuple[Tensor, ...]:
         """Returns shift, scale and gate of both stages, (B, T, D) each."""
         return (self.modulation.to(self.numerics.modulation).unsqueeze(1) + time_rows).unbind(2)
@@ -157,7 +165,7 @@ class WanBlock(_Layer):
         recompute: Recompute | None = None,
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
-        stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.rest_again)
+        stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.hold, self.rest_again)
         run = partial(in_stages if recompute is None else recompute, stages)
         constants = Constants(time_rows, text, rope_cos, rope_sin, image)
         return cast(Tensor, without_autocast(tokens.device.type, run, tokens, constants))
@@ -191,7 +199,7 @@ class VaceBlock(_Layer):
         tokens (B, N, D): the main stream before its first block; only the first layer reads them.
         """
         constants = Constants(time_rows, text, rope_cos, rope_sin, image)
-        stages = Stages(self, self.mix_control, self.share, self.give_hint, self.chunk_tokens)
+        stages = Stages(self, self.mix_control, self.share, self.give_hint, self.chunk_tokens, self.hold)
         run = partial(in_stages if recompute is None else recompute, stages)
         streams = (control, tokens) if self.first else (control,)
         return cast("tuple[Tensor, Tensor]", without_autocast(control.device.type, run, *streams, constants))

@@ -109,18 +109,19 @@ class _Pass:
             shared = stages.share(constants)
         apart = [value.detach().requires_grad_(value.requires_grad) for value in shared]
         values, reached, rest = tokens.detach(), False, stages.again or stages.rest
-        # From the last chunk to the first: the order in which autograd would walk them.
-        for number, (part, own) in reversed(list(enumerate(chunks(stages, tokens, constants)))):
-            piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
-            with self._again(2 + number):
-                outputs = as_tuple(rest(piece, own, tuple(apart)))
-            pairs = zip(outputs, gradients, strict=True)
-            _backward([(output, g[:, part]) for output, g in pairs if g is not None and output.requires_grad])
-            del outputs, pairs
-            if piece.grad is not None:  # these tokens are done with: their gradient takes their place
-                reached = True
-                with torch.no_grad():
-                    values[:, part] = piece.grad
+        with stages.hold():
+            # From the last chunk to the first: the order in which autograd would walk them.
+            for number, (part, own) in reversed(list(enumerate(chunks(stages, tokens, constants)))):
+                piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
+                with self._again(2 + number):
+                    outputs = as_tuple(rest(piece, own, tuple(apart)))
+                pairs = zip(outputs, gradients, strict=True)
+                _backward([(output, g[:, part]) for output, g in pairs if g is not None and output.requires_grad])
+                del outputs, pairs
+                if piece.grad is not None:  # these tokens are done with: their gradient takes their place
+                    reached = True
+                    with torch.no_grad():
+                        values[:, part] = piece.grad
         _backward([(value, leaf.grad) for value, leaf in zip(shared, apart, strict=True) if leaf.grad is not None])
         if reached:
             _backward([(tokens, values)])

@@ -7,6 +7,7 @@ thousand tokens at a time. N tokens, T time rows: one for all tokens, or one for
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ class Stages(NamedTuple):
     the tokens"""
     chunk_tokens: int = CHUNK_TOKENS
     """0: always whole"""
+    hold: Callable[[], AbstractContextManager[None]] = nullcontext
+    """inside, what the second stage dequantizes is kept for the next chunk"""
     again: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
     """`rest` of a layer that is walked back next: the same graph, whose first result nobody reads; None: `rest`"""
 
@@ -84,6 +87,13 @@ def _in_chunks(stages: Stages, tokens: Tensor, constants: Any) -> Tensor | tuple
     parts, shared = chunks(stages, tokens, constants), stages.share(constants)
     if len(parts) == 1:
         return stages.rest(tokens, constants, shared)
+    with stages.hold():
+        return _each_chunk(stages, tokens, parts, shared)
+
+
+def _each_chunk(
+    stages: Stages, tokens: Tensor, parts: list[tuple[slice, Any]], shared: Shared
+) -> Tensor | tuple[Tensor, ...]:
     if torch.is_grad_enabled():
         sizes = [part.stop - part.start for part, _ in parts]
         pieces = tokens.split(sizes, dim=1)

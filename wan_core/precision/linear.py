@@ -6,6 +6,7 @@ unpacked weight until the backward pass; here it keeps the packed one, which is 
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import sha256
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 from ..checkpoint import dequantise, row_values
 from ..model.autocast import without_autocast
+from ..model.held import HeldValues
 from ..model.unread import no_values
 from .matmul import input_gradient, multiplies, product
 
@@ -44,6 +46,7 @@ class QuantizedLinear(nn.Linear):
         self.register_buffer("whole_scale", whole_scale)
         self.layout = layout
         self.matmul: torch.dtype | None = None
+        self.held = HeldValues()
         self.requires_grad_(False)
 
     def multiply_in(self, dtype: torch.dtype | None) -> None:
@@ -62,7 +65,7 @@ class QuantizedLinear(nn.Linear):
     def _run(self, input: Tensor, *, read: bool) -> Tensor:
         linear = _Linear if self.matmul is None else _Linear8Bit
         packed = (self.weight, self.scale, self.whole_scale, self.layout)
-        return cast(Tensor, linear.apply(input, *packed, self.bias, read))
+        return cast(Tensor, linear.apply(input, self.held, *packed, self.bias, read))
 
 
 def multiply_in(model: nn.Module, dtype: torch.dtype | None) -> None:
@@ -97,6 +100,7 @@ class _Linear(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
+        held: HeldValues,
         weight: Tensor,
         scale: Tensor | None,
         whole_scale: Tensor | None,
@@ -105,11 +109,13 @@ class _Linear(torch.autograd.Function):
         read: bool,
     ) -> Tensor:
         ctx.save_for_backward(weight, scale, whole_scale)
-        ctx.layout = layout
+        ctx.layout, ctx.held = layout, held
         if not read:
             return no_values(x, weight.shape[0])
-        compute = _opaque_product if torch.compiler.is_compiling() else _product
-        return compute(x, weight, scale, whole_scale, layout, bias)
+        if torch.compiler.is_compiling():
+            return _opaque_product(x, weight, scale, whole_scale, layout, bias)
+        values = held.of("values", partial(dequantise, weight, scale, x.dtype, whole_scale, layout=layout))
+        return functional.linear(x, values, None if bias is None else bias.to(x.dtype))
 
     @staticmethod
     @once_differentiable
@@ -118,24 +124,21 @@ class _Linear(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         if not ctx.needs_input_grad[0]:
-            return None, None, None, None, None, None, None
-        compute = _opaque_input_gradient if torch.compiler.is_compiling() else _input_gradient
-        packed = (*ctx.saved_tensors, ctx.layout)
-        of_x = without_autocast(gradient.device.type, compute, gradient, *packed)
-        return of_x, None, None, None, None, None, None
-
-
-def _product(
-    x: Tensor, weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, layout: str, bias: Tensor | None
-) -> Tensor:
-    values = dequantise(weight, scale, x.dtype, whole_scale, layout=layout)
-    return functional.linear(x, values, None if bias is None else bias.to(x.dtype))
+            return (None,) * 8
+        compute = _opaque_input_gradient if torch.compiler.is_compiling() else partial(_input_gradient, ctx.held)
+        of_x = without_autocast(gradient.device.type, compute, gradient, *ctx.saved_tensors, ctx.layout)
+        return of_x, *(None,) * 7
 
 
 def _input_gradient(
-    gradient: Tensor, weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, layout: str
+    held: HeldValues,
+    gradient: Tensor,
+    weight: Tensor,
+    scale: Tensor | None,
+    whole_scale: Tensor | None,
+    layout: str,
 ) -> Tensor:
-    return gradient @ dequantise(weight, scale, gradient.dtype, whole_scale, layout=layout)
+    return gradient @ held.of("values", partial(dequantise, weight, scale, gradient.dtype, whole_scale, layout=layout))
 
 
 # A compiler that sees the unpacking in both passes makes it once, and keeps the unpacked weight in between: to it each
@@ -149,8 +152,11 @@ torch takes ASCII alone and ComfyUI names a module by its whole path."""
 @torch.library.custom_op(
     f"{_OPERATIONS}::product", mutates_args=(), schema=f"(Tensor x, {_PACKED}, Tensor? bias) -> Tensor"
 )
-def _opaque_product(x: Tensor, *packed: Any) -> Tensor:
-    return _product(x, *packed).contiguous()
+def _opaque_product(
+    x: Tensor, weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, layout: str, bias: Tensor | None
+) -> Tensor:
+    values = dequantise(weight, scale, x.dtype, whole_scale, layout=layout)
+    return functional.linear(x, values, None if bias is None else bias.to(x.dtype)).contiguous()
 
 
 @_opaque_product.register_fake
@@ -162,7 +168,7 @@ def _(x: Tensor, weight: Tensor, *_rest: Any) -> Tensor:
     f"{_OPERATIONS}::input_gradient", mutates_args=(), schema=f"(Tensor gradient, {_PACKED}) -> Tensor"
 )
 def _opaque_input_gradient(gradient: Tensor, *packed: Any) -> Tensor:
-    return _input_gradient(gradient, *packed).contiguous()
+    return _input_gradient(HeldValues(), gradient, *packed).contiguous()
 
 
 @_opaque_input_gradient.register_fake
@@ -177,6 +183,7 @@ class _Linear8Bit(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
+        held: HeldValues,
         weight: Tensor,
         scale: Tensor | None,
         whole_scale: Tensor | None,
@@ -193,6 +200,6 @@ class _Linear8Bit(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not ctx.needs_input_grad[0]:
-            return None, None, None, None, None, None, None
+            return (None,) * 8
         of_x = input_gradient(gradients[0], *ctx.saved_tensors, layout=ctx.layout)
-        return of_x, None, None, None, None, None, None
+        return of_x, *(None,) * 7

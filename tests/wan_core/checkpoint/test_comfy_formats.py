@@ -70,7 +70,7 @@ def test_rotated_weights_are_exact_but_for_one_rounding(layout: str, monkeypatch
     assert torch.equal(dequantise(values, scale, torch.float32, layout=layout), exact)
     assert (exact - near).abs().max() <= 1e-6 * near.abs().max()
     assert (exact - weight).norm() / weight.norm() < {8: 0.012, 4: 0.2}[bits]
-    monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_VALUES_AT_ONCE", 5 * exact.shape[1])
+    monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_CPU_VALUES", 5 * exact.shape[1])
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
@@ -98,7 +98,7 @@ def test_codes_are_the_integers_of_the_kernel_library(kind: str, monkeypatch: py
         packed = torch.cat([codes, scales.view(torch.uint8)], dim=1)
         exact = rotated(whole.float(), layout).double() * of_row.double().view(24, 1)
         for at_once in (1 << 24, 5 * 512):
-            monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_VALUES_AT_ONCE", at_once)
+            monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_CPU_VALUES", at_once)
             assert torch.equal(dequantise(packed, of_row, torch.float32, levels, layout=layout), exact.float())
             half = dequantise(packed, of_row, torch.bfloat16, levels, layout=layout)
             assert torch.equal(half, exact.float().bfloat16())

@@ -419,7 +419,7 @@ def test_blocks_of_gguf_unpack_to_the_bits_of_the_package(kind: str, monkeypatch
     assert expected.shape == (24, 3 * block)
     assert row_values(rows.shape[1], kind) == 3 * block
     for at_once in (1 << 24, 5 * 3 * block):
-        monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_VALUES_AT_ONCE", at_once)
+        monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_CPU_VALUES", at_once)
         for dtype in (torch.float32, torch.bfloat16):
             found = dequantise(torch.from_numpy(rows), None, dtype, layout=kind)
             assert torch.equal(found, expected.to(dtype))

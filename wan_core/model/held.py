@@ -1,0 +1,52 @@
+"""Values of quantized weights that are kept while a stage runs: dequantized once for all chunks of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class HeldValues:
+    """What one linear makes of its weight; kept between `hold` and `release`."""
+
+    def __init__(self) -> None:
+        self._holds = False
+        self._made: dict[str, Tensor] = {}
+
+    def of(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """Returns `make()`; while held, what it returned the first time for that name."""
+        if not self._holds:
+            return make()
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def hold(self) -> None:
+        """Keeps what is made from now on."""
+        self._holds = True
+
+    def release(self) -> None:
+        """Frees what was kept."""
+        self._holds = False
+        self._made.clear()
+
+
+@contextmanager
+def values_held(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Inside, every linear below `modules` that has a `held: HeldValues` dequantizes its weight at most once.
+
+    A compiled model keeps nothing: its graphs call one opaque operation for each product.
+    """
+    found: list[HeldValues] = []
+    if not torch.compiler.is_compiling():
+        found = [held for part in modules for one in part.modules() if (held := getattr(one, "held", None))]
+    for held in found:
+        held.hold()
+    try:
+        yield
+    finally:
+        for held in found:
+            held.release()

@@ -35,6 +35,7 @@ from wan_core.model import WanShape, WanTransformer, block_of
 from wan_core.model import attention as attention_module
 from wan_core.model import block as block_module
 from wan_core.model.keeping import POLICIES, Policy
+from wan_core.model.modulate import sums_within
 from wan_core.placement.short_model import MetaBatch, StepShape
 from wan_core.precision import PrecisionPolicy, QuantizedLinear, multiply_in
 
@@ -42,7 +43,7 @@ SHAPE = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
 """14B text to video"""
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "convolution", "convolution_backward")
 ATTENTION = ("_scaled_dot_product_attention", "_scaled_dot_product_attention_backward")
-OVERWRITES = ("copy_", "zero_", "fill_")
+OVERWRITES = ("copy_", "zero_", "fill_", "new_zeros", "zeros_like", "ones_like")
 """they do not read what they change"""
 NOTHING = ("empty", "empty_strided", "empty_like", "new_empty", "detach", "alias", "lift_fresh", "_reshape_alias")
 
@@ -106,7 +107,9 @@ class RMSNorm(torch.autograd.Function):
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """The engine's norm as it runs on a card: casts to `dtype` and back, one kernel between them."""
+    """The engine's norm as it runs on a card: one kernel, between casts to `dtype` and back where they are needed."""
+    if sums_within(x, weight, dtype):
+        return RMSNorm.apply(x, weight)
     return RMSNorm.apply(x.to(dtype), weight.to(dtype)).to(x.dtype)
 
 
@@ -245,6 +248,7 @@ ALL_BF16 = PrecisionPolicy(norm="bf16", modulation="bf16", residual="bf16")
 CASES = {
     "balanced, bf16": Case(),
     "fp8 by row": Case(quantize=in_fp8),
+    "bf16, unchunked": Case(chunk_tokens=0),
     "fp8, unchunked": Case(quantize=in_fp8, chunk_tokens=0),
     "int8 by row": Case(quantize=in_int8),
     "GGUF Q4_K": Case(quantize=in_blocks("Q4_K")),

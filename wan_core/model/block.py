@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .attention import WanCrossAttention, WanSelfAttention
 from .autocast import without_autocast
 from .held import values_held
-from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
+from .modulate import added, cast_linear, gated_add, layer_norm, shift_and_scale
 from .names import UNREAD, naming
 from .recompute import remade
 from .shape import Numerics, WanShape
@@ -118,7 +118,7 @@ class _Layer(nn.Module):
         x = make()
         with naming("cross_attn"), remade(x, make):
             attended = self.cross_attn(x, shared)
-        tokens = tokens + attended.to(tokens.dtype)
+        tokens = added(tokens, attended)
 
         make = partial(self._modulated, tokens, shift, scale)
         x = make()
@@ -145,7 +145,7 @@ class _Layer(nn.Module):
 
     def _modulated(self, tokens: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
         numerics = self.numerics
-        return shift_and_scale(tokens, shift, scale, self.eps, numerics.norm).to(numerics.compute)
+        return shift_and_scale(tokens, shift, scale, self.eps, numerics.norm, numerics.compute)
 
     def _normed(self, tokens: Tensor) -> Tensor:
         return layer_norm(tokens, self.norm3, self.numerics.norm).to(self.numerics.compute)

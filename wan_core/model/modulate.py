@@ -29,26 +29,98 @@ def layer_norm(x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype) -> Tensor:
     )
 
 
-def shift_and_scale(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """LayerNorm(x) * (1 + scale) + shift in `dtype`; x (B, N, D), shift and scale (B, T, D), N a multiple of T."""
+def shift_and_scale(
+    x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype, out: torch.dtype | None = None
+) -> Tensor:
+    """LayerNorm(x) * (1 + scale) + shift in `dtype`, rounded to `out`; x (B, N, D), shift and scale (B, T, D), N a
+    multiple of T."""
+    shift, scale = shift.to(dtype).unsqueeze(2), 1 + scale.to(dtype).unsqueeze(2)
+    if not (shift.requires_grad or scale.requires_grad or torch.compiler.is_compiling()):
+        return cast(Tensor, _ShiftAndScale.apply(x, shift, scale, eps, out or dtype))
     normed = functional.layer_norm(x.to(dtype), (x.shape[-1],), eps=eps)
-    if shift.shape[1] == 1:
-        return torch.addcmul(shift.to(dtype), normed, 1 + scale.to(dtype))
-    rows = normed.unflatten(1, (shift.shape[1], -1))
-    return torch.addcmul(shift.to(dtype).unsqueeze(2), rows, 1 + scale.to(dtype).unsqueeze(2)).flatten(1, 2)
+    return torch.addcmul(shift, _by_rows(normed, scale), scale).flatten(1, 2).to(out or dtype)
+
+
+class _ShiftAndScale(torch.autograd.Function):
+    """The same with frozen shift and scale (B, T, 1, D): no pass for a cast alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shift: Tensor, scale: Tensor, eps: float, out: torch.dtype) -> Tensor:
+        wide = x.to(scale.dtype)
+        normed, mean, inverse = torch.native_layer_norm(wide, (x.shape[-1],), None, None, eps)
+        ctx.save_for_backward(wide, mean, inverse, scale)
+        ctx.dtype = x.dtype
+        found = normed if out == scale.dtype else torch.empty_like(normed, dtype=out)
+        torch.addcmul(shift, _by_rows(normed, scale), scale, out=_by_rows(found, scale))
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return without_autocast(gradients[0].device.type, _shift_and_scale_backward, ctx, gradients[0]), *(None,) * 4
+
+
+def _shift_and_scale_backward(ctx: Any, gradient: Tensor) -> Tensor:
+    wide, mean, inverse, scale = ctx.saved_tensors
+    of_normed = torch.mul(_by_rows(gradient, scale), scale).flatten(1, 2).to(wide.dtype)
+    found = torch.ops.aten.native_layer_norm_backward(
+        of_normed, wide, (wide.shape[-1],), mean, inverse, None, None, (True, False, False)
+    )
+    return found[0].to(ctx.dtype)
+
+
+def _by_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """(B, N, D) as (B, T, N / T, D), where `rows` are (B, T, 1, D)."""
+    return x.unflatten(1, (rows.shape[1], -1))
+
+
+def added(x: Tensor, update: Tensor) -> Tensor:
+    """x + update in x's dtype; where that is the wider one, no pass for a cast alone."""
+    return x + (update if torch.promote_types(x.dtype, update.dtype) == x.dtype else update.to(x.dtype))
 
 
 def gated_add(x: Tensor, update: Tensor, gate: Tensor) -> Tensor:
     """x + update * gate in the wider of x's and gate's dtype, stored in x's; gate (B, T, D)."""
     wide = torch.promote_types(x.dtype, gate.dtype)
+    if not (gate.requires_grad or torch.compiler.is_compiling()):
+        return cast(Tensor, _GatedAdd.apply(x, update, gate, wide))
     if gate.shape[1] == 1:
         return torch.addcmul(x.to(wide), update.to(wide), gate.to(wide)).to(x.dtype)
     rows = update.to(wide).unflatten(1, (gate.shape[1], -1)) * gate.to(wide).unsqueeze(2)
     return (x.to(wide) + rows.flatten(1, 2)).to(x.dtype)
 
 
+class _GatedAdd(torch.autograd.Function):
+    """The same with a frozen gate (B, T, D): it keeps nothing else, and casts within its operations."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, update: Tensor, gate: Tensor, wide: torch.dtype) -> Tensor:
+        ctx.save_for_backward(gate)
+        ctx.dtype = update.dtype
+        update = update if torch.promote_types(update.dtype, wide) == wide else update.to(wide)
+        found = torch.empty_like(x)
+        if gate.shape[1] == 1:
+            return torch.addcmul(x, update, gate, out=found)
+        rows = gate.unsqueeze(2)
+        return torch.add(x, torch.mul(_by_rows(update, rows), rows).flatten(1, 2), out=found)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (gradient,), (gate,) = gradients, ctx.saved_tensors
+        of_update = torch.empty_like(gradient, dtype=ctx.dtype)
+        rows = gate.unsqueeze(2)
+        torch.mul(_by_rows(gradient, rows), rows, out=_by_rows(of_update, rows))
+        return gradient, of_update, None, None
+
+
 _HAS_FUSED_RMS_NORM = hasattr(torch, "_fused_rms_norm")
 """torch 2.9 and newer have a kernel of it for CUDA; before, CUDA too gets a composite of many passes"""
+
+
+def sums_within(x: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
+    """Returns whether torch's own kernel for `x`, which computes in float32 and rounds once, is `rms_norm` in `dtype`."""
+    return dtype == torch.float32 and x.dtype.itemsize == 2 and weight.dtype == x.dtype and not weight.requires_grad
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -58,6 +130,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
     too, as diffusers' norm does; a wider one rounds once.
     """
     if (x.is_cuda and _HAS_FUSED_RMS_NORM) or torch.compiler.is_compiling():  # one kernel there
+        if sums_within(x, weight, dtype):
+            return functional.rms_norm(x, weight.shape, weight, eps)
         wide = x.to(dtype)
         with remade(wide, partial(x.to, dtype)):
             if dtype.itemsize == 2:

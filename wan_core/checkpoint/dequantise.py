@@ -23,7 +23,7 @@ _CPU_VALUES = 1 << 20
 """values that a CPU dequantizes at one time: the float32 copies it makes of them stay in its cache"""
 _BESIDE_BYTES = 1 << 27
 """of temporaries on any other device, beside the result; a weight that takes more is dequantized in pieces"""
-_BESIDE = {"": 0, NVFP4: 4, MXFP8: 1, **dict.fromkeys(INTEGERS, 8), **dict.fromkeys(BLOCKS, 4), "Q8_0": 0}
+_BESIDE = {"": 0, NVFP4: 4, MXFP8: 1, **dict.fromkeys(INTEGERS, 8), **dict.fromkeys(BLOCKS, 4), "Q8_0": 1}
 """bytes of them for each value, by layout: none; the int32 that looks two up, and both; exponents; the same before it
 is rotated back; pieces of one byte"""
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

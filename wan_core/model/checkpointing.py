@@ -43,6 +43,8 @@ class Checkpointing:
     def __call__(self, stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
         """Returns `stages(*inputs)`: the inputs are token streams (B, N, D) and, last, the constants."""
         *streams, constants = inputs
+        if not self.offload.holds_values:
+            stages = stages._replace(hold=nullcontext)
         trained = next((p for p in stages.layer.parameters() if p.requires_grad), None)
         wanted = trained is not None or any(t is not None and t.requires_grad for t in (*streams, *constants))
         if not (self.recomputes and wanted and torch.is_grad_enabled()):

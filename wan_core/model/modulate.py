@@ -119,7 +119,7 @@ _HAS_FUSED_RMS_NORM = hasattr(torch, "_fused_rms_norm")
 
 
 def sums_within(x: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
-    """Returns whether torch's own kernel for `x`, which computes in float32 and rounds once, is `rms_norm` in `dtype`."""
+    """Returns whether torch's own kernel for `x`, which sums in float32 and rounds once, is `rms_norm` in `dtype`."""
     return dtype == torch.float32 and x.dtype.itemsize == 2 and weight.dtype == x.dtype and not weight.requires_grad
 
 

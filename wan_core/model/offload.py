@@ -15,6 +15,11 @@ from torch import Tensor
 class Offload(Protocol):
     """Decides what of a block rests in host memory while the block does not run."""
 
+    @property
+    def holds_values(self) -> bool:
+        """Whether a stage keeps its dequantized weights from its first chunk of tokens to the last."""
+        ...
+
     def weights(self, block: str, *, again: bool) -> AbstractContextManager[None]:
         """Inside, every frozen weight of `block` (for example blocks.7) lies on the block's device.
 
@@ -34,6 +39,8 @@ class Offload(Protocol):
 
 class NoOffload:
     """Everything stays where it is."""
+
+    holds_values = True
 
     def weights(self, block: str, *, again: bool) -> AbstractContextManager[None]:
         return nullcontext()

@@ -20,7 +20,7 @@ from .measures import MemoryMeasures, running_order, swapped_blocks
 from .plan import Placement
 from .routed import traced_routed
 from .short_model import StepShape
-from .trace import Recomputing, StepTrace, traced_step, traced_watching
+from .trace import Recomputing, StepTrace, Unpacking, traced_step, traced_watching
 
 _WEIGHT_BYTES = 4
 """per adapter value, float32"""
@@ -167,6 +167,7 @@ def estimate_memory(
     for linear, values in job.adapter_values.items():
         adapters[str(job.placement.device_of(linear))] += values
     offloaded = measures.offload_inputs and job.recomputing.blocks
+    unpacking = Unpacking(widest_bytes=job.unpacking_bytes, once=measures.dequantize_once)
     tokens = job.tokens(step)
     devices: dict[str, DeviceMemory] = {}
     kept_in_host = 0
@@ -175,12 +176,9 @@ def estimate_memory(
         # VACE's second stream stays on the first device.
         shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
         recomputing = replace(job.recomputing, unchecked=job.unchecked_on(device))
-        trace = _traced(job, step, shape, mine, recomputing, offloaded=offloaded)
+        trace = _traced(job, step, shape, mine, recomputing, unpacking, offloaded=offloaded)
         watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
-        watching = {
-            kind: traced_watching(job.shape, job.numerics, shape, job.unpacking_bytes)
-            for kind, shape in watched.items()
-        }
+        watching = {kind: traced_watching(job.shape, job.numerics, shape, unpacking) for kind, shape in watched.items()}
         if "preview" in watching:
             watching["preview"] += beside_preview
         if device != job.placement.first:
@@ -219,14 +217,20 @@ def estimate_memory(
 
 
 def _traced(
-    job: JobShape, step: StepShape, shape: WanShape, layers: Sequence[int], recomputing: Recomputing, *, offloaded: bool
+    job: JobShape,
+    step: StepShape,
+    shape: WanShape,
+    layers: Sequence[int],
+    recomputing: Recomputing,
+    unpacking: Unpacking,
+    *,
+    offloaded: bool,
 ) -> StepTrace:
     """Returns the trace of a device that has these layers of the main stream, and the second stream of `shape`."""
     of_step = (shape, job.numerics, step, job.adapt)
-    unpacking = job.unpacking_bytes
     if not job.routes:
         return traced_step(
-            *of_step, layers=len(layers), recomputing=recomputing, offloaded=offloaded, unpacking_bytes=unpacking
+            *of_step, layers=len(layers), recomputing=recomputing, offloaded=offloaded, unpacking=unpacking
         )
     tokens = job.tokens(step)
     return traced_routed(
@@ -235,7 +239,7 @@ def _traced(
         control=[tokens[layer] for layer in shape.vace_layers],
         recomputing=recomputing,
         offloaded=offloaded,
-        unpacking_bytes=unpacking,
+        unpacking=unpacking,
     )
 
 

@@ -67,6 +67,11 @@ class BlockOffload:
                 ring.take_over(old.ring)
             self._lanes[device] = _Lane(travel, ring, kept)
 
+    @property
+    def holds_values(self) -> bool:
+        """Whether a stage keeps its dequantized weights from its first chunk of tokens to the last."""
+        return self.measures.dequantize_once
+
     def rests(self, name: str) -> bool:
         """Returns whether the weight or module `name` (original Wan name) lies in a block that rests in host memory."""
         found = block_of(name)

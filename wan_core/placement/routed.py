@@ -13,7 +13,7 @@ from torch import nn
 
 from ..model import Numerics, WanShape
 from .short_model import StepShape
-from .trace import Recomputing, StepTrace, traced_step
+from .trace import PLAIN, Recomputing, StepTrace, Unpacking, traced_step
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def traced_routed(
     control: Sequence[int],
     recomputing: Recomputing,
     offloaded: bool,
-    unpacking_bytes: int = 0,
+    unpacking: Unpacking = PLAIN,
 ) -> StepTrace:
     """Returns the trace of a step of `step`: `tokens` of a clip go through each layer on the device, `control` through
     each layer of VACE's second stream. The rest is as `traced_step` takes it.
@@ -56,7 +56,7 @@ def traced_routed(
             layers=layers + more,
             recomputing=how,
             offloaded=offloaded,
-            unpacking_bytes=unpacking_bytes,
+            unpacking=unpacking,
         )
 
     def kind(count: int) -> _Kind:

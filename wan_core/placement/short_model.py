@@ -35,6 +35,8 @@ class InFlight:
     On the way out the newest input, whose copy runs; on the way back the one in use and the one before it.
     """
 
+    holds_values = True
+
     def __init__(self) -> None:
         self._kept: list[tuple[torch.Size, torch.dtype]] = []
         self._here: dict[int, Tensor] = {}

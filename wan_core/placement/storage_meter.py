@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,6 +59,14 @@ class StorageMeter(PlainMode):
         if func in _SUMS_IN_FLOAT32:
             self.peak = max(self.peak, self.live + 4 * args[1].numel())
         return result
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Inside, `size` bytes more are there."""
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        yield
+        self.live -= size
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         if storage in self._seen:

@@ -6,10 +6,13 @@ what the real one holds there. A model of all layers is then a straight line thr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +39,63 @@ class Recomputing:
     """what a block keeps besides its input"""
     unchecked: int = 0
     """so many of the last blocks keep their activations all the same"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpacking:
+    """Says what quantized blocks take beside their weights while they run."""
+
+    widest_bytes: int = 0
+    """the most a linear takes: its values in the compute dtype, and temporaries; 0 where none is quantized"""
+    once: bool = True
+    """whether the second stage of a layer holds its values from its first chunk to the last"""
+
+    def of(self, model: WanTransformer) -> dict[Tensor, tuple[int, int]]:
+        """Returns, for the weight of each linear of a block, the bytes of its values, and of them with temporaries.
+
+        Temporaries are bounded, and so the same for every wide weight. Of values that are held anyway they alone count.
+        """
+        if not self.widest_bytes:
+            return {}
+        linears = _linears(model)
+        more = self.widest_bytes - max(p.nbytes for p in linears.values())
+        return {
+            p: (0, max(0, more)) if self.once and _in_chunks(name) else (p.nbytes, max(p.nbytes, more + p.nbytes))
+            for name, p in linears.items()
+        }
+
+    @contextmanager
+    def held(self, model: WanTransformer, meter: StorageMeter) -> Iterator[None]:
+        """Inside, `meter` counts what a stage holds."""
+        if not (self.widest_bytes and self.once):
+            yield
+            return
+        held = Counter[str]()
+        for name, p in _linears(model).items():
+            if _in_chunks(name) and (found := block_of(name)) is not None:
+                held[f"{found.stream}.{found.number}"] += p.nbytes
+        layers: dict[str, Any] = {name: model.get_submodule(name) for name in held}
+        for name, layer in layers.items():
+            layer.hold = partial(meter.holding, held[name])
+        try:
+            yield
+        finally:
+            for layer in layers.values():  # the model serves the next trace too
+                del layer.hold
+
+
+PLAIN = Unpacking()
+"""of blocks that are not quantized"""
+
+
+def _linears(model: WanTransformer) -> dict[str, Tensor]:
+    named = model.named_parameters()
+    return {name: p for name, p in named if block_of(name) and p.ndim == 2 and not p.requires_grad}
+
+
+def _in_chunks(name: str) -> bool:
+    """Returns whether the weight belongs to the second stage of a layer, and runs for each chunk of tokens."""
+    return ".ffn." in name or ".cross_attn.q." in name or ".cross_attn.o." in name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +135,12 @@ def traced_step(
     layers: int,
     recomputing: Recomputing,
     offloaded: bool,
-    unpacking_bytes: int = 0,
+    unpacking: Unpacking = PLAIN,
 ) -> StepTrace:
     """Returns the trace of a step of `step` where `layers` of the main stream lie on one device with all else.
 
     `adapt(model)` injects the adapters. `recomputing.unchecked` counts among these layers. With `offloaded`, inputs of
-    blocks rest in host memory between the passes. `unpacking_bytes`: what the widest linear of a block takes beside its
-    packed weight while it runs; 0 where none is packed.
+    blocks rest in host memory between the passes. `unpacking`: of quantized blocks.
     """
     plain = min(recomputing.unchecked, layers) if recomputing.blocks else 0
     extra = len(shape.vace_layers)
@@ -92,7 +151,7 @@ def traced_step(
         short = replace(shape, num_layers=main + unchecked, vace_layers=tuple(range(second)))
         how = replace(recomputing, unchecked=unchecked)
         found = _straight(
-            lambda size: astuple(_trace_once(short, numerics, size, adapt, how, offloaded, unpacking_bytes)), step
+            lambda size: astuple(_trace_once(short, numerics, size, adapt, how, offloaded, unpacking)), step
         )
         return StepTrace(**dict(zip(StepTrace.__dataclass_fields__, found, strict=True)))
 
@@ -127,7 +186,7 @@ def _trace(
     adapt: Callable[[nn.Module], None],
     recomputing: Recomputing,
     offloaded: bool,
-    unpacking_bytes: int = 0,
+    unpacking: Unpacking = PLAIN,
 ) -> StepTrace:
     with _ALONE:
         model = short_model(shape, numerics, adapt)
@@ -135,7 +194,7 @@ def _trace(
         model.unchecked_blocks = recomputing.unchecked
         with torch.inference_mode(False), torch.enable_grad():
             known = [*model.parameters(), *gradients_of(model)]
-            with StorageMeter(known, _packed(model, unpacking_bytes), run_valueless) as meter:
+            with StorageMeter(known, unpacking.of(model), run_valueless) as meter, unpacking.held(model, meter):
                 model.offload = InFlight() if offloaded else NoOffload()
                 model.carrier = marks = _Marks(meter)
                 batch = MetaBatch.of(shape, step)
@@ -145,19 +204,22 @@ def _trace(
     return StepTrace(**marks.found)
 
 
-def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape, unpacking_bytes: int = 0) -> int:
+def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpacking = PLAIN) -> int:
     """Returns the bytes at the peak of a forward pass without gradients, as evaluation and previews make; weights not
     counted. They are the same for any number of layers."""
     short = replace(shape, num_layers=2, vace_layers=tuple(shape.vace_layers and (0,)))
-    (found,) = _straight(lambda size: (_watch_once(short, numerics, size, unpacking_bytes),), step)
+    (found,) = _straight(lambda size: (_watch_once(short, numerics, size, unpacking),), step)
     return found
 
 
-def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking_bytes: int) -> int:
+def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpacking) -> int:
     with _ALONE:
         model = short_model(shape, numerics, as_it_is)
         with torch.inference_mode(False), torch.no_grad():
-            with StorageMeter(model.parameters(), _packed(model, unpacking_bytes), run_valueless) as meter:
+            with (
+                StorageMeter(model.parameters(), unpacking.of(model), run_valueless) as meter,
+                unpacking.held(model, meter),
+            ):
                 batch = MetaBatch.of(shape, step)
                 first = batch.through(model)
                 guided = first + 5.0 * (batch.through(model) - first)  # two prompts, as guidance needs
@@ -167,20 +229,6 @@ def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking_bytes
 
 _trace_once, _watch_once = lru_cache(maxsize=64)(_trace), lru_cache(maxsize=64)(_watch)
 """They keep what was traced. Callables are equal where they are frozen dataclasses, as those of footprint.py."""
-
-
-def _packed(model: WanTransformer, unpacking_bytes: int) -> dict[Tensor, tuple[int, int]]:
-    """Returns, for the weight of each linear of a block, its unpacked copy in bytes, and all that unpacking it takes.
-
-    What is float32 meanwhile is so for a bounded number of values, and so the same for every wide weight.
-    """
-    if not unpacking_bytes:
-        return {}
-    linears = {
-        name: p for name, p in model.named_parameters() if block_of(name) and p.ndim == 2 and not p.requires_grad
-    }
-    widest = max(p.nbytes for p in linears.values())
-    return {p: (p.nbytes, max(p.nbytes, unpacking_bytes - widest + p.nbytes)) for p in linears.values()}
 
 
 class _Marks:

@@ -19,7 +19,7 @@ from ..checkpoint import dequantise, row_values
 from ..model.autocast import without_autocast
 from ..model.held import HeldValues
 from ..model.unread import no_values
-from .matmul import input_gradient, multiplies, product
+from .matmul import in_columns, input_gradient, multiplies, product
 
 
 class QuantizedLinear(nn.Linear):
@@ -193,7 +193,7 @@ class _Linear8Bit(torch.autograd.Function):
     ) -> Tensor:
         assert whole_scale is None
         ctx.save_for_backward(weight, scale)
-        ctx.layout = layout
+        ctx.layout, ctx.held = layout, held
         return product(x, weight, scale, bias, layout) if read else no_values(x, weight.shape[0])
 
     @staticmethod
@@ -201,5 +201,7 @@ class _Linear8Bit(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not ctx.needs_input_grad[0]:
             return (None,) * 8
-        of_x = input_gradient(gradients[0], *ctx.saved_tensors, layout=ctx.layout)
+        weight, scale = ctx.saved_tensors
+        columns = ctx.held.of("columns", partial(in_columns, weight))
+        of_x = input_gradient(gradients[0], weight, scale, ctx.layout, columns)
         return of_x, *(None,) * 7

@@ -7,6 +7,7 @@ a weight were rotated, activations are rotated before they are rounded, and an i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -34,28 +35,46 @@ def product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None
     `layout`: how the rows of the weight were rotated, as in `checkpoint.dequantise`; empty where they were not.
     """
     rows = x.reshape(-1, x.shape[-1])
+    of_column = torch.ones(1, device=x.device) if scale is None else scale.flatten()
+    if _by_rows(rows, weight.dtype):
+        found = _scaled_product(*_in_8_bits(rows, weight.dtype), weight.t(), of_column, bias)
+        return found.view(*x.shape[:-1], -1)
     whole = x.new_empty(len(rows), weight.shape[0])
-    per_column = torch.ones((), device=x.device) if scale is None else scale.flatten()
     for part in _parts(rows, weight):
-        values, of_row = _in_8_bits(rotated(rows[part].to(torch.float32, copy=True), layout), weight.dtype)
-        found = _multiplied(values, weight.t()).mul_(of_row).mul_(per_column)
-        whole[part] = found if bias is None else found.add_(bias)
+        values = rows[part] if not layout else rotated(rows[part].to(torch.float32), layout)
+        found = _float_product(*_in_8_bits(values, weight.dtype), weight.t())
+        if bias is None:
+            torch.mul(found, of_column, out=whole[part])
+        else:
+            torch.add(found.mul_(of_column), bias, out=whole[part])
     return whole.view(*x.shape[:-1], -1)
 
 
-def input_gradient(gradient: Tensor, weight: Tensor, scale: Tensor | None, layout: str = "") -> Tensor:
+def input_gradient(
+    gradient: Tensor, weight: Tensor, scale: Tensor | None, layout: str = "", columns: Tensor | None = None
+) -> Tensor:
     """gradient (..., out) @ (weight * scale) in its dtype.
 
     The scale of a weight's row belongs to the sum here, so it is multiplied into the gradient before that is rounded.
+    `columns`: what `in_columns(weight)` returned.
     """
     rows = gradient.reshape(-1, gradient.shape[-1])
+    columns = in_columns(weight) if columns is None else columns
+    of_weight = None if scale is None else scale.view(1, -1)
+    if _by_rows(rows, weight.dtype):
+        scaled = rows if of_weight is None else torch.mul(rows, of_weight, out=torch.empty_like(rows))
+        found = _scaled_product(*_in_8_bits(scaled, weight.dtype), columns, torch.ones(1, device=rows.device), None)
+        return found.view(*gradient.shape[:-1], -1)
     whole = gradient.new_empty(len(rows), weight.shape[1])
-    columns = weight.t().contiguous().t()  # as 8-bit products on CUDA read their second factor
     for part in _parts(rows, weight):
-        scaled = rows[part].to(torch.float32, copy=True)
-        values, of_row = _in_8_bits(scaled if scale is None else scaled.mul_(scale.flatten()), weight.dtype)
-        whole[part] = rotated(_multiplied(values, columns).mul_(of_row), layout)
+        scaled = rows[part] if of_weight is None else torch.mul(rows[part], of_weight)
+        whole[part] = rotated(_float_product(*_in_8_bits(scaled, weight.dtype), columns), layout)
     return whole.view(*gradient.shape[:-1], -1)
+
+
+def in_columns(weight: Tensor) -> Tensor:
+    """Returns a weight (out, in) as 8-bit products on CUDA read their second factor: column after column."""
+    return weight.t().contiguous().t()
 
 
 def matmul_bytes(values: int) -> int:
@@ -87,20 +106,48 @@ def _parts(rows: Tensor, weight: Tensor) -> Iterator[slice]:
     return (slice(start, start + count) for start in range(0, len(rows), count))
 
 
+def _by_rows(rows: Tensor, dtype: torch.dtype) -> bool:
+    """Returns whether a product of such rows takes their scales itself."""
+    return dtype != torch.int8 and rows.dtype == torch.bfloat16 and _scales_rows(rows.device, dtype)
+
+
+@functools.cache
+def _scales_rows(device: torch.device, dtype: torch.dtype) -> bool:
+    """Returns whether 8-bit products of a device take a scale for each row and column (on CUDA from 8.9 or 9.0 on)."""
+    rows = torch.ones(_FEWEST_ROWS, _FEWEST_ROWS, device=device).to(dtype)
+    scales = torch.ones(_FEWEST_ROWS, 1, device=device)
+    try:
+        torch._scaled_mm(rows, rows.t(), scale_a=scales, scale_b=scales.t(), out_dtype=torch.bfloat16)  # pyright: ignore[reportPrivateUsage]
+    except (RuntimeError, ValueError, NotImplementedError):
+        return False
+    return True
+
+
 def _in_8_bits(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns rows (n, k) float32 as (n, k) of `dtype`, and what each is multiplied by, (n, 1). Writes into `rows`."""
-    low, high = rows.aminmax(dim=1, keepdim=True)
+    """Returns rows (n, k) of a float dtype as (n, k) of `dtype`, and what each is multiplied by, (n, 1) float32."""
     top = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
-    scale = (torch.maximum(-low, high) / top).clamp_(min=torch.finfo(torch.float32).tiny)
-    rows = rows.div_(scale)
-    return (rows.round_() if dtype == torch.int8 else rows.clamp_(-top, top)).to(dtype), scale
+    largest = torch.linalg.vector_norm(rows, float("inf"), dim=1, keepdim=True, dtype=torch.float32)
+    scale = largest.div_(top).clamp_(min=torch.finfo(torch.float32).tiny)
+    if dtype == torch.int8:
+        return torch.div(rows, scale).round_().to(dtype), scale
+    # A quotient is at most half a unit of float32 above the largest value, and rounds to it.
+    return torch.div(rows, scale, out=torch.empty_like(rows, dtype=dtype)), scale
 
 
-def _multiplied(rows: Tensor, columns: Tensor) -> Tensor:
-    """Rows (n, k) @ columns (k, m) of one 8-bit dtype, as float32 (n, m)."""
-    if rows.dtype != torch.int8:
-        one = torch.ones((), device=rows.device)
-        return torch._scaled_mm(rows, columns, scale_a=one, scale_b=one, out_dtype=torch.float32)  # pyright: ignore[reportPrivateUsage]
-    missing = _FEWEST_ROWS - len(rows)
-    padded = torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
-    return torch._int_mm(padded, columns)[: len(rows)].to(torch.float32)  # pyright: ignore[reportPrivateUsage]
+def _scaled_product(rows: Tensor, of_row: Tensor, columns: Tensor, of_column: Tensor, bias: Tensor | None) -> Tensor:
+    """(rows (n, k) * of_row) @ (columns (k, m) * of_column) + bias as bfloat16, in one kernel."""
+    of_columns = of_column.expand(columns.shape[1]).contiguous().view(1, -1)
+    return torch._scaled_mm(  # pyright: ignore[reportPrivateUsage]
+        rows, columns, scale_a=of_row, scale_b=of_columns, bias=bias, out_dtype=torch.bfloat16
+    )
+
+
+def _float_product(rows: Tensor, of_row: Tensor, columns: Tensor) -> Tensor:
+    """(rows (n, k) * of_row) @ columns (k, m) as float32, rows and columns of one 8-bit dtype."""
+    if rows.dtype == torch.int8:
+        missing = _FEWEST_ROWS - len(rows)
+        padded = torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
+        return torch.mul(torch._int_mm(padded, columns)[: len(rows)], of_row)  # pyright: ignore[reportPrivateUsage]
+    one = torch.ones((), device=rows.device)
+    found = torch._scaled_mm(rows, columns, scale_a=one, scale_b=one, out_dtype=torch.float32)  # pyright: ignore[reportPrivateUsage]
+    return found.mul_(of_row)

@@ -19,7 +19,7 @@ class MemoryMeasures(Config):
     )
     """of the whole model, VACE's second stream counted too; those of a split model are spread over its devices"""
     dequantize_once: bool = True
-    """a stage dequantizes each weight once for all chunks of tokens, and holds it until then (14B: 0.39 GB in bfloat16);
+    """a stage dequantizes each weight once for all chunks of tokens and holds its values (14B: 0.39 GB in bfloat16);
     otherwise once a chunk"""
 
     def stronger(self, blocks: int) -> MemoryMeasures | None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class HeldValues:
-    """What one linear makes of its weight; kept between `hold` and `release`."""
+    """The values of one quantized linear, kept between `hold` and `release`."""
 
     def __init__(self) -> None:
         self._holds = False

@@ -165,5 +165,7 @@ class Relief:
         self._model.offload = offload
         if not before.measures.offload_inputs:
             return "what gradient checkpointing keeps of each block rests in the computer's own memory"
+        if not offload.measures.dequantize_once:
+            return "quantized weights are dequantized for each chunk of tokens instead of once for all"
         blocks = counted(offload.measures.blocks_to_swap, "block")
         return f"the frozen weights of {blocks} rest in the computer's own memory, and travel when they are needed"

@@ -42,6 +42,8 @@ class Ran(TorchDispatchMode):
 class Host:
     """Takes tensors over and gives copies back; notes the order."""
 
+    holds_values = True
+
     def __init__(self) -> None:
         self.log: list[str] = []
 

@@ -282,8 +282,6 @@ def counted(case: Case, step: StepShape, rank: int, layers: int) -> Traffic:
             module.chunk_tokens = case.chunk_tokens
     model.checkpoint_blocks = True
     model.checkpoint_policy = POLICIES[case.keep] if case.keep else Policy()
-    for p in model.parameters():
-        p.grad = torch.empty_like(p) if p.requires_grad else None
     with Counting() as counting, as_on_a_card():
         batch = MetaBatch.of(replace(SHAPE, num_layers=layers), step)
         counting.traffic = Traffic()

@@ -286,8 +286,8 @@ def flop(job: Job, train: TrainConfig) -> tuple[float, float]:
     tokens = job.size.tokens(shape)
     to_itself = 4.0 * tokens * tokens * shape.dim * shape.num_layers
     attention = to_itself + 4.0 * tokens * TEXT_LENGTH * shape.dim * shape.num_layers
-    # Nobody reads what a block's last linear makes, so no policy keeps it; its adapter runs again all the same.
-    last_adapter = 2.0 * tokens * job.rank * (shape.ffn_dim + shape.dim) * shape.num_layers
+    # Nobody reads what a block's last linear makes, so no policy keeps it; its adapter's first product runs again.
+    last_adapter = 2.0 * tokens * job.rank * shape.ffn_dim * shape.num_layers
     again = {
         "full": once.recomputed,
         "attn_output": once.recomputed - to_itself,

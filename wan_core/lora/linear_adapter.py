@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from ..flow import seeded_generator
 from ..model import untraced
+from ..model.held import HeldValues
 from ..model.unread import unread
 from .changes import BIAS, Change
 from .config import LoraConfig
@@ -32,6 +33,7 @@ class AdaptedLinear(nn.Module):
     def __init__(self, base: nn.Linear, parts: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.base_layer = base
+        self.held = HeldValues()
         for name, part in parts.items():
             self.add_module(name, part)
 
@@ -125,16 +127,26 @@ class LinearAdapter(ModuleAdapter):
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """x (..., in) -> (..., out); the forward of the layer."""
+        if not (args or kwargs or self.bypassed) and (changed := self.in_one_pass(x, read=True)) is not None:
+            return self._with_bias(changed)
         return self._changed(x, self.layer.base_layer(x, *args, **kwargs))
+
+    def in_one_pass(self, x: Tensor, *, read: bool) -> Tensor | None:
+        """Returns the linear's output with the change, the bias apart, where both are one node; else None."""
+        return None
 
     def unread(self, x: Tensor) -> Tensor:
         """Does what `forward` does for the way back alone (`model/unread.py`)."""
-        return self.forward(x) if self.reads_output else self._changed(x, unread(self.layer.base_layer, x))
+        if self.reads_output:
+            return self.forward(x)
+        if not self.bypassed and (changed := self.in_one_pass(x, read=False)) is not None:
+            return self._with_bias(changed)
+        return self._changed(x, unread(self.layer.base_layer, x))
 
     def _changed(self, x: Tensor, base: Tensor) -> Tensor:
-        if self.bypassed:
-            return base
-        changed = self.change(x, base)
+        return base if self.bypassed else self._with_bias(self.change(x, base))
+
+    def _with_bias(self, changed: Tensor) -> Tensor:
         if not self._has_bias:
             return changed
         offset = self.layer.diff_b.to(changed.dtype)

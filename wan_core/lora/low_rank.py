@@ -17,6 +17,7 @@ from .changes import LowRank
 from .config import STARTS_IN_THE_WEIGHT, LoraConfig
 from .linear_adapter import LinearAdapter, uniform
 from .module_adapter import Weight, named
+from .one_pass import fits, with_lora
 
 _DOWN, _UP, _LENGTHS = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight"
 _EXACT_UP_TO, _MORE = 1024, 16
@@ -72,6 +73,13 @@ class LoraAdapter(LinearAdapter):
         first_down, first_up = self.constants.values()
         return torch.cat([down, down - first_down]), torch.cat([up - first_up, first_up], 1)
 
+    def in_one_pass(self, x: Tensor, *, read: bool) -> Tensor | None:
+        draws = self.layer.training and (self.config.dropout or self.config.rank_dropout or self.config.module_dropout)
+        if draws or self.compute_dtype(x) != x.dtype or not fits(self.layer.base_layer, x):
+            return None
+        scale = self.scale * self.strength
+        return with_lora(self.layer.base_layer, x, self.pair(), scale, self.layer.held, read=read)
+
     def change(self, x: Tensor, base: Tensor) -> Tensor:
         return self._added(x, base, *self.pair(), self.scale * self.strength)
 
@@ -112,6 +120,9 @@ class DoraAdapter(LoraAdapter):
 
     parts = (_DOWN, _UP, _LENGTHS)
     reads_output = True
+
+    def in_one_pass(self, x: Tensor, *, read: bool) -> Tensor | None:
+        return None
 
     @staticmethod
     def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:

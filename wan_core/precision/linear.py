@@ -62,6 +62,13 @@ class QuantizedLinear(nn.Linear):
         """Does what `forward` does for the way back alone: without the product (`model/unread.py`)."""
         return self._run(input, read=False)
 
+    def input_gradient(self, gradient: Tensor) -> Tensor:
+        """Returns the gradient (..., in) of the input for that of the output (..., out)."""
+        if self.matmul is not None:
+            columns = self.held.of("columns", partial(in_columns, self.weight))
+            return input_gradient(gradient, self.weight, self.scale, self.layout, columns)
+        return _input_gradient(self.held, gradient, self.weight, self.scale, self.whole_scale, self.layout)
+
     def _run(self, input: Tensor, *, read: bool) -> Tensor:
         linear = _Linear if self.matmul is None else _Linear8Bit
         packed = (self.weight, self.scale, self.whole_scale, self.layout)

@@ -30,8 +30,8 @@ _STAGES = (
 """linears of a layer in the order in which the token stream meets them"""
 _STAGE = {name: number for number, names in enumerate(_STAGES) for name in names.split()}
 _LAST_STAGE = len(_STAGES)
-_UNREAD = ("ffn.2", "ffn.2.base_layer")
-"""the last linear of a block of the main stream, whose second product nobody would read (`model/unread.py`)"""
+_UNREAD = ("ffn.2", "ffn.2.base_layer", "ffn.2.lora_B.default")
+"""the last linear of a block of the main stream and its LoRA, whose second product nobody would read (`model/unread.py`)"""
 
 Place = tuple[int, int]
 """(layer, stage) in the token stream"""

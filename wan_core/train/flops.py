@@ -199,7 +199,8 @@ class FlopCount:
         found, module = _place(name), block_of(name)
         if found is None or module is None or found[1] < (self._first[found[0]][0], 0):
             return False
-        return not (module.stream == "blocks" and module.inside in _UNREAD and name not in self._trained)
+        unread = name not in self._trained or ".lora_B." in name
+        return not (module.stream == "blocks" and module.inside in _UNREAD and unread)
 
     def _input_has_gradient(self, name: str) -> bool:
         if ".lora_B." in name:

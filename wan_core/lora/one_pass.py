@@ -1,8 +1,9 @@
 """A frozen linear and its LoRA as one autograd node: y = base(x) + scale * (x @ A.T) @ B.T, A (r, in), B (out, r).
 
 As separate nodes the gradient of x is made twice, each as wide as x, and added in a third pass. Here the LoRA's part is
-added while it is computed. Values and gradients of A and B are those of separate nodes; on a CPU that of x too, to the
-bit; elsewhere it is rounded once less.
+added while it is computed, so that gradient is summed in another order: values and gradients of A and B are those of
+separate nodes to the bit, that of x within rounding. A CPU keeps separate nodes: there memory traffic decides less, and
+runs resume to the bit across versions.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from ..model.held import HeldValues
 from ..model.unread import no_values
 from ..precision import QuantizedLinear
 
+_SEPARATE = frozenset({"cpu"})
+"""types of devices that keep separate nodes"""
+
 
 def fits(base: nn.Module, x: Tensor) -> bool:
-    """Returns whether `base` is a frozen linear, plain or quantized, that computes in x's dtype."""
-    if torch.compiler.is_compiling():  # it fuses separate nodes itself
+    """Returns whether `base` is a frozen linear, plain or quantized, that computes in x's dtype on a device for it."""
+    if x.device.type in _SEPARATE or torch.compiler.is_compiling():  # a compiler fuses separate nodes itself
         return False
     if "forward" in vars(base):  # a frozen LoRA acts there, and has a gradient of its own
         return False
@@ -71,11 +75,7 @@ def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tenso
     if ctx.needs_input_grad[0]:
         base, narrow = ctx.base, ctx.held.of("down", partial(down.to, x.dtype))
         of_x = base.input_gradient(rows) if isinstance(base, QuantizedLinear) else rows @ base.weight
-        if of_x.device.type == "cpu":  # as separate nodes add it, to the bit
-            of_x.add_(of_hidden @ narrow)
-        else:
-            of_x.addmm_(of_hidden, narrow)
-        of_x = of_x.view(x.shape)
+        of_x = of_x.addmm_(of_hidden, narrow).view(x.shape)
     return of_x, of_down.to(down.dtype), of_up.to(up.dtype)
 
 

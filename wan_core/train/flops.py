@@ -31,7 +31,7 @@ _STAGES = (
 _STAGE = {name: number for number, names in enumerate(_STAGES) for name in names.split()}
 _LAST_STAGE = len(_STAGES)
 _UNREAD = ("ffn.2", "ffn.2.base_layer", "ffn.2.lora_B.default")
-"""the last linear of a block of the main stream and its LoRA, whose second product nobody would read (`model/unread.py`)"""
+"""the last linear of a block of the main stream and its LoRA: nobody would read their products (`model/unread.py`)"""
 
 Place = tuple[int, int]
 """(layer, stage) in the token stream"""

@@ -42,8 +42,9 @@ def step(linear: nn.Module, trained: dict[str, nn.Parameter], dtype: torch.dtype
 
 @pytest.mark.parametrize("init", ["default", "PiSSA"])
 @pytest.mark.parametrize("scheme", ["", "fp8_e4m3fn", "int8"])
-def test_one_node_gives_the_bits_of_separate_ones(scheme: str, init: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_node_is_as_exact_as_separate_ones(scheme: str, init: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = LoraConfig(rank=4, alpha=6.0, targets=(TARGET,), init=init)
+    monkeypatch.setattr("wan_core.lora.one_pass._SEPARATE", frozenset())
     nodes: list[int] = []
     monkeypatch.setattr("wan_core.lora.one_pass._gradients", counted(nodes))
     one = step(*adapted(scheme, config), torch.bfloat16)
@@ -51,7 +52,11 @@ def test_one_node_gives_the_bits_of_separate_ones(scheme: str, init: str, monkey
     monkeypatch.setattr(LoraAdapter, "in_one_pass", lambda *_, **__: None)
     separate = step(*adapted(scheme, config), torch.bfloat16)
     assert len(one) == len(separate) == 4
-    assert all(torch.equal(*pair) for pair in zip(one, separate, strict=True))
+    (output, of_x, *of_pair), (wanted, wanted_x, *wanted_pair) = one, separate
+    assert torch.equal(output, wanted)
+    assert all(torch.equal(*pair) for pair in zip(of_pair, wanted_pair, strict=True))
+    # Summed before it is rounded: half a unit of bfloat16 for each rounding that separate nodes have more.
+    assert (of_x - wanted_x).abs().max() <= 2**-7 * wanted_x.abs().max()
 
 
 def counted(nodes: list[int]) -> object:
@@ -65,7 +70,10 @@ def counted(nodes: list[int]) -> object:
 
 
 @pytest.mark.parametrize("why", [{"dropout": 0.5}, {"rank_dropout": 0.5}, {"kind": "DoRA"}])
-def test_what_one_node_cannot_do_is_done_by_separate_ones(why: dict[str, object]) -> None:
+def test_what_one_node_cannot_do_is_done_by_separate_ones(
+    why: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wan_core.lora.one_pass._SEPARATE", frozenset())
     linear, trained = adapted("", LoraConfig(rank=4, targets=(TARGET,), **why))  # type: ignore[arg-type]
     linear.train()
     x = torch.ones(1, 3, linear.base_layer.in_features, dtype=torch.bfloat16)

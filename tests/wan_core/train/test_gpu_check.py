@@ -174,6 +174,7 @@ def test_the_operations_of_the_hardware_are_those_that_torch_counts(
 
 
 ON_CPU = {
+    torch.ops.aten.addmm_: lambda _, left, right, **__: 2 * left[0] * left[1] * right[1],
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
         lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)
     ),
@@ -181,4 +182,4 @@ ON_CPU = {
         lambda gradient, query, key, value, *_, **__: sdpa_backward_flop_count(gradient, query, key, value)
     ),
 }
-"""shapes in, operations out: torch counts attention on a GPU alone"""
+"""shapes in, operations out: torch counts attention on a GPU alone, and no product that adds in place"""

@@ -500,7 +500,7 @@ def test_who_locks_waits_for_who_only_looks(tmp_path: Path, monkeypatch: pytest.
     """A page that asks where a run stands, in the moment its worker starts, must not keep it from starting."""
     path = tmp_path / ".lock"
     looking = open(path, "ab")  # noqa: SIM115  closed while `locked` waits
-    locks._lock(looking)
+    locks._try_lock(looking)
     monkeypatch.setattr(locks.time, "sleep", lambda _s: looking.close())
     with locked(path, "busy"):
         assert looking.closed

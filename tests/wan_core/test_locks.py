@@ -198,7 +198,7 @@ def test_a_claim_lives_while_its_process_does(path: Path, monkeypatch: pytest.Mo
         with pytest.raises(LockLost, match=r"run was taken over by another process, as .* for 5 minutes\. Look"):
             hold.check()
         assert beside(path) == [], "it does not claim again"
-    assert not any(thread.name == "sign of life" for thread in threading.enumerate())
+    assert not any(thread.name == "renew claim" for thread in threading.enumerate())
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

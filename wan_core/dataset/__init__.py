@@ -1,6 +1,6 @@
-"""A folder becomes samples: which files there are, what is written about them, how each is cut, and what is wrong.
+"""Datasets: scans a folder or list into samples, cuts windows and crops, and reports problems.
 
-Opens no weights and decodes no pixels until a sample is read.
+Loads no weights and decodes no pixels until a sample is read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from .cutting import read_sample
 from .facts import dataset_facts
 from .files import MediaFile, fingerprint_of_folder
 from .held_out import held_out_digests, nothing_trained, require_trained
-from .known_files import KnownFiles
+from .known_files import KnownFiles, Progress, ScanContext
 from .report import dataset_report, scan_report
 from .review import DatasetReview, dataset_review
 from .sample import Companion, Dataset, Sample, ScanResult
 from .scan import MIN_SOURCE_PIXELS, scan_files, scan_folder, scan_parts
-from .scan_context import Progress, ScanContext
 
 __all__ = [
     "DEFAULT_NEGATIVE_PROMPT",

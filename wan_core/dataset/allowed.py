@@ -1,7 +1,7 @@
-"""The folders and files a dataset may come from: below `input/`, or below a root named in a server-side file.
+"""Allowed dataset folders: below `input/`, or below a root of a server-side file (rules S2, S3, S16).
 
-Names travel as `root:relative`, so that no graph and no run file holds a path of one machine. A path that somebody
-wrote into a list becomes a file that may be opened only here (rules S2, S3, S16).
+A reference is `root:relative`, so graphs and run files hold no path of one machine. A path from a list is checked here
+before the file is opened.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ABSOLUTE = re.compile(r"^([A-Za-z]:[\\/]|[\\/])")
 
 
 def read_roots(path: Path) -> list[Path]:
-    """The folders of the roots file, a JSON list; empty when there is no such file."""
+    """Returns the folders of the roots file (a JSON list); empty if the file does not exist."""
     if not path.is_file():
         return []
     data: Any = read_json(path)
@@ -37,11 +37,10 @@ def read_roots(path: Path) -> list[Path]:
 
 
 def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
-    """The real path of a dataset folder, or DatasetError with what to do.
+    """Returns the real path of a dataset folder; DatasetError says what to do. Links are resolved before the check.
 
-    `reference` is a folder below `input/` ("clips" or "input:clips"), "<name of a root>:<folder>",
-    or a full path that lies below one of the roots. Where links lead counts, not how the path is
-    spelled.
+    `reference` is a folder below `input/` ("clips" or "input:clips"), "<root name>:<folder>", or a full path below a
+    root.
     """
     text = reference.strip().strip("\"'").strip()
     if not text or not _can_be_path(text):
@@ -59,7 +58,7 @@ def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path])
 
 
 def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
-    """`allowed_folder` for a file that names a dataset; a folder may be a dataset in itself, so it passes too."""
+    """Returns the real path of a file that names a dataset, or of a folder in such a format; see `allowed_folder`."""
     text = reference.strip().strip("\"'").strip()
     if not text or not _can_be_path(text):
         raise DatasetError("No file is chosen. Put a list (.jsonl, .csv ...) below input/, or type its path.")
@@ -78,9 +77,7 @@ def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -
 
 
 def list_folders(input_root: Path, extra_roots: list[Path]) -> list[str]:
-    """References for a menu: the folders directly below `input/`, then each root and the folders
-    below it.
-    """
+    """Returns menu entries: the folders directly below `input/`, then each root and its folders."""
     found = [name for name in _subfolders(input_root)]
     for root_name, root in named_roots(extra_roots).items():
         if root.is_dir():
@@ -89,10 +86,7 @@ def list_folders(input_root: Path, extra_roots: list[Path]) -> list[str]:
 
 
 def named_roots(extra_roots: list[Path]) -> dict[str, Path]:
-    """Each root under a name of its own: the first keeps its folder name, later ones become clips-2, clips-3.
-
-    New roots written below the old ones leave the references of saved graphs as they are.
-    """
+    """Returns root name -> folder. The first root keeps its folder name; later duplicates become clips-2, clips-3."""
     named: dict[str, Path] = {}
     for root in extra_roots:
         plain = root.name.replace(":", "_") or "root"
@@ -102,7 +96,7 @@ def named_roots(extra_roots: list[Path]) -> dict[str, Path]:
 
 
 def _can_be_path(text: str) -> bool:
-    """False for zero bytes and for text that no file system can spell."""
+    """False for text with zero bytes, or text the file system encoding cannot represent."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -123,7 +117,7 @@ def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
 
 
 def _below(root: Path, relative: str) -> Path:
-    """Returns the path below `root`; one that a graph made on Windows has, where there is none that is written so."""
+    """Returns the path below `root`; backslashes of a graph saved on Windows are converted if needed."""
     wanted = root / relative.lstrip("/\\")
     return wanted if os.path.exists(wanted) else root / relative.replace("\\", "/").lstrip("/")
 
@@ -154,11 +148,11 @@ _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class PlaceError(ValueError):
-    """A path cannot be used; the message is the rest of a sentence that begins with the path."""
+    """A refused path; the message completes a sentence that begins with the path."""
 
 
 def _spelled_place(text: str, folder: Path) -> Path:
-    """`text` as a path, relative ones below `folder`; PlaceError for what is no path. Opens nothing."""
+    """Returns `text` as a path relative to `folder`; PlaceError if it is not a path. Opens nothing."""
     try:
         broken = not text or b"\0" in os.fsencode(text)
     except UnicodeEncodeError:
@@ -174,13 +168,13 @@ def _spelled_place(text: str, folder: Path) -> Path:
 
 
 def _in_its_form(path: Path) -> Path:
-    """`path` with its last name as the disk has it: a Mac writes é as two characters, a list made elsewhere as one."""
+    """Returns `path` with its last name in the Unicode form on disk: macOS decomposes é, most lists do not."""
     forms = (path.with_name(unicodedata.normalize(form, path.name)) for form in ("NFC", "NFD"))
     return path if os.path.lexists(path) else next((other for other in forms if os.path.lexists(other)), path)
 
 
 def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
-    """The existing file or folder that `text` names, judged by where links lead; PlaceError says what is wrong."""
+    """Returns the existing file or folder; PlaceError says what is wrong. Links are resolved before the check."""
     path = _spelled_place(text, folder)
     # Whether something exists outside is nobody's business: the refusal comes first.
     if not lies_under(path, allowed):
@@ -191,14 +185,14 @@ def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
 
 
 class Places:
-    """`existing_place` for many files of the same few folders, each of which is looked at once."""
+    """`existing_place` for many files, checking each parent folder once."""
 
     def __init__(self, folder: Path, allowed: Sequence[Path]) -> None:
         self._folder, self._allowed = folder, tuple(allowed)
         self._inside: dict[str, bool] = {}
 
     def existing(self, text: str) -> tuple[Path, bool]:
-        """Returns the path, and whether it is a folder. Raises PlaceError as `existing_place` does."""
+        """Returns (path, is a folder). Raises PlaceError like `existing_place`."""
         path = _spelled_place(text, self._folder)
         name = path.name
         if name not in ("", "..") and self._is_inside(path.parent):
@@ -219,5 +213,5 @@ class Places:
 
 
 def leads_outside(path: Path, allowed: Sequence[Path]) -> bool:
-    """True for a link that leads neither below its own folder nor below `allowed`. Other files lie where they lie."""
+    """True for a link whose target is neither below its own folder nor below `allowed`."""
     return os.path.islink(path) and not lies_under(path, (path.parent, *allowed))

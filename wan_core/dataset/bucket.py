@@ -1,7 +1,4 @@
-"""The size a clip is trained at: the (frames, height, width) that all members of a batch share.
-
-Pure arithmetic; decoding and cropping to that size belong to the video room.
-"""
+"""Buckets: the (frames, height, width) shared by all samples of a batch. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -12,17 +9,15 @@ from functools import lru_cache
 from ..words import filled
 
 _MAX_ASPECT = 4.0
-"""Sources wider or taller than this are cropped: Wan never saw longer strips."""
+"""Wider or taller sources are cropped: Wan was not trained on longer strips."""
 
 _NEAR_ENOUGH = 0.05
-"""Logarithm of the two aspect ratios below which the size asked for is kept (16:9 at 832x480
-differs by 0.025).
-"""
+"""largest |log ratio| of two aspect ratios that keeps the requested size (16:9 at 832x480: 0.025)"""
 
 
 @dataclass(frozen=True, order=True)
 class Bucket:
-    """Pixel frames, height and width of everything in one batch."""
+    """Pixel frames, height and width of a batch."""
 
     num_frames: int
     height: int
@@ -33,17 +28,17 @@ class Bucket:
 
 
 def is_frame_count(num_frames: int) -> bool:
-    """True for 1, 5, 9 ... 81: one frame, then groups of four (Wan VAE)."""
+    """True for 4n+1 (1, 5, 9 ... 81): the Wan VAE encodes one frame, then groups of four."""
     return num_frames >= 1 and num_frames % 4 == 1
 
 
 def nearest_frames(num_frames: int) -> int:
-    """The largest 4n+1 that does not exceed `num_frames` (1 for anything below 5)."""
+    """Returns the largest 4n+1 up to `num_frames`; at least 1."""
     return max(1, (num_frames - 1) // 4 * 4 + 1)
 
 
 def frames_sentence(num_frames: int, name: str = "num_frames") -> str:
-    """Returns what to set instead of a count that is not 4n+1: 'Set num_frames to 29 or 33.'"""
+    """Returns the advice for a count that is not 4n+1: 'Set num_frames to 29 or 33.'"""
     below = nearest_frames(num_frames)
     return filled("Set {name} to {below} or {above}.", name=name, below=below, above=below + 4)
 
@@ -58,13 +53,11 @@ def assign_bucket(
     multiple: int = 16,
     enable_bucket: bool = True,
 ) -> Bucket:
-    """The bucket of a source of that size, all in pixels.
+    """Returns the bucket of a source; sizes in pixels.
 
-    With `enable_bucket` the result never has more pixels than `width * height`, and both sides are
-    multiples of `multiple`. The size asked for wins while it crops at most 5 %; otherwise the shape
-    that loses least: cropping counts twice, unused area once (both as logarithms), because a crop
-    throws content away and a smaller area only detail. Without it, every source gets exactly width
-    x height.
+    With `enable_bucket` both sides are multiples of `multiple` and the area is at most `width * height`. The requested
+    size wins if it crops at most 5 %; otherwise the size with the lowest loss: log crop counts twice, log unused area
+    once, because a crop loses content and a smaller area only detail. Without it every source gets width x height.
     """
     crop = abs(math.log(source_width / source_height * height / width))
     if not enable_bucket or crop <= _NEAR_ENOUGH:

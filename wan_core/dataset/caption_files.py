@@ -1,29 +1,31 @@
-"""Makes what a caption file becomes when another caption is written into it.
+"""Caption files: their bytes with another caption, and reading and writing them.
 
-It is written as the reader of captions reads it, and only where it reads back as what was meant; what stands around the
-caption (byte order mark, last line break, other keys of a JSON object) stays.
+Everything around the caption stays: byte order mark, last line break, other keys of a JSON object.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import DatasetError
+from ..files import FileError, atomic_write_bytes, is_held, open_inside, remove_file
 from ..video import shown
-from .captions import CAPTION_KEYS, MAX_CAPTION_BYTES, caption_in, caption_key, decoded, one_line
+from .allowed import OUTSIDE
+from .captions import CAPTION_KEYS, MAX_CAPTION_BYTES, bytes_in, caption_in, caption_key, decoded, one_line
 
 CAPTION_SUFFIXES = (".txt", ".caption", ".json")
-"""endings of the files that are written: whatever ending a graph asks for, no other kind of file can come of it"""
+"""suffixes that are written; a graph cannot choose another"""
 
 
 def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
-    """Returns the bytes of the caption file `path`, which holds `data` now, with another caption in it.
+    """Returns the bytes `data` of the caption file `path` with another caption.
 
-    Of a file that is no UTF-8 or no JSON nothing stays. DatasetError where it would not be read back as `caption`, on
-    one line.
+    Content that is not UTF-8 or not JSON is replaced. DatasetError if the result does not read back as `caption`.
     """
     caption, is_json = one_line(caption), path.suffix.lower() == ".json"
     old = data or b""
@@ -49,7 +51,7 @@ def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
 
 
 def _around(old: bytes, made: bytes) -> bytes:
-    """Returns `made` with the byte order mark and the last line break that `old` has."""
+    """Returns `made` with the byte order mark and the last line break of `old`."""
     mark = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""
     end = next((end for end in (b"\r\n", b"\n") if old.endswith(end)), b"")
     return mark + made + end
@@ -58,8 +60,72 @@ def _around(old: bytes, made: bytes) -> bytes:
 def _json_with(old: bytes, caption: str) -> bytes:
     text = old.decode("utf-8-sig")
     known: Any = json.loads(text) if text.strip() else {}
-    whole = {**known, caption_key(known) or CAPTION_KEYS[0]: caption} if isinstance(known, dict) else caption
+    data = {**known, caption_key(known) or CAPTION_KEYS[0]: caption} if isinstance(known, dict) else caption
     spread = 2 if "\n" in text.strip() else None
-    made = json.dumps(whole, ensure_ascii=False, indent=spread, allow_nan=False)
-    # Half of a character in another key: JSON spells it as this very escape.
+    made = json.dumps(data, ensure_ascii=False, indent=spread, allow_nan=False)
+    # `backslashreplace` writes the JSON escape of a lone surrogate in another key, which has no UTF-8.
     return _around(old, made.encode("utf-8", "backslashreplace"))
+
+
+class CaptionFolders:
+    """The allowed folders, resolved once per folder of a request."""
+
+    def __init__(self, allowed: Sequence[Path]) -> None:
+        self._allowed = tuple(Path(os.path.realpath(folder)) for folder in allowed)
+        self._known: dict[Path, tuple[Path, Path] | None] = {}
+
+    def of(self, path: Path) -> tuple[Path, Path]:
+        """Returns the path with its folder resolved, and the allowed folder, below which no link is followed.
+        DatasetError for a file outside the allowed folders.
+        """
+        folder = path.parent
+        if folder not in self._known:
+            real = Path(os.path.realpath(folder))
+            within = self.around(real)
+            self._known[folder] = None if within is None else (real, within)
+        known = self._known[folder]
+        if known is None:
+            raise DatasetError(f"{shown(path)} {OUTSIDE}.")
+        return known[0] / path.name, known[1]
+
+    def around(self, real: Path) -> Path | None:
+        """Returns the allowed folder that contains a resolved path; None if there is none."""
+        return next((place for place in self._allowed if real == place or place in real.parents), None)
+
+
+def current_bytes(path: Path, places: CaptionFolders) -> bytes | None:
+    if path.is_symlink():
+        raise DatasetError(f"{shown(path)} is a link. Edit the file it leads to.")
+    real, within = places.of(path)
+    try:
+        with open_inside(real, within) as file:
+            return bytes_in(path, file)
+    except FileNotFoundError:
+        return None
+    except FileError as error:
+        raise DatasetError(str(error)) from error
+    except OSError as error:
+        raise DatasetError(f"{shown(path)} cannot be read: {error.strerror}. Look at it again.") from error
+
+
+def put_caption_file(path: Path, data: bytes | None, places: CaptionFolders) -> None:
+    """Write `data` atomically; None removes the file."""
+    real, within = places.of(path)
+    try:
+        if data is not None:
+            atomic_write_bytes(real, data, within, make=False)
+        elif not remove_file(real, within):
+            raise DatasetError(
+                f"{shown(path)} cannot be removed. Make its folder writable, or close it in the program that holds it."
+            )
+    except FileError as error:
+        raise DatasetError(str(error)) from error
+    except OSError as error:
+        if is_held(error, real):
+            raise DatasetError(
+                f"{shown(path)} is held open by another program, such as an editor or one that syncs folders. Close it "
+                "there, then write the caption again."
+            ) from error
+        raise DatasetError(
+            f"{shown(path)} cannot be written: {error.strerror}. Make room, or make its folder writable."
+        ) from error

@@ -1,7 +1,7 @@
-"""The caption file that belongs to a media file by its name, and files that look like one and are not read.
+"""Finds the caption file of a media file by name, and files that look like one but are not read.
 
-Names are compared in one Unicode form, since a Mac writes another one than other systems, and endings without their
-capitals. Capitals of the name itself count: A.mp4 and a.mp4 may be two clips.
+Names are compared in NFC (macOS stores NFD), suffixes case-insensitively. The stem is case-sensitive: A.mp4 and a.mp4
+may be two clips.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ _LINES = ("prompt.txt", "prompts.txt", "captions.txt")
 
 
 def in_one_form(name: str) -> str:
-    """Returns a name as it is compared: é is one letter, whatever wrote it."""
+    """Returns a name in NFC."""
     return unicodedata.normalize("NFC", name)
 
 
 class CaptionNames:
-    """Looks for the captions of one dataset; each folder is listed once."""
+    """Finds the captions of one dataset; each folder is listed once."""
 
     def __init__(self, ending: str, allowed: Sequence[Path] = ()) -> None:
-        """`allowed`: what lies in other folders is said of these alone."""
+        """Other folders than `allowed` are not mentioned in messages."""
         self._ending, self._allowed = ending, tuple(allowed)
         self._of_folder = lru_cache(maxsize=None)(_names_of)
 
     def file_of(self, path: Path) -> Path:
-        """Returns the caption file of the media file `path`: the one there is, else the one to write."""
+        """Returns the caption file of a media file: the existing one, or the one to create."""
         return next(iter(self.files_of(path)), path.with_suffix(self._ending))
 
     def files_of(self, path: Path) -> list[Path]:
-        """Returns every caption file of the media file `path`, first the one that is read: the exact one if any is."""
+        """Returns all caption files of a media file; the first one is read, an exact match before others."""
         exact = path.with_suffix(self._ending)
         alike = self._of_folder(path.parent).get(_compared(exact.name), [])
         return [path.parent / name for name in sorted(alike, key=lambda name: (name != exact.name, name))]
 
     def unread(self, path: Path) -> str:
-        """Returns a clause about a file that looks like the missing caption of `path` and is not read; "" for none."""
-        wanted, beside = shown(path.with_suffix(self._ending)), self._of_folder(path.parent)
-        if found := beside.get(_compared(path.name + self._ending)):
+        """Returns a clause about a file that looks like the missing caption of `path`; "" if there is none."""
+        wanted, names = shown(path.with_suffix(self._ending)), self._of_folder(path.parent)
+        if found := names.get(_compared(path.name + self._ending)):
             return f"{shown(found[0])} lies there and is not read: name it {wanted}"
         for ending in _ENDINGS:
-            if ending != self._ending and (found := beside.get(_compared(path.stem + ending))):
+            if ending != self._ending and (found := names.get(_compared(path.stem + ending))):
                 return f"{shown(found[0])} lies there and is not read: set caption_extension to {ending}"
         if found := self._in_capitals(path):
             return f"{shown(found)} lies there, in other capitals: name it {wanted}"
@@ -62,8 +62,8 @@ class CaptionNames:
         return self._list_near(path)
 
     def _in_capitals(self, path: Path) -> str:
-        wanted, beside = _compared(path.stem + self._ending), self._of_folder(path.parent)
-        alike = (names[0] for name, names in beside.items() if name != wanted and name.lower() == wanted.lower())
+        wanted, listed = _compared(path.stem + self._ending), self._of_folder(path.parent)
+        alike = (names[0] for name, names in listed.items() if name != wanted and name.lower() == wanted.lower())
         return next(alike, "")
 
     def _list_near(self, path: Path) -> str:
@@ -81,7 +81,7 @@ def _compared(name: str) -> str:
 
 
 def _names_of(folder: Path) -> dict[str, list[str]]:
-    """The names in a folder that may be those of captions or lists, by what they are compared as."""
+    """Returns compared name -> names of a folder."""
     found: dict[str, list[str]] = {}
     try:
         names = sorted(os.listdir(folder))

@@ -1,12 +1,10 @@
-"""Captions beside media files: UTF-8 text, or JSON that holds one; never guessed.
+"""Captions: UTF-8 text or JSON, with trigger words, tag orders and estimated token counts.
 
-White space is collapsed, as Wan's own prompt cleaning does, so line endings do not change what is trained.
+Runs of white space become one space, like Wan's own prompt cleaning. Shuffled tag orders depend on the caption alone,
+so their text encodings are cache hits on every machine, and a larger count keeps the first orders.
 
-Captions that are lists of tags come in several orders, which follow from the caption alone: the same text gives the
-same orders on every machine, so their encodings are found in the cache again, and asking for more keeps the first ones.
-
-Wan's text encoder reads 512 tokens. Its tokenizer belongs to the CLIP, which a scan does not load: here the length is
-estimated, and CacheLatents counts.
+The tokenizer belongs to the text encoder, which a scan does not load: lengths are estimated here and counted while
+encoding.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from typing import Any, BinaryIO, cast
 from ..errors import DatasetError
 from ..files import FileError, open_regular
 from ..video import shown
+from ..words import is_text
 from .allowed import leads_outside
 
 
@@ -34,9 +33,9 @@ class NotUtf8Error(ValueError):
 
 
 def decoded(data: bytes, start: int = 0) -> str:
-    """`data` as text, without a byte order mark; NotUtf8Error for anything that is not UTF-8, or holds a zero byte.
+    """Returns `data` as text without a byte order mark; NotUtf8Error if it is not UTF-8 or has a zero byte.
 
-    `start` is where it begins in its file.
+    `start` is its offset in the file, for the message.
     """
     zero = data.find(b"\0")
     bad = [zero] if zero >= 0 else []
@@ -53,7 +52,7 @@ def decoded(data: bytes, start: int = 0) -> str:
 
 
 def read_utf8(path: Path, limit_bytes: int, too_large: str) -> str:
-    """A whole file as text; DatasetError when it is not UTF-8, or has more than `limit_bytes`: name and `too_large`."""
+    """Returns a file as text; DatasetError if it is not UTF-8, or (`too_large`) longer than `limit_bytes`."""
     with open_regular(path) as file:
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
@@ -65,40 +64,35 @@ def read_utf8(path: Path, limit_bytes: int, too_large: str) -> str:
 
 
 MAX_CAPTION_BYTES = 64 << 10
-"""Far above the 512 tokens the text encoder sees."""
+"""far above the 512 tokens of the text encoder"""
 
 CAPTION_KEYS = ("caption", "text", "prompt", "description")
-"""what a caption is called in JSON files and in lists, most usual first"""
+"""names of captions in JSON files and lists, the most usual first"""
 
 LINK_OUTSIDE = "is a link that leads outside the allowed folders; put the file itself into the dataset folder"
-"""why a file of a dataset folder is neither opened nor read (S2, S16)"""
+"""refusal of a link in a dataset folder (S2, S16)"""
 
 
 def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:
-    """The caption in `path`; "" when the file is missing or holds only white space.
+    """Returns the caption in `path`; "" if the file is missing or blank.
 
-    A link may lead anywhere below the caption's own folder or below `allowed`; elsewhere it is refused unread.
+    A link may lead below the caption's own folder or below `allowed`; any other link is refused unread.
     """
-    data = _caption_bytes(path, allowed=allowed)
-    return "" if data is None else caption_in(path, data)
-
-
-def _caption_bytes(path: Path, *, allowed: Sequence[Path] = ()) -> bytes | None:
-    """Returns the bytes of the caption file `path`, None where there is none; links as in `read_caption`."""
     if not os.path.lexists(path):
-        return None
+        return ""
     if leads_outside(path, allowed):
         raise DatasetError(f"{shown(path)} {LINK_OUTSIDE}.")
     real = os.path.realpath(path) if os.path.islink(path) else path
     try:
         with open_regular(real, follow_links=False) as file:
-            return bytes_in(path, file)
+            data = bytes_in(path, file)
     except FileError as error:
         raise DatasetError(str(error)) from error
+    return caption_in(path, data)
 
 
 def bytes_in(path: Path, file: BinaryIO) -> bytes:
-    """Returns the bytes of the caption file `path`, which is open; DatasetError where they are too many."""
+    """Returns the bytes of an open caption file; DatasetError if it is too long."""
     data = file.read(MAX_CAPTION_BYTES + 1)
     if len(data) > MAX_CAPTION_BYTES:
         raise DatasetError(f"{path.name} is longer than 64 KiB. A caption is one paragraph.")
@@ -115,26 +109,25 @@ def caption_in(path: Path, data: bytes) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` with every run of white space as one space."""
+    """Returns `text` with every run of white space replaced by one space."""
     return " ".join(text.split())
 
 
 def checked_line(text: str, where: str) -> str:
-    """Returns `one_line` of a caption that settings hold; DatasetError, with `where`, for one longer than any."""
+    """Returns `one_line` of a caption in a settings file; DatasetError, with `where`, if it is too long."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_CAPTION_BYTES:
         raise DatasetError(f"{where} is longer than 64 KiB. A caption is one paragraph.")
     return one_line(text)
 
 
 def caption_with_prefix(caption: str, prefix: str) -> str:
-    """`caption` with `prefix` in front; the prefix alone where there is no caption."""
+    """Returns the prefix and the caption; either may be empty."""
     return one_line(f"{prefix} {caption}")
 
 
 def caption_with_trigger(caption: str, trigger_word: str) -> str:
-    """`caption`, with the trigger word in front unless it is in there already.
-
-    It takes the place of "[trigger]", as in ai-toolkit.
+    """Returns the caption with the trigger word: in place of "[trigger]" (as in ai-toolkit), or else in front if
+    missing.
     """
     if trigger_word:
         caption = caption.replace("[trigger]", trigger_word)
@@ -144,7 +137,7 @@ def caption_with_trigger(caption: str, trigger_word: str) -> str:
 
 
 def _from_json(path: Path, text: str) -> str:
-    """The caption of `{"caption": "..."}`, or of a file that is one JSON string."""
+    """Returns the caption of `{"caption": "..."}`, or of a file that is one JSON string."""
     try:
         data: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -154,28 +147,21 @@ def _from_json(path: Path, text: str) -> str:
     if key is None:
         raise DatasetError(f'{path.name} holds no text under "{CAPTION_KEYS[0]}". Write {{"caption": "what is seen"}}.')
     found: str = known[key]
-    # JSON can spell what UTF-8 cannot: half of a surrogate pair.
-    if not _is_utf8(found):
+    # A JSON escape can spell a lone surrogate, which no text encoder accepts.
+    if not is_text(found):
         raise DatasetError(f"The caption in {path.name} holds half of a character (a lone surrogate). Write it again.")
     return found
 
 
 def caption_key(known: Mapping[str, Any]) -> str | None:
-    """Returns under which key of a JSON object its caption stands; None where it has none."""
+    """Returns the key of a JSON object that holds its caption; None if there is none."""
     return next((key for key in CAPTION_KEYS if isinstance(known.get(key), str)), None)
 
 
-def _is_utf8(text: str) -> bool:
-    try:
-        return bool(text.encode("utf-8")) or not text
-    except UnicodeEncodeError:
-        return False
-
-
 def tag_orders(caption: str, count: int, keep_tokens: int = 0) -> tuple[str, ...]:
-    """Up to `count` different orders of the comma-separated tags, the first `keep_tokens` in place.
+    """Returns up to `count` different orders of the comma-separated tags; the first `keep_tokens` tags stay in front.
 
-    The caption as it is when there is nothing to shuffle; fewer than `count` when there are not that many orders.
+    Returns the caption alone if there is nothing to shuffle, and fewer orders if `count` do not exist.
     """
     tags = [tag.strip() for tag in caption.split(",") if tag.strip()]
     kept, mixed = tags[:keep_tokens], tags[keep_tokens:]
@@ -183,7 +169,8 @@ def tag_orders(caption: str, count: int, keep_tokens: int = 0) -> tuple[str, ...
         return (caption,)
     possible = math.factorial(min(len(mixed), 10))
     orders: dict[str, None] = {}
-    for number in range(16 * count + 64):  # enough for all orders of two or three tags to come up
+    # Draws repeat: 16 * count + 64 of them find every order of two or three tags.
+    for number in range(16 * count + 64):
         if len(orders) == min(count, possible):
             break
         orders.setdefault(", ".join((*kept, *_mixed(mixed, f"{caption}/{number}"))))
@@ -206,28 +193,28 @@ TOKEN_LIMIT = 512
 
 _PIECES = re.compile(r"[^\W_]+|[^\w\s]|_")
 _LETTERS_PER_TOKEN = 5.0
-"""of a word in an alphabet; a word takes one token at least. T5's tokenizer made 30, 26, 58 and 26 tokens of four
-English captions of which this makes 33, 33, 52 and 26.
+"""letters of an alphabet per token; every word takes at least one. T5 counts 30, 26, 58 and 26 tokens for four English
+captions, this estimate 33, 33, 52 and 26.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextLengths:
-    """Token counts of several captions."""
+    """Token counts of a set of captions."""
 
     longest: int
     median: int
     too_long: tuple[str, ...]
-    """names of the captions above TOKEN_LIMIT"""
+    """names of captions longer than TOKEN_LIMIT"""
 
 
 def estimated_tokens(text: str) -> int:
-    """About how many tokens umT5 makes of `text`, its end token included."""
+    """Returns an estimate of the umT5 tokens of `text`, with the end token."""
     return 1 + sum(_piece_tokens(piece) for piece in _PIECES.findall(text))
 
 
 def lengths_of(counts: Iterable[tuple[str, int]]) -> TextLengths:
-    """Returns the lengths, from (name, tokens) of each caption."""
+    """Returns the lengths of (name, tokens) pairs."""
     known = list(counts)
     numbers = sorted(count for _name, count in known) or [0]
     return TextLengths(
@@ -242,5 +229,5 @@ def _piece_tokens(piece: str) -> int:
         return 1
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in piece)
     narrow = len(piece) - wide
-    # Ideographs and kana: common pairs are one token, the rest one each.
+    # Ideographs and kana: umT5 has one token for common pairs, one per character otherwise.
     return math.ceil(wide * 0.8) + (math.ceil(narrow / _LETTERS_PER_TOKEN) if narrow else 0)

@@ -1,11 +1,8 @@
-"""The conditioning of clips: given frames and their mask, control tensors, and several clips as one batch.
+"""Conditioning tensors of clips: given frames and masks, control and VACE tensors, and batches of them. Pure functions.
 
-Pure functions. Encoding is the cache room's business; what the tensors mean to the model stands in
-`model.Conditioning`.
-
-Pixels are (F, H, W, 3) in [0, 1] with F = 4n+1, masks (F, H, W) in [0, 1], latents (C, F', h, w) normalised.
-`encode` is a VAE. Sources: Wan VACE's vace_encode_frames and vace_encode_masks, VideoX-Fun's control and inpaint
-pipelines; the tests compare with ComfyUI's nodes and diffusers. The negative prompt is the one Wan was tuned with.
+Pixels are (F, H, W, 3) in [0, 1] with F = 4n+1, masks (F, H, W) in [0, 1], latents (C, F', h, w) normalised; `encode`
+is a VAE. Sources: Wan VACE's vace_encode_frames and vace_encode_masks, VideoX-Fun's control and inpaint pipelines;
+tests compare with ComfyUI's nodes and diffusers. `model.Conditioning` documents the tensors.
 """
 
 from __future__ import annotations
@@ -23,23 +20,23 @@ from ..model import Conditioning
 CONDITION_TENSORS = tuple(
     field.name for field in dataclasses.fields(Conditioning) if field.name not in ("vace_strength",)
 )
-"""Names of the tensors a clip can be conditioned on: the fields of Conditioning, without the batch axis."""
+"""names of a clip's conditioning tensors: the fields of Conditioning, without the batch axis"""
 
 NOTHING_TO_PREDICT = (
     "Stills alone: this model is given each picture whole, as its own first frame, so nothing is left to predict "
     "and a LoRA learns nothing. Add clips, or train the text-to-video model."
 )
-"""what follows where all of a dataset is `given_whole`"""
+"""advice for a dataset that is `given_whole`"""
 
 _MID_GREY = 0.5
-"""zero in the VAE's [-1, 1]; what official Wan puts where no frame is given"""
+"""zero in the VAE's [-1, 1]; official Wan's fill for frames that are not given"""
 
 
 def given_mask(num_frames: int, frames: Sequence[int]) -> Tensor:
-    """The mask (4, F) float32 of a clip of 4n+1 pixel frames: 1 where a frame is given.
+    """Returns the mask (4, F') float32 of a clip of 4n+1 pixel frames: 1 for a given frame.
 
-    Official Wan repeats the first pixel frame four times and folds the rest by four, so channel c of latent frame j > 0
-    stands for pixel frame 4 * (j - 1) + 1 + c.
+    Official Wan repeats the first pixel frame four times and folds all by four: channel c of latent frame j > 0 is
+    pixel frame 4 * (j - 1) + 1 + c.
     """
     flags = torch.zeros(num_frames)
     flags[list(frames)] = 1.0
@@ -47,20 +44,20 @@ def given_mask(num_frames: int, frames: Sequence[int]) -> Tensor:
 
 
 def given_frames(pixels: Tensor, frames: Sequence[int]) -> Tensor:
-    """A clip (F, H, W, 3) in [0, 1] of which only `frames` are kept; the others are mid grey."""
+    """Returns a clip (F, H, W, 3) in [0, 1] with all but `frames` replaced by mid grey."""
     kept = torch.full_like(pixels, _MID_GREY)
     kept[list(frames)] = pixels[list(frames)]
     return kept
 
 
 def with_mask(latent: Tensor, num_frames: int, frames: Sequence[int]) -> Tensor:
-    """`Conditioning.channels` of one clip: 4 channels of the mask, then the latent (C, F, h, w) of `given_frames`."""
+    """Returns `Conditioning.channels` of one clip: 4 mask channels, then the latent (C, F', h, w) of `given_frames`."""
     mask = given_mask(num_frames, frames).to(latent.dtype)
     return torch.cat([mask[:, :, None, None].expand(-1, -1, *latent.shape[2:]), latent])
 
 
 def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | None:
-    """The tensors of several clips, by name, as one float32 batch; None when there are none."""
+    """Returns the tensors of several clips as one float32 batch; None if there are none."""
     names = set(clips[0])
     if any(set(clip) != names for clip in clips):
         raise CacheError(
@@ -73,10 +70,7 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
 
 
 def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int] | None) -> str:
-    """Returns what is wrong with the sizes of a clip's tensors, or "".
-
-    `latent_shape` (C, F, h, w) is the clip's, if known.
-    """
+    """Returns why a clip's tensors do not fit its latent (C, F', h, w), if known; "" if they do."""
     sides: dict[str, int] = {}
     if latent_shape is not None:
         _, frames, height, width = latent_shape
@@ -92,21 +86,21 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
 
 
 _AXES = {"channels": "CFhw", "image_tokens": "RC", "vace": "CFhw", "reference": "Chw", "camera": "CFHW"}
-"""axes of a clip's tensors: F, h and w are those of its latent, H and W those of its pixels"""
+"""axes of a clip's tensors: F, h, w of its latent; H, W of its pixels"""
 assert set(_AXES) == set(CONDITION_TENSORS)
 Encode = Callable[[Tensor], Tensor]
 
 
 def mask_of(pixels: Tensor) -> Tensor:
-    """The mask (F, H, W) that a video or picture (F, H, W, 3) shows: its mean over the colours."""
+    """Returns the mask (F, H, W) of a video or picture (F, H, W, 3): the mean over colours."""
     return pixels.mean(-1)
 
 
 def vace_tensor(control: Tensor, mask: Tensor | None, encode: Encode) -> Tensor:
-    """(2C + 64, F', h, w): inactive latent, reactive latent, mask.
+    """Returns (2C + 64, F', h, w): inactive latent, reactive latent, mask.
 
-    Where the mask is white the model is free (reactive); without one it is white everywhere. What belongs to the other
-    side is mid grey in either. A mask is black or white, split at one half, as VACE was trained.
+    White mask areas are generated (reactive); no mask means white everywhere. Each latent has mid grey in place of the
+    other part. The mask is binarised at 0.5, as in VACE's training.
     """
     white = torch.ones_like(control[..., 0]) if mask is None else (mask > 0.5).float()
     away_from_grey = control - _MID_GREY
@@ -117,10 +111,11 @@ def vace_tensor(control: Tensor, mask: Tensor | None, encode: Encode) -> Tensor:
 
 
 def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, with_mask: bool = False) -> Tensor:
-    """`Conditioning.channels` of Fun-Control: control latent, with 2.2 a mask of four channels, start image latent.
+    """Returns `Conditioning.channels` of Fun-Control: control latent, (2.2) a zero mask of four channels, start image
+    latent.
 
-    `start` (1, H, W, 3) is given in latent frame 0 of the last part; the rest of it, all of it without a start image,
-    is zero, and so is the mask. A single frame gets no start image: it would be given whole.
+    `start` (1, H, W, 3) is latent frame 0 of the last part; its other frames are zero. A single frame gets no start
+    image: the model would be given all of it.
     """
     latent = encode(control)
     given = torch.zeros_like(latent)
@@ -131,8 +126,8 @@ def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, w
 
 
 def inpaint_channels(pixels: Tensor, mask: Tensor, encode: Encode) -> Tensor:
-    """`Conditioning.channels` of Fun-InP: four channels that are 1 where a pixel is given, then the latent of the clip
-    with the masked (white) pixels grey.
+    """Returns `Conditioning.channels` of Fun-InP: four mask channels (1 = given), then the latent with white mask areas
+    grey.
     """
     white = (mask > 0.5).float()
     latent = encode((pixels - _MID_GREY) * (1 - white[..., None]) + _MID_GREY)
@@ -140,22 +135,22 @@ def inpaint_channels(pixels: Tensor, mask: Tensor, encode: Encode) -> Tensor:
 
 
 def _folded_mask(given: Tensor, size: torch.Size | tuple[int, int]) -> Tensor:
-    """(4, F', h, w) of a mask (F, H, W): the first frame four times, the rest folded by four, as `given_mask`."""
+    """Returns a mask (F, H, W) as (4, F', h, w), folded like `given_mask`."""
     four = torch.cat([given[:1].expand(4, -1, -1), given[1:]]).unflatten(0, (-1, 4)).transpose(0, 1)
     return functional.interpolate(four, size=tuple(size), mode="bilinear", align_corners=False)
 
 
 def loss_mask(mask: Tensor, stride: int) -> Tensor:
-    """(1, F', h, w) weights of the loss from a mask (F, H, W): means over the pixels that a latent value stands for.
+    """Returns loss weights (1, F', h, w) of a mask (F, H, W): the mean over the pixels of each latent value.
 
-    In space those are squares of `stride`; in time frame 0 alone, then four frames each, as the VAE folds them.
+    Space is averaged over squares of `stride`; time over frame 0 alone, then groups of four, as in the VAE.
     """
     small = functional.avg_pool2d(mask[:, None], stride)[:, 0]
     return torch.cat([small[:1], small[1:].unflatten(0, (-1, 4)).mean(1)])[None]
 
 
 def _squares(mask: Tensor, stride: int, latent_frames: int) -> Tensor:
-    """(stride * stride, F', h, w): each pixel of a square in a channel of its own, of the nearest frames in time."""
+    """Returns (stride * stride, F', h, w): one channel for each pixel of a square, nearest frames in time."""
     frames, height, width = mask.shape
     squares = mask.view(frames, height // stride, stride, width // stride, stride)
     channels = squares.permute(2, 4, 0, 1, 3).flatten(0, 1)[None]
@@ -174,5 +169,5 @@ _NAMES = {"": "the empty prompt", DEFAULT_NEGATIVE_PROMPT: "the negative prompt"
 
 
 def name_of(prompt: str) -> str:
-    """Returns what progress calls a text: its first words; those every cache has are named instead."""
+    """Returns a prompt as progress shows it: its first words, or "the empty prompt"."""
     return _NAMES.get(prompt, prompt[:60])

@@ -14,15 +14,15 @@ from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS, round_frames
 _MISSING_CAPTIONS = ("refuse", "skip the file", "empty caption")
 MOST_FRAMES = 1001
 _LONGEST_TRIGGER = 1000
-"""every [trigger] of a caption becomes it"""
+"""a caption may contain [trigger] many times"""
 _BETWEEN = "{name} is {short}. Set it between {low} and {high}"
 _SIDE = "{name} is {value}. Set it between {size_multiple} and {high}."
-"""how a width or height is refused: the smallest is what the model works in multiples of"""
+"""refusal of a width or height; the lowest value is the model's size multiple"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig(Config):
-    """One folder of clips or stills, and how it is cut."""
+    """The settings of one dataset folder."""
 
     folder: str = ""
     """root:relative, such as "input:clips" """
@@ -45,7 +45,7 @@ class DatasetConfig(Config):
         offered=(1, MOST_FRAMES),
         step=4,
     )
-    """of each window; stills are always 1"""
+    """per window; stills always have 1"""
     fps: float = setting(
         16.0,
         "Frames per second clips are resampled to.",
@@ -55,7 +55,7 @@ class DatasetConfig(Config):
     )
     num_repeats: int = setting(1, "How often each file is seen in one epoch.", low=1, high=10_000)
     enable_bucket: bool = setting(True, "Keep each clip's aspect ratio. Off: crop everything to width x height.")
-    """keeps it in the same number of pixels"""
+    """same pixel area, aspect ratio of the clip"""
     read_fps: float = setting(
         0.0,
         "Frames per second clips are read at where that is not fps, so that motion plays at another speed. 0 = fps.",
@@ -65,11 +65,11 @@ class DatasetConfig(Config):
         refusal=_BETWEEN + ", or to 0 for fps.",
     )
     every_frame: bool = False
-    """True reads each frame of a clip once, whatever its times, as some trainers do"""
+    """True reads every frame of a clip once, ignoring timestamps, like some trainers"""
     size_multiple: int = 16
     """both sides are multiples of this: 16, or 32 for TI2V-5B"""
     conditioning: str = "none"
-    """what the model reads beside latent and caption: ConditionKind.name"""
+    """ConditionKind.name"""
     # Sources and captions.
     recursive: bool = setting(False, "Subfolders too. One named like 10_walk is seen ten times as often.")
     weight: float = setting(
@@ -87,7 +87,7 @@ class DatasetConfig(Config):
         high=1000.0,
         step=1.0,
     )
-    """costs a forward pass of the base model for each clip that is trained so"""
+    """one more forward pass of the base model per clip"""
     caption_prefix: str = setting(
         "", "Put in front of every caption, before the trigger word is looked for. Empty: none."
     )
@@ -122,7 +122,7 @@ class DatasetConfig(Config):
         high=10_000,
     )
     frame_sample: int = setting(4, "For uniform: windows per clip.", low=1, high=1000)
-    """per scene, where clips are split"""
+    """per scene with split_scenes"""
     variants: int = setting(
         4, "Random windows and crops cached per clip; they take turns, one per epoch.", low=1, high=1000
     )
@@ -130,7 +130,7 @@ class DatasetConfig(Config):
         (),
         "Lengths in place of num_frames, such as 17, 33, 81: each window gets the longest it fills. Empty: num_frames.",
     )
-    """4n+1 each"""
+    """each 4n+1"""
     frame_rounding: str = setting(
         "refuse",
         "What happens to a frame count that is not 4n+1, such as 75. refuse: stop. down: 73. nearest: the nearer one.",
@@ -176,7 +176,7 @@ class DatasetConfig(Config):
         choices=("bf16", "fp16"),
         refusal='{name} "{value}" is unknown. Use bf16 or fp16.',
     )
-    """of conditioning too; another format is another entry"""
+    """also of conditioning; each dtype is another cache entry"""
     cache_compression: str = setting(
         "none",
         "none: as they are. zstd: new cache entries are about a third smaller; nothing is lost. Needs the "
@@ -206,7 +206,7 @@ class DatasetConfig(Config):
         refusal=_BETWEEN + "; 0.1 is usual.",
     )
     held_out_folder: str = ""
-    """name of a subfolder whose files are held out"""
+    """a subfolder whose files are held out"""
 
     _refusals = (_BETWEEN + ".", '{name} "{start}" is not a choice. Known: {known}.')
 
@@ -227,7 +227,7 @@ class DatasetConfig(Config):
 
     @property
     def frame_lengths(self) -> tuple[int, ...]:
-        """The lengths a window may have, in frames, rising: what is asked for, rounded as asked for."""
+        """Returns the rounded window lengths in frames, ascending."""
         if self.frame_extraction == "full":
             return tuple(range(1, round_frames(self.num_frames, self.frame_rounding) + 1, 4))
         asked = self.frame_buckets or (self.num_frames,)
@@ -252,12 +252,12 @@ class DatasetConfig(Config):
 
     @property
     def masks_loss(self) -> bool:
-        """True when masks weigh the loss."""
+        """True if masks weight the loss."""
         return self.mask_use in ("loss", "both")
 
     @property
     def masks_condition(self) -> bool:
-        """True when masks are part of what the model reads."""
+        """True if masks condition the model."""
         return self.mask_use in ("condition", "both")
 
     def _check_side(self, name: str, value: int) -> None:
@@ -277,13 +277,13 @@ class DatasetConfig(Config):
 
 
 def kind_of(config: DatasetConfig) -> ConditionKind:
-    """Returns what the model reads of a dataset with these settings."""
+    """Returns the conditioning of a dataset with these settings."""
     kind = condition_named(config.conditioning)
     return condition_named(kind.masked) if config.masks_condition and kind.masked else kind
 
 
 def wanted_companions(config: DatasetConfig) -> tuple[str, ...]:
-    """Returns which files beside the clips are used, of "control" and "mask"."""
+    """Returns the companion files in use: "control", "mask"."""
     kind = kind_of(config)
     masks = config.masks_loss or (config.masks_condition and kind.reads("mask"))
     return tuple(name for name, used in (("control", "control" in kind.files), ("mask", masks)) if used)

@@ -1,4 +1,4 @@
-"""The contact sheet: one picture of a dataset, and which file is where on it."""
+"""The contact sheet: one picture of a dataset, with the name of each file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MAX_CELLS = 48
 
 
 def sheet_samples(dataset: Dataset) -> list[Sample]:
-    """Returns the samples that the cells show, row by row."""
+    """Returns the sample of each cell, row by row."""
     return [sample for sample in dataset.samples if sample.turn == 0][:_MAX_CELLS]
 
 
 def sheet_layout(dataset: Dataset) -> dict[str, int]:
-    """Columns and rows of the sheet; width and height of a picture and height of the name below it, in pixels."""
+    """Returns columns, rows, and the sizes of a cell and its name in pixels."""
     cells = len(sheet_samples(dataset))
     columns = min(_COLUMNS, cells)
     return {
@@ -35,9 +35,7 @@ def sheet_layout(dataset: Dataset) -> dict[str, int]:
 
 
 def contact_sheet(dataset: Dataset, video: VideoProcess) -> NDArray[np.uint8]:
-    """(H, W, 3) RGB: the first frame of the first 48 files, with their names; grey where one cannot
-    be read.
-    """
+    """Returns (H, W, 3) RGB: the first frame of the first 48 files, with names; grey for unreadable files."""
     from PIL import Image, ImageDraw
 
     samples, layout = sheet_samples(dataset), sheet_layout(dataset)

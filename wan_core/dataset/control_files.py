@@ -1,9 +1,8 @@
-"""Control and mask videos of samples: where they lie, and whether they can be read, have the clip's shape and last long
+"""Control and mask videos of samples: finds them, and checks that they are readable, of the clip's shape and long
 enough.
 
-`clip.mp4` is accompanied by `control/clip.mp4` and `mask/clip.png` (folders `controls` and `masks` too), or by
-`clip_control.mp4` and `clip_mask.png` in its own folder; the suffix may be that of any clip or still. A list may name
-other files, which then count instead.
+A companion of `clip.mp4` is `control/clip.mp4` or `mask/clip.png` (also `controls`, `masks`), or `clip_control.mp4` or
+`clip_mask.png` next to it, with any clip or still suffix. A list may name other files.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from .caption_names import in_one_form
 from .captions import LINK_OUTSIDE
 from .config import DatasetConfig, kind_of, wanted_companions
 from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, Rejected
+from .known_files import ScanContext
 from .sample import Companion, Sample
-from .scan_context import ScanContext
 
 COMPANION_KINDS = ("control", "mask")
 
@@ -30,10 +29,7 @@ _Listing = Callable[[Path], dict[str, str]]
 
 
 def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list[MediaFile]:
-    """`files` with their `control` and `mask` filled in where those are `wanted` and there is such a file.
-
-    Files that go with another one of the list are no longer items of their own. With nothing wanted, nothing changes.
-    """
+    """Returns `files` with the `wanted` companions filled in; companion files are no longer files of their own."""
     if not wanted:
         return list(files)
     beside = lru_cache(maxsize=None)(_media_by_stem)
@@ -56,7 +52,7 @@ def _companion(path: Path, kind: str, beside: _Listing) -> Path | None:
 
 
 def _goes_with_another(path: Path, wanted: Collection[str], beside: _Listing) -> bool:
-    """True for control/clip.mp4 and clip_control.mp4 where clip.* lies in its place."""
+    """True for control/clip.mp4 and clip_control.mp4 if clip.* exists."""
     folder = path.parent
     if COMPANION_FOLDERS.get(folder.name) in wanted and in_one_form(path.stem) in beside(folder.parent):
         return True
@@ -65,7 +61,7 @@ def _goes_with_another(path: Path, wanted: Collection[str], beside: _Listing) ->
 
 
 def _media_by_stem(folder: Path) -> dict[str, str]:
-    """Name without suffix -> file name, of the clips and stills in a folder; of several, the first by name."""
+    """Returns stem -> file name of the clips and stills in a folder; the first name wins."""
     try:
         names = sorted(os.listdir(folder), reverse=True)
     except OSError:
@@ -75,19 +71,19 @@ def _media_by_stem(folder: Path) -> dict[str, str]:
 
 
 _SHAPE_TOLERANCE = 0.02
-"""relative difference of aspect ratios that rounding to even sizes explains (a 16:9 control of 426x240: 0.2 %)"""
+"""relative difference of aspect ratios, from rounding to even sizes (a 16:9 control of 426x240: 0.2 %)"""
 
 _SAID = {"control": "control video", "mask": "mask"}
 
 
 class _UnfitError(Exception):
-    """A file cannot go with its clip; the message says why."""
+    """A companion that does not fit its clip; the message says why."""
 
 
 def accompanied(
     found: list[Sample] | Rejected, file: MediaFile, config: DatasetConfig, context: ScanContext
 ) -> list[Sample] | Rejected:
-    """`found` with the files that go with it, or why the file cannot be used without one of them."""
+    """Returns `found` with companions, or the reason why the file cannot be used without one."""
     if isinstance(found, Rejected):
         return found
     needed = kind_of(config).files

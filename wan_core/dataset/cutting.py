@@ -1,8 +1,4 @@
-"""Cuts samples out of one file: its windows, times the parts of its picture, times mirroring.
-
-The part of the picture is its centre, random variants, or all of it. Scene cuts are found once per file, because
-finding them decodes all of it.
-"""
+"""Cuts samples out of one file: windows in time, crops, mirroring."""
 
 from __future__ import annotations
 
@@ -18,13 +14,13 @@ from ..files import sampled_digest
 from ..video import ClipInfo, Framing, VideoProcess, covered_size
 from .bucket import Bucket, assign_bucket
 from .config import DatasetConfig
+from .known_files import ScanContext
 from .sample import Cut, Sample
-from .scan_context import ScanContext
 from .windows import Window, draw_different, find_windows
 
 
 def find_bucket(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket | None:
-    """The size a source is trained at; None when it is smaller than the size grid and may not be enlarged."""
+    """Returns the training size of a source; None if it is smaller than the size multiple and may not be enlarged."""
     if config.crop == "none":
         return _own_size(info, num_frames, config)
     return assign_bucket(
@@ -39,9 +35,7 @@ def find_bucket(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucke
 
 
 def _own_size(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket | None:
-    """The source's own size, scaled down if it has more than width x height pixels, both sides rounded down to the
-    size grid. What is cut off is less than one step of the grid per axis.
-    """
+    """Returns the source's size, scaled down to at most width x height pixels and rounded down to the size multiple."""
     scale = min(1.0, math.sqrt(config.width * config.height / (info.width * info.height)))
     width, height = (
         int(side * scale + 1e-9) // config.size_multiple * config.size_multiple for side in (info.width, info.height)
@@ -50,10 +44,9 @@ def _own_size(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket 
 
 
 def find_framings(info: ClipInfo, bucket: Bucket, config: DatasetConfig, seed: str) -> list[Framing]:
-    """Returns what of the picture is kept: one entry, or with random crops up to `config.variants` that take turns.
+    """Returns the crops: one, or up to `config.variants` random ones that take turns.
 
-    A random crop moves along the axis that is cut off anyway (the source is scaled to cover the bucket first); where
-    nothing is cut off there is one place only.
+    A random crop moves along the axis that is cropped anyway; a source of the bucket's aspect ratio has one position.
     """
     if config.crop == "none":
         return [Framing(native=info.width * info.height <= config.width * config.height)]
@@ -68,21 +61,21 @@ def find_framings(info: ClipInfo, bucket: Bucket, config: DatasetConfig, seed: s
 
 
 MAX_PIECES = 10_000
-"""windows of one file, about; a time stamp that jumps by ten hours would give more"""
+"""windows of one file; guards against a timestamp that jumps by hours"""
 _CUT_GUARD_S = 0.0025
-"""A window ends this long before a cut at the latest: containers round times to their ticks (Matroska: 1 ms)."""
+"""A window ends at least this long before a cut: containers round timestamps to ticks (Matroska: 1 ms)."""
 
 
 class TooSmall(Exception):  # noqa: N818  the scan turns it into a reason
-    """A source smaller than the size grid, which may be neither enlarged nor cropped."""
+    """A source smaller than the size multiple, with crop none."""
 
 
 class TooMany(Exception):  # noqa: N818
-    """More samples than one file can sensibly give."""
+    """More than MAX_PIECES windows in one file."""
 
 
 class TooShort(Exception):  # noqa: N818
-    """A source, or each of its scenes, has fewer frames than a window needs; `frames` is the longest."""
+    """A source, or each of its scenes, is shorter than a window; `frames` is the longest."""
 
     def __init__(self, frames: int) -> None:
         super().__init__()
@@ -91,14 +84,14 @@ class TooShort(Exception):  # noqa: N818
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One sample of a file."""
+    """One sample of a file: its cut, bucket and turn."""
 
     cut: Cut
     bucket: Bucket
     turn: int = 0
     turns: int = 1
     scenes: int = 1
-    """of the whole file"""
+    """scenes of the file"""
 
 
 @dataclass(frozen=True)
@@ -107,20 +100,22 @@ class _Stretch:
 
     start_s: float
     frames: int
-    """at the dataset's rate"""
+    """at the dataset's fps"""
     held: int = 0
-    """of them, those that show the last frame once more"""
+    """frames among them that repeat the last frame"""
 
 
 def cut_file(
     path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext, cuts_s: Sequence[float] = ()
 ) -> list[Piece]:
-    """All samples of a file, in order of time. `cuts_s` rises: when scenes begin, in seconds from the first frame.
+    """Returns all samples of a file, in order of time. `cuts_s`: ascending start times of scenes after the first, in
+    seconds.
 
-    Of samples that take turns, each is one variant: its own random window and its own random crop. Mirroring by turns
-    doubles them, and then neighbouring epochs show both sides of one variant.
+    Samples that take turns differ in both window and crop. Mirroring by turns doubles them, so that consecutive epochs
+    see both sides of one variant.
     """
     draws = "random" in (config.frame_extraction, config.crop)
+    # Seeded by content, so that renaming a file keeps its windows and crops, and with them its cache entries.
     seed: str = context.recall(path, "sampled", lambda: sampled_digest(path)) if draws else ""
     pieces: list[Piece] = []
     stretches = _stretches(info, config, cuts_s)
@@ -137,21 +132,18 @@ def cut_file(
 
 
 def reading_fps(info: ClipInfo, config: DatasetConfig) -> float:
-    """Frames per second a clip is read at."""
+    """Returns the fps a clip is read at."""
     if info.kind == "clip" and config.every_frame:
         return info.fps
     return config.read_fps or config.fps
 
 
 def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -> list[_Stretch]:
-    """The whole clip, or its scenes.
-
-    A whole clip that lacks one frame of the shortest window is taken, its last frame held: 4n+1 frames are one more
-    than whole seconds have, and 5.0 s are the commonest length of all.
-    """
+    """Returns the complete clip, or its scenes. A clip one frame shorter than a window is used, its last frame held."""
     rate = reading_fps(info, config)
     if not cuts_s:
         available = info.frames_at(rate)
+        # Clips of 5.0 s are the most common, and 4n+1 frames are one more than complete seconds have.
         if info.kind == "clip" and available == config.frame_lengths[0] - 1:
             return [_Stretch(0.0, available + 1, held=1)]
         return [_Stretch(0.0, available)]
@@ -159,7 +151,7 @@ def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -
     found: list[_Stretch] = []
     for start_s, end_s in zip(starts, ends, strict=True):
         if end_s is None:
-            frames = math.ceil((info.duration_s - start_s) * rate - 1e-3)
+            frames = math.ceil((info.duration_s - start_s) * rate - 1e-3)  # 1e-3: rounding of the duration
         else:
             frames = math.ceil((end_s - start_s - _CUT_GUARD_S) * rate)
         found.append(_Stretch(start_s, max(0, frames)))
@@ -183,7 +175,7 @@ def _windows(info: ClipInfo, frames: int, config: DatasetConfig, seed: str) -> l
 def _variants(
     info: ClipInfo, stretch: _Stretch, windows: Sequence[Window], config: DatasetConfig, seed: str
 ) -> list[Piece]:
-    """The samples of windows that take turns (usually one that is alone)."""
+    """Returns the samples of windows that take turns (usually one window)."""
     bucket, rate = find_bucket(info, windows[0].num_frames, config), reading_fps(info, config)
     if bucket is None:
         raise TooSmall
@@ -220,7 +212,7 @@ def _take_turns(
 
 
 def scene_cuts(path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext) -> Sequence[float]:
-    """Returns when each scene but the first begins, in seconds from the first frame; none for a still."""
+    """Returns the start time of every scene after the first, in seconds; empty for a still."""
     if info.kind == "still":
         return ()
     threshold = config.scene_threshold
@@ -232,7 +224,7 @@ def scene_cuts(path: Path, info: ClipInfo, config: DatasetConfig, context: ScanC
 
 
 def read_sample(video: VideoProcess, sample: Sample, fps: float, path: Path | None = None) -> NDArray[np.uint8]:
-    """(F, H, W, 3) RGB in the sample's bucket. `path` reads another file the same way: a control or mask video."""
+    """Returns (F, H, W, 3) RGB in the sample's bucket. `path`: a control or mask video, cut alike."""
     bucket = sample.bucket
     return video.read(
         path or sample.path,

@@ -1,8 +1,7 @@
-"""The cost of a dataset: the batches of an epoch by bucket, the size of its cache entries, and changes of speed.
+"""Estimates for a dataset: batches per epoch and bucket, bytes of cache entries, clips off the model's frame rate.
 
-Batches never mix buckets, so a small bucket wastes part of its last batch. Sizes follow from the shapes the encoders
-answer with, in bfloat16. Frames are taken by their times, so a clip keeps the speed at which it plays; where its rate
-differs from the model's by a fifth or more, only how many of its frames are seen changes.
+Batches never mix buckets, so the last batch of a small bucket is short. Entries are bfloat16. Frames are sampled by
+timestamp, so a clip of another rate keeps its speed; frames are dropped or repeated.
 """
 
 from __future__ import annotations
@@ -20,34 +19,31 @@ BATCH_SIZES = (1, 2, 4)
 
 
 def _seen_per_epoch(samples: Sequence[Sample]) -> float:
-    """Returns how many samples one epoch trains on.
-
-    Repeats and weights count (weights on average); of samples that take turns one is seen.
-    """
+    """Returns the expected samples per epoch: repeats and weights count, samples that take turns count once."""
     return math.fsum(sample.repeats * sample.weight for sample in samples if sample.turn == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BucketRow:
-    """The share of one bucket in an epoch."""
+    """One bucket's part of an epoch."""
 
     bucket: Bucket | None
-    """None: all of them together"""
+    """None: all buckets"""
     clips: int
-    """files; of those cut into several samples, each once"""
+    """files; a file cut into several samples counts once"""
     stills: int
     samples: int
     batches: tuple[int, ...]
-    """in an epoch, for each of BATCH_SIZES"""
+    """per epoch, for each of BATCH_SIZES"""
 
 
 def is_averaged(samples: Sequence[Sample]) -> bool:
-    """True when weights make the batches of an epoch a mean."""
+    """True if weights make the batches per epoch an average."""
     return any(sample.weight != 1 for sample in samples)
 
 
 def epoch_rows(samples: Sequence[Sample]) -> list[BucketRow]:
-    """A row per bucket, the largest first, and one for all where there are several."""
+    """Returns a row per bucket, the largest first, and a total if there are several."""
     groups: dict[Bucket, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.bucket, []).append(sample)
@@ -62,7 +58,7 @@ def epoch_rows(samples: Sequence[Sample]) -> list[BucketRow]:
 
 
 def epoch_lines(rows: Sequence[BucketRow], *, averaged: bool) -> list[str]:
-    """`epoch_rows` as text, a line each under a heading."""
+    """Returns `epoch_rows` as a heading and one line each."""
     mean = ", on average" if averaged else ""
     lines = [f"an epoch{mean}, in batches of {' / '.join(map(str, BATCH_SIZES))}:"]
     for row in rows:
@@ -90,25 +86,25 @@ _VISION_BYTES = 257 * 1280 * _BYTES
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSize:
-    """Payload bytes of everything a dataset needs, headers of the entries (a few hundred bytes each) left out."""
+    """Payload bytes of a dataset's cache entries, without headers (a few hundred bytes each)."""
 
     latents: int
     conditions: int
     masks: int
     captions: int
-    """different captions; a text entry has `token_bytes` for every token, which only the text encoder can count"""
+    """different captions; a text entry has `token_bytes` per token, which only the text encoder can count"""
     megapixels: float
-    """of all frames that go through the VAE"""
+    """encoded by the VAE"""
     token_bytes: int = _TOKEN_BYTES
 
     @property
     def known(self) -> int:
-        """Bytes of all but the texts."""
+        """Bytes without the text entries."""
         return self.latents + self.conditions + self.masks
 
 
 def cache_size(samples: Sequence[Sample], space: LatentSpace, kind: ConditionKind, *, loss_masks: bool) -> CacheSize:
-    """The size of the entries of `samples`, each cut of a file once."""
+    """Returns the size of the entries of `samples`; each cut of a file counts once."""
     cuts = {(s.path, s.cut, s.bucket): s for s in samples}.values()
     volumes = [_latent_volume(sample, space) for sample in cuts]
     pixels = sum(s.bucket.num_frames * s.bucket.height * s.bucket.width for s in cuts)
@@ -123,17 +119,17 @@ def cache_size(samples: Sequence[Sample], space: LatentSpace, kind: ConditionKin
 
 
 def _latent_volume(sample: Sample, space: LatentSpace) -> int:
-    """Values of one latent channel."""
+    """Returns the values of one latent channel."""
     bucket, stride = sample.bucket, space.spatial_stride
     return math.prod((space.latent_frames(bucket.num_frames), bucket.height // stride, bucket.width // stride))
 
 
 _DIFFERENT = 1.2
-"""ratio of frame rates from which it is said"""
+"""ratio of frame rates that is reported"""
 
 
 def off_speed(samples: Sequence[Sample], fps: float) -> tuple[list[Sample], list[Sample]]:
-    """One sample of each clip that is faster than the model's rate by a fifth or more, and of each that is slower."""
+    """Returns one sample of each clip at least a fifth faster than the model's fps, and of each slower one."""
     clips = [sample for sample in _moving(samples) if sample.kind == "clip" and not sample.cut.fps]
     fast = [sample for sample in clips if sample.info.fps >= fps * _DIFFERENT]
     slow = [sample for sample in clips if 0 < sample.info.fps <= fps / _DIFFERENT]
@@ -141,12 +137,12 @@ def off_speed(samples: Sequence[Sample], fps: float) -> tuple[list[Sample], list
 
 
 def _moving(samples: Sequence[Sample]) -> list[Sample]:
-    """One sample of each file of which more than one frame is trained: a single one has no speed."""
+    """Returns one sample of each file trained with more than one frame."""
     return one_per_file([sample for sample in samples if sample.bucket.num_frames > 1])
 
 
 def speed_lines(samples: Sequence[Sample], fps: float) -> list[str]:
-    """Sentences for the report; none when every clip is near the model's rate."""
+    """Returns sentences for the report; none if every clip is near the model's fps."""
     fast, slow = ([sample.info.fps for sample in group] for group in off_speed(samples, fps))
     lines: list[str] = []
     if other := [sample.cut.fps for sample in _moving(samples) if sample.cut.fps]:

@@ -1,6 +1,6 @@
-"""A scan and its review as plain data, for the card on a dataset node and for API clients.
+"""A dataset review as JSON data, for the dataset node's card and API clients.
 
-Names of files and captions are shortened, and lists are: history stays in ComfyUI's memory. The report has everything.
+Texts and lists are shortened, because ComfyUI keeps the history in memory.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from .sample import Rejected, Sample, ScanResult, one_per_file
 
 _NAMES = 20
 _LONGEST = 300
-"""characters of a text"""
+"""characters"""
 
 
 def dataset_facts(review: DatasetReview) -> dict[str, Any]:
-    """Everything as numbers, texts, lists and dicts.
+    """Returns the review as JSON data.
 
-    `buckets` are the rows of the epoch (`frames`, `width` and `height` null for the row of all), `findings` what may be
-    wrong, counted in files (in groups for copies), `sheet` which file is where on the contact sheet.
+    `buckets`: the rows of an epoch (null sizes: all). `findings`: possible problems, counted in files (copies: in
+    groups). `sheet`: the file of each cell of the contact sheet.
     """
     dataset, size = review.dataset, review.size
     files = [sample for part in dataset.parts for sample in one_per_file(part.samples)]
     clips = sum(sample.kind == "clip" for sample in files)
-    # Those that somebody can do something about here come first.
+    # The card can repair a missing caption, so these files come first.
     rejected = sorted((r for part in dataset.parts for r in part.rejected), key=lambda r: r.wants_caption is None)
     numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
     return {
@@ -60,7 +60,7 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
 
 
 def _findings(review: DatasetReview) -> list[dict[str, Any]]:
-    """Kind, how many files (or groups of copies), and the first names."""
+    """Returns kind, count and first names of each finding."""
     parts = review.dataset.parts
     fast, slow = off_speed(review.dataset.samples, review.dataset.fps)
     found: dict[str, list[Sample]] = {
@@ -80,7 +80,7 @@ def _findings(review: DatasetReview) -> list[dict[str, Any]]:
 
 
 def _of_part(part: ScanResult) -> dict[str, list[Sample]]:
-    """Returns the files of one part by finding, each once, however many samples it gives."""
+    """Returns finding -> files of one part, each file once."""
     config = part.config
     holds: dict[str, Callable[[Sample], bool]] = {
         "enlarged": lambda sample: sample.upscaled,

@@ -1,8 +1,7 @@
-"""The files of a dataset, before any of them is opened: a folder's own, or those that a list names.
+"""The files of a dataset before they are opened: of a folder and its subfolders, or of a list.
 
-In a folder with its subfolders, those of `10_walk` are seen ten times as often. Hidden folders are left out. A folder
-that is reached twice, through a link or a loop of links, counts once; what leads out of the allowed folders is named
-and not entered.
+Files of a subfolder `10_walk` have 10 repeats. Hidden folders are skipped. A folder reached twice, or through a loop of
+links, counts once; a link out of the allowed folders is reported and not followed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,55 +29,53 @@ OTHER_SUFFIXES = frozenset({
     ".ogv", ".vob", ".heic", ".heif",
     ".jxl", ".svg", ".m3u8", ".asf", ".f4v", ".mxf", ".y4m", ".jfif",
 })  # fmt: skip
-"""Media that is not read: named in the report instead of ignored."""
+"""media that is not read: reported instead of ignored"""
 
 
 COMPANION_FOLDERS = {"control": "control", "controls": "control", "mask": "mask", "masks": "mask"}
-"""folders beside clips whose files go with the clips of the same name, and as what"""
+"""companion folder -> kind of companion"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MediaFile:
-    """One file that a dataset names."""
+    """One media file of a dataset."""
 
     path: Path
     caption: str | None = None
-    """None: it stands in the caption file beside the media file"""
+    """None: read from the caption file"""
     repeats: int = 1
-    """how often it is seen in one epoch; multiplies num_repeats"""
+    """times per epoch; multiplies num_repeats"""
     weight: float = 1.0
-    """multiplies the weight of its dataset"""
+    """multiplies the dataset's weight"""
     control: Path | None = None
-    """control video of VACE and Fun-Control models; None: looked for beside the file where one is needed"""
+    """control video of VACE and Fun-Control models; None: searched if needed"""
     mask: Path | None = None
-    """mask video or picture; None: looked for beside the file where masks are used"""
+    """mask video or picture; None: searched if masks are used"""
     name: str = ""
-    """what messages call it; empty: the name of the file"""
+    """for messages; empty: the file name"""
     more_captions: tuple[str, ...] = ()
-    """further captions that take turns with `caption`, one an epoch"""
+    """captions that take turns with `caption`, one per epoch"""
 
     @property
     def shown_name(self) -> str:
-        """The name for messages, short and without control characters (S15)."""
+        """Short printable name for messages (S15)."""
         return "".join(c if c.isprintable() else "?" for c in self.name)[:120] or shown(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """A file, or a row of a list, that is not trained on, and why."""
+    """A file, or a row of a list, that is not trained on, with the reason."""
 
     name: str
     reason: str
     frames: int = 0
-    """frames it would give, where that is the reason"""
+    """frames of a clip that is too short"""
     wants_caption: Path | None = None
-    """the media file, where a caption beside it would make it usable"""
+    """a media file that only lacks a caption"""
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Changes when a file of the folder (or of its folders of control and mask videos) is added, removed, edited or
-    replaced; reads no content.
-    """
+    """Returns a digest of the names and marks of a folder and its companion folders; reads no content."""
     digest = hashlib.sha256()
     beside = (folder / name for name in COMPANION_FOLDERS)
     for place in (folder, *(place for place in beside if place.is_dir())):
@@ -89,7 +86,7 @@ def folder_fingerprint(folder: Path) -> str:
 
 
 def folder_files(folder: Path) -> list[MediaFile]:
-    """The media files directly in `folder`, sorted by name; DatasetError when there are none."""
+    """Returns the media files directly in `folder`, by name; DatasetError if there are none."""
     if not folder.is_dir():
         problem = "is a file, not a folder" if folder.exists() else "does not exist"
         raise DatasetError(
@@ -111,7 +108,7 @@ def folder_files(folder: Path) -> list[MediaFile]:
 
 
 def _counted_below(folder: Path) -> str:
-    """Returns a clause about the media files one folder down; "" where there are none."""
+    """Returns a clause about media files one folder down; "" if there are none."""
     counts: dict[str, int] = {}
     try:
         for name in itertools.islice(_subfolders(folder), _MOST_SUBFOLDERS):
@@ -128,7 +125,7 @@ def _counted_below(folder: Path) -> str:
 
 
 def _folders_like_media(folder: Path) -> list[str]:
-    """Folders called like clips, such as "take.mp4": named in the report, not passed over."""
+    """Returns folders named like clips ("take.mp4"), which are reported."""
     known = CLIP_SUFFIXES | STILL_SUFFIXES
     with os.scandir(folder) as entries:
         return sorted(
@@ -139,7 +136,7 @@ def _folders_like_media(folder: Path) -> list[str]:
 
 
 def media_names(folder: Path) -> list[str]:
-    """Names of the media files directly in `folder`, sorted; hidden ones are left out."""
+    """Returns the names of media files directly in `folder`, sorted, without hidden ones."""
     known = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
     with os.scandir(folder) as entries:
         return sorted(
@@ -154,14 +151,14 @@ def media_names(folder: Path) -> list[str]:
 _MOST_SUBFOLDERS = 1000
 
 MAX_DEPTH = 32
-"""subfolders below each other"""
+"""nested subfolders"""
 
 _REPEATS = re.compile(r"([1-9][0-9]{0,3})_\S")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderFiles:
-    """The media files of a folder, and the places in it that cannot be entered."""
+    """The media files of a folder, and the subfolders that cannot be read."""
 
     files: tuple[MediaFile, ...]
     rejected: tuple[Rejected, ...] = ()
@@ -169,7 +166,7 @@ class FolderFiles:
 
 
 def repeats_of(name: str) -> int:
-    """10 for a folder called "10_walk", as in kohya's trainers; 1 for every other name."""
+    """Returns 10 for a folder "10_walk", as in kohya's trainers; 1 for other names."""
     found = _REPEATS.match(name)
     return int(found.group(1)) if found else 1
 
@@ -177,9 +174,9 @@ def repeats_of(name: str) -> int:
 def files_of_folder(
     folder: Path, *, recursive: bool = False, allowed: Sequence[Path] = (), named_repeats: bool = True
 ) -> FolderFiles:
-    """The media files of `folder` by path, with those of its subfolders if asked; DatasetError when there are none.
+    """Returns the media files of `folder`, and with `recursive` of its subfolders; DatasetError if there are none.
 
-    `named_repeats` False takes the numbers in front of folder names for nothing but names.
+    `named_repeats` False ignores the repeats in folder names.
     """
     if not recursive or not folder.is_dir():
         return FolderFiles(files=tuple(folder_files(folder)))
@@ -192,7 +189,8 @@ def files_of_folder(
             continue
         names = media_names(place)
         repeats = repeats_of(place.name) if inside and named_repeats else 1
-        files += [_named(folder, MediaFile(path=place / name, repeats=repeats)) for name in names]
+        paths = [place / name for name in names]
+        files += [MediaFile(path=path, repeats=repeats, name=path.relative_to(folder).as_posix()) for path in paths]
         if names and repeats > 1:
             notes.append(f"{shown(place)}: {len(names)} files, each seen {repeats} times because of the folder's name")
     if not files:
@@ -204,7 +202,7 @@ def files_of_folder(
 
 
 def fingerprint_of_folder(folder: Path, *, recursive: bool = False, allowed: Sequence[Path] = ()) -> str:
-    """Changes when a file of the folder (and its subfolders, if asked) is added, removed, edited or replaced."""
+    """Returns a digest of names and marks of a folder, and with `recursive` of its subfolders."""
     if not recursive:
         return folder_fingerprint(folder)
     digest = hashlib.sha256()
@@ -214,12 +212,8 @@ def fingerprint_of_folder(folder: Path, *, recursive: bool = False, allowed: Seq
     return digest.hexdigest()
 
 
-def _named(folder: Path, file: MediaFile) -> MediaFile:
-    return replace(file, name=file.path.relative_to(folder).as_posix())
-
-
 def _walk(folder: Path, allowed: Sequence[Path]) -> Iterator[tuple[str, Path | Rejected]]:
-    """("a/b", folder) of `folder` ("") and everything below it by name, each real folder once."""
+    """Yields ("a/b", folder) for `folder` ("") and its subfolders by name, each real folder once."""
     seen = {os.path.realpath(folder)}
     waiting: list[tuple[str, Path, int]] = [("", folder, 0)]
     while waiting:
@@ -241,7 +235,7 @@ def _walk(folder: Path, allowed: Sequence[Path]) -> Iterator[tuple[str, Path | R
             elif real not in seen:
                 seen.add(real)
                 below.append((label, path, depth + 1))
-        waiting += reversed(below)
+        waiting += reversed(below)  # a stack: the first subfolder by name is visited next
 
 
 def _subfolders(place: Path) -> list[str]:
@@ -251,18 +245,18 @@ def _subfolders(place: Path) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SourcePart:
-    """One dataset of a source file: a list is one, settings of another trainer may be several."""
+    """One dataset of a source file; settings of another trainer may have several."""
 
     name: str
-    """what messages call it"""
+    """for messages"""
     files: tuple[MediaFile, ...]
     rejected: tuple[Rejected, ...] = ()
-    """rows and files that cannot be used, found before any media file was opened"""
+    """rows and files found unusable before a media file is opened"""
     notes: Sequence[str] = ()
     """sentences for the report"""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """fields of DatasetConfig that the source states"""
+    """DatasetConfig fields set by the source"""
     caption_hint: str = ""
-    """where captions may stand that are not read, as a clause"""
+    """a clause about files that may be unread captions"""
     watched: tuple[Path, ...] = ()
-    """files and folders whose change is a change of the dataset, beside `files` themselves"""
+    """files and folders, besides `files`, that change the dataset when they change"""

@@ -1,4 +1,4 @@
-"""The files that are held out: never trained, but evaluated."""
+"""Held-out files: evaluated, never trained."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .caption_names import in_one_form
 from .sample import Dataset, Sample, ScanResult
 
 A_FEW = -1.0
-"""`held_out_ratio` that leaves the number to us"""
+"""`held_out_ratio` for an automatic number"""
 _ENOUGH, _LEAST_HELD, _MOST_HELD = 20, 3, 8
-"""files from which some are held out; three are the least whose spread says anything"""
+"""files from which some are held out; the fewest that give a spread; the most"""
 
 
 def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> frozenset[str]:
-    """SHA-256 of every content that a part of the dataset holds out: a copy under another name, or the same file in
-    another part, is then held out with it. Asks for no digest where nothing is held out.
+    """Returns the SHA-256 of all held-out contents, so copies under another name or in another part are held out too.
+    Calls `digest_of` only if something is held out.
     """
     found: set[str] = set()
     for part in dataset.parts:
@@ -29,7 +29,7 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
         for sample in part.samples:
             digest = digest_of(sample)
             named = sample.path in below or not names.isdisjoint(file_names(sample))
-            # A share decided by each file's own content: adding or removing files never moves another one.
+            # Each file's own digest decides, so adding or removing files never moves another one in or out.
             if named or int(digest[:8], 16) < config.held_out_ratio * 2**32:
                 found.add(digest)
         if config.held_out_ratio == A_FEW:
@@ -38,20 +38,18 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
 
 
 def _a_few(digests: set[str]) -> set[str]:
-    """Returns the few of many files that a judgement needs, by their contents; none where every clip is needed."""
+    """Returns a few digests for evaluation; none of a small dataset."""
     count = min(_MOST_HELD, max(_LEAST_HELD, len(digests) // 10)) if len(digests) >= _ENOUGH else 0
     return set(sorted(digests)[:count])
 
 
 def file_names(sample: Sample) -> set[str]:
-    """Returns the names a file may have in `held_out`, in one Unicode form: with and without suffix, and below the
-    folder of its dataset.
-    """
+    """Returns the names a file may have in `held_out`, in NFC: file name, stem, path in the dataset."""
     return {in_one_form(name) for name in (sample.path.name, sample.path.stem, sample.name)}
 
 
 def _files_below(folder: str, part: ScanResult) -> set[Path]:
-    """The files of a part that lie in a folder of that name, or in one below it, inside what the part consists of."""
+    """Returns the files of a part below a folder of that name."""
     paths = {sample.path for sample in part.samples} if folder else set[Path]()
     if not paths:
         return paths
@@ -61,7 +59,7 @@ def _files_below(folder: str, part: ScanResult) -> set[Path]:
 
 
 def _common(folders: Sequence[Path]) -> int:
-    """Returns how many names at the beginning of all these paths are the same."""
+    """Returns the length of the common prefix of paths, in names."""
     levels = zip(*(folder.parts for folder in folders), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
 
@@ -71,12 +69,12 @@ def _holds(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
 
 
 def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
-    """DatasetError when everything is held out, or when a name or folder of the settings holds nothing out."""
+    """DatasetError if everything is held out, or if a held-out name or folder of the settings matches nothing."""
     if not trained:
         raise nothing_trained(held_out)
     for part in dataset.parts:
         paths = [sample.path for sample in part.samples]
-        # Settings of another trainer are several parts with the same names: each name has to be in one of them.
+        # Settings of another trainer give several parts the same list: a name has to match in one of them only.
         alike = [p for p in dataset.parts if p.config.held_out == part.config.held_out]
         known = {name for other in alike for sample in other.samples for name in file_names(sample)}
         if missing := [name for name in part.config.held_out if in_one_form(name) not in known]:
@@ -94,7 +92,7 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
 
 
 def nothing_trained(held_out: int) -> DatasetError:
-    """Returns the error for a dataset whose usable files are all held out."""
+    """Returns the refusal of a dataset whose files are all held out."""
     return DatasetError(
         "All {held_out} files are held out for evaluation, so nothing would be trained. Lower "
         "held_out_ratio, or name fewer files.",

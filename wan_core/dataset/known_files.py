@@ -1,44 +1,44 @@
-"""Knows of media files without opening them: when one caption of a folder changes, no clip is opened again.
+"""The memo of media files and the context of a scan: after one caption changes, no clip is opened again.
 
-A value counts while the file has the mark it had (`file_mark`): an edit is seen also when the modification time was
-put back, except on Windows. Captions are not kept here; they are read each time.
+A value is valid while the file's mark is unchanged (`file_mark`). Captions are not stored; they are read at each scan.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import DatasetError
+from ..errors import DatasetError, Stopped
 from ..files import FileError, Memo, digest_file, file_mark, is_touched, mark_of
+from ..packages import version_of
 from ..video import ClipInfo, UnreadableError, VideoProcess, shown
 from .sample import Companion, Sample
 
 SCAN_VERSION = 2
-"""Raise it when what a file is found to hold changes: everything is looked at again then."""
+"""Raise it when probing returns something else for the same file; all files are then probed again."""
 _MOST = 400_000
-"""values: of 100,000 files the digest, the probe, the cuts and the look"""
+"""100,000 files with digest, probe, cuts and look"""
 _DIGEST = "digest"
 
 
 class KnownFiles:
-    """The memo of media files in a cache folder: digests, what `VideoProcess` found, copies among them."""
+    """Digests, probes, scene cuts and near copies of media files, in a cache folder."""
 
     def __init__(self, cache_root: Path) -> None:
         self._memo = Memo(cache_root / "files.json", _made_by(), _MOST)
 
     def probe(self, path: Path, video: VideoProcess) -> ClipInfo:
-        """`VideoProcess.probe`, once for each file; a file that was refused is refused again unread."""
+        """Returns `VideoProcess.probe`, cached; a refusal is cached too."""
 
         def ask() -> list[Any]:
             try:
                 return [*dataclasses.astuple(video.probe(path))]
             except UnreadableError as error:
-                if not error.lasting:
+                if not error.lasting:  # a time limit or a missing package, which may differ at the next scan
                     raise
                 return [str(error)]
 
@@ -48,11 +48,13 @@ class KnownFiles:
         return ClipInfo(**dict(zip(_FIELDS, found, strict=True)))
 
     def recall(self, path: Path, what: str, ask: Callable[[], Any]) -> Any:
-        """`ask()` (JSON data that follows from the bytes of the file), or what it gave for this file before."""
+        """Returns `ask()` (JSON data derived from the bytes of the file), cached."""
         return self._memo.recall(path, what, ask)
 
     def digest(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
-        """The SHA-256 of a file. FileError when it cannot be read, changes meanwhile, or `should_stop` answers True."""
+        """Returns the SHA-256 of a file. FileError if it is unreadable, changes meanwhile, or `should_stop` returns
+        True.
+        """
 
         def ask() -> str:
             mark = file_mark(path)
@@ -64,18 +66,14 @@ class KnownFiles:
         return self.recall(path, _DIGEST, ask)
 
     def _has_same_bytes(self, path: Path, mark: Sequence[int]) -> bool:
-        """True when a file that is as large and as old as `mark` says has the digest it had then. False where none is
-        known; reads the file.
-        """
+        """True if the file still has the digest recorded under `mark`; reads the file. False if none is recorded."""
         known = self._memo.recalled(path, _DIGEST)
         if known is None or (list(mark) != known[0] and not is_touched(mark, known[0])):
             return False
         return self.digest(path) == known[1]
 
     def require_unchanged(self, file: Sample | Companion) -> None:
-        """DatasetError when a file is gone, or is not the one that was scanned. Of one whose rights or names changed,
-        the digest decides.
-        """
+        """DatasetError if a file is missing or changed since the scan. The digest decides if only ctime changed."""
         name = shown(file.path)
         try:
             now = file_mark(file.path)
@@ -86,7 +84,7 @@ class KnownFiles:
             raise DatasetError("{name} changed since it was scanned. Press Run again.", name=name)
 
     def search(self, paths: Iterable[Path], how: str, find: Callable[[], Any]) -> Any:
-        """`find()` (JSON data), or what it gave for exactly these files in this order, none of them changed."""
+        """Returns `find()` (JSON data), cached for exactly these unchanged files in this order."""
         digest = hashlib.sha256(how.encode())
         for path in paths:
             digest.update(repr((str(path), mark_of(path))).encode("utf-8", "surrogatepass"))
@@ -98,7 +96,7 @@ class KnownFiles:
         return found
 
     def save(self) -> None:
-        """Keep what was found for the next time."""
+        """Write the memo."""
         self._memo.save()
 
 
@@ -106,12 +104,41 @@ _FIELDS = [field.name for field in dataclasses.fields(ClipInfo)]
 
 
 def _made_by() -> list[Any]:
-    """Returns all that decides what a look at a file finds, apart from the file."""
-    return [SCAN_VERSION, *map(_version_of, ("av", "pillow")), *_FIELDS]
+    """Returns the versions a probe result depends on."""
+    return [SCAN_VERSION, *map(version_of, ("av", "pillow")), *_FIELDS]
 
 
-def _version_of(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+Progress = Callable[[int, int, str], None]
+"""called with (done, total, name)"""
+
+
+@dataclass(frozen=True)
+class ScanContext:
+    """Passed to every file of a scan."""
+
+    video: VideoProcess
+    _: KW_ONLY
+    allowed: Sequence[Path] = ()
+    """targets of links must be below their own folder or one of these (rules S2, S16)"""
+    progress: Progress | None = None
+    should_stop: Callable[[], bool] | None = None
+    known: KnownFiles | None = None
+    """results of earlier scans; None: every file is opened"""
+
+    def probe(self, path: Path) -> ClipInfo:
+        """Returns the facts of a media file; DatasetError if it cannot be used."""
+        return self.video.probe(path) if self.known is None else self.known.probe(path, self.video)
+
+    def recall(self, path: Path, what: str, ask: Callable[[], Any]) -> Any:
+        """Returns `ask()` (JSON data derived from the bytes of the file), cached."""
+        return ask() if self.known is None else self.known.recall(path, what, ask)
+
+    def stop_if_asked(self, doing: str) -> None:
+        """Raises Stopped if a stop was requested; `doing` completes "Stopped while"."""
+        if self.should_stop is not None and self.should_stop():
+            raise Stopped(f"Stopped while {doing}.")
+
+    def tell(self, done: int, total: int, name: str) -> None:
+        """Report progress."""
+        if self.progress is not None:
+            self.progress(done, total, name)

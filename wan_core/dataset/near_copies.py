@@ -1,8 +1,7 @@
-"""Files that are the same, and files that look the same. Both are only told: which one goes is the user's choice.
+"""Finds identical and near-identical files. Both are only reported; the user decides.
 
-Same bytes: only files of equal size are hashed, by a function that remembers digests, so the cache does not hash them
-again. Same look: 64 bits of the first frame (`look_of`, known since the scan) name candidates, and a small picture
-of the first and of the middle frame decides, compared at several crops.
+Identical: files of equal size with the same digest. Near copies: 64-bit hashes of the first frame (`look_of`) give
+candidates, then small pictures of the first and middle frame are correlated at several crops.
 """
 
 from __future__ import annotations
@@ -23,33 +22,33 @@ from .known_files import KnownFiles
 from .sample import Sample, one_per_file
 
 _NEAR_BITS = 12
-"""of 64: candidates. Of 200 shapeworld clips all copies written again, scaled or cropped by 3 % of each side are found
-among them, nine of ten cropped by 5 %
+"""of 64, for candidates. Of 200 shapeworld clips, all re-encoded, scaled or 3 % cropped copies pass, nine of ten
+cropped by 5 %
 """
 _NEAR_CORRELATION = 0.96
-"""of both pictures. Of 19,900 pairs of different shapeworld clips the closest reach 0.948; copies stay above 0.964,
-except at JPEG quality 40 (19 of 20 above 0.971)
+"""of both pictures. Of 19,900 pairs of different shapeworld clips the highest is 0.948; copies stay above 0.964, except
+at JPEG quality 40 (19 of 20 above 0.971)
 """
 _CROPS = (0.0, 0.02, 0.04, 0.06)
-"""of each side, tried on either of two pictures"""
+"""share of each side, tried on either picture"""
 _SIDE = 64
 _SAME_LENGTH = 0.05
-"""relative difference of durations that containers and encoders explain"""
+"""relative difference of durations between containers and encoders"""
 
 DigestOf = Callable[[Path], str]
 
 
 @dataclass(frozen=True)
 class NearTwins:
-    """Groups of files that look alike, and what there was no time for."""
+    """Groups of similar files."""
 
     groups: tuple[tuple[Sample, ...], ...]
     left_out: int = 0
-    """files that look alike at their start and could not be compared further in the time allowed"""
+    """candidates not compared in the time allowed"""
 
 
 def byte_twins(samples: Sequence[Sample], digest_of: DigestOf) -> list[tuple[Sample, ...]]:
-    """Groups of files with the same bytes, in order."""
+    """Returns groups of files with the same bytes, in order."""
     by_size: dict[int, list[Sample]] = {}
     for sample in one_per_file(samples):
         by_size.setdefault(sample.mark[0], []).append(sample)
@@ -65,9 +64,8 @@ def byte_twins(samples: Sequence[Sample], digest_of: DigestOf) -> list[tuple[Sam
 def near_twins(
     samples: Sequence[Sample], video: VideoProcess, *, allowed_s: float, known: KnownFiles | None = None
 ) -> NearTwins:
-    """Groups of files that look alike at their start and in their middle; at most `allowed_s` seconds are spent.
-
-    `known` keeps what was found among the same files.
+    """Returns groups of files with similar first and middle frames, within about `allowed_s` seconds; cached in
+    `known`.
     """
     files = one_per_file(samples)
     if known is None:
@@ -95,7 +93,7 @@ def _found_among(files: Sequence[Sample], pictures: _Pictures) -> NearTwins:
                 pictures.late |= {late.path for late, _ in found[row:]}
                 return NearTwins(_groups(pairs), len(pictures.late))
             other = found[column][0]
-            # A pair within a group adds nothing to it.
+            # Comparing two files of one group again would change nothing, and decodes pictures.
             if group_of[row] != group_of[column] and _same_length(sample, other) and pictures.alike(sample, other):
                 pairs.append((sample, other))
                 group_of[group_of == group_of[column]] = group_of[row]
@@ -103,7 +101,7 @@ def _found_among(files: Sequence[Sample], pictures: _Pictures) -> NearTwins:
 
 
 def _ones(numbers: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Returns how many bits of each number (n,) are set."""
+    """Returns the set bits of each number (n,)."""
     if hasattr(np, "bitwise_count"):  # numpy 2
         return np.bitwise_count(numbers)
     return np.unpackbits(numbers[:, None].view(np.uint8), axis=-1).sum(-1, dtype=np.uint8)
@@ -115,7 +113,7 @@ def _same_length(a: Sample, b: Sample) -> bool:
 
 
 class _Pictures:
-    """Small pictures of files, decoded once each, until the time is over."""
+    """Small pictures of files, each decoded once, until the deadline."""
 
     def __init__(self, video: VideoProcess, deadline: float, known: KnownFiles | None) -> None:
         self._video, self._deadline, self._memo = video, deadline, known
@@ -124,11 +122,11 @@ class _Pictures:
 
     @property
     def over(self) -> bool:
-        """True when the time is over."""
+        """True after the deadline."""
         return time.monotonic() > self._deadline
 
     def look(self, sample: Sample) -> str:
-        """Returns the look that the scan found; for stills, which it does not decode, makes it where there is time."""
+        """Returns the look from the scan; a still's is computed here, since a scan does not decode stills."""
         if sample.info.look or sample.kind == "clip":
             return sample.info.look
         if self._memo is None:
@@ -141,27 +139,27 @@ class _Pictures:
         return "" if picture is None else look_of(_grey(picture))
 
     def alike(self, a: Sample, b: Sample) -> bool:
-        """True when first and middle frame of both correlate, whichever of them is the cropped one."""
+        """True if the first and middle frames of both files correlate, with either one cropped."""
         mine, other = self._crops(a), self._crops(b)
         if mine is None or other is None:
             return False
         return all(max(_best(m[0], o), _best(o[0], m)) >= _NEAR_CORRELATION for m, o in zip(mine, other, strict=True))
 
     def _crops(self, sample: Sample) -> list[NDArray[np.float32]] | None:
-        """Returns for first and middle frame every crop as a unit vector (crops, values)."""
+        """Returns, for the first and middle frame, all crops as unit vectors (crops, values)."""
         if sample.path not in self._known:
             times = [0.0] if sample.kind == "still" else [0.0, sample.info.duration_s / 2]
             pictures = [self._read(sample, at_s, _SIDE, _SIDE) for at_s in times]
-            whole = [picture for picture in pictures if picture is not None]
-            complete = len(whole) == len(times)
-            self._known[sample.path] = [_cropped(picture) for picture in whole] if complete else None
+            found = [picture for picture in pictures if picture is not None]
+            complete = len(found) == len(times)
+            self._known[sample.path] = [_cropped(picture) for picture in found] if complete else None
         return self._known[sample.path]
 
     def _read(self, sample: Sample, at_s: float, width: int, height: int) -> NDArray[np.uint8] | None:
         if self.over:
             self.late.add(sample.path)
             return None
-        fps = max(sample.info.fps, 1.0)
+        fps = max(sample.info.fps, 1.0)  # a still states 0
         try:
             return self._video.read(sample.path, fps=fps, num_frames=1, width=width, height=height, start_s=at_s)[0]
         except DatasetError:
@@ -169,7 +167,7 @@ class _Pictures:
 
 
 def _grey(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns a picture (H, W, 3) as the (LOOK_SIZE, LOOK_SIZE) greys that `look_of` takes, as the video child does."""
+    """Returns a picture (H, W, 3) as (LOOK_SIZE, LOOK_SIZE) grey levels, like the video child."""
     from PIL import Image
 
     small = Image.fromarray(picture).convert("L").resize((LOOK_SIZE, LOOK_SIZE), Image.Resampling.BOX)
@@ -195,7 +193,7 @@ def _best(picture: NDArray[np.float32], crops: NDArray[np.float32]) -> float:
 
 
 def _groups(pairs: Iterable[tuple[Sample, Sample]]) -> tuple[tuple[Sample, ...], ...]:
-    """Chains of pairs as groups."""
+    """Returns the connected components of pairs."""
     groups: dict[Path, list[Sample]] = {}
     for a, b in pairs:
         mine, other = groups.get(a.path, [a]), groups.get(b.path, [b])

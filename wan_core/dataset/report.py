@@ -1,4 +1,4 @@
-"""A scan as text, for the dataset node: what is used and what is left over, captions, control and mask files."""
+"""The scan report of a dataset node: files used and rejected, windows, captions, companions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .windows import round_frames
 
 
 def _asked_frames(config: DatasetConfig) -> str:
-    """The lengths asked for, and what became of those that are not 4n+1: '73 (75 rounded down)'."""
+    """Returns the requested lengths, with rounding: '73 (75 rounded down)'."""
     asked = sorted(set(config.frame_buckets)) or [config.num_frames]
     lengths = ", ".join(_rounded(length, config) for length in asked)
     return f"up to {lengths}" if config.frame_extraction == "full" else lengths
@@ -31,7 +31,7 @@ def _rounded(length: int, config: DatasetConfig) -> str:
 
 
 def _window_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
-    """Windows per clip and the seconds none of them covers, crops, mirroring, turns; nothing where all is default."""
+    """Returns lines about windows and unused seconds, crops, mirroring and turns; none for default settings."""
     clips = [sample for sample in samples if sample.kind == "clip"]
     lines: list[str] = []
     if clips and (config.frame_extraction != "head" or config.split_scenes):
@@ -59,7 +59,7 @@ def _windows_line(config: DatasetConfig, clips: Sequence[Sample]) -> str:
 
 
 def _unused_s(clips: Sequence[Sample], fps: float) -> dict[Path, float]:
-    """Returns of each clip the seconds that no window covers."""
+    """Returns the seconds of each clip that no window covers."""
     spans: dict[Path, list[tuple[float, float]]] = {}
     for sample in clips:
         start_s = sample.cut.start_s
@@ -102,8 +102,8 @@ def _has_room(sample: Sample) -> bool:
 
 
 def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str = "") -> list[str]:
-    """One fact a line, counted in files; `hint` as in ScanResult."""
-    # A file with several captions counts as one that lacks them where one of them is missing.
+    """Returns one line per fact, counted in files; `hint` as in ScanResult."""
+    # A file with several captions lacks one if any of them is missing.
     lacks = dict[Path, int]()
     for sample in samples:
         lacks[sample.path] = max(lacks.get(sample.path, 0), _lacks_caption(sample))
@@ -117,16 +117,16 @@ def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str =
 
 
 def _lacks_caption(sample: Sample) -> int:
-    """2 without any caption, 1 with the trigger word alone, 0 otherwise."""
+    """Returns 2 for no caption, 1 for the trigger word alone, 0 otherwise."""
     return {"none": 2, "trigger": 1}.get(sample.caption_from, 0)
 
 
 def _sources(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
     counts = Counter(sample.caption_from for sample in files)
-    listed = counts["list"] + counts["list+trigger"]
+    from_list = counts["list"] + counts["list+trigger"]
     from_files = counts["file"] + counts["file+trigger"]
-    places = [f"{listed} of {len(files)} from the list"] if listed else []
-    if from_files or not listed:
+    places = [f"{from_list} of {len(files)} from the list"] if from_list else []
+    if from_files or not from_list:
         places.append(f"{from_files} of {len(files)} from {config.caption_extension} files")
     lines = ["captions: " + ", ".join(places)]
     if config.caption_prefix.strip():
@@ -157,7 +157,7 @@ def _missing(config: DatasetConfig, files: Sequence[Sample], hint: str) -> list[
 def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sample]) -> list[str]:
     if not config.caption_shuffles:
         return []
-    # Orders of one caption have the same words; another caption of the same file has others.
+    # Shuffled orders of one caption have the same words, which tells them from other captions of the same file.
     orders: dict[tuple[Path, tuple[str, ...]], set[str]] = {}
     for sample in samples:
         words = tuple(sorted(sample.caption.replace(",", " ").split()))
@@ -189,7 +189,7 @@ _HURTS = (
 
 
 def _companion_lines(result: ScanResult) -> list[str]:
-    """Lines for the report; none for a dataset that has no such files."""
+    """Returns lines about control and mask files; none if there are none."""
     wanted, samples = wanted_companions(result.config), one_per_file(result.samples)
     bare = [sample.name for sample in one_per_file(s for s in result.samples if s.mask is None)]
     lines: list[str] = []
@@ -206,7 +206,7 @@ def _companion_lines(result: ScanResult) -> list[str]:
 
 
 def _unused_lines(samples: list[Sample]) -> list[str]:
-    """Names, or folders, that say control or mask of another file, where such files are not used."""
+    """Returns a line about files named like companions while companions are not used."""
     stems = {(sample.path.parent, sample.path.stem) for sample in samples}
     found = [sample.name for sample in samples if _goes_with(sample.path) in stems]
     if not found:
@@ -215,7 +215,7 @@ def _unused_lines(samples: list[Sample]) -> list[str]:
 
 
 def _goes_with(path: Path) -> tuple[Path, str]:
-    """Folder and stem of the file that clip_mask.mp4 or mask/clip.mp4 belongs to by its name."""
+    """Returns folder and stem of the file that clip_mask.mp4 or mask/clip.mp4 belongs to."""
     if path.parent.name in COMPANION_FOLDERS:
         return path.parent.parent, path.stem
     base, _, kind = path.stem.rpartition("_")
@@ -223,7 +223,7 @@ def _goes_with(path: Path) -> tuple[Path, str]:
 
 
 def scan_report(result: ScanResult) -> str:
-    """One fact a line; every rejected file with its reason at the end."""
+    """Returns one line per fact; rejected files with reasons come last."""
     config, samples = result.config, one_per_file(result.samples)
     clips = [s for s in samples if s.kind == "clip"]
     stills = len(samples) - len(clips)
@@ -270,5 +270,5 @@ def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
 
 
 def dataset_report(dataset: Dataset) -> str:
-    """The reports of all parts, one below the other."""
+    """Returns the reports of all parts."""
     return "\n\n".join(scan_report(part) for part in dataset.parts)

@@ -1,4 +1,4 @@
-"""The review of a dataset before the GPU works, as facts and as text: a line per fact, nothing where all is well."""
+"""The review of a dataset before the GPU works, as data and as text; no lines if there are no findings."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from .near_copies import DigestOf, NearTwins, byte_twins, near_twins
 from .sample import Dataset, Sample, one_per_file
 
 _COMPARING_S = 20.0
-"""how long near copies are looked for at most"""
+"""longest search for near copies, in seconds"""
 _SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetReview:
-    """The findings on a dataset before the GPU works."""
+    """The findings of a dataset review."""
 
     dataset: Dataset
     epoch: tuple[BucketRow, ...]
-    """the largest bucket first; nothing when all is held out"""
+    """the largest bucket first; empty if everything is held out"""
     averaged: bool
-    """weights make the batches of an epoch a mean"""
+    """True if weights make the batches per epoch an average"""
     held_out: tuple[Sample, ...]
-    """one of each file that is evaluated and never trained"""
+    """one sample of each held-out file"""
     same_bytes: tuple[tuple[Sample, ...], ...]
     look_alikes: NearTwins
     comparing_s: float
     size: CacheSize
     encoding_s: float | None
-    """at the speed of the last encoding here; None before there was one"""
+    """at the speed of the last encoding; None before the first"""
 
     def report(self) -> str:
-        """Plain text for the node."""
+        """Returns plain text for the node."""
         lines = epoch_lines(self.epoch, averaged=self.averaged) if self.epoch else []
         if self.dataset.given_whole:
             lines.append(NOTHING_TO_PREDICT)
@@ -68,10 +68,9 @@ def dataset_review(
     comparing_s: float = _COMPARING_S,
     known: KnownFiles | None = None,
 ) -> DatasetReview:
-    """Look at a dataset without the GPU.
+    """Review a dataset without the GPU.
 
-    `digest_of` gives the SHA-256 of a file and remembers it; `seconds_per_megapixel` is what the last encoding took
-    here, if there was one; `known` is what scans learned of files.
+    `digest_of` returns a file's SHA-256, cached; `seconds_per_megapixel` is the speed of the last encoding.
     """
     trained, evaluated = _split(dataset, digest_of)
     same = byte_twins(dataset.samples, digest_of)
@@ -92,7 +91,7 @@ def dataset_review(
 
 
 def _split(dataset: Dataset, digest_of: DigestOf) -> tuple[list[Sample], list[Sample]]:
-    """The samples that are trained, and one of each file that is held out."""
+    """Returns the trained samples, and one sample of each held-out file."""
     known: dict[Path, str] = {}
 
     def digest(sample: Sample) -> str:

@@ -1,12 +1,12 @@
-"""One usable file and the part of it that is trained on; what a scan gives; and the datasets of one job together.
+"""A sample (one file and the part that is trained on), the result of a scan, and the datasets of one job.
 
 A Dataset is the value on a WAN_DATASET wire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import DatasetError
@@ -20,37 +20,34 @@ from .files import Rejected
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """The part of a file that a sample is.
-
-    The defaults are what every sample was before there was a choice; they leave no trace in the names of cache entries.
-    """
+    """The part of a file that a sample uses. Default values do not enter the names of cache entries."""
 
     start_s: float = 0.0
-    """seconds from the first frame of the file"""
+    """seconds from the first frame"""
     framing: Framing = Framing()
-    """which part of the picture, and whether it is mirrored"""
+    """crop and mirroring"""
     fps: float = 0.0
-    """frames per second it is read at; 0 = those of the dataset"""
+    """fps the file is read at; 0 = the dataset's"""
     held: int = 0
-    """frames at the end that the file lacks: its last one is shown instead. No part of the name of a cache entry: the
-    same window of a longer file has another content digest
+    """missing frames at the end, filled with the last one. Not part of a cache key: a longer file has another digest
+    anyway
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Companion:
-    """A control or mask video that is cut exactly like the sample it goes with."""
+    """A control or mask video, cut exactly like its sample."""
 
     path: Path
     mark: tuple[int, ...]
-    """its `file_mark` when it was scanned"""
+    """`file_mark` at the scan"""
     deep_still: bool = False
-    """True for a picture of more than 8 bits; older versions read those as white"""
+    """True for a picture of more than 8 bits, which older versions read as white"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One usable file."""
+    """One usable file, or one cut of it."""
 
     path: Path
     name: str
@@ -61,22 +58,22 @@ class Sample:
     info: ClipInfo
     bucket: Bucket
     mark: tuple[int, ...]
-    """its `file_mark` when it was scanned"""
+    """`file_mark` at the scan"""
     cut: Cut = Cut()
     repeats: int = 1
-    """how often it is seen in one epoch"""
+    """times per epoch"""
     turn: int = 0
-    """of samples that take turns (random windows or crops of one file), the number of this one"""
+    """index among the samples that take turns (random windows or crops of one file)"""
     turns: int = 1
-    """how many take turns: this one is trained in epochs whose number modulo `turns` is `turn`"""
+    """this sample is trained in epochs with epoch % turns == turn"""
     scenes: int = 1
-    """how many its file has; more than one only where cuts were looked for"""
+    """scenes of its file; more than one only with split_scenes"""
     weight: float = 1.0
-    """scales how often it is seen"""
+    """scales its frequency"""
     control: Companion | None = None
     mask: Companion | None = None
     listed: bool = False
-    """whether a list says its caption, and no file beside it does"""
+    """True if a list holds its caption"""
 
     @property
     def kind(self) -> str:
@@ -85,15 +82,15 @@ class Sample:
 
     @property
     def upscaled(self) -> bool:
-        """True when the source is smaller than its bucket."""
+        """True if the source is smaller than its bucket."""
         return self.info.width < self.bucket.width or self.info.height < self.bucket.height
 
 
 def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
     """Returns the first sample of every file, in order.
 
-    A file may give many samples: windows, crops, turns, and rows of a list with other captions or masks. Whatever is
-    said of files counts each of them once, and holds of a file when it holds of one of its samples: filter first.
+    A file may have many samples (windows, crops, turns, captions). Statements about files count each file once; filter
+    the samples first.
     """
     found: dict[Path, Sample] = {}
     for sample in samples:
@@ -101,38 +98,52 @@ def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
     return list(found.values())
 
 
+def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sample]:
+    """Returns the samples of one file for each of its captions; all pairs take turns, and the caption changes every
+    epoch.
+    """
+    if len(captions) == 1:
+        return [replace(sample, caption=captions[0]) for sample in samples]
+    return [
+        replace(
+            sample,
+            caption=captions[(round_ + sample.turn) % len(captions)],
+            turn=round_ * sample.turns + sample.turn,
+            turns=len(captions) * sample.turns,
+        )
+        for round_ in range(len(captions))
+        for sample in samples
+    ]
+
+
 def caption_remedies(config: DatasetConfig, sample: Sample, hint: str = "") -> str:
-    """Returns what to do about files without a caption, of which `sample` is one; `hint` as in ScanResult."""
-    remedies = _caption_remedies(sample.path.with_suffix(config.caption_extension).name)
-    return f"{hint}. {remedies}" if hint else remedies
-
-
-def _caption_remedies(example: str) -> str:
-    return filled(
+    """Returns what to do about files without a caption; `hint` as in ScanResult."""
+    remedies = filled(
         "Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what "
         'missing_captions means: "skip the file" or "empty caption"',
-        example=example,
+        example=sample.path.with_suffix(config.caption_extension).name,
     )
+    return f"{hint}. {remedies}" if hint else remedies
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanResult:
-    """The samples of one folder, and the files that are none."""
+    """The samples of one folder, and its rejected files."""
 
     config: DatasetConfig
     samples: tuple[Sample, ...]
     rejected: tuple[Rejected, ...] = ()
     notes: tuple[str, ...] = ()
-    """sentences about where it came from: repeats of subfolders, what settings of another trainer became"""
+    """sentences about the source: repeats of subfolders, converted settings of another trainer"""
     caption_hint: str = ""
-    """where the captions may stand that some files lack, as a clause; "" where nobody knows"""
+    """a clause about files that may be the missing captions"""
 
     def __repr__(self) -> str:
         return f"ScanResult({len(self.samples)} of {len(self.samples) + len(self.rejected)} files)"
 
     @property
     def captionless(self) -> tuple[Sample, ...]:
-        """The first sample of every file that needs a caption and has none, where the config refuses such files."""
+        """One sample of every file that lacks a caption, if the config refuses such files."""
         if self.config.missing_captions != "refuse":
             return ()
         return tuple(one_per_file(sample for sample in self.samples if sample.caption_from == "none"))
@@ -140,7 +151,7 @@ class ScanResult:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Scanned folders that go together: same frame rate, same size grid, same conditioning."""
+    """Scanned folders trained together: same fps, size multiple and conditioning."""
 
     parts: tuple[ScanResult, ...]
 
@@ -171,23 +182,23 @@ class Dataset:
 
     @property
     def kind(self) -> ConditionKind:
-        """The condition that the model reads beside the latent and the caption of each sample."""
+        """The conditioning of each sample."""
         return kind_of(self.parts[0].config)
 
     @property
     def given_whole(self) -> list[Sample]:
-        """One sample of each file where the model is given all of every sample, so that it predicts nothing."""
-        whole = all(self.kind.given_whole(sample.bucket.num_frames) for sample in self.samples)
-        return one_per_file(self.samples) if whole else []
+        """One sample per file if the model is given every frame of every sample, so there is nothing to predict."""
+        given = all(self.kind.given_whole(sample.bucket.num_frames) for sample in self.samples)
+        return one_per_file(self.samples) if given else []
 
     @property
     def masks_loss(self) -> bool:
-        """True when masks beside the clips weigh the loss."""
+        """True if masks weight the loss."""
         return any(part.config.masks_loss for part in self.parts)
 
     @property
     def trigger_words(self) -> tuple[str, ...]:
-        """The trigger words that were set, each once, in order."""
+        """The trigger words, each once, in order."""
         words = (part.config.trigger_word.strip() for part in self.parts)
         return tuple(dict.fromkeys(word for word in words if word))
 
@@ -197,7 +208,7 @@ class Dataset:
         return self.parts[0].config.fps
 
     def require_captions(self) -> None:
-        """DatasetError, which names every remedy, when files have no caption and the config refuses such files."""
+        """DatasetError with all remedies if files lack a caption and the config refuses such files."""
         for part in self.parts:
             missing = list(part.captionless)
             if not missing:

@@ -1,12 +1,11 @@
-"""Makes samples of files: finds what each file is, what it says, and the size it will be trained at.
+"""Scans files into samples: probes each file, reads its caption and chooses its cuts and buckets.
 
-Reads headers, packets and captions, never pixels or weights: everything wrong with a dataset is told before any model
-is loaded. Which files there are is decided in files.py, or by an importer, whose parts state settings of their own.
+Reads headers, packets and captions, never pixels or weights, so every problem of a dataset is reported before a model
+is loaded. `files.py` or an importer lists the files.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,20 +22,20 @@ from .config import DatasetConfig, wanted_companions
 from .control_files import accompanied, with_companions
 from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file, reading_fps, scene_cuts
 from .files import OTHER_SUFFIXES, MediaFile, Rejected, SourcePart, files_of_folder
-from .sample import Sample, ScanResult
-from .scan_context import ScanContext
+from .known_files import ScanContext
+from .sample import Sample, ScanResult, with_captions
 
 
 def _captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ...]:
-    """The captions a file with the captions `written` is trained with; several take turns, one an epoch."""
+    """Returns the training captions of a file; several take turns, one per epoch."""
     trigger = config.trigger_word.strip()
     orders = [order for text in written for order in tag_orders(text, config.caption_shuffles, config.keep_tokens)]
-    whole = (caption_with_trigger(caption_with_prefix(order, config.caption_prefix), trigger) for order in orders)
-    return tuple(dict.fromkeys(whole))
+    captions = (caption_with_trigger(caption_with_prefix(order, config.caption_prefix), trigger) for order in orders)
+    return tuple(dict.fromkeys(captions))
 
 
 def _source_of_caption(written: str, config: DatasetConfig, place: str = "file") -> str:
-    """Returns where the text comes from, as in Sample.caption_from; `place` is "file" or "list"."""
+    """Returns Sample.caption_from; `place` is "file" or "list"."""
     trigger = config.trigger_word.strip()
     if not written:
         return "trigger" if trigger else "none"
@@ -44,27 +43,8 @@ def _source_of_caption(written: str, config: DatasetConfig, place: str = "file")
     return f"{place}+trigger" if added else place
 
 
-def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sample]:
-    """Returns the samples of one file once for each of its captions; each pair of sample and caption has a turn.
-
-    The caption changes with every epoch, also where the window or crop changes with every epoch.
-    """
-    if len(captions) == 1:
-        return [replace(sample, caption=captions[0]) for sample in samples]
-    return [
-        replace(
-            sample,
-            caption=captions[(round_ + sample.turn) % len(captions)],
-            turn=round_ * sample.turns + sample.turn,
-            turns=len(captions) * sample.turns,
-        )
-        for round_ in range(len(captions))
-        for sample in samples
-    ]
-
-
 def _without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tuple[list[Sample], list[Rejected]]:
-    """Returns what is left of `samples` when files without a caption are skipped, and those files."""
+    """Returns the samples to keep if files without a caption are skipped, and the skipped files."""
     if config.missing_captions != "skip the file":
         return list(samples), []
     missing = {sample.name: sample for sample in samples if sample.caption_from == "none"}
@@ -81,11 +61,11 @@ MIN_SOURCE_PIXELS = 16
 
 
 class NothingUsableError(DatasetError):
-    """No file of a dataset is left; the message names the first ones with their reasons."""
+    """No file of a dataset is usable; the message names the first ones with reasons."""
 
 
 def scan_folder(config: DatasetConfig, folder: Path, context: ScanContext) -> ScanResult:
-    """`scan_files` of the files of `folder`, sorted by name; of its subfolders too where the config says recursive."""
+    """Scan the files of `folder`, and of its subfolders if the config is recursive."""
     found = files_of_folder(folder, recursive=config.recursive, allowed=context.allowed)
     return scan_files(config, folder.name, found.files, context, rejected=found.rejected, notes=found.notes)
 
@@ -100,11 +80,10 @@ def scan_files(
     notes: Sequence[str] = (),
     caption_hint: str = "",
 ) -> ScanResult:
-    """Look at each file; `source` is what messages call the dataset, `rejected`, `notes` and
-    `caption_hint` what it said itself.
+    """Scan files; `source` names the dataset in messages, `rejected`, `notes` and `caption_hint` come from the source.
 
-    DatasetError when nothing can be used. Files whose caption is missing are samples, so that all of them can be shown,
-    unless the config says to skip them; `Dataset.require_captions` refuses to encode them.
+    DatasetError if no file is usable. Files without a caption are samples, so that they can be shown, unless the config
+    skips them; `Dataset.require_captions` refuses to encode them.
     """
     samples: list[Sample] = []
     rejected = list(rejected)
@@ -137,7 +116,7 @@ def scan_files(
 
 
 def _read_of_several(files: Sequence[MediaFile], captions: CaptionNames) -> list[str]:
-    """Returns a note where several caption files have the name of one media file."""
+    """Returns a note about media files with several caption files."""
     several = [found for file in files if file.caption is None and len(found := captions.files_of(file.path)) > 1]
     said = [f"{shown(found[0])} is read, not {shown(found[1])}" for found in several]
     more = f"; and {len(said) - 5} more" if len(said) > 5 else ""
@@ -145,7 +124,7 @@ def _read_of_several(files: Sequence[MediaFile], captions: CaptionNames) -> list
 
 
 def _unread_caption(samples: Sequence[Sample], captions: CaptionNames) -> str:
-    """Returns what to say of a file that may be the caption of one that has none."""
+    """Returns a clause about a file that may be a missing caption."""
     bare = [sample.path for sample in samples if sample.caption_from in ("none", "trigger")]
     return next((said for path in bare[:20] if (said := captions.unread(path))), "")
 
@@ -157,16 +136,16 @@ def _shown_without_captions(
     context: ScanContext,
     captions: CaptionNames,
 ) -> tuple[list[Sample], list[Rejected], list[str]]:
-    """Returns samples of the files that were left out because nobody can read their captions, what is still left out,
-    and the reasons as notes.
+    """Returns samples of the files rejected for an unreadable caption, the other rejected files, and the reasons as
+    notes.
 
-    For a dataset of which nothing else is left, and only where no file is trained without a caption: all of it can be
-    shown then, and the captions be written.
+    Only for a dataset without any usable file, so that its clips are shown and the captions can be written.
     """
     unread = {item.wants_caption: item for item in rejected if item.wants_caption is not None}
     samples: list[Sample] = []
     for file in files:
         if file.path in unread:
+            # An empty caption in place of the unreadable file: the clip itself may still be unusable.
             looked = _look_at(replace(file, caption=""), config, context, captions)
             found = accompanied(looked, file, config, context)
             samples += [replace(sample, listed=False) for sample in ([] if isinstance(found, Rejected) else found)]
@@ -191,7 +170,7 @@ def _look_at(
     except (DatasetError, OSError) as error:
         return Rejected(name=name, reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     pieces = _cut(path, info, config, context)
-    if isinstance(pieces, Rejected):
+    if isinstance(pieces, Rejected):  # before the caption: `wants_caption` promises that the clip itself is usable
         return pieces
     caption = file.caption
     try:
@@ -246,20 +225,13 @@ def _too_short(info: ClipInfo, config: DatasetConfig, available: int, cuts_s: Se
     rate = reading_fps(info, config)
     at = f" at {rate:.4g} fps"
     source = "" if abs(info.fps - rate) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
-    return f"{whose} {available} frames{at}{source}, fewer than {_shortest(config)}"
-
-
-def _shortest(config: DatasetConfig) -> str:
-    """Returns how many frames a clip must have, as a clause."""
-    shortest = config.frame_lengths[0]
-    if config.frame_buckets:
-        return f"{shortest}, the shortest of frame_buckets"
-    return f"num_frames {shortest}"
+    least = config.frame_lengths[0]
+    needed = f"{least}, the shortest of frame_buckets" if config.frame_buckets else f"num_frames {least}"
+    return f"{whose} {available} frames{at}{source}, fewer than {needed}"
 
 
 def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) -> str:
-    shown = "; ".join(f"{r.name}: {r.reason}" for r in rejected[:5])
-    more = f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""
+    shown, more = _first_reasons(rejected)
     longest = max(r.frames for r in rejected)
     fix = "Add clips that can be read."
     if longest:
@@ -279,20 +251,19 @@ def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) 
 def scan_parts(
     config: DatasetConfig, parts: Sequence[SourcePart], context: ScanContext, *, use_settings: bool = True
 ) -> tuple[ScanResult, ...]:
-    """`scan_files` of each part. What a part states of its own counts more than `config`, unless `use_settings` is off.
+    """Scan each part of a source. The part's own settings override `config`, unless `use_settings` is off.
 
-    A part of which nothing can be used is named in the notes of the first that is; DatasetError when there is none.
+    A part without a usable file becomes a note of the first usable part; DatasetError if there is none.
     """
     found: list[ScanResult] = []
     empty: list[tuple[SourcePart, NothingUsableError]] = []
     for part in parts:
-        own, notes = _config_of_part(config, part) if use_settings else (config, tuple(part.notes))
+        own = _config_of_part(config, part) if use_settings else config
         try:
             if not part.files:
                 raise NothingUsableError(_nothing_named(part))
-            hint = part.caption_hint
-            scan = functools.partial(scan_files, own, part.name, part.files, context, rejected=part.rejected)
-            found.append(scan(notes=notes, caption_hint=hint))
+            given = {"rejected": part.rejected, "notes": part.notes, "caption_hint": part.caption_hint}
+            found.append(scan_files(own, part.name, part.files, context, **given))
         except NothingUsableError as error:
             empty.append((part, error))
     if not found:
@@ -301,17 +272,20 @@ def scan_parts(
     return (replace(found[0], notes=(*found[0].notes, *lines)), *found[1:])
 
 
-def _config_of_part(config: DatasetConfig, part: SourcePart) -> tuple[DatasetConfig, tuple[str, ...]]:
-    """`config` with what the part states, and the part's notes. ConfigError names the part."""
+def _config_of_part(config: DatasetConfig, part: SourcePart) -> DatasetConfig:
+    """Returns `config` with the part's settings. ConfigError names the part."""
     titled = {"folder": part.name} if part.settings else {}
     try:
-        own = DatasetConfig.from_dict({**config.to_dict(), **titled, **part.settings})
+        return DatasetConfig.from_dict({**config.to_dict(), **titled, **part.settings})
     except ConfigError as error:
         raise ConfigError(f"{part.name}: {error}") from error
-    return own, tuple(part.notes)
 
 
 def _nothing_named(part: SourcePart) -> str:
-    reasons = "; ".join(f"{r.name}: {r.reason}" for r in part.rejected[:5])
-    more = f"; and {len(part.rejected) - 5} more" if len(part.rejected) > 5 else ""
+    reasons, more = _first_reasons(part.rejected)
     return f"No row of {part.name} can be used ({reasons}{more}). Correct the list."
+
+
+def _first_reasons(rejected: Sequence[Rejected]) -> tuple[str, str]:
+    reasons = "; ".join(f"{item.name}: {item.reason}" for item in rejected[:5])
+    return reasons, f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""

@@ -1,10 +1,8 @@
-"""The stretches of a clip that are trained on: pure arithmetic on frame numbers at the dataset's rate.
+"""Windows of a clip: pure arithmetic on frame numbers at the dataset's fps.
 
-A stretch here is a whole clip, or one scene of it. Its frame k is what a player shows k / fps seconds after it begins,
-so a window of n frames that begins at frame k lasts from k / fps to (k + n) / fps, whatever the file's own rate.
-
-Random windows are drawn from hashes of a file's content, so renaming a file, or adding others, moves no window and no
-crop, and no cache entry is made again.
+A stretch is a complete clip or one scene. Its frame k is the picture shown k / fps seconds after its start, whatever
+the file's own rate. Random windows are drawn from hashes of the file's content, so renaming or adding files changes no
+window and no cache key.
 """
 
 from __future__ import annotations
@@ -13,12 +11,11 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .bucket import nearest_frames
+
 
 def draw_different(seed: str, purpose: str, below: int, count: int) -> list[int]:
-    """Up to `count` different numbers from 0 to `below` - 1; all of them where there are not more.
-
-    A larger `count` begins with the same numbers.
-    """
+    """Returns up to `count` different numbers below `below`; a larger `count` starts with the same numbers."""
     wanted = min(below, count)
     found: dict[int, None] = {}
     number = 0
@@ -35,38 +32,35 @@ FRAME_ROUNDINGS = ("refuse", "down", "nearest")
 
 @dataclass(frozen=True)
 class Window:
-    """`num_frames` frames from frame `first` of a stretch on."""
+    """`num_frames` frames from frame `first` of a stretch."""
 
     first: int
     num_frames: int
 
 
 def round_frames(num_frames: int, rounding: str) -> int:
-    """`num_frames` as a 4n+1: the one below, or the nearest (the one below when both are two away).
-
-    "refuse" returns it as it is; whoever asked checks it.
-    """
+    """Returns `num_frames` as 4n+1, "down" or to the "nearest" (a tie rounds down); "refuse" returns it unchanged."""
     if rounding == "refuse":
         return num_frames
-    below = max(1, (num_frames - 1) // 4 * 4 + 1)
+    below = nearest_frames(num_frames)
     return below + 4 if rounding == "nearest" and num_frames - below > 2 else below
 
 
 def find_windows(
     mode: str, available: int, lengths: Sequence[int], *, stride: int, count: int, variants: int, seed: str
 ) -> list[Window]:
-    """The windows of a stretch of `available` frames; empty when not even the shortest of `lengths` fits.
+    """Returns the windows of a stretch of `available` frames; empty if the shortest of `lengths` (ascending) does not
+    fit.
 
-    `lengths` rise. Each window has the longest of them that fits:
+    Each window has the longest length that fits:
 
-    - head: one window, from frame 0 on.
-    - chunk: from frame 0 on, each begins where the last one ended, as long as the shortest length fits.
-    - slide: all of one length, beginning at frames 0, stride, 2 * stride ... as long as they fit.
-    - uniform: `count` of one length; the first begins at frame 0, the last ends at the end, the others lie evenly
-      between (to whole frames). One alone is the first. Where fewer beginnings exist, each is taken once.
-    - full: head; `lengths` then holds every 4n+1 up to the longest wanted.
-    - random: up to `variants` of one length at different places drawn from `seed`, which take turns. More variants
-      leave the places of the first ones as they are.
+    - head: one window at frame 0.
+    - chunk: back to back from frame 0, while the shortest length fits.
+    - slide: equal windows at frames 0, stride, 2 * stride ...
+    - uniform: `count` equal windows, evenly spaced from the start to the end, without duplicates; one alone is at the
+    start.
+    - full: head; `lengths` holds every 4n+1 up to the longest wanted.
+    - random: up to `variants` equal windows drawn from `seed`, which take turns. More variants keep the first ones.
     """
     if not (fitting := [length for length in lengths if length <= available]):
         return []

@@ -1,4 +1,4 @@
-"""Files, safely: names that cannot escape, confined paths, regular files only, commits whole or absent."""
+"""File access: safe names, confined paths, regular files only, atomic writes, locks."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Folders of ours without links (rule S16): what was checked is what is opened.
+"""Opens the pack's own folders so that no link below them is followed (rule S16).
 
-The line: the folder of a run and `_cache` may be links, and so may whatever stands above them, since people keep runs
-and models on another drive that way. Below them nothing is written or deleted through a link, as a folder that a
-stranger packed brings its own: to keep saved steps elsewhere, link the folder of the run.
+The run folder, `_cache` and every folder above them may be links: people keep runs and models on another drive. Below
+them nothing is written or deleted through a link, because an unpacked archive can bring one. To keep saved steps on
+another drive, link the run folder.
 
-Each folder on the way is opened as a folder and not as a link, and a name is looked up inside what is open, so that a
-folder exchanged for a link in between leads nowhere. Windows opens no folders: there each real path is compared before
-it is used, and a link or junction made in the moment after that is followed.
+Each folder on the path is opened with O_NOFOLLOW and names are resolved relative to its descriptor (openat), so a
+folder exchanged for a link after the check has no effect. Windows has no directory descriptors: there the real path is
+compared before use, and a link made between check and use is followed.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from typing import BinaryIO, cast
 from .reading import FileError, naming
 
 _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
-"""what a system says of a link, or of a file, where a folder is asked for"""
+"""errno for a link, or a file, opened with O_DIRECTORY"""
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd
 _HELD = (5, 32, 33, 1224)
 """Windows: access denied, sharing violation, lock violation, mapped into a process"""
 _NO_SYNC = tuple(getattr(errno, name) for name in ("EINVAL", "ENOSYS", "ENOTSUP", "EOPNOTSUPP") if hasattr(errno, name))
-"""what a file system says that has no such call; a disk that fails says EIO, a full one ENOSPC"""
+"""errno of file systems without fsync; a failing disk reports EIO, a full one ENOSPC"""
 _NO_SYNC_OF_FOLDERS = (*_NO_SYNC, errno.EBADF, errno.EROFS)
-"""the same of a folder that is open for reading, as folders are; databases bear it too"""
+"""the same for a folder opened read-only; databases tolerate these too"""
 
 
 class OpenFolder:
-    """A folder that is held open. Names are looked up in it, wherever its path leads by now."""
+    """An open folder. Names are resolved relative to the descriptor, even after the folder is renamed."""
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self.path, self._descriptor = path, descriptor
 
     def look(self, name: str) -> os.stat_result:
-        """Returns the facts of a name itself, never of what it leads to. Raises OSError where there is none."""
+        """Returns the lstat of a name (links are not followed). Raises OSError if it does not exist."""
         with naming(self.path / name):
             return os.stat(self._of(name), dir_fd=self._descriptor, follow_symlinks=False)
 
     def is_regular(self, name: str) -> bool | None:
-        """Returns whether it is a regular file; None where there is nothing of that name."""
+        """Returns whether the name is a regular file; None if it does not exist."""
         try:
             return stat.S_ISREG(self.look(name).st_mode)
         except FileNotFoundError:
             return None
 
     def open(self, name: str, flags: int) -> int:
-        """Returns the descriptor of what has the name, which is no link. Never waits for a pipe."""
+        """Returns a descriptor. Links are refused; a pipe does not block."""
         for more in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
             flags |= getattr(os, more, 0)
         with naming(self.path / name):
@@ -66,14 +66,13 @@ class OpenFolder:
         os.unlink(self._of(name), dir_fd=self._descriptor)
 
     def remove_folder(self, name: str) -> None:
-        if stat.S_ISDIR(self.look(name).st_mode):  # Windows would remove a link to one
+        if stat.S_ISDIR(self.look(name).st_mode):  # rmdir removes a link to a folder on Windows
             os.rmdir(self._of(name), dir_fd=self._descriptor)
 
     def rename(self, name: str, folder: OpenFolder, target: str, attempts: int = 10) -> None:
-        """Replaces what `target` is in `folder`. On Windows a reader, or a virus scanner, makes it fail for a
-        moment.
-        """
+        """Rename to `target` in `folder`, replacing it; retried while another program holds the file."""
         source, other = self._of(name), folder._of(target)
+        # On Windows a reader, such as a virus scanner, makes a rename fail until it closes the file.
         for attempt in range(attempts):
             try:
                 os.replace(source, other, src_dir_fd=self._descriptor, dst_dir_fd=folder._descriptor)
@@ -88,7 +87,7 @@ class OpenFolder:
         return os.listdir(self.path if self._descriptor is None else self._descriptor)
 
     def sync(self) -> None:
-        """Makes renames inside it durable; nothing where folders cannot be opened (Windows)."""
+        """Make renames in the folder durable (fsync); a no-op on Windows."""
         if self._descriptor is not None:
             _sync(self._descriptor, _NO_SYNC_OF_FOLDERS)
 
@@ -97,38 +96,29 @@ class OpenFolder:
 
 
 def sync_file(file: int) -> None:
-    """Makes what was written to an open file durable.
-
-    A file system that cannot do so at all is borne: what a power cut tears there is found by its checksum.
-    """
+    """Make data written to an open file durable (fsync); file systems without fsync are accepted."""
     _sync(file, _NO_SYNC)
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make renames inside `folder` durable; a no-op where folders cannot be opened (Windows)."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        _sync(descriptor, _NO_SYNC_OF_FOLDERS)
-    finally:
-        os.close(descriptor)
+    """Make renames in `folder` durable (fsync); a no-op on Windows."""
+    with opened_folder(folder) as opened:
+        opened.sync()
 
 
-def _sync(descriptor: int, borne: tuple[int, ...]) -> None:
+def _sync(descriptor: int, ignored: tuple[int, ...]) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in borne:
+        if error.errno not in ignored:
             raise
 
 
 @contextlib.contextmanager
 def opened_folder(folder: Path, below: Path | None = None, *, make: bool = False) -> Iterator[OpenFolder]:
-    """The folder, held open; below `below`, by default the folder itself, no link is followed.
+    """Yields the open folder; no link is followed below `below` (default: the folder itself).
 
-    `make`: what is missing of it is made. OSError where it is missing, or anything on the way is a link or no folder;
-    it names the folder.
+    `make` creates missing folders. Raises OSError, with the path of the folder that is missing, a link or a file.
     """
     root = folder if below is None else below
     parts = folder.relative_to(root).parts
@@ -153,7 +143,7 @@ def opened_folder(folder: Path, below: Path | None = None, *, make: bool = False
         yield OpenFolder(folder, opened[-1])
     finally:
         for descriptor in opened:
-            with contextlib.suppress(OSError):  # nothing was written by it
+            with contextlib.suppress(OSError):  # opened for reading: no write can be lost
                 os.close(descriptor)
 
 
@@ -169,7 +159,7 @@ def _next_folder(name: str, within: int, make: bool) -> int:
 
 
 def _real_path(root: Path, parts: tuple[str, ...], make: bool) -> Path:
-    """Returns the path of a folder that cannot be opened, of which nothing below `root` is a link now."""
+    """Returns the real path for systems without directory descriptors; raises OSError if a part below `root` is a link."""
     place = Path(os.path.realpath(root))
     for part in (os.curdir, *parts):
         place /= part
@@ -184,15 +174,15 @@ def _real_path(root: Path, parts: tuple[str, ...], make: bool) -> Path:
 
 
 def is_held(error: BaseException, path: Path) -> bool:
-    """Returns whether `path` was refused for a program that holds it open, or a file in it: whoever asks may change it,
-    and its folder. Windows says of both that access is denied.
+    """Returns whether `path`, or a file in it, is open in another program. Windows reports access denied for this too,
+    so the user must have write permission for the path and its folder.
     """
     refused = isinstance(error, PermissionError) or getattr(error, "winerror", None) in _HELD
     return refused and all(os.access(one, os.W_OK) for one in (path, path.parent))
 
 
 def own_folder(parent: Path, name: str) -> Path:
-    """The folder `name` of `parent`, made if needed; FileError when a link or another file has that name (rule S16)."""
+    """Returns the folder `name` of `parent`, created if needed; FileError if the name is a link or a file (rule S16)."""
     try:
         with opened_folder(parent / name, parent, make=True):
             return parent / name
@@ -203,31 +193,32 @@ def own_folder(parent: Path, name: str) -> Path:
 
 
 def _no_own_folder(parent: Path, name: str) -> FileError:
-    """Returns the refusal of what should be a folder of ours."""
+    """Returns the refusal for a folder of the pack that is a link or a file."""
     return FileError(
         f"{parent.name}/{name} is a link or no folder. Move it away: what is saved would not lie in {parent.name}."
     )
 
 
 def make_folder(folder: Path, below: Path) -> None:
-    """Make a folder that is not there yet, through no link from `below` on."""
+    """Create a folder; no link is followed below `below`."""
     with opened_folder(folder.parent, below) as parent:
         parent.make(folder.name)
 
 
 def open_new(path: Path, below: Path) -> BinaryIO:
-    """A file that is not there yet, to be written, through no link from `below` on."""
+    """Create a file for writing; no link is followed below `below`."""
     with opened_folder(path.parent, below) as folder:
         return os.fdopen(folder.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
 
 def open_inside(path: Path, below: Path) -> BinaryIO:
-    """A file, for reading. FileError when it is no regular one, OSError when it is missing or a link is on the way from
-    `below` on.
+    """Open a file for reading. FileError if it is not a regular file; OSError if it is missing or a link below `below`
+    is on its path.
     """
     with opened_folder(path.parent, below) as folder:
-        regular = folder.is_regular(path.name) is not False  # asked first: opening a device may do something
+        regular = folder.is_regular(path.name) is not False  # checked first: opening a device can have side effects
         descriptor = folder.open(path.name, os.O_RDONLY) if regular else -1
+    # Checked again on the descriptor: the name may have been replaced since.
     if regular and stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
     if regular:
@@ -237,7 +228,7 @@ def open_inside(path: Path, below: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def folder_for(path: Path, below: Path | None, make: bool = True) -> Iterator[OpenFolder]:
-    """The folder that a file is written into. Raises FileError where it cannot be one."""
+    """Yields the open folder of a file to write. Raises FileError if the folder cannot be used."""
     with contextlib.ExitStack() as opened:
         try:
             folder = opened.enter_context(opened_folder(path.parent, below, make=make and below is not None))
@@ -255,10 +246,7 @@ def folder_for(path: Path, below: Path | None, make: bool = True) -> Iterator[Op
 
 
 def open_to_append(path: Path, below: Path | None = None) -> BinaryIO:
-    """Open a regular file, made if needed, to be appended to at once, without a buffer.
-
-    Raises FileError for anything else, without waiting for a pipe.
-    """
+    """Open a regular file for appending, unbuffered, created if needed. Raises FileError for any other kind of file."""
     with folder_for(path, below) as folder:
         refusal = FileError(f"{path.name} is a link or no regular file. Move it away, then try again.")
         if folder.is_regular(path.name) is False:  # Windows has no O_NOFOLLOW
@@ -272,7 +260,7 @@ def open_to_append(path: Path, below: Path | None = None) -> BinaryIO:
 
 
 def remove_file(path: Path, below: Path) -> bool:
-    """Remove one regular file, through no link from `below` on; False when it is not there, is none, or is held."""
+    """Remove a regular file, following no link below `below`; False if it is missing, no regular file, or in use."""
     try:
         with opened_folder(path.parent, below) as folder:
             if not folder.is_regular(path.name):
@@ -284,7 +272,7 @@ def remove_file(path: Path, below: Path) -> bool:
 
 
 def freed_by(path: Path, below: Path) -> int:
-    """Returns the bytes that `remove_file` would free: none where the file has another name elsewhere."""
+    """Returns the bytes that `remove_file` frees: 0 while the file has other hard links."""
     with contextlib.suppress(OSError), opened_folder(path.parent, below) as folder:
         seen = folder.look(path.name)
         if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
@@ -293,13 +281,13 @@ def freed_by(path: Path, below: Path) -> int:
 
 
 def remove_empty(path: Path, below: Path) -> None:
-    """Remove a folder if nothing is in it, through no link from `below` on."""
+    """Remove an empty folder, following no link below `below`."""
     with contextlib.suppress(OSError), opened_folder(path.parent, below) as folder:
         folder.remove_folder(path.name)
 
 
 def replace_patiently(source: Path, target: Path, below: Path | None = None) -> None:
-    """Rename a file or folder over another, through no link from `below` on."""
+    """Rename a file or folder over another, following no link below `below`."""
     with (
         opened_folder(source.parent, below) as folder,
         opened_folder(target.parent, below) as other,

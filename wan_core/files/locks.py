@@ -1,9 +1,9 @@
-"""Locks: one process at a time has a file, by a lock of the system, or by a claim where the file system has none.
+"""File locks between processes: a system lock, or a claim file where the file system has no locks.
 
-Owns every lock on a file that has a name. A lock goes with the process that holds it, however that one ends. NFS
-without a lock daemon and many FUSE volumes refuse it. There a claim says the same: a file beside the lock's own whose
-name says which process of which machine it is of, and whose time that process renews. Who has a lock makes a claim too,
-so that a machine that can lock and one that cannot see each other (docs/adr/0036-a-claim-where-there-are-no-locks.md).
+A lock ends with its process. NFS without a lock daemon and many FUSE volumes have no locks. A claim is a file next to
+the lock file: its name holds the machine and process, and the process renews its modification time. A process with a
+system lock writes a claim too, so that machines with and without locks see each other
+(docs/adr/0036-a-claim-where-there-are-no-locks.md).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .inside import OpenFolder, open_to_append, opened_folder
 from .reading import FileError, open_regular
 
 _HELD = (errno.EAGAIN, errno.EWOULDBLOCK)
-"""what a system says of a lock that another process holds; whatever else it says, it has no lock to give"""
+"""errno of a lock held by another process; any other error means the file system has no locks"""
 _HELD_ON_WINDOWS = (errno.EACCES, errno.EDEADLK)
 _ATTEMPTS = 3
 _BEAT_S = 20.0
-"""seconds between two signs of life of a claim"""
+"""seconds between renewals of a claim"""
 _SILENT_S = 300.0
-"""seconds after which a claim without one is given up; only where its process cannot be asked"""
+"""seconds after which a claim that is not renewed expires, if its process cannot be checked"""
 _SETTLE_S = 1.0
-"""how long file systems of several machines may keep names in memory: then all see what each has claimed"""
+"""longest attribute cache of a network file system: after it, all machines see each other's claims"""
 _WANTED, _CLAIMED, _LOCKED = "wanted", "claimed", "locked"
 _CLAIM = re.compile(r"\.(wanted|claimed|locked)-([0-9a-f]{16})-([1-9][0-9]{0,8})-([0-9]{1,18})-([0-9a-f]{16})")
 _WAIT = f"if that process ended together with its machine or container, wait {_SILENT_S / 60:.0f} minutes."
@@ -41,21 +41,21 @@ _NO_LOCKS = f"This file system has no file locks: {_WAIT}"
 _NONE_THERE = f"It runs where this folder has no file locks: {_WAIT}"
 
 
-class LockLost(FileError):  # noqa: N818  nothing went wrong here: another one has it
-    """A claim that was given up for this process: it was silent for too long, as a machine that slept is."""
+class LockLost(FileError):  # noqa: N818  not an error of this process
+    """A claim that expired for this process, for example because the machine was suspended."""
 
 
 @dataclass
 class Hold:
-    """A lock that this process holds until `locked` ends."""
+    """A lock held by this process until `locked` exits."""
 
     path: Path
     by_system: bool
-    """whether the system knows of it; else it is known by its claim alone"""
+    """True for a system lock, False for a claim file only"""
     lost: bool = False
 
     def check(self) -> None:
-        """Raises LockLost once another process may have taken it."""
+        """Raises LockLost if another process may have taken the lock."""
         if self.lost:
             raise LockLost(
                 f"{self.path.parent.name} was taken over by another process, as this one gave no sign of life for "
@@ -65,10 +65,10 @@ class Hold:
 
 @contextlib.contextmanager
 def locked(path: Path, busy: str, below: Path | None = None) -> Iterator[Hold]:
-    """Have `path` (made if needed) alone among all processes; FileError(`busy`) when another one has it.
+    """Hold an exclusive lock on `path` (created if needed); FileError(`busy`) if another process holds it.
 
-    A crash leaves nothing that holds anybody up: the system gives a lock back, and the claim of a process that has
-    ended counts no more. Where the end cannot be seen, since it was on another machine, that takes minutes.
+    After a crash the system releases the lock, and the claim of an ended process is ignored. A claim of another machine
+    expires after minutes.
     """
     with open_to_append(path, below) as file:
         has_lock = _taken(file, busy)
@@ -77,10 +77,10 @@ def locked(path: Path, busy: str, below: Path | None = None) -> Iterator[Hold]:
 
 
 def is_locked(path: Path) -> bool:
-    """Returns whether a process has `locked(path)` now. Writes nothing, and makes no file."""
+    """Returns whether a process holds `locked(path)`. Writes nothing and creates no file."""
     try:
         with open_regular(path, follow_links=False) as file:
-            is_ours = _try_lock(file, to_look=True)  # given back when the file is closed
+            is_ours = _try_lock(file, shared=True)  # released when the file is closed
         if is_ours is False:
             return True
         with opened_folder(path.parent) as folder:
@@ -92,57 +92,53 @@ def is_locked(path: Path) -> bool:
 
 
 def _taken(file: BinaryIO, busy: str) -> bool:
-    """Lock it for this process; returns whether the file system has locks. FileError(`busy`) where it is another's."""
+    """Lock an open file; returns whether the file system has locks. FileError(`busy`) if another process holds it."""
     for attempt in range(_ATTEMPTS):
         if (is_ours := _try_lock(file)) is not False:
             return is_ours is not None
         if attempt < _ATTEMPTS - 1:
-            time.sleep(0.05)  # somebody may only be looking
+            time.sleep(0.05)  # `is_locked` of another process holds the lock for a moment
     raise FileError(busy)
 
 
 def mark_as_written(file: BinaryIO) -> None:
-    """Show `is_written` that somebody writes it. Windows lets nobody delete an open file anyway."""
+    """Mark a file as being written (see `is_written`). On Windows an open file cannot be deleted anyway."""
     if os.name != "nt":
-        _try_lock(file)  # without locks its age protects it
+        _try_lock(file)  # where there are no locks, `clean_partials` goes by the age of the file
 
 
 def is_written(path: Path) -> bool:
-    """Returns whether a process has marked it and writes it still; False where the file system has no locks."""
+    """Returns whether a process is writing a marked file; False if the file system has no locks."""
     try:
         with open_regular(path, follow_links=False) as file:
-            return _try_lock(file, to_look=True) is False
+            return _try_lock(file, shared=True) is False
     except FileError:
         return False
 
 
-def _try_lock(file: BinaryIO, *, to_look: bool = False) -> bool | None:
-    """Returns whether the file is locked for this process now; None where there are no locks."""
+def _try_lock(file: BinaryIO, *, shared: bool = False) -> bool | None:
+    """Returns whether this process got the lock; None if the file system has no locks."""
     try:
-        _lock(file, to_look)
+        if os.name == "nt":
+            import msvcrt
+
+            file.seek(0)  # Windows locks a range of bytes from the current position on
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            # NFS grants an exclusive lock only on a file that is open for writing, so `is_locked` takes a shared one.
+            fcntl.flock(file.fileno(), (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         held = _HELD_ON_WINDOWS if os.name == "nt" else _HELD
         return False if error.errno in held else None
     return True
 
 
-def _lock(file: BinaryIO, to_look: bool = False) -> None:
-    if os.name == "nt":
-        import msvcrt
-
-        file.seek(0)
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    else:
-        import fcntl
-
-        # NFS gives a lock that shuts others out only to a file that is open for writing.
-        fcntl.flock(file.fileno(), (fcntl.LOCK_SH if to_look else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-
-
 class _Claims:
-    """The claims to one lock: files beside its own, each called after a state, machine, process and a number drawn.
+    """The claims of one lock: files named by state, machine, process and a random number.
 
-    wanted: it looks who else is there; claimed: it has it, by this alone; locked: it has a lock of the system.
+    States: wanted (checking for other claims); claimed (held by the claim alone); locked (held by a system lock).
     """
 
     def __init__(self, folder: OpenFolder, path: Path) -> None:
@@ -152,12 +148,12 @@ class _Claims:
 
     @contextlib.contextmanager
     def held(self, busy: str, has_lock: bool) -> Iterator[Hold]:
-        """Claim it until the end; FileError where another process has it.
+        """Hold a claim; FileError if another process holds one.
 
-        First the claim, then the look, by everybody: of two that meet at least one sees the other and gives way.
+        Every process writes its claim before it looks for others, so of two at least one sees the other and backs off.
         """
         try:
-            if not (self._claim_beside_lock() if has_lock else self._claim_alone()):
+            if not (self._claim_with_lock() if has_lock else self._claim_alone()):
                 raise FileError(f"{busy} {_NONE_THERE if has_lock else _NO_LOCKS}")
             hold = Hold(self._path, by_system=has_lock)
             with _repeated(lambda: self._beat(hold)):
@@ -165,21 +161,21 @@ class _Claims:
         finally:
             self._remove(self._mine)
 
-    def _claim_beside_lock(self) -> bool:
-        with contextlib.suppress(OSError):  # a full disk, on which runs are deleted to make room
+    def _claim_with_lock(self) -> bool:
+        with contextlib.suppress(OSError):  # deleting runs takes this lock too, and must work on a full disk
             self._make(_LOCKED)
         with contextlib.suppress(OSError):
             others = self._others()
             for state, _token, name, _lives in others:
                 if state == _LOCKED:
-                    self._remove(name)  # the lock of its process is ours now, so it has ended
+                    self._remove(name)  # this process has the system lock, so the process of that claim has ended
             return not any(lives and state == _CLAIMED for state, _token, _name, lives in others)
         return True
 
     def _claim_alone(self) -> bool:
         self._make(_WANTED)
         time.sleep(_SETTLE_S)
-        # Of those that come together the first by number goes on.
+        # Of several processes that wait at the same time, the one with the smallest token continues.
         if self.are_there(_CLAIMED, _LOCKED) or self.are_there(_WANTED, before=self._token):
             return False
         claimed = self._name(_CLAIMED)
@@ -188,12 +184,11 @@ class _Claims:
         return not self.are_there(_CLAIMED, _LOCKED)
 
     def are_there(self, *states: str, before: str = "g") -> bool:
-        """Returns whether another process that lives has made a claim of these states."""
+        """Returns whether another live process has a claim in one of these states."""
         return any(lives and state in states and token < before for state, token, _name, lives in self._others())
 
     def _others(self) -> list[tuple[str, str, str, bool]]:
-        """State, number, name, and whether its process lives, of every claim but ours; those of the dead are removed
-        where we made one ourselves."""
+        """Returns (state, number, name, alive) of every other claim; a process that has a claim removes dead ones."""
         found: list[tuple[str, str, str, bool]] = []
         for name in self._folder.names():
             if name == self._mine or not name.startswith(self._path.name):
@@ -201,7 +196,7 @@ class _Claims:
             if (said := _CLAIM.fullmatch(name, len(self._path.name))) is None:
                 continue
             state, machine, process, started, token = said.groups()
-            with contextlib.suppress(FileNotFoundError):  # given back meanwhile
+            with contextlib.suppress(FileNotFoundError):  # released since `names` was read
                 lives = _lives(int(process), int(started)) if machine == self._machine else None
                 if lives is None:
                     lives = abs(self._now - self._folder.look(name).st_mtime) < _SILENT_S
@@ -218,17 +213,17 @@ class _Claims:
         name = self._name(state)
         os.close(self._folder.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         self._mine = name
-        self._now = self._folder.look(name).st_mtime  # by the clock of the file system, as all others are
+        self._now = self._folder.look(name).st_mtime  # the file server's clock, which stamps all other claims too
 
     def _beat(self, hold: Hold) -> None:
-        """Give a sign of life."""
+        """Renew the claim."""
         try:
             file = self._folder.open(self._mine, os.O_WRONLY | (os.O_CREAT if hold.by_system else 0))
-        except FileNotFoundError:
+        except FileNotFoundError:  # removed by a process that took this one for dead; a system lock is held anyway
             hold.lost = not hold.by_system
             return
         try:
-            os.write(file, b"\n")  # for there are file systems that refuse to set a time
+            os.write(file, b"\n")  # updates the time also on file systems that refuse utime
         except OSError:  # a full disk
             if os.utime in os.supports_fd:
                 os.utime(file)
@@ -243,49 +238,49 @@ class _Claims:
 
 @contextlib.contextmanager
 def _repeated(beat: Callable[[], None]) -> Iterator[None]:
-    """Inside, `beat` is called again and again, beside the work."""
+    """Call `beat` in a background thread while the context is open."""
     ended = threading.Event()
 
-    def go_on() -> None:
+    def renew() -> None:
         while not ended.wait(_BEAT_S):
-            with contextlib.suppress(OSError):  # the next one may get through
+            with contextlib.suppress(OSError):  # a network file system may be back at the next renewal
                 beat()
 
-    thread = threading.Thread(target=go_on, daemon=True, name="sign of life")
+    thread = threading.Thread(target=renew, daemon=True, name="renew claim")
     thread.start()
     try:
         yield
     finally:
         ended.set()
-        thread.join(1.0)  # one that hangs in a file system ends with the process
+        thread.join(1.0)  # a daemon thread: if it hangs in a file system, it ends with the process
 
 
 def _machine(folder: Path) -> str:
-    """Returns whose process numbers are meant, and where the folder lies for them: a copy of it is another's."""
+    """Returns an id of the process table (machine, container) and the folder: a copied folder has another one."""
     host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
     facts = [host, os.path.realpath(folder)]
     with contextlib.suppress(OSError):
         facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
-        facts.append(str(os.stat("/proc/self/ns/pid").st_ino))  # a container has process numbers of its own
+        facts.append(str(os.stat("/proc/self/ns/pid").st_ino))  # a container has its own process ids
     return hashlib.sha256("\n".join(facts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _lives(process: int, started: int) -> bool | None:
-    """Returns whether a process of this machine lives; None where that cannot be seen."""
-    if os.name == "nt":  # there such a question ends it
+    """Returns whether a process of this machine is running; None if unknown."""
+    if os.name == "nt":  # os.kill(pid, 0) terminates the process on Windows
         return None
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # somebody else's
+        pass  # EPERM: it exists, under another user
     seen = _start_of(process)
     return None if not seen or not started else seen == started
 
 
 def _start_of(process: int) -> int:
-    """Returns when a process began, in ticks since the system did; -1 if it has ended, 0 where nobody says so."""
+    """Returns the start time of a process in ticks since boot; -1 if it has ended, 0 if unknown."""
     try:
         said = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
         return -1 if said[0] in b"ZX" else int(said[19])

@@ -1,4 +1,4 @@
-"""A memo: JSON values by key in one file that only saves time. Lost or damaged, what it held is worked out again."""
+"""A memo: JSON values by key in one file. It only saves time; a lost or damaged file is recomputed."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from .writing import atomic_write_bytes
 
 _LIMIT_BYTES = 256 << 20
 _LONGEST_PATH = 64
-"""bytes of a path that a key spells out; of a longer one it has the digest, so that 400,000 fit into _LIMIT_BYTES"""
+"""bytes of a path kept in a key; longer paths are hashed, so that 400,000 keys fit into _LIMIT_BYTES"""
 
 
 class Memo:
-    """The newest `most` values of one JSON file; a file of another `version` (JSON data) counts as empty.
+    """The newest `most` values of a JSON file; a file of another `version` (JSON data) counts as empty.
 
-    `save` puts the changes of this object on what the file holds by then, so that two processes keep what either of
-    them found. A file that cannot be written stays as it is.
+    `save` merges the changes into the current file, so two processes keep each other's values. Write errors are
+    ignored.
     """
 
     def __init__(self, path: Path, version: Any, most: int, below: Path | None = None) -> None:
-        """`below`: the folder from which on no link is followed; by default that of the file."""
+        """No link is followed below `below`; default: the folder of the file."""
         self._path, self._version, self._most, self._below = path, version, most, below or path.parent
         self._known: dict[str, Any] | None = None
         self._changes: dict[str, Any] = {}
 
     def get(self, key: str) -> Any:
-        """The value of a key, None where there is none."""
+        """Returns the value of a key, or None."""
         return self._loaded().get(key)
 
     def put(self, key: str, value: Any) -> None:
-        """Set the value of a key (JSON data); None forgets it."""
+        """Set the value of a key (JSON data); None removes it."""
         self._loaded()[key] = self._changes[key] = value
 
     def values(self) -> list[Any]:
-        """All values, the newest last."""
+        """Returns all values, the newest last."""
         return [value for value in self._loaded().values() if value is not None]
 
     def recall(self, file: Path, what: str, ask: Callable[[], Any]) -> Any:
-        """`ask()`, JSON data that follows from the bytes of `file`; what it gave before while the mark of the file
-        stays (`file_mark`). A value is kept only where the file did not change while it was read.
+        """Returns `ask()` (JSON data derived from the bytes of `file`), cached until the `file_mark` changes. A value
+        is stored only if the file did not change during the call.
         """
         key, mark = _key(what, file), mark_of(file)
         known = self.get(key)
@@ -57,17 +57,17 @@ class Memo:
         return found
 
     def recalled(self, file: Path, what: str) -> tuple[list[int], Any] | None:
-        """The mark under which `recall` kept a value of `file`, and that value, whatever the mark is now."""
+        """Returns the stored mark and value of `file`, also if the file has changed since."""
         known = self.get(_key(what, file))
         return (known[0], known[1]) if isinstance(known, list) else None
 
     def save(self) -> None:
-        """Write the changes made since the last time, if any."""
+        """Write pending changes."""
         if not self._changes:
             return
-        newest = self._read()
+        newest = self._read()  # another process may have saved since
         for key, value in self._changes.items():
-            newest.pop(key, None)
+            newest.pop(key, None)  # a changed value moves to the end, so `most` drops the oldest
             if value is not None:
                 newest[key] = value
         newest = dict(list(newest.items())[-self._most :])
@@ -92,7 +92,7 @@ class Memo:
 
 
 def mark_of(path: Path | str) -> list[int] | None:
-    """Returns `file_mark`, or None where there is no file."""
+    """Returns `file_mark`, or None if the file does not exist."""
     try:
         return file_mark(path)
     except OSError:

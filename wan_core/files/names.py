@@ -1,4 +1,4 @@
-"""Names that can be a file's on every system, in letters of any script, and which of them some system takes for one."""
+"""File names that are valid on every system, and a key under which equivalent names are equal."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ..words import filled
 
 _CHARACTERS, _BYTES = 100, 170
 _COMPOSED = 1000
-"""characters at most of a name that is composed: of many marks in a row that takes the square of their number"""
+"""longest name that is normalised: NFC takes quadratic time for many combining marks in a row"""
 _PUNCTUATION = "._ -+()"
 _DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com[\d¹²³]|lpt[\d¹²³]) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U0001bca0-\U0001bca3\U000e0000-\U000e0fff]"
 )
-"""letters and marks of Unicode that show nothing (Default_Ignorable_Code_Point): two names would look the same"""
+"""invisible code points (Default_Ignorable_Code_Point): two different names would look the same"""
 
 
 def safe_name(name: str, what: str, room: int = 0) -> str:
-    """`name`, composed (NFC), if it can be a file name on every system; else ConfigError, which says the rule.
+    """Returns `name` in NFC if it is a valid file name on every system; else ConfigError with the rule (rule S1).
 
-    `what` names the setting in the message; `room` is kept free for what is put behind the name. Letters, marks and
-    digits of any script, and a few of ASCII's marks; 1-100 characters; no leading mark, no trailing dot or space, no
-    Windows device name (rule S1).
+    `what` is the setting's name in the message; `room` characters are reserved for a suffix. Allowed: 1-100 letters,
+    marks and digits of any script and some ASCII punctuation; no leading mark, trailing dot or space, or Windows device
+    name.
     """
     composed = unicodedata.normalize("NFC", name) if len(name) <= _COMPOSED else name
     problem = _broken_rule(composed, room)
@@ -37,7 +37,7 @@ def safe_name(name: str, what: str, room: int = 0) -> str:
 
 
 def _broken_rule(name: str, room: int = 0) -> str:
-    """Returns the rule that a name breaks; empty where it breaks none."""
+    """Returns the rule that a name breaks; empty for a valid name."""
     strange = next((letter for letter in name if not _is_safe(letter)), "")
     if not name:
         return "Write one with a letter or digit in it."
@@ -60,7 +60,7 @@ def _broken_rule(name: str, room: int = 0) -> str:
         return filled("It has {name} characters. Use at most {most}.", name=len(name), most=most)
     try:
         os.fsencode(name)
-    except UnicodeEncodeError:  # a C locale, where Python was told to keep to it
+    except UnicodeEncodeError:  # the C locale with UTF-8 mode switched off
         return "This Python writes file names in ASCII alone. Start it with PYTHONUTF8=1, or use ASCII letters."
     return ""
 
@@ -71,20 +71,18 @@ def _is_safe(letter: str) -> bool:
 
 
 def _fitting(name: str, characters: int, most_bytes: int) -> int:
-    """Returns how many of the characters of `name`, or of more like them, a name of these limits may have."""
+    """Returns the longest valid length, in characters, of a name like `name` under both limits."""
     per_letter = max(1.0, len(name.encode("utf-8", "surrogatepass")) / max(1, len(name)))
     return min(characters, int(most_bytes / per_letter))
 
 
 def name_key(name: str) -> str:
-    """Returns what is the same for names that some system, or a reader, takes for one: by case or by normal form."""
+    """Returns a key that is equal for names differing only in case or Unicode normal form."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def with_safe_letters(name: str) -> str:
-    """Returns the letters, digits, dots and dashes of `name`, and _ for all else, as a file may be called; empty for
-    none.
-    """
+    """Returns `name` with everything but letters, digits, dots and dashes replaced by _; empty if nothing is left."""
     composed = unicodedata.normalize("NFC", name[:_COMPOSED]).replace("..", "__")
     kept = "".join(letter if _is_safe(letter) and letter not in " +()" else "_" for letter in composed)
     kept = kept.lstrip("._-")

@@ -1,4 +1,4 @@
-"""Confined paths, regular files only; and what is read of them: JSON, digests, identity."""
+"""Reading: confined paths, regular files only, JSON, digests, file marks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _OPENING_FIXES: tuple[tuple[type[OSError], str], ...] = (
 
 
 class FileError(WanTrainerError):
-    """A path that may not be used, or a file that is not what it must be."""
+    """A refused path, or a file of the wrong kind or content."""
 
 
 def confine(root: Path, relative: str, what: str) -> Path:
-    """The real path of `relative` under `root`; FileError when links or '..' would lead outside (rules S1, S2)."""
+    """Returns the real path of `relative` under `root`; FileError if links or '..' lead outside (rules S1, S2)."""
     base = Path(os.path.realpath(root))
     path = Path(os.path.realpath(base / relative))
     if path != base and base not in path.parents:
@@ -36,18 +36,19 @@ def confine(root: Path, relative: str, what: str) -> Path:
 
 
 def lies_under(path: Path | str, roots: Iterable[Path | str]) -> bool:
-    """Returns whether `path` is one of `roots` or below one, judged by where links lead (rules S2, S16)."""
+    """Returns whether the real path is one of `roots` or below one (rules S2, S16)."""
     real = Path(os.path.realpath(path))
     bases = [Path(os.path.realpath(root)) for root in roots]
     return any(real == base or base in real.parents for base in bases)
 
 
 def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
-    """Open for reading only if it is a regular file: no pipe, device or folder, and never a URL (rules S3, S16)."""
+    """Open a regular file for reading; FileError for a pipe, device, folder or URL (rules S3, S16)."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     if not follow_links:
         flags |= getattr(os, "O_NOFOLLOW", 0)
     try:
+        # O_NONBLOCK above: opening a pipe without a writer would block before it can be refused.
         descriptor = os.open(path, flags)
     except OSError as error:
         fix = next((fix for kind, fix in _OPENING_FIXES if isinstance(error, kind)), "Put a readable file there.")
@@ -61,7 +62,7 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
 
 @contextlib.contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """An OSError inside says which file it is of; the system does not, where it is asked by a descriptor."""
+    """Set the file name of an OSError, which descriptor-relative system calls leave out."""
     try:
         yield
     except OSError as error:
@@ -70,7 +71,7 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
-    """Returns the parsed JSON of a regular file; FileError when it is missing, too large or not JSON."""
+    """Returns the JSON of a regular file; FileError if it is missing, too large or not JSON."""
     with naming(path), open_regular(path) as file:
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
@@ -82,7 +83,7 @@ def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
 
 
 def digest_file(path: Path, should_stop: Callable[[], bool] | None = None) -> str:
-    """Returns the SHA-256 of all bytes, hex, read 4 MiB at a time; FileError when `should_stop` answers True."""
+    """Returns the SHA-256 of a file, hex, read 4 MiB at a time; FileError once `should_stop` returns True."""
     digest = hashlib.sha256()
     with naming(path), open_regular(path) as file:
         while chunk := file.read(4 << 20):
@@ -93,10 +94,10 @@ def digest_file(path: Path, should_stop: Callable[[], bool] | None = None) -> st
 
 
 def sampled_digest(path: Path, *, windows: int = 64, window_bytes: int = 64 << 10) -> str:
-    """SHA-256 over size, the first MiB and `windows` evenly spaced windows: names a 28 GB file in milliseconds.
+    """Returns a SHA-256 of the size, the first MiB and `windows` evenly spaced windows: milliseconds for 28 GB.
 
-    Up to 64 MiB the whole file counts. Above, two files that differ only between the windows are taken for the same; a
-    fine-tune changes all of them.
+    Files up to 64 MiB are hashed completely. Above, a difference between the windows is missed; a fine-tune changes all
+    windows.
     """
     digest = hashlib.sha256()
     with open_regular(path) as file:
@@ -105,14 +106,14 @@ def sampled_digest(path: Path, *, windows: int = 64, window_bytes: int = 64 << 1
             return digest_file(path)
         digest.update(str(size).encode())
         digest.update(file.read(1 << 20))
-        for index in range(windows):  # the last one ends where the file ends
+        for index in range(windows):  # the last window ends at the end of the file
             file.seek(max(size - window_bytes, 0) * index // max(windows - 1, 1))
             digest.update(file.read(window_bytes))
     return digest.hexdigest()
 
 
 def shown_folder(folder: Path) -> str:
-    """Returns a folder as it is called in ComfyUI, from the one that holds wan_trainer on; else its name."""
+    """Returns a folder as shown in ComfyUI: the path from `wan_trainer` on, or else its name."""
     parts = folder.parts
     if "wan_trainer" not in parts:
         return folder.name
@@ -121,25 +122,21 @@ def shown_folder(folder: Path) -> str:
 
 
 def size_text(size: int) -> str:
-    """Returns bytes as people read them: 1.5 GiB, 0.4 MiB."""
+    """Returns a size as text: 1.5 GiB, 0.4 MiB."""
     return f"{size / 2**30:.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:.1f} MiB"
 
 
 def file_mark(path: Path | str) -> list[int]:
-    """Returns (size, mtime_ns, inode), and where the system keeps one the time of the last change of the inode: an edit
-    is then seen also when the modification time was put back. Changes when a file is renamed or linked, too.
+    """Returns [size, mtime_ns, inode, ctime_ns if available]. ctime reveals an edit with a restored mtime; it also
+    changes on rename and hard link.
     """
-    return _mark_of_facts(os.stat(path))
-
-
-def _mark_of_facts(info: os.stat_result) -> list[int]:
-    """Returns the `file_mark` of a file that was looked at."""
+    info = os.stat(path)
     # On Windows st_ctime is the time of creation.
     return [info.st_size, info.st_mtime_ns, info.st_ino, *([info.st_ctime_ns] if os.name == "posix" else [])]
 
 
 def is_touched(before: Sequence[int], now: Sequence[int]) -> bool:
-    """Returns whether two marks differ in the time of the last change alone: of a file that got another right or one
-    more name, and of one that was edited and dated back. Only its bytes tell.
+    """Returns whether two marks differ in ctime alone: either permissions or links changed, or the file was edited and
+    its mtime restored. Only the content can decide.
     """
     return list(before) != list(now) and list(before[:3]) == list(now[:3])

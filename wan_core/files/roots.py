@@ -1,4 +1,4 @@
-"""Named folders: how run files say where a file is without a path of this machine."""
+"""Named folders: run files name a file as `diffusion_models:wan/x.safetensors`, without paths of one machine."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from .writing import atomic_write_json
 
 @dataclass(frozen=True)
 class Roots:
-    """Named folders, so that run files say `diffusion_models:wan/x.safetensors` and hold no path of one machine."""
+    """Named folders, each with its absolute search paths."""
 
     folders: dict[str, tuple[str, ...]]
-    """root name -> absolute folders, searched in order"""
+    """root name -> absolute folders, in search order"""
 
     @classmethod
     def read(cls, path: Path) -> Roots:
-        """Returns the roots of a roots file: a JSON object of lists of folders."""
+        """Read a roots file: a JSON object of lists of folders."""
         data = read_json(path)
         if not isinstance(data, dict) or not all(isinstance(v, list) for v in data.values()):
             raise ConfigError(f'{path.name} must look like {{"diffusion_models": ["/models/diffusion_models"], ...}}.')
         return cls({name: tuple(str(f) for f in folders) for name, folders in data.items()})
 
     def write(self, path: Path, below: Path | None = None) -> None:
-        """Writes a roots file, as `atomic_write` does."""
+        """Write a roots file atomically."""
         atomic_write_json(path, {name: list(folders) for name, folders in self.folders.items()}, below)
 
     def first(self, name: str) -> Path:
-        """Returns the first folder of a root, where new files go."""
+        """Returns the first folder of a root: the one for new files."""
         folders = self.folders.get(name)
         if not folders:
             raise ConfigError(f'No folder is known for root "{name}". Add it to the file given with --roots.')
         return Path(folders[0])
 
     def resolve(self, reference: str) -> Path:
-        """Returns the existing file or folder that `root:relative` names, confined to its root."""
+        """Returns the existing path of `root:relative`, confined to its root."""
         name, separator, relative = reference.partition(":")
         if not separator:
             raise ConfigError(

@@ -1,8 +1,7 @@
-"""Writing, safely: commits whole or absent.
+"""Atomic writes: a file is either complete or absent after a crash.
 
-Owns every write that must survive a crash. Never writes to a path that was opened for reading: a new file is staged
-beside the target, synced, and renamed over it (safetensors' own `save_file` does not sync; some versions tear), all
-within the folder that was opened for it (`inside.py` says which links are followed).
+Every write is staged next to the target, synced, and renamed over it, inside the opened folder (`inside.py` defines
+which links are followed). safetensors' own `save_file` does not sync, and some versions leave torn files.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from .locks import is_written, mark_as_written
 from .reading import FileError, open_regular
 
 DISK_FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
-"""no room, or none for this account"""
+"""disk full, or quota exceeded"""
 
 _PARTIAL = re.compile(r"\..+\.(?:\d+|[0-9a-f]{16})\.partial")
-"""what a killed write leaves; earlier versions put the process id into the name"""
+"""name of a staged file; versions before used the process id"""
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path, below: Path | None = None, *, make: bool = True) -> Iterator[BinaryIO]:
-    """Write a file that appears whole under `path`, or not at all; mode follows the umask.
+    """Write a file atomically; its mode follows the umask. Refuses to replace a link, folder or device.
 
-    `below` is the folder that it lies in: from there on no link is followed, and folders are made, if `make` says so.
-    Without one the file's own folder must be there, and its path may have links. The staged name ends in '.partial', an
-    extension no loader lists. Refuses to replace a link, folder or device. An OSError names `path`.
+    `below`: no link is followed below it, and with `make` missing folders are created. Without it the file's folder
+    must exist, and its path may have links. The staged name ends in '.partial', which no loader lists. An OSError names
+    `path`.
     """
     staged = new_partial(path)
     with folder_for(path, below, make) as folder:
@@ -55,7 +54,8 @@ def atomic_write(path: Path, below: Path | None = None, *, make: bool = True) ->
             with contextlib.suppress(OSError):
                 folder.remove(staged.name)
             if isinstance(error, OSError) and error.errno is not None and _is_ours(error.filename, staged):
-                error.filename, error.filename2 = os.fspath(path), None  # a failed write does not say what it wrote
+                # A failed write names no file, and the staged name means nothing to a user.
+                error.filename, error.filename2 = os.fspath(path), None
             raise
 
 
@@ -64,19 +64,18 @@ def _is_ours(name: object, staged: Path) -> bool:
 
 
 def new_partial(path: Path) -> Path:
-    """Returns a name beside `path` for what is not yet whole; nobody else has it, in whatever container or machine."""
+    """Returns an unused staging name next to `path`, unique across containers and machines."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
 
 
 def is_partial(name: str) -> bool:
-    """Returns whether a file is called like what is not yet whole."""
+    """Returns whether a file has a staging name."""
     return _PARTIAL.fullmatch(name) is not None
 
 
 def clean_partials(folder: Path, older_than_s: float = 3600.0, below: Path | None = None) -> int:
-    """Delete what killed writes left in `folder`, once it is so old that nobody writes it; how many files.
-
-    What a living process still writes stays, however old. From `below` on no link is followed.
+    """Delete staged files left by killed processes; returns their number. Files of running processes stay. No link is
+    followed below `below`.
     """
     limit, removed = time.time() - older_than_s, 0
     with contextlib.suppress(OSError), opened_folder(folder, below) as opened:
@@ -90,24 +89,23 @@ def clean_partials(folder: Path, older_than_s: float = 3600.0, below: Path | Non
 
 
 def atomic_write_bytes(path: Path, data: bytes, below: Path | None = None, *, make: bool = True) -> None:
-    """Write bytes at hand by `atomic_write`."""
+    """Write bytes with `atomic_write`."""
     with atomic_write(path, below, make=make) as file:
         file.write(data)
 
 
 def atomic_write_json(path: Path, data: Any, below: Path | None = None, *, make: bool = True) -> None:
-    """Write JSON by `atomic_write`, readable and stable in order."""
-    # Half of a character, as in a note that was cut in an emoji, has no UTF-8; JSON spells it as this very escape.
+    """Write indented JSON with `atomic_write`."""
+    # A lone surrogate (text cut inside an emoji) has no UTF-8; `backslashreplace` writes the JSON escape for it.
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     atomic_write_bytes(path, text.encode("utf-8", "backslashreplace"), below, make=make)
 
 
 def open_append(path: Path) -> BinaryIO:
-    """Open for appending, unbuffered, making the file; FileError unless it is a regular file.
+    """Open for appending, unbuffered, created if needed; FileError unless it is a regular file.
 
-    A folder may come from a stranger: what is written there must not go through a link into another file, and no pipe
-    may make the writer wait (rule S16). A file with other names too (hard links, as `cp -al` and programs that look for
-    copies make them) becomes a copy of its own first; what the others name stays as it is.
+    Links and pipes are refused: the folder may come from a stranger (rule S16). A file with several hard links (`cp
+    -al`, deduplication) is replaced by a copy first, so the other names keep their content.
     """
     file = open_to_append(path)
     if os.fstat(file.fileno()).st_nlink > 1:
@@ -115,7 +113,7 @@ def open_append(path: Path) -> BinaryIO:
         with atomic_write(path) as copy, open_regular(path, follow_links=False) as shared:
             shutil.copyfileobj(shared, copy, 4 << 20)
         file = open_to_append(path)
-    if os.fstat(file.fileno()).st_nlink > 1:  # somebody makes links faster than they are broken
+    if os.fstat(file.fileno()).st_nlink > 1:  # linked again meanwhile: refused instead of retried without end
         file.close()
         raise FileError(
             f"{path.name} is also another file's name (a hard link), which writing would change. Put a "

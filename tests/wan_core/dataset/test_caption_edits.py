@@ -265,7 +265,7 @@ def test_a_full_disk_leaves_the_caption_and_names_it(root: Path, monkeypatch: py
             raise OSError(28, "No space left on device")
         path.write_bytes(data)
 
-    monkeypatch.setattr("wan_core.dataset.caption_edits.atomic_write_bytes", full)
+    monkeypatch.setattr("wan_core.dataset.caption_files.atomic_write_bytes", full)
     known, before = edits(root), loose(root)
     done = known.replace("red", "blue", (2, 3))
     assert (done.clips, loose(root)["a.txt"]) == (1, b"a blue fox\n")

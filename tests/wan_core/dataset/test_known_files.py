@@ -122,7 +122,7 @@ def test_a_clip_that_took_too_long_is_asked_again(folder, monkeypatch):
 def test_another_reader_and_another_version_look_at_everything_again(folder, monkeypatch):
     folder.scan()
     with monkeypatch.context() as later:
-        later.setattr(known_files.importlib.metadata, "version", lambda _name: "99.0")
+        later.setattr(known_files, "version_of", lambda _name: "99.0")
         assert len(folder.scan()[1]) == 4
     folder.scan()
     monkeypatch.setattr(known_files, "SCAN_VERSION", 99)

@@ -11,7 +11,7 @@ from PIL import Image
 from wan_core.dataset import DatasetConfig, ScanContext, lengths_of, scan_folder
 from wan_core.dataset.captions import estimated_tokens, tag_orders
 from wan_core.dataset.report import scan_report
-from wan_core.dataset.scan import with_captions
+from wan_core.dataset.sample import with_captions
 from wan_core.errors import ConfigError
 from wan_core.video import VideoProcess
 

@@ -1,7 +1,7 @@
-"""The engine of ComfyUI-WanTrainer: trains Wan LoRAs from a run directory, with no screen and no ComfyUI.
+"""The engine of ComfyUI-WanTrainer: trains Wan LoRAs from a run directory, without a screen and without ComfyUI.
 
-Rooms are listed, lowest first, in docs/architecture.md; a room imports only rooms that stand before it. Importing this
-package loads nothing heavy: torch comes in with the room that needs it.
+docs/architecture.md lists the rooms, lowest first; a room imports only rooms above it in that list. Importing this
+package does not import torch.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`python -m wan_core COMMAND ...`: the commands of cli/, behind the one sentence that an old Python can still say."""
+"""`python -m wan_core COMMAND ...`: the commands of cli/, after a version check that an old Python can run."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The document that ComfyUI's canvas opens: nodes, the links between them, and a note."""
+"""ComfyUI workflow documents: nodes, links and notes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 Link = list[Any]
-"""[number, source node, its output, target node, its input, type]; numbers count from 1"""
+"""[number, source node, output, target node, input, type]; numbers count from 1"""
 
 
 def workflow_document(identity: str, nodes: list[dict[str, Any]], links: list[Link]) -> dict[str, Any]:
-    """Returns a workflow of `nodes`, numbered from 1 in order, whose outputs are told their links.
+    """Returns a workflow of `nodes`, numbered from 1 in order, and adds the links to their outputs.
 
-    `identity` decides the document's id, by which the page knows a workflow again.
+    `identity` determines the document's id, by which the page recognises a workflow.
     """
     for number, source, slot, *_ in links:
         nodes[source - 1]["outputs"][slot]["links"].append(number)
@@ -32,7 +32,7 @@ def workflow_document(identity: str, nodes: list[dict[str, Any]], links: list[Li
 
 
 def note_node(number: int, title: str, text: str, at: Sequence[int], size: Sequence[int]) -> dict[str, Any]:
-    """Returns a note in Markdown, at a place of the canvas."""
+    """Returns a Markdown note."""
     return {
         "id": number,
         "type": "MarkdownNote",

@@ -1,7 +1,6 @@
-"""Child processes that open what strangers made: the messages between parent and child, and both ends of the pipes.
+"""Child processes that open untrusted files: messages and both ends of the pipes. Standard library only.
 
-A message is a length, a JSON header, and raw bytes after it; every request has one answer. Standard library only, as
-both sides import it.
+A message is a length, a JSON header and raw bytes. Every request has one answer.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Operation = Callable[[dict[str, Any], bytearray], Answer]
 
 
 def send(stream: BinaryIO, header: dict[str, Any], payload: Any = b"") -> None:
-    """One message; `payload` is anything with the buffer interface."""
+    """Send one message; `payload` has the buffer interface."""
     text = json.dumps(with_sentences(header)).encode()
     body = memoryview(payload).cast("B")
     stream.write(_LENGTHS.pack(len(text), len(body)) + text)
@@ -46,9 +45,9 @@ def send(stream: BinaryIO, header: dict[str, Any], payload: Any = b"") -> None:
 
 
 def receive(stream: BinaryIO, new: Callable[[int], Any] = bytearray) -> tuple[dict[str, Any], Any] | None:
-    """The next message, or None when the other side is gone (also in the middle of a message).
+    """Returns the next message, or None if the other side has ended (also inside a message).
 
-    `new` makes the memory of the raw bytes, by their number: anything with the buffer interface.
+    `new` allocates the memory of the raw bytes (buffer interface) by their number.
     """
     lengths = _read(stream, _LENGTHS.size)
     if lengths is None:
@@ -77,14 +76,13 @@ def _read(stream: BinaryIO, size: int, new: Callable[[int], Any] = bytearray) ->
 
 
 class Child:
-    """One running child. A thread talks to it, so that waiting can end at any moment; another
-    drains its stderr.
+    """A running child process. One thread sends and receives, so that waiting can be interrupted; another drains
+    stderr.
     """
 
     def __init__(self, command: str, new: Callable[[int], Any] = bytearray) -> None:
-        """`command` is the word of launch.py that it is started with; `new` makes the memory of raw bytes.
-
-        Raises DependencyError where no process can be started.
+        """`command`: argument of launch.py; `new` allocates raw bytes. Raises DependencyError if no process can be
+        started.
         """
         self._new = new
         try:
@@ -117,9 +115,7 @@ class Child:
         self._requests.put((header, payload))
 
     def end(self) -> int:
-        """Kill, wait and tidy up; returns the exit code. Nothing the child writes is unsafe to
-        interrupt.
-        """
+        """Kill and clean up; returns the exit code. A child writes nothing that must not be interrupted."""
         self._requests.put(None)
         with contextlib.suppress(OSError):
             if self._process.poll() is None:
@@ -134,7 +130,7 @@ class Child:
         return code
 
     def last_words(self) -> str:
-        """The last line of stderr, as a clause for a message."""
+        """Returns the last line of stderr, as a clause."""
         text = b"".join(self._stderr).decode("utf-8", "replace").strip()
         return f": {text.splitlines()[-1][:200]}" if text else ""
 
@@ -157,7 +153,7 @@ class Child:
 
 
 def _widen(pipe: Any) -> None:
-    """Lets a pipe hold more at once, where the system can: the frames of a clip take thousands of turns otherwise."""
+    """Enlarge a pipe's buffer on Linux: the frames of a clip need thousands of switches otherwise."""
     if sys.platform == "linux":
         import fcntl
 
@@ -166,11 +162,10 @@ def _widen(pipe: Any) -> None:
 
 
 def serve(prepare: Callable[[], Operation], memory_bytes: int) -> int:
-    """The child's side: answers one request after the other until stdin closes.
+    """The child's main loop: answers requests until stdin closes. `prepare` imports libraries.
 
-    `prepare` imports what is needed. Messages travel over stdin and a private copy of fd 1; fd 1 itself then points to
-    stderr, so that nothing a library prints can break the protocol. A thread watches stdin: when the parent dies, this
-    process ends at once, even while a library is stuck.
+    Answers go to a private copy of fd 1, which is redirected to stderr, so library output cannot break the protocol. A
+    thread watches stdin and exits the process when the parent dies, even if a library hangs.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the parent's to handle
     replies = _private_stdout()
@@ -208,7 +203,7 @@ def _private_stdout() -> BinaryIO:
 
 
 def _limit_memory(limit: int) -> None:
-    """A file that wants more fails with MemoryError here instead of filling the machine."""
+    """Makes oversized files fail with MemoryError."""
     if sys.platform == "linux":
         import resource
 

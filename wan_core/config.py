@@ -1,7 +1,7 @@
-"""Frozen configs to and from plain JSON data, and what is known of each setting, written once at its field.
+"""Frozen configs with JSON conversion; each field carries the metadata of its setting.
 
-Every widget, run file and test enters the engine through `from_dict`. A field made by `setting` carries the sentence,
-the bounds and the choices of its setting: `Config` checks values against them, and the nodes make widgets of them.
+All widgets, run files and tests go through `from_dict`. `Config` checks values against the setting's bounds and
+choices, and nodes create their widgets from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ C = TypeVar("C", bound="Config")
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """A hint such as ' Did you mean "rank"?' for the known word closest to `word`, or the list of known words."""
+    """Returns a hint such as ' Did you mean "rank"?', or the list of known words."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
         return filled(' Did you mean "{close}"?', close=close[0])
@@ -36,34 +36,35 @@ Number = int | float
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Describes one setting for whoever checks, shows or explains it; its name and type are those of the field."""
+    """The metadata of a setting; name and type are the field's."""
 
     default: Any
     sentence: str
-    """what it does, for people: the tooltip of its widget"""
+    """what it does: the tooltip of its widget"""
     low: Number | None = None
-    """the smallest value that is read; None leaves it to the config to refuse"""
+    """smallest accepted value; None: the config checks"""
     high: Number | None = None
     offered: tuple[Number, Number] | None = None
-    """the range of the widget where that is narrower: a run.json written by hand may hold more, and is still read"""
+    """a narrower range of the widget; run.json may still hold more"""
     step: Number | None = None
-    """what one click on the widget's arrow adds"""
+    """of the widget's arrows"""
     choices: tuple[str, ...] = ()
-    """what a menu offers; empty where any text will do"""
+    """menu entries; empty for free text"""
     also: tuple[Any, ...] = ()
-    """values that are read though they are outside of the bounds, or in no menu"""
+    """accepted values outside the bounds or menu"""
     refusal: str = ""
-    """the sentence about a value that is refused, where that of the config (`Config._refusals`) does not do"""
+    """refusal of a value, in place of `Config._refusals`"""
     counts: str = "changed"
-    """whether it is part of the identity of a job: always; changed: where it differs from its default, so that a new
-    setting leaves the identity of older jobs as it is; pair: the same, where both experts are trained; never"""
+    """part of a job's identity: always; changed (if not the default, so a new setting keeps the identity of older
+    jobs); pair (changed, and both experts are trained); never
+    """
     called: str = ""
-    """its name on nodes, where that is another one"""
+    """name on nodes, if different"""
     group: str = ""
-    """the group under which Wan Train Settings shows it; "" is the last one"""
+    """group in Wan Train Settings; "" is the last one"""
 
     def accepts(self, value: Any) -> bool:
-        """Returns whether `value` is within the bounds and among the choices."""
+        """Returns whether `value` is within the bounds or choices."""
         if value in self.also:
             return True
         if self.choices:
@@ -73,7 +74,7 @@ class Setting:
 
     @property
     def bounds(self) -> tuple[Number, Number]:
-        """Returns the range of the widget. Raises ConfigError where neither bounds nor an offered range were given."""
+        """The widget's range. Raises ConfigError if there is none."""
         low, high = self.offered or (self.low, self.high)
         if low is None or high is None:
             raise ConfigError("A setting that is shown as a number needs low and high, or offered.")
@@ -81,38 +82,35 @@ class Setting:
 
 
 def setting(default: Any, sentence: str, **known: Any) -> Any:
-    """Returns the field of a config whose `Setting` has that default and sentence; `known` are its other fields."""
+    """Returns a config field with a `Setting`; `known`: its other fields."""
     made = Setting(default=default, sentence=sentence, **known)
     return dataclasses.field(default=default, metadata={"setting": made, "counts": made.counts})
 
 
 counted = functools.partial(setting, counts="always")
-"""makes a setting that is part of the identity of a job at its default too"""
+"""a setting that is always part of a job's identity"""
 
 
 def internal(default: Any, counts: str) -> Any:
-    """Returns the field of a config that is no setting of a person, and counts as `Setting.counts` says.
-
-    A field without either is part of the identity of a job always.
-    """
+    """Returns a config field that is not a user setting; `counts` as in `Setting`. A plain field always counts."""
     return dataclasses.field(default=default, metadata={"counts": counts})
 
 
 @functools.cache
 def settings_of(config: type[Config]) -> Mapping[str, Setting]:
-    """Returns what `setting` wrote at the fields of a config: name -> Setting, in order."""
+    """Returns name -> Setting of a config, in order."""
     fields = dataclasses.fields(config)  # type: ignore[arg-type]
     return types.MappingProxyType({f.name: f.metadata["setting"] for f in fields if "setting" in f.metadata})
 
 
 @functools.cache
 def names_on_nodes(config: type[Config]) -> Mapping[str, str]:
-    """Returns the name that each setting of a config has on nodes -> its own name."""
+    """Returns name on nodes -> name of each setting."""
     return types.MappingProxyType({known.called or name: name for name, known in settings_of(config).items()})
 
 
 def _usable(known: Setting) -> str:
-    """Returns the numbers a person may well give a setting, as ' Use 0 to 1.'; '' where nothing bounds them."""
+    """Returns the accepted range, such as ' Use 0 to 1.'; '' without bounds."""
     low, high = known.offered or (known.low, known.high)
     if low is None:
         return ""
@@ -120,14 +118,13 @@ def _usable(known: Setting) -> str:
 
 
 class Config:
-    """Base of the frozen dataclasses that describe a job.
+    """Base of the frozen dataclasses that describe a job. Subclasses with `__post_init__` call this one first.
 
-    Values are JSON scalars, other Configs, tuples of either, or None; so `to_dict` round-trips through JSON exactly.
-    A config with a `__post_init__` of its own calls this one first.
+    Values are JSON scalars, Configs, tuples of either, or None, so `to_dict` round-trips through JSON exactly.
     """
 
     _refusals = ("{name} {value} is out of range. Use {low} to {high}.", '{name} "{value}" is unknown.{nearest}')
-    """how a config says that a number, or a choice, is refused; `refused` fills in the braces"""
+    """refusals of a number and of a choice; `refused` fills in the values"""
 
     def __post_init__(self) -> None:
         for name, known in settings_of(type(self)).items():
@@ -138,7 +135,7 @@ class Config:
                 raise self.refused(name)
 
     def refused(self, name: str) -> ConfigError:
-        """Returns the error that says what is wrong with the value of the setting `name`, and what may stand there."""
+        """Returns the refusal of the value of setting `name`."""
         known, value = settings_of(type(self))[name], getattr(self, name)
         values = {
             **vars(self),
@@ -156,9 +153,9 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[C], data: Any, where: str = "") -> C:
-        """Build from parsed JSON. Unknown keys and wrong types raise ConfigError with the nearest known key.
+        """Build from JSON data. ConfigError for unknown keys (with the nearest known one) and wrong types.
 
-        `where` is the path of this object inside the file, used in messages ("train.lora").
+        `where`: path of this object in the file, for messages ("train.lora").
         """
         place = where or cls.__name__
         if not isinstance(data, dict):
@@ -181,11 +178,11 @@ class Config:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same content as JSON data, keys in the order of the fields."""
+        """Returns JSON data, keys in field order."""
         return {f.name: _write(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
     def identity(self) -> dict[str, Any]:
-        """Returns as JSON data what makes two of them the same job: the fields that count (`Setting.counts`)."""
+        """Returns the identity as JSON data: the fields that count (`Setting.counts`)."""
         found: dict[str, Any] = {}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value, counts = getattr(self, field.name), field.metadata.get("counts", "always")
@@ -196,7 +193,7 @@ class Config:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    """The types of its fields; worked out once, because a list of runs reads thousands of configs."""
+    """Returns the field types, cached: a list of runs reads thousands of configs."""
     return typing.get_type_hints(cls)
 
 

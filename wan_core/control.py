@@ -1,4 +1,4 @@
-"""A running worker is steered from here: commands come as JSON lines on stdin, and their end means the parent died."""
+"""Control of a running worker: commands are JSON lines on stdin; end of file means the parent has died."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ _LONGEST_LINE = 1 << 16
 
 
 class Control(Protocol):
-    """The questions that the training loop may ask."""
+    """Requests to the training loop."""
 
     def stop_reason(self) -> str:
-        """Returns why to stop, or '' to go on. It is cheap: called at every micro-step and denoising step."""
+        """Returns why to stop, or ''. Called at every micro-step and denoising step, so it is fast."""
         ...
 
     def take(self, command: str) -> bool:
-        """True once for each time `command` (save, sample, profile) was given."""
+        """Returns True once per request of `command` (save, sample, profile)."""
         ...
 
     def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
-        """The answer to a decode_wanted (an error after the time-out), or None when nobody decodes. Raises Stopped."""
+        """Returns the answer to a decode_wanted (an error after the timeout), or None if nobody decodes. Raises
+        Stopped.
+        """
         ...
 
 
 def stop_on_signals(stop: Callable[[str], bool]) -> None:
-    """Let SIGINT, SIGTERM and SIGHUP call `stop(reason)`; where it answers that a stop was under way, end at once."""
+    """Call `stop(reason)` on SIGINT, SIGTERM and SIGHUP; a second signal ends the process at once."""
 
     def on_signal(number: int, _frame: object) -> None:
         if not stop(f"signal {signal.Signals(number).name}"):
@@ -50,11 +52,7 @@ def stop_on_signals(stop: Callable[[str], bool]) -> None:
 
 
 def _ignore_signals() -> None:
-    """Leave the signals that ask for a stop to the parent process, which has them too and sends a command.
-
-    A terminal and a service manager send theirs to every process of a group: after the command it would be the second,
-    which ends at once.
-    """
+    """Leave the stop signals to the parent process, which sends a command instead."""
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             if hasattr(signal, name):
@@ -62,9 +60,9 @@ def _ignore_signals() -> None:
 
 
 class SignalControl:
-    """A worker nobody talks to: stdin is never read; SIGINT and SIGTERM stop it after the present step.
+    """Control without a parent: stdin is ignored; SIGINT and SIGTERM stop after the current step.
 
-    Without `signals` nothing does: the rank that is talked to says when to stop.
+    Without `signals` nothing stops it: another rank receives the commands.
     """
 
     def __init__(self, *, signals: bool = True) -> None:
@@ -86,10 +84,10 @@ class SignalControl:
 
 
 class PipeControl:
-    """Commands from a pipe, read by a thread; the end of the pipe is a stop, so no orphan ever holds a GPU.
+    """Commands from a pipe, read by a thread; the end of the pipe is a stop, so no orphan keeps a GPU.
 
-    Signals count from the beginning, unless `signals` leaves them to the parent. Commands wait in the pipe until
-    `listen`, which is called once every library is loaded.
+    Signals are handled at once, unless `signals` is off. Commands wait in the pipe until `listen`, after all libraries
+    are loaded.
     """
 
     def __init__(self, file: int, *, signals: bool = True) -> None:
@@ -102,7 +100,7 @@ class PipeControl:
         stop_on_signals(self._stop) if signals else _ignore_signals()
 
     def listen(self) -> None:
-        """Begin to read commands."""
+        """Start reading commands."""
         threading.Thread(target=self._read, daemon=True, name="commands").start()
 
     def _read(self) -> None:

@@ -27,17 +27,17 @@ An OSError that reaches the command line is bad input too; any other exception i
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from .words import Sentence, filled, plain, shortened
 
 _ALLOCATORS = ("DefaultCPUAllocator", "alloc_cpu", "bad_alloc", "annot allocate memory", "bad allocation")
-"""how torch and the C++ libraries below it say that the computer's own memory is full"""
+"""messages of torch and C++ libraries for a full host memory"""
 
 
 _LONGEST_MESSAGE = 1500
-"""some quote a setting whole, and a setting can be a book"""
+"""characters; a refusal may quote a long setting"""
 
 
 class ExitCode(IntEnum):
@@ -51,19 +51,25 @@ class ExitCode(IntEnum):
 
 
 class Stopped(Exception):  # noqa: N818  not an error: somebody asked for it
-    """Work was given up because a stop was asked for; `reason` says by whom. Never caught as bad input."""
+    """A requested stop; `reason` says who requested it. Never handled as a refusal."""
 
     def __init__(self, reason: str = "stopped by the user") -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-class WanTrainerError(Exception):
-    """Base of all refusals; `exit_code` is what the command line returns for it.
+def stop_if(should_stop: Callable[[], bool] | None, doing: str) -> None:
+    """Base of all refusals; `exit_code` is for the command line.
 
-    A message is one line that can be printed anywhere, whatever it quotes. A refusal that is translated is a template
-    with `values`, and `str(error)` is their `Sentence`; any other is an f-string in English.
+    A message is one printable line. A translated refusal is a template with `values` (`str(error)` is a `Sentence`);
+    any other is an English f-string.
     """
+    if should_stop is not None and should_stop():
+        raise Stopped(f"Stopped while {doing}.")
+
+
+class WanTrainerError(Exception):
+    """Returns whether host memory is exhausted; torch raises a plain RuntimeError."""
 
     __module__ = "wan_trainer"
     exit_code = ExitCode.BAD_INPUT
@@ -77,46 +83,50 @@ class WanTrainerError(Exception):
 
 
 def host_memory_ran_out(error: BaseException) -> bool:
-    """Returns whether it says that the computer's own memory (RAM) is full; torch says so by a plain RuntimeError."""
+    """An invalid setting, or settings that exclude each other."""
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, (RuntimeError, OSError)) and any(words in str(error) for words in _ALLOCATORS)
 
 
 class ConfigError(WanTrainerError, ValueError):
-    """A setting, or a combination of settings, that cannot work."""
+    """An unusable model file, saved step or resume state."""
 
 
 class CheckpointError(WanTrainerError):
-    """A model file, a saved step or a resume state that cannot be used."""
+    """Clips, stills or captions that cannot be trained."""
 
 
 class DatasetError(WanTrainerError, ValueError):
-    """Clips, stills or captions that cannot be trained on."""
+    """A missing, damaged or foreign cache entry."""
 
 
 class CacheError(WanTrainerError):
-    """A cache entry that is missing, damaged or belongs to something else."""
+    """A missing, old or broken optional package; the message has the pip line."""
 
 
 class DependencyError(WanTrainerError):
-    """An optional package is missing, too old or broken; the message carries the pip line."""
+    """An invalid distribution of blocks over devices."""
 
 
 class PlacementError(WanTrainerError):
-    """Blocks and devices that do not go together."""
+    """A LoRA file that cannot be written or read."""
 
 
 class ExportError(WanTrainerError):
-    """A LoRA file that could not be written or read."""
+    """A run that cannot continue, for example after many non-finite steps."""
 
 
 class TrainingError(WanTrainerError):
-    """The run cannot go on: for example too many non-finite steps in a row."""
+    """Another rank of the run ended."""
 
 
 class RankLost(TrainingError):  # noqa: N818  it is the other one that broke
-    """Another rank of the run ended, so this one cannot go on either."""
+    """Returns the reason why a run ended, in parts that the page shows separately.
+
+    `stands`: the saved step; `again`: what a repeated run would do; `helps`: remedies, best first (with `if_again`: for
+    a second failure); `closing`: what is kept.
+    """
 
 
 RESUME = "Saved steps are kept; press Run again to resume."
@@ -134,11 +144,7 @@ def failure(
     if_again: bool = False,
     closing: str = "",
 ) -> Sentence:
-    """Returns why a run ended, in parts which the page shows each in its own place.
-
-    `stands`: which saved step is good; `again`: what the same run would do; `helps`: remedies, the most helpful first,
-    needed only the second time with `if_again`; `closing`: what is kept.
-    """
+    """Returns a remedy that needs a new run."""
     remedies = filled(_REMEDIES_IF_AGAIN if if_again else _REMEDIES, helps=list(helps)) if helps else ""
     parts = {"what": what, "stands": stands, "again": again, "remedies": remedies, "closing": closing}
     said = {name: part for name, part in parts.items() if part}
@@ -146,7 +152,7 @@ def failure(
 
 
 def in_a_new_run(remedy: str) -> Sentence:
-    """Returns a remedy for which saved steps are of no use."""
+    """frees host memory, cheapest first"""
     return filled("{remedy} (begins a new run)", remedy=remedy)
 
 
@@ -156,19 +162,19 @@ _HOST_HELPS = (
     in_a_new_run("fewer num_frames or a smaller width and height in the dataset node"),
     in_a_new_run("an fp8 file in Load Wan Model"),
 )
-"""what frees the computer's own memory: first what costs nothing"""
+"""the same while previews are rendered"""
 _HOST_HELPS_FOR_CLIPS = (
     "close other programs",
     "give the system a larger swap or page file",
     "a smaller width, height or num_frames in Wan Preview Settings",
 )
-"""the same where clips of a run are made and nothing is trained"""
+"""environment variable: host memory held by ComfyUI, in words"""
 HELD_ELSEWHERE = "WAN_TRAINER_HELD"
-"""environment variable: what ComfyUI, which started this process, holds of the computer's memory, in words"""
+"""Returns remedies for full host memory; first ComfyUI's `held` models."""
 
 
 def host_helps(held: str, rendering: bool = False) -> list[str]:
-    """Returns what frees the computer's own memory; first the `held` models of ComfyUI."""
+    """A device or the host is out of memory."""
     free = filled(
         "free the {held} that ComfyUI itself holds: press Free model and node cache, and queue what stands behind "
         "this node as a graph of its own",
@@ -178,13 +184,13 @@ def host_helps(held: str, rendering: bool = False) -> list[str]:
 
 
 class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field know
-    """The job does not fit on its devices."""
+    """Returns the refusal for full host memory; `account`: how much there is."""
 
     exit_code = ExitCode.DOES_NOT_FIT
 
     @classmethod
     def of_host(cls, account: str = "", rendering: bool = False) -> OutOfMemory:
-        """Returns the error to raise where `host_memory_ran_out` says so; `account` is how much there is of it."""
+        """Returns the refusal for a full GPU; `account`: requested and available memory."""
         helps = host_helps(os.environ.get(HELD_ELSEWHERE, ""), rendering)
         what = filled("The computer's own memory (RAM) ran out{account}.", account=account)
         return OutOfMemory(failure(what, helps=helps, closing=_KEPT))

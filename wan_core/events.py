@@ -1,6 +1,6 @@
-"""The events the engine tells, and the commands a running worker is told. Plain data, one JSON line each.
+"""Events from the engine, and commands to a running worker: plain data, one JSON line each.
 
-Events are the only way out of the training loop; a command is the only way in.
+Events are the only output of the training loop, commands its only input.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .words import plain, sentences_back, with_sentences
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Base of all events; `name` is the key `event` of the JSON line."""
+    """Base of all events; `name` is the key `event` in JSON."""
 
     name: ClassVar[str] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Event):
-    """The engine entered a stage, or moved on inside it (tensors loaded, denoising steps done)."""
+    """The engine entered a stage, or progressed in it (tensors loaded, denoising steps done)."""
 
     name: ClassVar[str] = "stage"
     stage: str
-    """start (said in ComfyUI, before the worker), load, train, evaluate, sample, save, audit, done"""
+    """start (sent by ComfyUI before the worker), load, train, evaluate, sample, save, audit, done"""
     done: int = 0
     total: int = 0
     detail: str = ""
@@ -36,16 +36,16 @@ class Stage(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StageEnded(Event):
-    """Says how long a stage other than training took this time; steps say it themselves. A run's stages add up."""
+    """The duration of a stage other than training. Durations of a run add up."""
 
     name: ClassVar[str] = "stage_ended"
     stage: str
-    """cache (in ComfyUI, before the worker), start (of the process, with its imports), load, evaluate, sample, save"""
+    """cache (in ComfyUI, before the worker), start (the process and its imports), load, evaluate, sample, save"""
     seconds: float
     step: int
-    """optimizer steps done then"""
+    """optimizer steps so far"""
     memory: dict[str, dict[str, int | None]] = field(default_factory=dict[str, dict[str, int | None]])
-    """device -> bytes `now`, `peak` and `reserved` of this stage alone (the CPU's peak: of the process so far)"""
+    """device -> bytes `now`, `peak` and `reserved` of this stage (CPU peak: of the process)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,34 +62,35 @@ class StepDone(Event):
     expert: str
     timestep_mean: float
     memory: dict[str, dict[str, int | None]] = field(default_factory=dict[str, dict[str, int | None]])
-    """device -> bytes `now` (allocated after the step), `peak` (of the steps so far), `reserved` (by torch's allocator,
-    at most) and `predicted` (peak of a step, by the plan); null where nothing is known. A reader passes over keys it
-    does not know"""
+    """device -> bytes `now` (allocated after the step), `peak` (of all steps), `reserved` (most, by torch's allocator),
+    `predicted` (peak of the plan); null if unknown. Readers ignore unknown keys
+    """
     tokens: int = 0
-    """that the model worked on, of all ranks"""
+    """of all ranks"""
     clips: int = 0
     """of all ranks"""
     tflops: float | None = None
-    """useful model arithmetic per second, in 10^12; what is counted says `train.flops`"""
+    """useful model FLOPs per second, in 10^12; see `train.flops`"""
     epoch: float = 0.0
-    """passes over the data of this model so far, 0.5 is half of the first"""
+    """passes over the data, 0.5 is half of the first"""
     seconds_left: float | None = None
-    """of the hours that the run may take; None where it has no such limit"""
+    """of the run's time limit; None without one"""
     beside_left: float | None = None
-    """seconds that saves, evaluations and previews still to come will take, as those before took; None where
-    none is known"""
+    """expected seconds of saves, evaluations and previews to come, by the previous ones; None if unknown"""
     prior_loss: float | None = None
-    """mean error of the step's clips that are trained towards the base model, of all ranks; null without such"""
+    """mean error of prior preservation clips, of all ranks; null without them"""
 
     def left(self, pace: float) -> float:
-        """Returns the seconds until the run ends, at `pace` seconds per step, with what is done beside the steps."""
+        """Returns the seconds until the run ends, at `pace` seconds per step, including saves, evaluations and
+        previews.
+        """
         of_steps = pace * max(self.steps - self.step, 0) + (self.beside_left or 0.0)
         return of_steps if self.seconds_left is None else min(of_steps, self.seconds_left)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepSkipped(Event):
-    """A step whose loss or gradients were not finite; weights are unchanged."""
+    """A step with non-finite loss or gradients; weights are unchanged."""
 
     name: ClassVar[str] = "skipped"
     step: int
@@ -99,73 +100,71 @@ class StepSkipped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """Loss on fixed items, noise and timesteps: comparable between steps."""
+    """Loss on fixed items, noise and timesteps, comparable between steps."""
 
     name: ClassVar[str] = "evaluated"
     step: int
     eval_loss: float | None
-    """null on its way out of the worker when it is not finite"""
+    """null in JSON if not finite"""
     per_timestep: dict[str, float] = field(default_factory=dict)
     held_out: bool | None = None
-    """False where training clips stand in: it then says how well they are remembered; None in older files"""
+    """False: training clips, whose loss measures memorisation; None in older files"""
     per_clip: list[float] = field(default_factory=list[float])
-    """mean loss of each clip, always in the same order: how far the clips agree says what is noise; null on its way out
-    where it is not finite, as in `per_timestep`
-    """
+    """mean loss of each clip in fixed order, for the spread; null in JSON if not finite, as in `per_timestep`"""
     expert: str = ""
-    """high or low in a run of both experts, which are measured each on its own noise levels; empty elsewhere"""
+    """high or low in a pair run, each on its own noise levels; else empty"""
     expert_step: int | None = None
-    """the steps of its own that expert had made, so that its partner had made the rest; None elsewhere"""
+    """steps of that expert, the partner made the others; else None"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suggested(Event):
-    """Says which saved step the figures so far suggest, and why; or why they suggest none."""
+    """The suggested saved step with the reason, or the reason for none."""
 
     name: ClassVar[str] = "suggested"
     step: int
-    """optimizer steps done when it was worked out"""
+    """optimizer steps so far"""
     best: int | None
-    """the saved step suggested; null for none"""
+    """null for none"""
     why: str
-    """one sentence with its figures"""
+    """one sentence with figures"""
     overfits_from: int | None = None
-    """the step after which held-out loss rose while training loss fell; null while it does not"""
+    """step after which held-out loss rose while training loss fell; null if it does not"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Marked(Event):
-    """Something that a user should see in the curve, at the step where it showed."""
+    """A remark shown in the curve at its step."""
 
     name: ClassVar[str] = "marked"
     step: int
     kind: str
     """explosion, worse, plateau, learning rate"""
     text: str
-    """one sentence or two: what it is, and what to do"""
+    """one or two sentences: the finding, and what to do"""
     expert: str = ""
-    """high or low in a run of both experts; empty elsewhere"""
+    """high or low in a pair run; else empty"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(Event):
-    """A saved step is committed: its manifest is in place."""
+    """A committed saved step: its manifest is written."""
 
     name: ClassVar[str] = "saved"
     step: int
     folder: str
     """relative to the run directory"""
     updates: dict[str, float] = field(default_factory=dict[str, float])
-    """block -> Frobenius norm of what the saved LoRA changes of it; of both experts of a pair the name stands before"""
+    """block -> Frobenius norm of the saved LoRA's change; in a pair run the name starts with the expert"""
     modules: int | None = None
-    """weights that ComfyUI's loader changes by it; None where nobody looked"""
+    """weights changed by ComfyUI's loader; None if not checked"""
     passed_over: int = 0
-    """names that ComfyUI's loader has no place for"""
+    """names unknown to ComfyUI's loader"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeWanted(Event):
-    """Preview latents wait for a VAE; the answer is the command `decoded` with the same id."""
+    """Preview latents to decode; the answer is the command `decoded` with the same id."""
 
     name: ClassVar[str] = "decode_wanted"
     sample_id: str
@@ -173,12 +172,12 @@ class DecodeWanted(Event):
     """relative to the run directory (or the job folder)"""
     step: int
     made_room: bool = False
-    """True when the worker has already moved its weights off the GPU"""
+    """True if the worker has offloaded its weights from the GPU"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleReady(Event):
-    """A preview clip can be played."""
+    """A preview clip is ready."""
 
     name: ClassVar[str] = "sample"
     sample_id: str
@@ -186,12 +185,12 @@ class SampleReady(Event):
     file: str
     """relative to the run directory"""
     measures: dict[str, float] = field(default_factory=dict[str, float])
-    """of its pixels before they were compressed, by the names of `measure_clip`; empty where nobody measured"""
+    """`measure_clip` of its uncompressed pixels; empty if not measured"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note(Event):
-    """A sentence for the user: a choice that was changed, a preview that was skipped."""
+    """A sentence for the user, such as a changed choice or a skipped preview."""
 
     name: ClassVar[str] = "note"
     text: str
@@ -203,7 +202,7 @@ class Note(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Finished(Event):
-    """The last line of a worker that ended on its own."""
+    """The last line of a worker that ended by itself."""
 
     name: ClassVar[str] = "finished"
     state: str
@@ -214,7 +213,7 @@ class Finished(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(Event):
-    """The last line of a worker that refuses or broke; `message` is one sentence a user can act on."""
+    """The last line of a failed worker; `message` is one sentence."""
 
     name: ClassVar[str] = "failed"
     message: str
@@ -226,7 +225,8 @@ Emit = Callable[[Event], None]
 
 COMMANDS = ("stop", "save", "sample", "profile", "decoded")
 """stop: save state and LoRA, then exit 3. save: save now. sample: preview now. profile: the next steps. decoded: answer
-to decode_wanted (sample_id, file or error, needs_room)."""
+to decode_wanted (sample_id, file or error, needs_room).
+"""
 
 _EVENTS: dict[str, type[Event]] = {
     kind.name: kind
@@ -249,16 +249,13 @@ _EVENTS: dict[str, type[Event]] = {
 
 
 def to_line(event: Event) -> str:
-    """Returns one JSON line, ASCII, newline at the end.
-
-    Non-finite numbers become null so that every reader parses it; `sentences` are templates and values of its texts.
-    """
+    """Returns one JSON line in ASCII; non-finite numbers become null, sentences keep template and values."""
     data = {"event": event.name, **_finite(dataclasses.asdict(event))}
     return json.dumps(with_sentences(data), ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def parse_event(line: str) -> Event | None:
-    """Returns the event of a line, or None for anything else (a torn line, an event of a newer version)."""
+    """Returns the event of a line, or None for a torn line or an unknown event."""
     try:
         data = sentences_back(json.loads(line))
         kind = _EVENTS[data.pop("event")]

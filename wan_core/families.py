@@ -1,7 +1,7 @@
-"""The table of Wan models: one record per family holds everything in which it differs from the other families.
+"""The table of Wan models: one record per family holds all its differences. Data only, no torch.
 
-Data only, no torch. `docs/adding_a_model.md` says how to add a family or a model. Sources: the configs of Wan2.1 and
-Wan2.2; the PAI Fun models as the detection of ComfyUI and DiffSynth spells them; ComfyUI's workflow templates.
+`docs/adding_a_model.md` says how to add a family or a model. Sources: the configs of Wan2.1 and Wan2.2; the PAI Fun
+models as detected by ComfyUI and DiffSynth; ComfyUI's workflow templates.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One published model, or one published pair of experts."""
+    """One published model or pair of experts."""
 
     name: str
-    """as run.json, LoRA metadata and the variant widget spell it: never change one"""
+    """as in run.json, LoRA metadata and the variant widget: never change one"""
     dim: int
-    """width of the transformer"""
+    """transformer width"""
     in_channels: int = 16
     """of the patch embedding"""
     clip: bool = False
@@ -26,25 +26,24 @@ class Model:
     pair: bool = False
     """two experts, with the numbers of `Family.pair`"""
     words: tuple[str, ...] = ()
-    """expressions its file names carry and those of its look-alikes do not"""
+    """file name patterns that look-alikes do not match"""
     has_template: bool = True
-    """False where ComfyUI samples it by a template of its own, which is not that of its family"""
+    """False if its ComfyUI template differs from its family's"""
 
     @property
     def structure(self) -> tuple[int, int, bool, bool]:
-        """The properties that keys and shapes of a file show; models with equal ones differ by `words` alone."""
+        """Properties visible in keys and shapes of a file; equal ones differ by `words` alone."""
         return self.dim, self.in_channels, self.clip, self.reference
 
 
 @dataclass(frozen=True)
 class Template:
-    """Sampling settings of ComfyUI's template of a model, without the few-step LoRA that some of them switch on.
-
-    Read from the files of comfyui-workflow-templates-json 0.1.123.
+    """Sampling settings of a model's ComfyUI template (comfyui-workflow-templates-json 0.1.123), without few-step
+    LoRAs.
     """
 
     name: str
-    """of the file; "" where there is none, and the numbers are those of a related model"""
+    """file name; "" without a template: numbers of a related model"""
     steps: int
     guidance_scale: float
     shift: float
@@ -56,56 +55,56 @@ class Template:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two experts of one model, one for each side of a noise level."""
+    """Two experts of one model, for noise levels above and below a boundary."""
 
     boundary: float
-    """sigma where they part"""
+    """sigma between the experts"""
     shift: float
-    """training shift: that of Wan's own sampling config. With 3 the high-noise expert of T2V-A14B would see noise
-    levels above 0.97, where layout and motion are decided and 36 to 42 % of its sampling steps lie, in 4 % of its
-    training"""
+    """training shift, from Wan's sampling config. With 3 the high-noise expert of T2V-A14B would see noise levels above
+    0.97 in 4 % of its training; they decide layout and motion, and take 36 to 42 % of its sampling steps
+    """
     template: Template
 
 
 CHANNELS, FIRST_LATENT = "channels", "first latent"
-"""how a given picture enters a model: as condition channels, or as the first frame of the noised latent"""
+"""how a given picture enters a model: condition channels, or first frame of the noised latent"""
 _UNKNOWN = Template("", 20, 6.0, 8.0, (832, 480, 33), "euler")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Models of one structure and one task."""
+    """Models of one structure and task."""
 
     task: str
-    """its name in code and in the facts of a file"""
+    """its name in code and file facts"""
     models: tuple[Model, ...] = ()
     marks: tuple[str, ...] = ()
-    """beginnings of weight names that no other family has; without any, `conditioning` and `latents` recognise it"""
+    """weight name prefixes unique to the family; without any, `conditioning` and `latents` identify it"""
     stated_name: str = ""
-    """of a family that has the names and shapes of another one, and only the metadata of its files say `task`"""
+    """metadata value that identifies a family with the names and shapes of another one"""
     latents: str = ""
-    """name of the one latent space that tells it from a family with the same conditioning"""
+    """latent space, if it distinguishes the family from one with equal conditioning"""
     conditioning: str = "none"
-    """name of a `model.ConditionKind`: inputs of the model, and the files its dataset needs beside each clip"""
+    """a `model.ConditionKind`: model inputs, and companion files of its dataset"""
     any_channels: bool = False
-    """takes the files whose number of condition channels no family expects"""
+    """accepts files with an unknown number of condition channels"""
     streams: tuple[str, ...] = ("blocks",)
-    """lists of blocks in its transformer, the main one first"""
+    """block lists of its transformer, the main one first"""
     starts_from: str = ""
-    """CHANNELS or FIRST_LATENT where clips start from a given picture"""
+    """CHANNELS or FIRST_LATENT if clips start from a given picture"""
     fps: float | None = None
-    """frames per second; None: those of its latent space"""
+    """None: its latent space's"""
     pair: Pair | None = None
     template: Template = _UNKNOWN
-    """of its single models"""
+    """of single models"""
     versions: tuple[str, str] = ("2.1", "2.1")
-    """Wan's version in the name of a model nobody published: with CLIP vision, and without"""
+    """Wan version in names of unpublished models: with CLIP vision, without"""
     trained: bool = True
-    """False: recognised, named and refused"""
+    """False: recognised and refused"""
 
 
 SIZES = {1536: "1.3B", 3072: "5B", 5120: "14B"}
-"""width of a published transformer -> its size as names spell it"""
+"""transformer width -> size in names"""
 _FUN = (r"fun|inp(_|$)",)
 _PAIR_SIZE = (640, 640, 81)
 
@@ -226,16 +225,15 @@ FAMILIES = (
     Family(task="flow_rvs", stated_name="FlowRVS", trained=False),
     Family(task="causal_ar", stated_name="causal (autoregressive) Wan", trained=False),
 )
-"""In the order of the variant widget. A file with the marks of several families is of the last one of them."""
+"""in the order of the variant widget; a file that matches several families is of the last one"""
 
 BLOCK_LISTS = tuple(dict.fromkeys(stream for family in FAMILIES for stream in family.streams))
-"""the lists of blocks that a transformer can have: its main stream, and VACE's second one"""
+"""all block lists: the main stream, and VACE's second one"""
 
 
 def template_called(variant: str) -> str:
-    """Returns the name of ComfyUI's template of a model, by the name of its variant; "" where it has none.
-
-    A variant is called like a published model, or "2.1 T2V-128 wide"; one of two experts ends in "high noise".
+    """Returns the ComfyUI template of a variant, or "". A variant is named like a published model, or "2.1 T2V-128
+    wide"; an expert's ends in "high noise".
     """
     base = variant.removesuffix(" high noise").removesuffix(" low noise")
     task = base.partition(" ")[2].partition("-")[0].lower()

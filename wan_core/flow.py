@@ -1,7 +1,7 @@
-"""Flow-matching maths: noise levels, noising, target, weights. Pure functions of tensors; needs torch only.
+"""Flow matching: noise levels, noising, target, loss. Pure functions of tensors.
 
-Convention (Wan, and every Wan trainer): `noised = (1 - sigma) * latent + sigma * noise`, target `noise - latent`,
-and the model is told `timestep = 1000 * sigma`.
+Convention (Wan and its trainers): `noised = (1 - sigma) * latent + sigma * noise`, target `noise - latent`, and the
+model receives `timestep = 1000 * sigma`.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from torch import Tensor
 from .errors import ConfigError
 
 TIMESTEP_SAMPLINGS = ("uniform", "sigmoid", "shift", "flux_shift", "qwen_shift", "logsnr", "mode", "beta")
-"""uniform: U(0,1) then shift. sigmoid: sigmoid(scale * N(0,1)). shift: sigmoid, then the shift map; flux_shift and
-qwen_shift the same with the shift of `resolution_shift`. logsnr: the signal-to-noise ratio is normal. mode: Stable
-Diffusion 3's. beta: Beta(2, 2)."""
+"""uniform: U(0,1), shifted. sigmoid: sigmoid(scale * N(0,1)). shift: sigmoid, shifted; flux_shift and qwen_shift with
+`resolution_shift`. logsnr: normal signal-to-noise ratio. mode: Stable Diffusion 3. beta: Beta(2, 2).
+"""
 
 TIMESTEP_RANGES = ("cut", "rescaled")
-"""what a range narrower than [0, 1] does to a draw: those outside are drawn again, or all are squeezed into it"""
+"""draws outside a range narrower than [0, 1] are repeated, or all draws are scaled into it"""
 
 _BY_RESOLUTION = {"flux_shift": (1.15, 4096), "qwen_shift": (0.9, 8192)}
-"""the logarithm of the shift, and the tokens of a frame at which it is reached; both begin with 0.5 at 256"""
+"""log shift, and the tokens per frame at which it is reached; both start with 0.5 at 256"""
 
 LOSSES = ("mse", "huber", "pseudo_huber", "l1")
 LOSS_WEIGHTINGS = ("none", "bell", "sigma_sqrt", "cosmap", "min_snr")
 
 EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
-"""the middles of four equal parts of the noise range; held-out clips keep their noise at these"""
+"""midpoints of four equal parts of the noise range; held-out clips store noise for these"""
 
 
 def shift_sigma(sigma: Tensor, shift: float) -> Tensor:
-    """The schedule shift s: s*sigma / (1 + (s-1)*sigma). Maps [0, 1] onto itself; 1 leaves sigma unchanged."""
+    """Returns s*sigma / (1 + (s-1)*sigma), which maps [0, 1] onto itself; 1 is the identity."""
     return shift * sigma / (1 + (shift - 1) * sigma)
 
 
 def seeded_generator(*parts: int | float | str) -> torch.Generator:
-    """A CPU generator named by `parts`, for example (seed, "noise", micro_step).
+    """Returns a CPU generator seeded by `parts`, for example (seed, "noise", micro_step).
 
-    Every draw of a run comes from one of these, so no random state has to be saved, and neither a preview, the number
-    of devices nor a resume changes what is drawn.
+    Every draw of a run uses one, so no random state is saved, and previews, device counts and resume do not change
+    draws.
     """
     digest = hashlib.sha256("\x1f".join(str(p) for p in parts).encode()).digest()
     return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def resolution_shift(sampling: str, latent_height: int, latent_width: int) -> float | None:
-    """Returns the shift by the tokens of a frame, for the samplings that have one; None for the others."""
+    """Returns the shift by tokens per frame for samplings that have one; else None."""
     if sampling not in _BY_RESOLUTION:
         return None
     highest, most = _BY_RESOLUTION[sampling]
@@ -58,7 +58,7 @@ def resolution_shift(sampling: str, latent_height: int, latent_width: int) -> fl
 
 
 LEAST_SHARE = 0.0005
-"""share of the draws that must fall into the range of a model for it to be trained"""
+"""smallest share of draws in a model's range"""
 
 
 def draw_sigma(
@@ -75,12 +75,12 @@ def draw_sigma(
     sigma_max: float = 1.0,
     parts: Tensor | None = None,
 ) -> Tensor:
-    """`count` noise levels (count,) float32 on the CPU, inside [sigma_min, sigma_max].
+    """Returns `count` noise levels (count,) float32 on the CPU in [sigma_min, sigma_max].
 
-    A range narrower than [0, 1] (one expert of a pair) cuts the distribution and keeps its shape: draws outside are
-    drawn again, so the expert sees the noise levels it would see in the pair. `logit_mean` and `logit_std` are those of
-    logsnr, `mode_scale` is that of mode. `parts` (count,) float64, 0 to 1: the shares of the same distribution below
-    the levels, instead of numbers from the generator. Raises ConfigError where almost nothing falls into the range.
+    A range narrower than [0, 1] (one expert of a pair) truncates the distribution by repeating draws, so the expert
+    sees the same noise levels as in the pair. `logit_mean` and `logit_std` are of logsnr, `mode_scale` of mode. `parts`
+    (count,) float64 in [0, 1]: quantiles in place of random draws. Raises ConfigError if almost nothing is in the
+    range.
     """
     if sampling not in TIMESTEP_SAMPLINGS:
         raise ConfigError(f'timestep_sampling "{sampling}" is unknown. Use one of: {", ".join(TIMESTEP_SAMPLINGS)}.')
@@ -124,7 +124,7 @@ _ALMOST_NOTHING = 1e-6
 
 
 def _part_below(rising: Callable[[Tensor], Tensor], sigma: float) -> float:
-    """Returns the share of a distribution below `sigma`; `rising` maps shares, float64, to levels."""
+    """Returns the share of a distribution below `sigma`; `rising` maps quantiles (float64) to levels."""
     if sigma <= 0 or sigma >= 1:
         return float(sigma >= 1)
     low, high = 0.0, 1.0
@@ -135,7 +135,7 @@ def _part_below(rising: Callable[[Tensor], Tensor], sigma: float) -> float:
 
 
 def _from_uniform(part: Tensor, sampling: str, shift: float, mode_scale: float) -> Tensor:
-    """Returns noise levels for numbers that are spread evenly over 0 to 1."""
+    """Returns noise levels of uniform numbers in [0, 1]."""
     if sampling == "uniform":
         return shift_sigma(part, shift)
     if sampling == "mode":  # arXiv 2403.03206
@@ -144,27 +144,26 @@ def _from_uniform(part: Tensor, sampling: str, shift: float, mode_scale: float) 
 
 
 def is_in_range(sigma: Tensor, sigma_range: tuple[float, float]) -> Tensor:
-    """Returns which of `sigma` (B,) lie in the range, as (B,) bool.
-
-    The border of two experts belongs to the one above it (Wan: t >= boundary).
+    """Returns which of `sigma` (B,) are in the range, as (B,) bool. The boundary belongs to the high-noise expert (Wan:
+    t >= boundary).
     """
     low, high = sigma_range
     return (sigma >= low) & ((sigma < high) if high < 1 else (sigma <= high))
 
 
 def draw_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Standard normal noise of `shape`, float32, on the CPU."""
+    """Returns standard normal noise, float32, on the CPU."""
     return torch.randn(shape, generator=generator)
 
 
 def add_noise(latent: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
-    """Returns the noised latent (B, C, F, H, W), for latent and noise of that shape and sigma (B,)."""
+    """Returns the noised latent (B, C, F, H, W) for sigma (B,)."""
     level = sigma.view(-1, *([1] * (latent.ndim - 1)))
     return (1 - level) * latent + level * noise
 
 
 def velocity_target(latent: Tensor, noise: Tensor) -> Tensor:
-    """Returns what the model must predict: the velocity noise - latent, of their shape."""
+    """Returns the target: velocity noise - latent."""
     return noise - latent
 
 
@@ -177,11 +176,10 @@ def velocity_loss(
     delta: float = 1.0,
     factor: Tensor | None = None,
 ) -> Tensor:
-    """Mean error in float32, of one of LOSSES; a scalar.
+    """Returns the mean error in float32 of one of LOSSES, a scalar.
 
-    `weight`, broadcast to the target's shape, makes it the weighted mean: values of weight 0 do not count at all. Where
-    nothing counts (a mask that is black in this clip) it is 0, with gradients of 0. `factor` (B,) multiplies the error
-    of each sample and changes no mean: `loss_factor` makes it.
+    `weight`, broadcast to the target, makes it a weighted mean; all zero (a black mask) gives 0 with zero gradients.
+    `factor` (B,) of `loss_factor` multiplies each sample's error without normalisation.
     """
     if kind == "mse" and weight is None and factor is None:
         return torch.nn.functional.mse_loss(prediction.float(), target.float())
@@ -195,7 +193,7 @@ def velocity_loss(
 
 
 def _errors(prediction: Tensor, target: Tensor, kind: str, delta: float) -> Tensor:
-    """Returns the error of each value. Up to `delta`, both Huber forms are about half of the square."""
+    """Returns elementwise errors; below `delta` both Huber forms are about half the square."""
     difference = prediction - target
     if kind == "mse":
         return difference.square()
@@ -209,11 +207,11 @@ def _errors(prediction: Tensor, target: Tensor, kind: str, delta: float) -> Tens
 
 
 def loss_factor(sigma: Tensor, weighting: str) -> Tensor | None:
-    """Returns how much samples of noise level `sigma` (B,) count, one of LOSS_WEIGHTINGS; None: all alike.
+    """Returns loss factors for noise levels `sigma` (B,), one of LOSS_WEIGHTINGS; None: no weighting.
 
-    sigma_sqrt and cosmap are those of Stable Diffusion 3 (arXiv 2403.03206); bell has a mean of 1 over all levels.
-    min_snr is Min-SNR with gamma 5 (arXiv 2303.09556): it weighs the error of the clean latent, which is sigma times
-    that of the velocity, by the signal-to-noise ratio ((1 - sigma) / sigma)^2, 5 at most.
+    sigma_sqrt and cosmap are from Stable Diffusion 3 (arXiv 2403.03206); bell has mean 1 over all levels. min_snr is
+    Min-SNR with gamma 5 (arXiv 2303.09556): the error of the clean latent, sigma times the velocity's, times the
+    signal-to-noise ratio ((1 - sigma) / sigma)^2, at most 5.
     """
     if weighting == "none":
         return None
@@ -231,10 +229,10 @@ def loss_factor(sigma: Tensor, weighting: str) -> Tensor | None:
 
 
 def simple_sigmas(steps: int, shift: float) -> Tensor:
-    """ComfyUI's `simple` schedule on Wan: (steps + 1,) float32 from 1 down to 0.
+    """Returns ComfyUI's `simple` schedule on Wan: (steps + 1,) float32 from 1 to 0.
 
-    Picks every (1000/steps)-th entry of the shifted grid k/1000 (k = 1..1000), counted from the noisy end and rounded
-    down; for a divisor of 1000 that is the plain shifted linspace(1, 0).
+    It takes every (1000/steps)-th entry of the shifted grid k/1000 (k = 1..1000) from the noisy end, rounded down; for
+    a divisor of 1000 that is the shifted linspace(1, 0).
     """
     stride = 1000 / steps
     grid = torch.tensor([1000 - int(index * stride) for index in range(steps)], dtype=torch.float64) / 1000

@@ -1,4 +1,4 @@
-"""The memory a plan takes, from headers alone: weights at rest, and the peaks of a job."""
+"""Memory prediction of a plan from file headers: loaded weights, and the peaks of a job."""
 
 from __future__ import annotations
 
@@ -41,21 +41,18 @@ from .precision import matmul_bytes
 
 
 def placements_of(plan: ModelPlan, num_blocks: int) -> tuple[Placement, ...]:
-    """Returns where the blocks go: one placement for each process that trains."""
+    """Returns the placement of blocks for each training process."""
     return tuple(resolve_placement(plan.placement, num_blocks, rank) for rank in range(plan.placement.ranks))
 
 
 def weights_once_loaded(plan: ModelPlan, found: WanFile) -> int:
-    """Returns the bytes one copy of the base weights takes in memory, on all its devices together."""
+    """Returns the bytes of one copy of the loaded base weights, over all devices."""
     numerics = plan.precision.numerics(found.compute_dtype)
     return sum(resting_bytes(plan, found, numerics, name, p) for name, p in _parameters(found, numerics).items())
 
 
 def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
-    """Returns the bytes the base weights of all copies take on each device once loaded, from the headers alone.
-
-    Of a pair the larger expert counts: a run trains one of them.
-    """
+    """Returns device -> bytes of all copies of the loaded base weights; for a pair the larger expert's."""
     files = inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),)
     planned: Counter[str] = Counter()
     for found in files:
@@ -85,10 +82,10 @@ def predict_memory(
     measures: MemoryMeasures | None = None,
     preview: StepShape | None = None,
 ) -> MemoryEstimate:
-    """Returns the memory that a job of this plan takes, from the header alone.
+    """Returns the predicted memory of a job.
 
-    `recomputing`: of every block where it is None. `numerics`: instead of the plan's own. `found`: what `inspect_model`
-    found, where it was asked already. The rest is as `estimate_memory` takes it.
+    `recomputing`: None for every block. `numerics`: None for the plan's. `found`: the result of `inspect_model`, if
+    known. Other arguments as in `estimate_memory`.
     """
     job = job_shape(plan, roots, lora, recomputing=recomputing, numerics=numerics, found=found)
     return estimate_memory(job, step, measures=measures, preview=preview)
@@ -108,11 +105,11 @@ def job_shape(
     routes: Sequence[Route] = (),
     sharers: int = 1,
 ) -> JobShape:
-    """Returns what `estimate_memory` needs to know of a plan, from the header alone.
+    """Returns the input of `estimate_memory` for a plan.
 
-    `placement`: instead of the plan's own, for devices that this machine need not have. `optimizer_bytes`: what the
-    optimizer holds for each adapter value, `optimizer_host_bytes`: what of it in host memory. `routes`: layers that a
-    share of the tokens passes by. `sharers`: processes of one machine that have the swapped weights together.
+    `placement`: in place of the plan's, also for devices this machine lacks. `optimizer_bytes`, `optimizer_host_bytes`:
+    optimizer state per adapter value, and its part in host memory. `routes`: layers skipped by a share of the tokens.
+    `sharers`: processes of one machine that share the swapped weights.
     """
     found = found or inspect_model(plan, roots)
     shape, numerics = found.variant.shape, numerics or plan.precision.numerics(found.compute_dtype)
@@ -138,13 +135,13 @@ def job_shape(
 
 @lru_cache(maxsize=32)
 def _adapter_values(shape: WanShape, lora: LoraConfig) -> Mapping[str, int]:
-    """Returns how many values the adapter of each linear has; a plan of one job asks for it dozens of times."""
+    """Returns layer -> adapter values, cached: planning one job needs them dozens of times."""
     return MappingProxyType(count_values(model_without_values(shape), lora))
 
 
 @dataclass(frozen=True)
 class _Adapt:
-    """Injects the adapters of a run into a model without values."""
+    """Injects a run's adapters into a model without values."""
 
     lora: LoraConfig
     dtype: torch.dtype | None
@@ -158,7 +155,7 @@ class _Adapt:
 
 
 def _beside_the_widest(plan: ModelPlan, found: WanFile, numerics: Numerics) -> int:
-    """Returns the most memory a linear takes beside its packed weight while it runs; 0 where none is packed."""
+    """Returns the largest temporary memory of a quantized linear; 0 if none is quantized."""
     most = 0
     for name, weight in found.weights.items():
         anew, values = quantized_anew(plan, name, weight), prod(weight.shape)

@@ -1,10 +1,9 @@
-"""The door through which every child process enters: `python -X utf8 <pack>/wan_core/launch.py COMMAND ...`.
+"""Entry point of every child process: `python -X utf8 <pack>/wan_core/launch.py COMMAND ...`.
 
-The only file of the pack that edits sys.path: its own folder goes out (so that `config`, `cache` or `events` of ours
-never shadow a library) and the pack root comes in (so that `import wan_core` works under isolated Pythons, where
-PYTHONPATH is ignored). Out go also the working directory and ComfyUI's folder, however they came there: clips, models
-and runs of strangers lie in them, and no file of those is ever a library (S20). That holds for a Python which a library
-starts (torch.compile does), from Python 3.11 on. Runs nothing at import.
+The only file that edits sys.path. Its own folder is removed, so that `config`, `cache` or `events` never shadow a
+library; the pack root is added, because isolated Pythons ignore PYTHONPATH. The working directory and ComfyUI's folder
+are removed, because they hold untrusted files (S20); for a Python started by a library (torch.compile) this holds from
+Python 3.11 on. Runs nothing at import.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def main() -> int:
 
 
 def _holds_data(entry: str) -> bool:
-    """Returns whether an entry of sys.path is the working directory, or a ComfyUI: its package for Windows names it."""
+    """Returns whether an entry of sys.path is the working directory, or ComfyUI (its Windows package adds it)."""
     folder = os.path.realpath(entry or os.curdir)
     own = (sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     if folder in map(os.path.realpath, own) or os.path.basename(folder) in ("site-packages", "dist-packages"):

@@ -1,7 +1,7 @@
-"""Other packages: the versions the engine bears, the pip line that brings one, and the one place that imports by name.
+"""Third-party packages: supported versions, pip lines, and all imports by name.
 
-What is imported stands in our code: no name that comes from a graph, a file or a request is handed to an import.
-Imports nothing heavy and uses nothing newer than Python 3.7, because it also speaks where the rest cannot be imported.
+Imported names are constants of our code, never from a graph, file or request. Imports nothing heavy and runs on Python
+3.7, to report an old version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TORCH_FLOOR = (2, 6)
 
 
 def end_under_old_python() -> None:
-    """Leave with one sentence and code 5 under a Python that could not even import the command line."""
+    """Exit with one sentence and code 5 under an old Python."""
     try:
         _check_python()
     except DependencyError as error:
@@ -37,10 +37,9 @@ def end_under_old_python() -> None:
 
 @contextmanager
 def first_import(package: str) -> Iterator[None]:
-    """Inside, where `package` is not imported yet, nobody looks for garbage; what is there at the end stays unsearched.
+    """Disables the garbage collector during the first import of `package`, then freezes the imported objects.
 
-    For processes of our own alone. What an import makes stays, and going through all of it again and again as it grows
-    was a quarter of a worker's start.
+    For worker processes only: collecting the growing imports again and again took a quarter of a worker's start.
     """
     if package in sys.modules or not gc.isenabled():
         yield
@@ -54,7 +53,7 @@ def first_import(package: str) -> Iterator[None]:
 
 
 def check_versions() -> None:
-    """Raise DependencyError, one sentence, where this Python or torch is older than anything the engine runs with."""
+    """Raise DependencyError if Python or torch is older than supported."""
     _check_python()
     torch = version_of("torch")
     if not torch:
@@ -80,7 +79,7 @@ def _check_python() -> None:
 
 
 def version_of(package: str) -> str:
-    """The installed version of `package`, or '' when there is none. Imports it only where no metadata is."""
+    """Returns the installed version of `package`, or ''. Imports it only if it has no metadata."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -99,15 +98,14 @@ OPTIMIZER_MODULES = (
     "prodigyopt",
     "schedulefree",
 )
-"""where classes may be taken from that a graph names (S20)"""
+"""packages whose optimizer classes a graph may name (S20)"""
 _LONGEST_NAME = 200
 
 
 def named_optimizer(path: str) -> tuple[str, str]:
-    """Returns (one of OPTIMIZER_MODULES, name of a class) of the text that names a class; ("", "") of any other text.
+    """Returns (one of OPTIMIZER_MODULES, class name) of a text; ("", "") for any other text.
 
-    Looks at the text alone. A file of a package is passed over, as in torch.optim.sgd.SGD: its class is taken from the
-    package, or not at all.
+    Parses the text only. The class is looked up in the package itself: torch.optim.sgd.SGD becomes torch.optim.SGD.
     """
     if len(path) > _LONGEST_NAME or not path.isascii() or not all(part.isidentifier() for part in path.split(".")):
         return "", ""
@@ -116,7 +114,7 @@ def named_optimizer(path: str) -> tuple[str, str]:
 
 
 def imported(module: str) -> Any:
-    """Imports `module`, a name that stands in our code. A package that would end Python meanwhile is an ImportError."""
+    """Import `module`, a constant name. A package that exits Python raises ImportError."""
     try:
         return importlib.import_module(module)
     except (Exception, KeyboardInterrupt):
@@ -126,9 +124,9 @@ def imported(module: str) -> Any:
 
 
 def check_place(package: str) -> None:
-    """Raises ModuleNotFoundError where `package`, a top name, is not to be had, before anything of it is imported.
+    """Raises ModuleNotFoundError if the top-level `package` is missing, before importing it.
 
-    DependencyError: Python would take it from elsewhere than its own library folders, such as the folder of ComfyUI.
+    DependencyError if Python would import it from outside its library folders, such as ComfyUI's folder.
     """
     try:
         found = importlib.util.find_spec(package)
@@ -148,13 +146,13 @@ def check_place(package: str) -> None:
 
 
 def _is_library(folder: str) -> bool:
-    """Also a `.egg` in such a folder, as `setup.py install` makes it."""
+    """True for a library folder, or an `.egg` in one (`setup.py install`)."""
     above = os.path.dirname(folder) if folder.endswith(".egg") else folder
     return os.path.realpath(above) in _library_folders()
 
 
 def _library_folders() -> set[str]:
-    """Returns where pip installs: this Python's own folders, those a virtual environment goes on in, the user's."""
+    """Returns the library folders: of this Python, its virtual environment's base, and the user."""
     found = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
     # On Windows the folder of Python itself is among them.
     found += [p for p in site.getsitepackages() if os.path.basename(p) in ("site-packages", "dist-packages")]
@@ -162,14 +160,11 @@ def _library_folders() -> set[str]:
 
 
 def pip_line(*requirements: str, upgrade: bool = False) -> str:
-    """The command that installs `requirements` for this very Python, whatever `python` means in a shell.
-
-    They stand in our code: a person pastes this into a shell.
-    """
+    """Returns the install command for this Python. `requirements` are constants: a person pastes it into a shell."""
     python = f'"{sys.executable}"' if " " in sys.executable else sys.executable or "python"
     return " ".join([python, "-m pip install", *(["-U"] if upgrade else []), *(f'"{r}"' for r in requirements)])
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The first two numbers of a version; local and pre-release parts do not count."""
+    """Returns the first two numbers of a version."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

@@ -1,8 +1,7 @@
-"""The one place where a regular expression that a person, a workflow or a file brought is compiled and matched.
+"""The only place that compiles and matches regular expressions from users, workflows and files.
 
-Python's compiler and matcher can take longer than the universe for a short text, with the interpreter's lock held, and
-no thread in them can be stopped. So both happen in a short-lived process with limits of time and memory, all patterns
-of a setting in one, and its answers are kept.
+A short pattern can take unlimited time in Python's `re`, which holds the GIL and cannot be interrupted. So all patterns
+of a setting run in one short-lived process with time and memory limits, and results are cached.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _POLL_S = 0.1
 _LONGEST = 2000
 _MOST = 2000
 _MOST_KEPT = 300_000
-"""answers, of one pattern for one name each"""
+"""results of one pattern and name"""
 _CHILD = """
 import json, re, sys
 try:
@@ -45,17 +44,17 @@ for pattern in asked["patterns"]:
     matches = known.fullmatch if asked["whole"] else known.search
     print("+" + "".join("1" if matches(name) else "0" for name in asked["names"]))
 """
-"""says "at" when it begins with a pattern, then + with a digit for each name, or - with what the compiler says"""
+"""prints "at" before each pattern, then + and a digit per name, or - and the compiler's message"""
 
 _kept: OrderedDict[tuple[str, bool], dict[str, bool]] = OrderedDict()
-"""name -> whether it matches, by pattern and by whether that is of whole names; those used last stand last"""
+"""(pattern, match complete names) -> name -> matches; least recently used first"""
 _keeping = Lock()
 _should_stop: ContextVar[Callable[[], bool] | None] = ContextVar("_should_stop", default=None)
 
 
 @contextlib.contextmanager
 def waits_end_with(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Inside, waiting for the process ends with Stopped once `should_stop` says so. The outermost one counts."""
+    """In this context, waiting raises Stopped once `should_stop` returns True. The outermost context counts."""
     if _should_stop.get() is not None:
         yield
         return
@@ -69,11 +68,10 @@ def waits_end_with(should_stop: Callable[[], bool]) -> Iterator[None]:
 def matching(
     patterns: Iterable[str], names: Sequence[str], what: str, *, whole: bool, ours: Collection[str] = ()
 ) -> list[frozenset[str]]:
-    """Returns for each of `patterns` those of `names` that it matches; without names only their grammar is looked at.
+    """Returns the matched `names` of each pattern; without names only the syntax is checked.
 
-    `what` is the setting they come from; `whole`: they are matched with whole names, not with parts of them; `ours`
-    are patterns of this pack, which are known to be quick and need no process. Raises ConfigError when one is no
-    regular expression, or cannot be matched in good time and memory; Stopped.
+    `what`: the setting's name; `whole`: fullmatch instead of search; `ours`: fast patterns of this pack, matched
+    without a process. ConfigError for an invalid pattern, or one beyond the limits; Stopped.
     """
     listed = list(patterns)
     if len(listed) > _MOST:
@@ -97,7 +95,7 @@ def _matched_here(pattern: str, names: Iterable[str], whole: bool) -> Iterator[s
 
 
 def _remembered(patterns: Iterable[str], names: Sequence[str], whole: bool) -> dict[str, frozenset[str]]:
-    """Returns the answers about those patterns that were asked about all of these names before."""
+    """Returns cached results of patterns, for those with a result for every name."""
     found: dict[str, frozenset[str]] = {}
     with _keeping:
         for pattern in patterns:
@@ -118,7 +116,7 @@ def _remember(answers: dict[str, dict[str, bool]], whole: bool) -> None:
 
 
 def _asked(patterns: list[str], names: Sequence[str], what: str, whole: bool) -> dict[str, dict[str, bool]]:
-    """Returns by pattern whether each name matches; the words of `matching` for those that have no answer."""
+    """Returns pattern -> name -> matches of the child process; raises the refusals of `matching`."""
     said, in_time = _from_child({"patterns": patterns, "names": list(names), "whole": whole})
     answers: dict[str, dict[str, bool]] = {}
     lines = said.split("\n")[:-1]  # what stands behind the last end of a line was cut off
@@ -146,7 +144,7 @@ def _asked(patterns: list[str], names: Sequence[str], what: str, whole: bool) ->
 
 
 def _from_child(asked: dict[str, object]) -> tuple[str, bool]:
-    """Returns what the process says, and whether it ended by itself in good time. Raises Stopped."""
+    """Returns the process output, and whether it ended within the time limit. Raises Stopped."""
     given: bytes | None = json.dumps(asked).encode("ascii")
     end, should_stop = time.monotonic() + LIMIT_S, _should_stop.get()
     with subprocess.Popen(

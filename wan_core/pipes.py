@@ -1,8 +1,8 @@
-"""Reading a pipe that may stay silent for hours, without ever standing in the way of the rest of the process.
+"""Reads pipes that may be silent for hours, without blocking the process on Windows.
 
-Windows serialises what is done to one pipe. While a thread waits in a read of stdin, whoever asks what stdin is waits
-too, and the start-up code of many libraries does just that, holding the lock under which libraries are loaded. So there
-a read is begun only once something is there to be read.
+Windows serialises operations on a pipe: while a thread waits in a read of stdin, any query of stdin blocks too.
+Start-up code of many libraries does that while it holds the import lock. So on Windows a read starts only when data is
+available.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FILE_TYPE_PIPE = 3
 
 
 def lines(file: int, longest: int) -> Iterator[bytes]:
-    """Yields the lines that come through the pipe `file` until its other end is closed; longer ones come in pieces."""
+    """Yields lines of the pipe `file` until it is closed; longer ones in pieces."""
     rest = b""
     for chunk in chunks(file):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -33,7 +33,7 @@ def lines(file: int, longest: int) -> Iterator[bytes]:
 
 
 def chunks(file: int, waiting: Callable[[], int | None] | None = None) -> Iterator[bytes]:
-    """Yields the bytes that come through the pipe `file`, as they come, until its other end is closed."""
+    """Yields chunks of the pipe `file` as they arrive, until it is closed."""
     wait = waiter(file, waiting)
     while True:
         wait()
@@ -44,10 +44,9 @@ def chunks(file: int, waiting: Callable[[], int | None] | None = None) -> Iterat
 
 
 def waiter(file: int, waiting: Callable[[], int | None] | None = None) -> Callable[[], None]:
-    """A function to call before each read of the pipe `file`: it returns once the read would not wait.
+    """Returns a function to call before each read of the pipe; it returns when a read would not block.
 
-    Where a pending read harms nobody it returns at once. `waiting` says how many bytes stand in the pipe, or None after
-    its end.
+    `waiting` returns the available bytes, or None after the end of the pipe.
     """
     if waiting is None and sys.platform == "win32":
         waiting = _waiting_on_windows(file)
@@ -67,7 +66,7 @@ def _pieces(line: bytes, longest: int) -> Iterator[bytes]:
 
 
 def _waiting_on_windows(file: int) -> Callable[[], int | None] | None:
-    """Returns the question `peeking` puts for the pipe `file`; None for a console or a file, which is read as it is."""
+    """Returns `peeking` of the pipe `file`; None for a console or a file."""
     import ctypes
     import msvcrt  # pyright: ignore
 
@@ -76,9 +75,8 @@ def _waiting_on_windows(file: int) -> Callable[[], int | None] | None:
 
 
 def peeking(kernel: Any, handle: Any) -> Callable[[], int | None] | None:
-    """Returns a function that asks Windows' `kernel` for the bytes that stand in the pipe `handle`; None if it is none.
-
-    Source: PeekNamedPipe and GetFileType of the Windows API.
+    """Returns a function for the available bytes of the pipe `handle`; None if it is no pipe (Windows: PeekNamedPipe,
+    GetFileType).
     """
     import ctypes
 

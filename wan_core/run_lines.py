@@ -1,4 +1,4 @@
-"""A run in lines for people: what a terminal shows, what log.txt keeps, what ComfyUI's console prints."""
+"""A run as text lines, for the terminal, log.txt and ComfyUI's console."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from .events import (
 
 _PACE_STEPS = 20
 _FIRST_S, _MOST_S = 5.0, 60.0
-"""seconds from one line of a step to the next: these at first, twice as many each time, and never more than those"""
+"""seconds between lines of steps: the first gap, doubled each time up to the last"""
 _GIB = 1 << 30
 
 
 class RunLines:
-    """Says what is worth a line: every save, evaluation, preview and remark, and a step now and then."""
+    """Turns events into lines: every save, evaluation, preview and note, and some steps."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """`now` gives seconds."""
+        """`now` returns seconds."""
         self._now = now
         self._pace: list[float] = []
         self._gap, self._next = _FIRST_S, 0.0
 
     def line(self, event: Event) -> str:
-        """Returns the line of an event that is due; "" for the others."""
+        """Returns the line of an event; "" if none is due."""
         if not isinstance(event, StepDone):
             return sentence_of(event)
         said = self.step(event)
@@ -47,7 +47,7 @@ class RunLines:
         return said
 
     def step(self, event: StepDone) -> str:
-        """Returns the line of a step: step, epoch, loss, learning rate, pace, time left and memory."""
+        """Returns step, epoch, loss, learning rate, pace, time left and memory."""
         self._pace = [*self._pace[1 - _PACE_STEPS :], event.seconds or 0.0]
         pace = sum(self._pace) / len(self._pace)
         expert = f" {event.expert} noise" if event.expert in ("high", "low") else ""
@@ -64,7 +64,7 @@ class RunLines:
 
 
 def sentence_of(event: Event) -> str:
-    """Returns what an event other than a step says; "" for those that say nothing to people."""
+    """Returns the line of an event other than a step, or ""."""
     match event:
         case Note():
             return event.text
@@ -91,9 +91,7 @@ def sentence_of(event: Event) -> str:
 
 
 def closing_line(use: object, template: object) -> str:
-    """Returns which LoRA goes on which model, at which strength, in which graph and with which words in the prompt; ""
-    where a run says none of it.
-    """
+    """Returns how to use the LoRA: model, strength, graph, trigger word; "" if a run has no LoRA."""
     said: list[str] = []
     words = ""
     for one in cast("list[Any]", use) if isinstance(use, list) else []:
@@ -107,7 +105,7 @@ def closing_line(use: object, template: object) -> str:
 
 
 def loss_text(value: float | None) -> str:
-    """Returns a loss of an evaluation in words; what is not finite comes as null from another process."""
+    """Returns an evaluation loss; null (not finite) from another process counts as not finite."""
     return "not finite" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
@@ -119,14 +117,13 @@ def span(seconds: float) -> str:
 
 
 def _number(value: float | None, digits: str) -> str:
-    """Returns a number; what is not finite comes as null from another process."""
+    """Returns a number; null (not finite) from another process is nan."""
     return "nan" if value is None else format(value, digits)
 
 
 def _epochs(event: StepDone) -> str:
-    """Passes over the data so far and in the end; of a pair the end of one expert is not known.
-
-    Rounded as `epoch` is, the end is sure to a digit once a tenth of the first pass is done.
+    """Returns epochs done, and the total once a tenth of the first epoch makes it accurate; for a pair the total is
+    unknown.
     """
     sure = event.epoch >= 0.1 and event.expert not in ("high", "low")
     end = f" of {event.epoch * event.steps / event.step:.1f}".removesuffix(".0") if sure else ""
@@ -134,6 +131,6 @@ def _epochs(event: StepDone) -> str:
 
 
 def _memory(event: StepDone) -> str:
-    """Returns what the fullest device held at most."""
+    """Returns the peak of the fullest device."""
     held = [values.get("peak") or values.get("now") or 0 for values in event.memory.values()]
     return f"{max(held) / _GIB:.1f} GiB" if any(held) else ""

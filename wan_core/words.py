@@ -1,7 +1,7 @@
-"""Words that leave the engine: whatever a file, a graph or a person put into them, they can be printed anywhere.
+"""Text output: makes any text from files, graphs and users printable (rule S15), and translatable sentences.
 
-One place, because one that was forgotten is enough: ComfyUI's log cannot encode half of a character and its queue ends
-with it, a line feed forges a record, ESC steers the terminal, and bidi marks turn a name around (rule S15).
+Unprintable text does damage: a lone surrogate ends ComfyUI's queue in its log, a line feed forges a record, ESC
+controls the terminal, bidi marks reverse names.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from collections.abc import Iterable
 from typing import Any
 
 _KEPT = "\u00a0\u3000\u200c\u200d"
-"""no-break and ideographic space, and the joiners that words and emoji are spelled with"""
+"""no-break and ideographic space, and the joiners of words and emoji"""
 
 
 _HOLE = re.compile(r"\{(\w+)\}")
 _SENTENCES = "sentences"
-"""key of a JSON object that holds, by text, the template and values of the sentences in it"""
+"""key of a JSON object: text -> template and values of its sentences"""
 _DEEPEST = 8
-"""sentences inside each other that are read back from JSON"""
+"""nesting of sentences read from JSON"""
 
 
 class Sentence(str):
-    """A text in English with the template and the values it was filled from: the page fills its translation of the
-    template with the same values, and never reads the text.
+    """English text with its template and values; the page fills its translation of the template with the same values.
 
-    `values` are texts, sentences and lists of them. Whatever formats or joins a sentence makes a plain text of it.
+    `values` are texts, sentences and lists of them. Formatting or joining a sentence gives plain text.
     """
 
     template: str
@@ -40,7 +39,7 @@ class Sentence(str):
         return sentence
 
     def __str__(self) -> str:
-        """Returns the sentence itself, so that `str(error)` keeps the values."""
+        """Returns itself, so that `str(error)` keeps the values."""
         return self
 
     def __reduce__(self) -> tuple[type[Sentence], tuple[str, str, dict[str, Any]]]:
@@ -48,7 +47,7 @@ class Sentence(str):
 
 
 def filled(template: str, /, **values: object) -> Sentence:
-    """Returns a template with its `{holes}` filled; a list is joined by semicolons, a hole without a value stays."""
+    """Returns a template with its `{holes}` filled; lists are joined by semicolons, holes without a value stay."""
     known: dict[str, Any] = {}
     for name in _HOLE.findall(template):
         if name in values:
@@ -59,7 +58,7 @@ def filled(template: str, /, **values: object) -> Sentence:
 
 
 def with_sentences(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns JSON data with the templates and values of its sentences, where it has any."""
+    """Returns JSON data with the templates and values of its sentences, if any."""
     found: dict[str, Any] = {}
     _gather(data, found)
     return {**data, _SENTENCES: found} if found else data
@@ -75,9 +74,8 @@ def _gather(value: Any, found: dict[str, Any]) -> None:
 
 
 def sentences_back(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns data of `with_sentences` after its way through JSON, its texts sentences again.
-
-    A template and values that do not make the text are passed over: a file may hold whatever somebody wrote.
+    """Returns the data of `with_sentences`, its texts as sentences again. Templates and values that do not give the
+    text are ignored, because files are untrusted.
     """
     known = data.get(_SENTENCES)
     rest = {name: value for name, value in data.items() if name != _SENTENCES}
@@ -86,7 +84,7 @@ def sentences_back(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _revived(value: Any, known: dict[Any, Any], made: dict[str, str], depth: int = 0) -> Any:
-    """`made` holds the texts that were looked at: each is made once, and one that contains itself ends there."""
+    """Returns `value` with sentences; `made` holds finished texts, which also ends recursion."""
     if isinstance(value, list):
         return [_revived(inner, known, made, depth) for inner in value]
     if isinstance(value, dict):
@@ -113,14 +111,14 @@ def plain(text: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """`text`, its middle left out where it is longer than `limit`: a sentence says at its end what to do."""
+    """Returns `text`, shortened in the middle, because a refusal ends with the remedy."""
     half = limit // 2
     return text if len(text) <= limit else f"{text[:half]} [{len(text) - 2 * half} characters] {text[-half:]}"
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, at most 200 characters; the name of its type where it says nothing. Of the
-    file system it is what the system says, with the name of the file and no path.
+    """Returns the first line of an error, at most 200 characters, or its type. For an OSError: the system's message and
+    the file name.
     """
     if isinstance(error, OSError) and error.strerror:
         name = os.path.basename(str(error.filename or ""))
@@ -133,7 +131,7 @@ def first_line(error: BaseException) -> str:
 
 
 def is_text(value: str) -> bool:
-    """False where half of a character is left (a lone surrogate): no file, no encoder and no log takes it."""
+    """False for text with a lone surrogate, which no file, encoder or log accepts."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -142,24 +140,24 @@ def is_text(value: str) -> bool:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 clip", "2 clips", "1,000 clips"."""
+    """Returns "1 clip", "2 clips", "1,000 clips"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def listed(names: Iterable[str], limit: int = 8) -> str:
-    """The first `limit` of the names, and how many more there are: "a.mp4, b.mp4 and 12 more"."""
+    """Returns the first `limit` names and the number of others: "a.mp4, b.mp4 and 12 more"."""
     every = list(names)
     rest = len(every) - limit
     return ", ".join(every[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def tallied(words: Iterable[str], limit: int | None = None) -> str:
-    """The `limit` most frequent words with their counts, most frequent first: "16 (9), 24 (2)"; None: all."""
+    """Returns the `limit` most frequent words with counts: "16 (9), 24 (2)"; None: all."""
     return ", ".join(f"{word} ({count})" for word, count in Counter(words).most_common(limit))
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of a module; each of its records is one line."""
+    """Returns a logger with one line per record."""
     found = logging.getLogger(name)
     found.addFilter(_as_plain)
     return found

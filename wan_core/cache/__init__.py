@@ -1,6 +1,6 @@
-"""Samples become cached batches: what is encoded, where it lies, and the order it is trained in.
+"""The latent cache: encodes samples into entries, checks and evicts entries, and reads batches in training order.
 
-An entry is named by everything it depends on, so an edited caption is never trained with its old encoding.
+An entry's name is a digest of all its inputs, so an edited caption is a cache miss.
 """
 
 from __future__ import annotations

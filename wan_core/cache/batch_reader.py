@@ -1,4 +1,4 @@
-"""A thread that reads the next batches ahead while the present one is trained."""
+"""Prefetches the next batches on a thread while the current one is trained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Pinnable(Protocol):
     """A batch of tensors on the CPU."""
 
     def pinned(self: T) -> T:
-        """The same in page-locked memory."""
+        """Returns a copy in pinned memory."""
         ...
 
 
@@ -23,43 +23,44 @@ class Source(Protocol[T_co]):
     """Batches by micro-step, such as `Batches`."""
 
     def at(self, micro_step: int) -> T_co:
-        """The batch of `micro_step`."""
+        """Returns the batch of `micro_step`."""
         ...
 
 
 class BatchReader(Generic[T]):
-    """`at` of a source, read ahead between `start` and `stop`; at most `ahead` batches wait. For one thread.
+    """Prefetches up to `ahead` batches of a source between `start` and `stop`. Not thread-safe.
 
-    A request for another micro-step than the next one drops what waits. An error is raised by the request for the
-    batch that it belongs to.
+    A request for any micro-step but the next one drops the prefetched batches. A read error is raised by the request
+    for its batch.
     """
 
     def __init__(self, batches: Source[T], *, ahead: int = 2, pin: bool = False) -> None:
-        """`pin` puts batches into page-locked memory, from which a copy to a GPU does not wait; needs CUDA."""
+        """`pin` copies batches to pinned memory, so that copies to the GPU do not block; needs CUDA."""
         self._batches, self._ahead, self._pin = batches, ahead, pin
         self._waiting: deque[tuple[int, Future[T]]] = deque()
         self._thread: ThreadPoolExecutor | None = None
 
     def start(self) -> None:
-        """Read ahead from now on; the thread starts with the first request."""
+        """Enable prefetching; the thread starts with the first request."""
         if self._ahead > 0 and self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="batch reader")
 
     def stop(self) -> None:
-        """Drop what was read and end the thread after the batch that it reads."""
+        """Drop prefetched batches and end the thread."""
         thread, self._thread = self._thread, None
         self._waiting.clear()
         if thread is not None:
             thread.shutdown(cancel_futures=True)
 
     def at(self, micro_step: int) -> T:
-        """The batch of `micro_step`; raises what reading it raised."""
+        """Returns the batch of `micro_step`; raises the error of reading it."""
         if self._thread is None:
             return self._read(micro_step)
         if not self._waiting or self._waiting[0][0] != micro_step:
             for _, dropped in self._waiting:
                 dropped.cancel()
             self._waiting.clear()
+        # One more than `ahead`: this request's own batch is read by the thread too.
         for coming in range(micro_step + len(self._waiting), micro_step + self._ahead + 1):
             self._waiting.append((coming, self._thread.submit(self._read, coming)))
         return self._waiting.popleft()[1].result()

@@ -1,6 +1,6 @@
-"""The items trained at each micro-step: a pure function of (seed, micro-step), so that any run can resume anywhere.
+"""The batch of each micro-step: a pure function of (seed, micro-step), so that a run can resume anywhere.
 
-Reads entries through LatentCache; knows nothing of noise, devices or the model.
+Knows nothing of noise, devices or the model.
 """
 
 from __future__ import annotations
@@ -25,27 +25,23 @@ from .synthetic import item_of_draw
 
 @dataclass(frozen=True)
 class Batch:
-    """Members of one bucket, on the CPU."""
+    """Samples of one bucket, on the CPU."""
 
     latents: Tensor
     """(B, C, F, h, w) float32, normalised"""
     texts: Tensor
-    """(B, L, 4096) float32, as `stack_texts` makes them; rows past the real tokens are zero and are attended to, as in
-    official Wan
-    """
+    """(B, L, 4096) float32 of `stack_texts`; zero rows after the tokens are attended to, as in official Wan"""
     names: tuple[str, ...]
     """file names, for messages"""
     conditioning: Conditioning | None = None
-    """float32; None for models that read nothing but text"""
+    """float32; None for text-only models"""
     loss_mask: Tensor | None = None
-    """(B, 1, F, h, w) float32 weights of the loss; None when every value counts alike"""
+    """(B, 1, F, h, w) float32; None without masks"""
     prior: tuple[float, ...] = ()
-    """of each clip that is trained towards what the base model predicts, its weight in the loss, 0 of the others; ()
-    when none is
-    """
+    """loss weight of each clip trained towards the base model's prediction, 0 for others; () if there are none"""
 
     def pinned(self) -> Batch:
-        """The same in page-locked memory, for copies to a GPU; needs CUDA."""
+        """Returns a copy in pinned memory; needs CUDA."""
         given = self.conditioning
         if given is not None:
             parts = {name: getattr(given, name) for name in CONDITION_TENSORS}
@@ -56,35 +52,31 @@ class Batch:
 
 
 def pad_text(text: Tensor) -> Tensor:
-    """Features (L, 4096) as (512, 4096) float32 with zero rows at the end (Wan: zero rows take part
-    in attention).
-    """
+    """Returns features (L, 4096) as (512, 4096) float32, zero-padded; Wan attends to the zero rows."""
     padded = torch.zeros(TEXT_LENGTH, text.shape[1], dtype=torch.float32)
     padded[: text.shape[0]] = text
     return padded
 
 
 def stack_texts(texts: Sequence[Tensor]) -> Tensor:
-    """Features (n, 4096) of several prompts as (B, L, 4096) float32: the rows that differ.
+    """Returns features (n, 4096) of several prompts as (B, L, 4096) float32, padded to the longest plus one zero row.
 
-    The last row stands for itself and for all that are missing of 512 (`WanTransformer.read_texts`): behind the longest
-    prompt is one zero row, unless that has 512 rows itself.
+    `WanTransformer.read_texts` counts the last row for all rows missing of 512.
     """
     longest = max(len(text) for text in texts) + 1
     rows = min(-(-longest // TEXT_STEP) * TEXT_STEP, TEXT_LENGTH)
     stacked = torch.zeros(len(texts), rows, texts[0].shape[1])
-    for whole, text in zip(stacked, texts, strict=True):
-        whole[: len(text)] = text
+    for row, text in zip(stacked, texts, strict=True):
+        row[: len(text)] = text
     return stacked
 
 
 class Batches:
     """All batches of a job, by micro-step.
 
-    Each epoch every item appears `repeats` times (with a weight or turns: on average, see
-    order.py); batches never mix buckets, and the last short batch of a bucket is kept. The
-    order comes from hashing (seed, epoch, place), so it is the same on every Python and every
-    machine. Rank r of w takes batches r, r + w, r + 2w ... of the endless sequence of epochs.
+    In each epoch every item appears `repeats` times (with weights or turns: on average, see order.py). Batches never
+    mix buckets; the short last batch of a bucket is kept. The order comes from hashes of (seed, epoch, place), so it is
+    equal on all machines. Rank r of w gets batches r, r + w, r + 2w ... of the endless sequence.
     """
 
     def __init__(
@@ -99,16 +91,14 @@ class Batches:
         memory_bytes: int = 1 << 30,
         bucket_sampling: str = "proportional",
     ) -> None:
-        """`memory_bytes` bounds the entries kept in memory between uses; `bucket_sampling` is one of
-        BUCKET_SAMPLINGS.
-        """
+        """`memory_bytes` limits the entries kept in memory; `bucket_sampling`: one of BUCKET_SAMPLINGS."""
         cache_set.require_items()
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}. Set it to 1 or more.")
         if not 0 <= rank < world:
             raise ConfigError(f"Rank {rank} of {world} does not exist. Start the ranks with torchrun.")
         self._set = cache_set
-        # By key, not by name: a renamed file keeps its place in the order of training.
+        # By key, not by name, so that renaming a file does not change the order of training.
         self._items = tuple(sorted(cache_set.items, key=lambda item: (item.latent_key, item.text_key)))
         self._cache = cache
         self._rank = rank
@@ -118,20 +108,20 @@ class Batches:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches in one pass over the data, over all ranks; of the first pass when there are weights or turns."""
+        """Batches per epoch over all ranks; of the first epoch if there are weights or turns."""
         return self._order.batches_per_epoch
 
     def items_at(self, micro_step: int) -> tuple[CacheItem, ...]:
-        """The items this rank trains at `micro_step` (0 = first), without reading them."""
+        """Returns this rank's items at `micro_step` (from 0) without reading them."""
         number = micro_step * self._world + self._rank
         return tuple(item_of_draw(self._items[place], number) for place in self._order.batch(number))
 
     def at(self, micro_step: int) -> Batch:
-        """The batch of this rank at `micro_step`."""
+        """Returns this rank's batch at `micro_step`."""
         return self.load(self.items_at(micro_step))
 
     def load(self, items: Sequence[CacheItem]) -> Batch:
-        """Any items of one bucket as a batch."""
+        """Returns items of one bucket as a batch."""
         latents = [self._latent(item) for item in items]
         texts = stack_texts([self._text(item) for item in items])
         names = tuple(item.name for item in items)
@@ -141,10 +131,8 @@ class Batches:
         return Batch(torch.stack(latents).float(), texts, names, conditioning, mask, prior if any(prior) else ())
 
     def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
-        """The first `count` different items for the loss on fixed noise: held-out ones where there are any.
-
-        Clips that keep what the base model knows say nothing of what is learnt: they are taken where there are no
-        others.
+        """Returns the first `count` different items for evaluation: held-out ones if any, without prior preservation
+        clips if possible, since their loss says nothing about learning.
         """
         held_out = sorted(self._set.held_out, key=lambda item: (item.latent_key, item.text_key))
         known = held_out or self._items
@@ -154,16 +142,16 @@ class Batches:
 
     @property
     def largest_item(self) -> CacheItem:
-        """The item with the largest latent: no micro-batch takes more memory than one made of it."""
+        """The item with the largest latent, which needs the most memory."""
         return max(self._items, key=lambda item: math.prod(self._set.latent_shape(item)))
 
     @property
     def evaluates_held_out(self) -> bool:
-        """True when the evaluation is on clips that are never trained."""
+        """True if held-out clips are evaluated."""
         return bool(self._set.held_out)
 
     def evaluation_noise(self, item: CacheItem) -> dict[float, Tensor]:
-        """The stored noise (C, F, h, w) float32 of a held-out item by timestep; empty for a trained one."""
+        """Returns timestep -> stored noise (C, F, h, w) float32 of a held-out item; empty for a trained one."""
         key = item.evaluation_key
         return self._cache.read_evaluation(key, self._set.latent_shape(item)) if key else {}
 
@@ -192,9 +180,7 @@ class Batches:
 
 
 class _Memory:
-    """The entries used last, each a few tensors by name, up to a number of bytes. Two threads may ask: the reader of
-    batches and the one that evaluates.
-    """
+    """An LRU cache of entries, limited in bytes. Thread-safe: the batch reader and the evaluation use it."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -207,7 +193,7 @@ class _Memory:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key]
-        tensors = read()
+        tensors = read()  # outside the lock: the evaluation must not wait for the reader's disk
         with self._lock:
             if key not in self._entries:
                 self._entries[key] = tensors

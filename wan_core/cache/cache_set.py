@@ -1,7 +1,6 @@
-"""The set that one training job trains on: a list of cache entries, as a file with a verified name.
+"""The cache set of a job: a list of cache entries, handed from the encoding nodes to the worker.
 
-The set is the hand-over from the encoding nodes to the worker. Its fingerprint is the data part of the job's identity,
-and the name of its file.
+Its fingerprint is the data part of the job's identity, and its file name.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from .keys import AGAIN, KEY
 _SET_VERSION = 1
 
 _USUAL = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": "", "prior": 0.0}
-"""fields of items that count in a fingerprint only when they hold something else"""
+"""default values, which do not enter a fingerprint"""
 _SPACES = {space.name: space for space in LATENT_SPACES}
 
 
 def latent_space(name: str) -> LatentSpace:
-    """The latent space called `name` ("wan2.1" or "wan2.2")."""
+    """Returns the latent space "wan2.1" or "wan2.2"."""
     if name not in _SPACES:
         raise ConfigError(f'Latent space "{name}" is unknown. Known: {", ".join(_SPACES)}.')
     return _SPACES[name]
@@ -37,37 +36,37 @@ def latent_space(name: str) -> LatentSpace:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheItem(Config):
-    """One clip or still with its caption."""
+    """One clip or still with its caption; keys name cache entries."""
 
     latent_key: str
-    """entry under latents/"""
+    """of latents/"""
     text_key: str
-    """entry under texts/"""
+    """of texts/"""
     num_frames: int
-    """pixel frames, 4n+1"""
+    """4n+1"""
     height: int
     """pixels"""
     width: int
     """pixels"""
     repeats: int = 1
-    """how often it is seen in one epoch"""
+    """times per epoch"""
     name: str = ""
     """file name, for messages"""
     caption: str = ""
-    """what the text entry was encoded from; shown with previews"""
+    """shown with previews"""
     condition_key: str = ""
-    """entry under conditions/; empty for models that read nothing but text"""
+    """of conditions/; empty for text-only models"""
     turn: int = 0
     turns: int = 1
-    """trained in epochs whose number modulo `turns` is `turn`"""
+    """trained in epochs with epoch % turns == turn"""
     weight: float = 1.0
-    """scales how often it is seen; 0.5 every second epoch"""
+    """scales its frequency; 0.5: every second epoch"""
     mask_key: str = ""
-    """entry under masks/: weights of the loss; empty where every value counts alike"""
+    """of masks/: loss weights; empty without a mask"""
     evaluation_key: str = ""
-    """entry under evaluations/: noise and timesteps of a held-out clip"""
+    """of evaluations/: noise and timesteps of a held-out clip"""
     prior: float = 0.0
-    """above 0 it keeps what the model knows: its weight in the loss, whose target the base model makes; 0: the clip"""
+    """above 0: loss weight of training towards the base model's prediction (prior preservation)"""
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:
@@ -88,46 +87,46 @@ class CacheItem(Config):
 
     @property
     def clip_keys(self) -> tuple[str, ...]:
-        """The names of the entries that are made from the files of the item."""
+        """Keys of the entries encoded from the item's files."""
         return tuple(filter(None, (self.latent_key, self.condition_key, self.mask_key)))
 
 
 class Entry(NamedTuple):
-    """An entry that a set needs."""
+    """An entry of a set."""
 
     kind: str
     """of KINDS"""
     key: str
     shape: tuple[int, ...] | None
-    """of the latent or mask; of other kinds that of the clip's latent, None of a text"""
+    """of a latent or mask; for other kinds the latent's, None for a text"""
     what: str
-    """for messages: the clip's name, or "the mask of" it"""
+    """for messages: the clip's name, or "the mask of" and the name"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSet(Config):
-    """Everything a worker reads: items, the two prompts every job needs, what made the entries."""
+    """The input of a worker: items, two prompts, and the encoders of the entries."""
 
     version: int = _SET_VERSION
     items: tuple[CacheItem, ...]
     empty_text_key: str
-    """encoding of "", used for caption dropout"""
+    """the empty prompt, for caption dropout"""
     negative_text_key: str
-    """encoding of the default negative prompt, used by previews"""
+    """the default negative prompt, for previews"""
     latent_space: str
     """"wan2.1" (16 channels) or "wan2.2" (48 channels, TI2V-5B)"""
     fps: float
-    """frames per second the clips were resampled to"""
+    """of the resampled clips"""
     vae_identity: str
     text_identity: str
     conditioning: str = "none"
-    """what the model is conditioned on: ConditionKind.name"""
+    """ConditionKind.name"""
     vision_identity: str = ""
-    """CLIP vision encoder of the image tokens; empty where there are none"""
+    """CLIP vision encoder of the image tokens; empty without"""
     held_out: tuple[CacheItem, ...] = ()
-    """never trained: what the evaluation measures"""
+    """evaluated, never trained"""
     trigger_words: tuple[str, ...] = ()
-    """what was set as trigger word of its datasets, in order; the captions hold them already"""
+    """of the datasets, in order; already part of the captions"""
 
     def __post_init__(self) -> None:
         if self.version != _SET_VERSION:
@@ -147,17 +146,17 @@ class CacheSet(Config):
 
     @property
     def all_items(self) -> tuple[CacheItem, ...]:
-        """Trained and held out: everything that must be in the cache."""
+        """Trained and held-out items."""
         return self.items + self.held_out
 
     @property
     def kind(self) -> ConditionKind:
-        """The conditioning that every item has."""
+        """The conditioning of every item."""
         return condition_named(self.conditioning)
 
     @property
     def given_whole(self) -> bool:
-        """True when the model is given all of every item, so that it predicts nothing."""
+        """True if the model is given every frame of every item, so there is nothing to predict."""
         return bool(self.items) and all(self.kind.given_whole(item.num_frames) for item in self.items)
 
     @property
@@ -165,20 +164,19 @@ class CacheSet(Config):
         return latent_space(self.latent_space)
 
     def latent_shape(self, item: CacheItem) -> tuple[int, int, int, int]:
-        """The shape (C, F, h, w) the latent of `item` must have."""
+        """Returns the required latent shape (C, F, h, w)."""
         space = self.space
         stride = space.spatial_stride
         frames = space.latent_frames(item.num_frames)
         return (space.channels, frames, item.height // stride, item.width // stride)
 
     def mask_shape(self, item: CacheItem) -> tuple[int, int, int, int]:
-        """The shape (1, F, h, w) the loss weights of `item` must have."""
+        """Returns the required shape (1, F, h, w) of loss weights."""
         return (1, *self.latent_shape(item)[1:])
 
     def fingerprint(self) -> str:
-        """SHA-256 of what is trained on, hex: names, captions and trigger words (already in the text keys) and the
-        order of items do not count, so renaming files is no new job. Nor do the fields of conditioning where there is
-        none.
+        """Returns a SHA-256, hex, of everything trained on. Names, captions and trigger words (already in the text
+        keys), the order of items and default values do not count, so renaming files keeps the identity of a job.
         """
         data = self.to_dict()
         del data["trigger_words"]
@@ -195,7 +193,7 @@ class CacheSet(Config):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def require_fit(self, model: str, space: LatentSpace, kind: ConditionKind) -> None:
-        """CacheError unless a model of that name, latent space and conditioning can be trained on this set."""
+        """CacheError if the model's latent space or conditioning does not match the set."""
         if self.latent_space != space.name:
             raise CacheError(
                 "The cache holds {latent_space} latents, {model} needs {name}. Choose the VAE that belongs to "
@@ -215,7 +213,7 @@ class CacheSet(Config):
             )
 
     def entries(self) -> Iterator[Entry]:
-        """Yields every entry that training on this set reads, each once."""
+        """Yields every entry of the set once."""
         seen: set[tuple[str, str]] = set()
         for item in self.all_items:
             name, shape = item.name or item.latent_key, self.latent_shape(item)
@@ -234,11 +232,11 @@ class CacheSet(Config):
         yield from (Entry("text", key, None, what) for key, what in texts.items())
 
     def entry_keys(self) -> set[str]:
-        """The names of all entries that training on this set reads."""
+        """Returns the keys of all entries."""
         return {entry.key for entry in self.entries()}
 
     def without(self, failed: Collection[str]) -> CacheSet:
-        """The set without the items of which an entry is among `failed`; DatasetError when none is left to train."""
+        """Returns the set without items that use a `failed` key; DatasetError if no trained item is left."""
         if not failed:
             return self
 
@@ -251,33 +249,33 @@ class CacheSet(Config):
         return replace(self, items=items, held_out=held_out)
 
     def require_items(self) -> None:
-        """CacheError unless there is something to train on."""
+        """CacheError if there is nothing to train on."""
         if not self.items:
             raise CacheError("The cache set holds no clips. Connect a dataset and run Cache Latents + Captions again.")
 
     @property
     def prior_share(self) -> float:
-        """Returns the share (0 to 1) of the clips of an average epoch that are trained towards the base model."""
+        """The share (0 to 1) of prior preservation clips in an average epoch."""
         seen = [(item.repeats * item.weight / item.turns, item.prior > 0) for item in self.items]
         return sum(count for count, prior in seen if prior) / sum(count for count, _ in seen)
 
 
 def write_set(folder: Path, cache_set: CacheSet) -> str:
-    """Store a set in the folder `sets` of a cache; returns its fingerprint. OSError or FileError when that fails."""
+    """Write a set to the folder `sets` of a cache; returns its fingerprint."""
     fingerprint = cache_set.fingerprint()
     atomic_write_json(set_file(folder, fingerprint), cache_set.to_dict(), folder.parent)
     return fingerprint
 
 
 def set_file(folder: Path, fingerprint: str) -> Path:
-    """The file of `folder` in which the set lies; CacheError unless `fingerprint` is one."""
+    """Returns the file of a set; CacheError if `fingerprint` is not one."""
     if not KEY.match(fingerprint):
         raise CacheError(f"{fingerprint[:100]!r} is not a cache fingerprint. {AGAIN}")
     return folder / f"{fingerprint}.json"
 
 
 def read_set(folder: Path, fingerprint: str) -> CacheSet:
-    """The set of `folder` with that fingerprint, verified against it; CacheError says what to do."""
+    """Read a set and verify its fingerprint; CacheError says what to do."""
     path = set_file(folder, fingerprint)
     if not path.is_file():
         raise CacheError(f"The cache holds no set {fingerprint[:12]}. {AGAIN}")

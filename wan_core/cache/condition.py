@@ -1,4 +1,4 @@
-"""The conditioning of a sample, made from its own frames and from the files beside it."""
+"""Encodes the conditioning of a sample, from its own frames and its companion files."""
 
 from __future__ import annotations
 
@@ -20,27 +20,19 @@ from ..model import ConditionKind
 from ..model.latents import ImageEncoder, LatentCodec
 
 PixelsOf = Callable[[Sample, Companion | None], Tensor]
-"""pixels (F, H, W, 3) in [0, 1] of a sample, or of a file that goes with it, cut alike"""
-
-
-def condition_of(
-    pixels: Tensor, kind: ConditionKind, codec: LatentCodec, image_encoder: ImageEncoder | None
-) -> dict[str, Tensor]:
-    """Returns what a clip (F, H, W, 3) in [0, 1] is conditioned on when some of its own frames are given.
-
-    The frames that are not given are mid grey and go through the VAE with the rest: encoded grey is no zero latent.
-    """
-    latent = codec.encode(given_frames(pixels, kind.frames))
-    tensors = {"channels": with_mask(latent, len(pixels), kind.frames)}
-    return tensors | _image_tokens(pixels, kind, image_encoder)
+"""(sample, companion or None) -> pixels (F, H, W, 3) in [0, 1] of the companion or of the sample, cut alike"""
 
 
 def condition_from_files(
     sample: Sample, kind: ConditionKind, pixels_of: PixelsOf, codec: LatentCodec, image_encoder: ImageEncoder | None
 ) -> dict[str, Tensor]:
-    """Returns what a sample is conditioned on, whatever the kind: its own frames, its control video, its mask."""
+    """Returns the conditioning of a sample for any kind: own frames, control video, mask."""
     if not kind.files:
-        return condition_of(pixels_of(sample, None), kind, codec, image_encoder)
+        pixels = pixels_of(sample, None)
+        # Frames that are not given are encoded too, as mid grey: encoded grey is not a zero latent.
+        latent = codec.encode(given_frames(pixels, kind.frames))
+        tensors = {"channels": with_mask(latent, len(pixels), kind.frames)}
+        return tensors | _image_tokens(pixels, kind, image_encoder)
     mask = mask_pixels(sample, pixels_of) if sample.mask is not None and kind.reads("mask") else None
     pixels = pixels_of(sample, None) if kind.frames else torch.empty(0)
     if kind.files == ("mask",):
@@ -57,7 +49,7 @@ def condition_from_files(
 
 
 def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
-    """Returns what `condition_from_files` asks `pixels_of` for, in that order; None is the sample itself."""
+    """Returns the `pixels_of` requests of `condition_from_files` in order; None is the sample itself."""
     if not kind.files:
         return [None]
     found: list[Companion | None] = []
@@ -71,7 +63,7 @@ def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
 
 
 def mask_pixels(sample: Sample, pixels_of: PixelsOf) -> Tensor:
-    """The mask (F, H, W) in [0, 1] beside a sample; a picture stands for all its frames."""
+    """Returns the mask (F, H, W) in [0, 1] of a sample; a picture is repeated for all frames."""
     mask = mask_of(pixels_of(sample, sample.mask))
     return mask.expand(sample.bucket.num_frames, -1, -1) if len(mask) == 1 else mask
 

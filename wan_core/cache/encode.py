@@ -1,4 +1,4 @@
-"""Encode once: puts what a plan found missing into the cache. Every finished entry stays, whatever stops the rest."""
+"""Encodes the missing entries of a plan. Finished entries are kept if it is stopped or fails."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ..dataset import Companion, Progress, Sample
 from ..dataset.conditioning import loss_mask, name_of
-from ..errors import CacheError
+from ..errors import CacheError, stop_if
 from ..flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
 from ..model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ..video import UnreadableError, VideoProcess
 from .cache_set import CacheSet
 from .condition import condition_from_files, files_read, mask_pixels
-from .encoding_plan import ClipTask, EncodingPlan, TextTask, stop_if
+from .encoding_plan import ClipTask, EncodingPlan, TextTask
 from .encoding_report import EncodingReport, TextCounter, left_out_of, report_of, require_enough
 from .keys import KINDS, Stored
 from .latent_cache import LatentCache
@@ -39,52 +39,50 @@ def encode_missing(
     should_stop: Callable[[], bool] | None = None,
     in_use: Collection[str] = (),
 ) -> EncodingReport:
-    """Encode what is missing, one text or clip at a time, then store the set and look after the cache.
+    """Encode the missing entries one by one, store the set and trim the cache. Raises Stopped between entries.
 
-    `in_use` names sets and entries that a size limit must not evict, beside this set.
-
-    An encoder may be None when nothing is missing on its side. Raises Stopped between two units of
-    work.
+    `in_use`: sets and entries, besides this set, that a size limit must not evict. An encoder may be None if none of
+    its entries is missing.
     """
     start = time.monotonic()
     _check_encoders(plan, codec, text_encoder, image_encoder)
     work: list[TextTask | ClipTask] = [*plan.missing_texts, *_by_clip(plan)]
     clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan), cache.files.require_unchanged), WriteBehind()
-    doing = _Doing(plan, cache, codec, text_encoder, image_encoder, clips, writes)
+    encoding = _Encoding(plan, cache, codec, text_encoder, image_encoder, clips, writes)
     counter = TextCounter(plan.cache_set, text_encoder)
     try:
         with writes, clips:
             for done, task in enumerate(work, 1):
-                stop_if(should_stop)
+                stop_if(should_stop, "caching")
                 if isinstance(task, TextTask):
-                    name = doing.text(task)
+                    name = encoding.text(task)
                     counter.add(task.key, task.text)
                 else:
-                    name = doing.clip_unless_unreadable(task)
+                    name = encoding.clip_unless_unreadable(task)
                 if done == len(work):
-                    writes.settle()  # before anybody is told that all is done
+                    writes.settle()  # a failed write must be raised before progress shows 100 %
                 if progress is not None:
                     progress(done, len(work), name)
     finally:
-        lasting = {key: str(error) for key, error in doing.failed.items() if error.lasting}
-        cache.entries.note_unreadable(doing.tried, lasting)
+        lasting = {key: str(error) for key, error in encoding.failed.items() if error.lasting}
+        cache.entries.note_unreadable(encoding.tried, lasting)
         cache.save_known()
-    doing.require_enough(finished=True)
-    cache.entries.note_pace(plan.cache_set.latent_space, doing.vae_s, doing.megapixels)
-    kept = plan.cache_set.without(doing.failed)
+    encoding.require_enough(finished=True)
+    cache.entries.note_pace(plan.cache_set.latent_space, encoding.vae_s, encoding.megapixels)
+    kept = plan.cache_set.without(encoding.failed)
     _write_evaluations(cache, kept)
     fingerprint = cache.write_set(kept)
     encoded = {kind: plan.missing(kind) for kind in KINDS}
-    encoded["latent"] -= doing.failed_latents
+    encoded["latent"] -= encoding.failed_latents
     report = report_of(kept, fingerprint, time.monotonic() - start, encoded, plan.reused)
     upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use)
     cache.save_known()
-    failed = {**plan.unreadable, **{key: str(error) for key, error in doing.failed.items()}}
+    failed = {**plan.unreadable, **{key: str(error) for key, error in encoding.failed.items()}}
     return replace(
         report,
         damaged=plan.damaged,
         upkeep=upkeep,
-        black_masks=tuple(doing.black),
+        black_masks=tuple(encoding.black),
         nothing_shown=clips_that_show_nothing(kept, cache.entries),
         text_lengths=counter.lengths(),
         left_out=left_out_of(failed, plan.samples),
@@ -92,8 +90,8 @@ def encode_missing(
 
 
 @dataclass
-class _Doing:
-    """Makes and stores one entry after the other; knows how long the VAE took for how much."""
+class _Encoding:
+    """Encodes and stores entries; measures the VAE's speed."""
 
     plan: EncodingPlan
     cache: LatentCache
@@ -106,18 +104,18 @@ class _Doing:
     megapixels: float = 0.0
     black: list[str] = field(default_factory=list[str])
     failed: dict[str, UnreadableError] = field(default_factory=dict[str, UnreadableError])
-    """by the name of the entry that could not be made"""
+    """by key of the entry"""
     tried: dict[str, Sample] = field(default_factory=dict[str, Sample])
     _reused: frozenset[Path] = frozenset()
-    """files of which a sample needs nothing"""
+    """files with a sample that needs nothing"""
 
     def __post_init__(self) -> None:
         plan = self.plan
-        begun = {id(task.sample) for task in plan.missing_clips} | {id(plan.samples[key]) for key in plan.unreadable}
-        self._reused = frozenset(sample.path for sample in plan.samples.values() if id(sample) not in begun)
+        needed = {id(task.sample) for task in plan.missing_clips} | {id(plan.samples[key]) for key in plan.unreadable}
+        self._reused = frozenset(sample.path for sample in plan.samples.values() if id(sample) not in needed)
 
     def text(self, task: TextTask) -> str:
-        """Encode one prompt; returns what progress calls it."""
+        """Encode one prompt; returns its name for progress."""
         assert self.text_encoder is not None
         name = task.text[:60] or "the empty prompt"
         features, stored = self.text_encoder.encode(task.text), self._stored(task)
@@ -125,7 +123,8 @@ class _Doing:
         return name_of(task.text)
 
     def clip_unless_unreadable(self, task: ClipTask) -> str:
-        """Make one entry of a clip, or note why it cannot be read; returns its file name."""
+        """Encode one entry of a clip, or record why it is unreadable; returns the file name."""
+        # The other entries of an unreadable sample need the same frames.
         if any(self.tried[key] is task.sample for key in self.failed):
             return task.sample.name
         self.tried[task.key] = task.sample
@@ -137,7 +136,7 @@ class _Doing:
         return task.sample.name
 
     def require_enough(self, *, finished: bool) -> None:
-        """DatasetError when most clips cannot be read; one of which a sample could is not among them."""
+        """DatasetError if most clips are unreadable. A clip with one readable sample counts as readable."""
         failed = {id(self.tried[key]) for key in self.failed}
         read = {sample.path for sample in self.tried.values() if id(sample) not in failed} | self._reused
         why = {self.tried[key].path: str(error) for key, error in self.failed.items()}
@@ -146,11 +145,11 @@ class _Doing:
 
     @property
     def failed_latents(self) -> int:
-        """Clips whose latent was to be made and could not."""
+        """Clips whose latent could not be encoded."""
         return sum(task.kind == "latent" and task.key in self.failed for task in self.plan.missing_clips)
 
     def clip(self, task: ClipTask) -> str:
-        """Make one entry of a clip; returns its file name."""
+        """Encode one entry of a clip."""
         start, sample = time.monotonic(), task.sample
         if task.kind == "mask":
             self._mask(task)
@@ -171,7 +170,7 @@ class _Doing:
         return sample.name
 
     def _write(self, task: ClipTask, latent: Tensor, few: Tensor) -> None:
-        """Keep a latent, and whether its clip shows nothing by a `few` of its frames; runs beside the next clip."""
+        """Store a latent, and whether `few` frames of its clip show nothing; runs on the write thread."""
         if shows_nothing(few):
             self.cache.entries.note_shows_nothing(task.key)
         self.cache.write_latent(task.key, latent, task.sample.name, self._stored(task))
@@ -188,13 +187,13 @@ class _Doing:
 
 
 def _by_clip(plan: EncodingPlan) -> list[ClipTask]:
-    """The tasks of one clip next to each other, so that it is decoded once."""
+    """Returns the tasks ordered by clip, so that each clip is decoded once."""
     order = {key: place for place, item in enumerate(plan.cache_set.all_items) for key in item.clip_keys}
     return sorted(plan.missing_clips, key=lambda task: order[task.key])
 
 
 def _reads_of(plan: EncodingPlan) -> list[tuple[Sample, Companion | None]]:
-    """Returns what the tasks of a plan will read, in order; the frames of a sample once for all its tasks."""
+    """Returns the reads of all tasks in order; consecutive tasks of one sample share its frames."""
     reads: list[tuple[Sample, Companion | None]] = []
     last: Sample | None = None
     for task in _by_clip(plan):
@@ -251,9 +250,8 @@ def _check_encoders(
 
 
 def _write_evaluations(cache: LatentCache, cache_set: CacheSet) -> None:
-    """Store the missing noise (timesteps, C, F, h, w) float32 of the held-out clips: the values that
-    `Trainer.evaluate` would draw for them, kept because another version of torch may draw others.
-    """
+    """Store the missing evaluation noise (timesteps, C, F, h, w) float32 of held-out clips."""
+    # Stored although `Trainer.evaluate` draws the same values: another version of torch may draw others.
     for item in cache_set.held_out:
         shape = cache_set.latent_shape(item)
         if item.evaluation_key and not cache.holds("evaluation", item.evaluation_key, shape):

@@ -1,6 +1,6 @@
-"""The plan of an encoding: the entries a dataset needs, compared with those the cache holds.
+"""Plans an encoding: compares the entries a dataset needs with the cache.
 
-Planning needs no encoder, only the names of their weights, so a complete cache loads none of them.
+Planning needs the encoders' identities only, so for a complete cache no encoder is loaded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ..dataset import Companion, Dataset, DatasetConfig, KnownFiles, Sample, held_out_digests, require_trained
 from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT
-from ..errors import CacheError, DatasetError, Stopped
+from ..errors import CacheError, DatasetError, stop_if
 from ..files import FileError
 from ..model import ConditionKind, LatentSpace
 from .cache_set import CacheItem, CacheSet
@@ -23,14 +23,14 @@ from .unpack import require_unpacked
 
 @dataclass(frozen=True)
 class ClipTask:
-    """One entry to make from the files of one sample."""
+    """One entry to encode from a sample's files."""
 
     kind: str
-    """"latent"; "condition", from its own frames or from a control or mask file; "mask", the weights of its loss"""
+    """"latent", "condition" or "mask" (loss weights)"""
     key: str
     sample: Sample
     shape: tuple[int, ...]
-    """of the clip's latent; of a mask, (1, F, h, w)"""
+    """of the clip's latent; of a mask (1, F, h, w)"""
 
 
 @dataclass(frozen=True)
@@ -43,41 +43,41 @@ class TextTask:
 
 @dataclass(frozen=True)
 class EncodingPlan:
-    """The missing entries, and the set the job will train on once they are there."""
+    """The missing entries, and the set that will be trained."""
 
     missing_clips: tuple[ClipTask, ...]
     missing_texts: tuple[TextTask, ...]
     cache_set: CacheSet
     reused: Mapping[str, int] = field(default_factory=dict[str, int])
-    """how many entries are there, by kind"""
+    """cache hits by kind"""
     damaged: int = 0
-    """entries that exist but cannot be used; they are among the missing and will be replaced"""
+    """entries that exist but are damaged; they are encoded again"""
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
-    """how each entry is written, by key; others as ever"""
+    """key -> format of an entry, unless default"""
     unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
-    """why entries could not be made before, by their names: their clips are not in the set; `rebuild` tries again"""
+    """key -> why the entry cannot be encoded; these clips are left out of the set, and `rebuild` tries again"""
     samples: Mapping[str, Sample] = field(default_factory=dict[str, Sample])
-    """every sample that was asked for, by the names of its entries, the unreadable ones too"""
+    """key -> sample, of all requested samples"""
     cache_limit_gb: float = 0.0
-    """DatasetConfig.cache_limit_gb, the lowest of all parts; 0 = none"""
+    """the lowest DatasetConfig.cache_limit_gb of all parts; 0 = none"""
 
     @property
     def is_complete(self) -> bool:
-        """True when nothing has to be encoded."""
+        """True if every entry is a cache hit."""
         return not (self.missing_clips or self.missing_texts)
 
     def missing(self, kind: str) -> int:
-        """Returns how many entries of a kind have to be made."""
+        """Returns the number of missing entries of a kind."""
         return len(self.missing_texts) if kind == "text" else sum(task.kind == kind for task in self.missing_clips)
 
     @property
     def needs_vae(self) -> bool:
-        """True when clips or what they are conditioned on have to go through the VAE."""
+        """True if latents or conditioning are missing."""
         return any(task.kind != "mask" for task in self.missing_clips)
 
     @property
     def needs_vision(self) -> bool:
-        """True when given frames have to go through the CLIP vision encoder."""
+        """True if image tokens are missing."""
         return self.missing("condition") > 0 and self.cache_set.kind.vision
 
 
@@ -92,10 +92,9 @@ def plan_encoding(
     rebuild: bool = False,
     should_stop: Callable[[], bool] | None = None,
 ) -> EncodingPlan:
-    """Compare a dataset with the cache. A damaged entry counts as missing; what was written or checked here and has not
-    changed since is not read for that.
+    """Compare a dataset with the cache. A damaged entry counts as missing; `rebuild` treats every entry as missing.
 
-    What each clip is conditioned on follows from the dataset's model. `rebuild` treats every entry as missing.
+    Entries written or checked on this machine, and unchanged since, are not read again.
     """
     kind = dataset.kind
     _require_makeable(kind, vision_identity)
@@ -112,7 +111,7 @@ def plan_encoding(
     )
     try:
         named = _name_all(dataset, keys, should_stop)
-    finally:  # what was hashed stays known, also when somebody stops it
+    finally:  # hashing can take minutes: digests are kept after a stop too
         cache.files.save()
     require_trained(dataset, len(named.items), len(named.held_out))
     cache_set = CacheSet(
@@ -148,7 +147,7 @@ def plan_encoding(
 
 @dataclass(frozen=True)
 class _Named:
-    """The samples of a dataset under the names of their entries."""
+    """The samples of a dataset by the keys of their entries."""
 
     items: list[CacheItem] = field(default_factory=list[CacheItem])
     held_out: list[CacheItem] = field(default_factory=list[CacheItem])
@@ -157,14 +156,14 @@ class _Named:
 
 
 def _name_all(dataset: Dataset, keys: SampleKeys, should_stop: Callable[[], bool] | None) -> _Named:
-    """Reads every file that was not hashed before."""
+    """Returns the keys of all samples; hashes files with unknown digests."""
     named = _Named()
     evaluated = held_out_digests(dataset, keys.digest_of)
     for part in dataset.parts:
         for sample in part.samples:
-            stop_if(should_stop)
+            stop_if(should_stop, "caching")
             item = _item_of(sample, part.config, keys)
-            for name in item.clip_keys:
+            for name in item.clip_keys:  # samples that differ in their caption alone share these entries
                 named.samples.setdefault(name, sample)
             named.stored.update(_stored_of(item, part.config))
             if evaluated and keys.digest_of(sample) in evaluated:
@@ -191,7 +190,7 @@ def _item_of(sample: Sample, config: DatasetConfig, keys: SampleKeys) -> CacheIt
 
 
 def _stored_of(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
-    """Returns how the entries of an item are written, by name; nothing for those in bf16 and uncompressed."""
+    """Returns key -> format of an item's entries; empty for the default format."""
     if (config.latent_dtype, config.cache_compression) == ("bf16", "none"):
         return {}
     latent = Stored(dtype=config.latent_dtype, compression=config.cache_compression)
@@ -201,21 +200,15 @@ def _stored_of(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
 
 def _digests(files: KnownFiles, should_stop: Callable[[], bool] | None) -> Callable[[Sample | Companion], str]:
     def digest_of(file: Sample | Companion) -> str:
-        """SHA-256 of a file; DatasetError when it is not the one that was scanned."""
+        """Returns the SHA-256 of a file; DatasetError if it changed since the scan."""
         try:
             files.require_unchanged(file)
             return files.digest(file.path, should_stop)
         except FileError as error:
-            stop_if(should_stop)
+            stop_if(should_stop, "caching")
             raise DatasetError(str(error)) from error
 
     return digest_of
-
-
-def stop_if(should_stop: Callable[[], bool] | None) -> None:
-    """Raises Stopped when somebody asked for it."""
-    if should_stop is not None and should_stop():
-        raise Stopped("Stopped while caching.")
 
 
 def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:
@@ -244,8 +237,8 @@ def _compare(
     prompts: list[TextTask] = []
     reused, damaged = Counter[str](), 0
     for kind, key, shape, _ in cache_set.entries():
-        stop_if(should_stop)
-        if kind == "evaluation":  # drawn once the set is stored, not encoded
+        stop_if(should_stop, "caching")
+        if kind == "evaluation":  # drawn by `_write_evaluations`, needs no encoder
             continue
         sound = None if rebuild else cache.holds(kind, key, shape)
         damaged += sound is False

@@ -1,4 +1,4 @@
-"""The report of an encoding, as facts and as text for the node: counts, caption lengths, clips that were left out."""
+"""The report of an encoding, as data and as text: counts, caption lengths, skipped clips."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .cache_set import CacheSet
 
 _NAMED = 20
 _ENOUGH_TO_JUDGE = 10
-"""damaged clips after which encoding does not wait for the last one to say that most are damaged"""
+"""unreadable clips after which encoding ends early if they are the majority"""
 
 
 def require_enough(reasons: Sequence[str], of: int, *, finished: bool) -> None:
-    """DatasetError once more than half of the clips cannot be read: that is no bad luck with single files.
+    """DatasetError if more than half of the clips are unreadable, which points to the storage, not to single files.
 
-    A reason is a sentence about one clip, `of` is how many were tried; before all of them were (`finished`), ten must
-    have failed.
+    `reasons`: a sentence per unreadable clip; `of`: clips tried. Before the end (not `finished`) at least ten must have
+    failed.
     """
     if 2 * len(reasons) <= of or not (finished or len(reasons) >= _ENOUGH_TO_JUDGE):
         return
@@ -40,26 +40,25 @@ def require_enough(reasons: Sequence[str], of: int, *, finished: bool) -> None:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A clip of which a set lacks something, because it cannot be read to its end."""
+    """A clip that a set lacks completely or in part, because it is damaged."""
 
     why: str
     """a sentence that names the clip"""
     lost: int
-    """samples of it (windows, crops) that are not in the set"""
+    """samples (windows, crops) missing from the set"""
     of: int
-    """samples that were cut from it"""
+    """samples cut from the clip"""
 
     @property
     def whole(self) -> bool:
-        """True when nothing of the clip is in the set."""
+        """True if the set has no sample of the clip."""
         return self.lost == self.of
 
 
 def left_out_of(failed: Mapping[str, str], samples: Mapping[str, Sample]) -> tuple[LeftOut, ...]:
-    """Returns what a set lacks, a value for each clip.
+    """Returns one value per clip with missing samples.
 
-    `failed` says why an entry cannot be made, by its name; `samples` are all that were asked for, by the names of
-    their entries.
+    `failed`: key -> why the entry cannot be encoded; `samples`: key -> sample, of all requested samples.
     """
     cut: dict[Path, set[tuple[Any, ...]]] = {}
     lost: dict[Path, set[tuple[Any, ...]]] = {}
@@ -74,7 +73,7 @@ def left_out_of(failed: Mapping[str, str], samples: Mapping[str, Sample]) -> tup
 
 
 def left_out_lines(clips: Sequence[LeftOut]) -> list[str]:
-    """Returns for the report how many, and each with its reason and with how much of it is lost."""
+    """Returns report lines: the number of skipped clips, and the first ones with reasons."""
     if not clips:
         return []
     whole = sum(clip.whole for clip in clips)
@@ -91,51 +90,51 @@ def _share(clip: LeftOut) -> str:
 
 
 def _reason(sentence: str) -> str:
-    """Returns the reason without the advice to write the clip again, which would freeze the damage."""
+    """Returns the reason without "Write it again", which would make the damage permanent."""
     return sentence.partition(". Write it again")[0].rstrip(".")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingReport:
-    """The counts of an encoding, and the names that go with them."""
+    """The counts of an encoding, and related names."""
 
     fingerprint: str
-    """names the stored set"""
+    """of the stored set"""
     latents_encoded: int
     latents_reused: int
     texts_encoded: int
     texts_reused: int
     clips: int
-    """items of the set: clips and stills"""
+    """items: clips and stills"""
     frames: int
     """pixel frames of all items"""
     seconds: float
     damaged: int = 0
     conditioning: str = "none"
-    """ConditionKind.name of the set"""
+    """ConditionKind.name"""
     conditions_encoded: int = 0
     conditions_reused: int = 0
     stills: int = 0
     """items of one frame"""
     given_whole: bool = False
-    """whether the model is given all of every item"""
+    """True if the model is given every frame of every item"""
     text_lengths: TextLengths | None = None
-    """of the captions encoded this time; None when none was, or the encoder cannot count"""
+    """of captions encoded now; None if there are none, or the encoder cannot count"""
     masks_encoded: int = 0
     masks_reused: int = 0
     black_masks: tuple[str, ...] = ()
-    """names of clips encoded now whose mask leaves nothing to train"""
+    """clips encoded now whose mask has no white pixel"""
     nothing_shown: tuple[str, ...] = ()
-    """names of clips of noise or of one colour"""
+    """clips of noise or of one colour"""
     held_out: int = 0
-    """further clips that are not trained but evaluated"""
+    """evaluated items"""
     upkeep: str = ""
-    """what was done for the cache itself"""
+    """a line about evicted entries"""
     left_out: tuple[LeftOut, ...] = ()
-    """the clips that cannot be read to their end, with what the set lacks of each"""
+    """damaged clips"""
 
     def sentences(self) -> str:
-        """Plain text for the node."""
+        """Returns plain text for the node."""
         lines = [
             f"{self.clips} items, {self.frames} frames",
             *left_out_lines(self.left_out),
@@ -171,7 +170,7 @@ class EncodingReport:
 def report_of(
     kept: CacheSet, fingerprint: str, seconds: float, encoded: Mapping[str, int], reused: Mapping[str, int]
 ) -> EncodingReport:
-    """The report of the set `kept`, with how many entries of each kind were made and were there."""
+    """Returns the report of the set `kept`, with encoded and reused entries by kind."""
     return EncodingReport(
         fingerprint=fingerprint,
         latents_encoded=encoded.get("latent", 0),
@@ -193,25 +192,24 @@ def report_of(
 
 
 def _length_sentences(lengths: TextLengths | None) -> list[str]:
-    """Returns the sentences on lengths in the report of the encoding."""
+    """Returns lines about caption lengths."""
     if lengths is None:
         return []
     line = f"caption length: {lengths.median} tokens in the middle, {lengths.longest} at most, of {TOKEN_LIMIT}"
     if not lengths.too_long:
         return [line]
-    names = ", ".join(lengths.too_long[:8]) + (f" and {len(lengths.too_long) - 8} more" * (len(lengths.too_long) > 8))
-    return [line, f"cut at {TOKEN_LIMIT} tokens, the rest is not seen: {names}"]
+    return [line, f"cut at {TOKEN_LIMIT} tokens, the rest is not seen: {listed(lengths.too_long)}"]
 
 
 @runtime_checkable
 class _CountsTokens(Protocol):
-    """A text encoder that can say how many tokens a prompt has before it is cut."""
+    """A text encoder that counts tokens before truncation."""
 
     def count_tokens(self, text: str) -> int: ...
 
 
 class TextCounter:
-    """Counts the captions of a set as they are encoded; the empty and the negative prompt are none."""
+    """Counts the tokens of captions as they are encoded; skips the empty and the negative prompt."""
 
     def __init__(self, cache_set: CacheSet, encoder: TextEncoder | None) -> None:
         self._encoder = encoder if isinstance(encoder, _CountsTokens) else None
@@ -219,10 +217,10 @@ class TextCounter:
         self._counts: list[tuple[str, int]] = []
 
     def add(self, key: str, text: str) -> None:
-        """Count one prompt, if it is a caption."""
+        """Count a prompt if it is a caption."""
         if self._encoder is not None and key in self._names:
             self._counts.append((self._names[key], self._encoder.count_tokens(text)))
 
     def lengths(self) -> TextLengths | None:
-        """Returns what was counted; None when nothing was."""
+        """Returns the counted lengths; None if nothing was counted."""
         return lengths_of(self._counts) if self._counts else None

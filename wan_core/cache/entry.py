@@ -1,11 +1,8 @@
-"""One cache entry as bytes: a safetensors file of a few tensors of one dtype and the SHA-256 of their bytes.
+"""The format of a cache entry: a safetensors file with tensors of one dtype and the SHA-256 of their bytes.
 
-Owns the format and every check made before a byte of it is trusted. The header is read as that of a model file is; an
-entry must also have a known key, tensors of the expected names and of one dtype, the right checksum and finite values.
-
-A compressed entry is a safetensors file too: its one tensor holds a zstd frame, its metadata the header it would have
-had. In the frame bytes of equal significance lie side by side: the exponents of latents repeat, their mantissas are
-noise, and so sorted a bfloat16 latent takes 0.69 of its size, 0.78 when compressed as it lies (level 1; higher levels
+Every entry is verified before use: header, key, tensor names, dtype, checksum, finite values. A compressed entry holds
+one zstd frame, and the original header as metadata. Bytes of equal significance are grouped before compression, because
+exponents repeat and mantissas are noise: a bfloat16 latent shrinks to 0.69, ungrouped to 0.78 (level 1; higher levels
 gain nothing).
 """
 
@@ -33,7 +30,7 @@ _LEVEL = 1
 
 
 def compress(data: bytes | memoryview, itemsize: int) -> bytes:
-    """`data`, values of `itemsize` bytes, as one zstd frame that states its size."""
+    """Returns `data`, values of `itemsize` bytes, as one zstd frame that states its size."""
     planes = np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, itemsize).T).tobytes()
     zstd = _zstd()
     if _BUILT_IN:
@@ -42,10 +39,7 @@ def compress(data: bytes | memoryview, itemsize: int) -> bytes:
 
 
 def decompress(frame: bytes | memoryview, size: int, itemsize: int) -> bytearray:
-    """The `size` bytes that `compress` was given; ValueError when the frame is another or damaged.
-
-    The frame's own statement is compared first, so that no damaged one asks for more memory than an entry may take.
-    """
+    """Returns the `size` bytes of a frame; ValueError if it is damaged."""
     zstd, data = _zstd(), bytes(frame)
     try:
         if _BUILT_IN:
@@ -81,7 +75,7 @@ def _zstd() -> Any:
 
 
 MAX_ENTRY_BYTES = 2 << 30
-"""Larger than any latent this trainer writes (a 1280x720 clip of 1000 frames takes 0.12 GiB)."""
+"""above any latent of this trainer (1280x720, 1000 frames: 0.12 GiB)"""
 
 _MAX_HEADER_BYTES = 1 << 16
 _NAMES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
@@ -90,11 +84,11 @@ _FRAME = "zstd"
 
 
 class _DamagedError(ValueError):
-    """Internal: what is wrong with the bytes, without the name of the file."""
+    """The problem of an entry, without its name."""
 
 
-def read_whole(path: Path) -> bytearray:
-    """The bytes of an entry file; FileError or OSError when they cannot be read."""
+def read_entry(path: Path) -> bytearray:
+    """Returns the bytes of an entry file; FileError or OSError if it cannot be read."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MAX_ENTRY_BYTES:
@@ -106,14 +100,14 @@ def read_whole(path: Path) -> bytearray:
 
 
 def pack_entry(tensors: Mapping[str, Tensor], *, key: str, stored: Stored | None = None) -> bytes:
-    """`tensors` as the bytes of an entry file. The caller has checked shapes and finiteness."""
+    """Returns `tensors` (checked by the caller) as the bytes of an entry file."""
     from safetensors.torch import save
 
     stored = stored or Stored()
     dtype = STORED_DTYPES[stored.dtype]
     kept = {name: tensors[name].detach().to("cpu", dtype).contiguous() for name in sorted(tensors)}
     digest = hashlib.sha256()
-    for tensor in kept.values():  # safetensors lays tensors of one dtype down by name
+    for tensor in kept.values():  # in the order of the payload: safetensors sorts tensors of one dtype by name
         digest.update(_bytes_of(tensor))
     metadata = {"key": key, "sha256": digest.hexdigest()}
     if stored.compression == "none":
@@ -128,9 +122,9 @@ def pack_entry(tensors: Mapping[str, Tensor], *, key: str, stored: Stored | None
 def unpack_entry(
     data: bytearray, *, allowed: Collection[str], key: str, dtypes: Collection[str] = ("bf16",)
 ) -> dict[str, Tensor]:
-    """The tensors of an entry by name, sharing memory with `data` unless compressed; ValueError says what is bad.
+    """Returns name -> tensor of an entry, sharing memory with `data` unless compressed; ValueError says what is wrong.
 
-    `dtypes` are names of STORED_DTYPES. DependencyError when it is compressed and the package is missing.
+    `dtypes`: accepted names of STORED_DTYPES. DependencyError if it is compressed and zstandard is missing.
     """
     header, payload_start = _header(data)
     metadata, names = header.metadata, set(header.tensors)
@@ -162,7 +156,7 @@ def unpack_entry(
 
 
 def _header(data: bytearray) -> tuple[StatedHeader, int]:
-    """Returns the header of a whole file, and where its payload begins."""
+    """Returns the header, and the offset of the payload."""
     end = header_end(data)
     if not 8 + 2 <= end <= min(8 + _MAX_HEADER_BYTES, len(data)):
         raise _DamagedError("it is not a complete safetensors file")
@@ -180,7 +174,7 @@ def _stated(raw: bytes) -> StatedHeader:
 
 
 def _decompressed(outer: StatedHeader, frame: memoryview, dtypes: Collection[str]) -> tuple[StatedHeader, bytearray]:
-    """Returns the header and the payload that a compressed entry stands for."""
+    """Returns the header and payload of a compressed entry."""
     place = outer.tensors[_FRAME]
     if place.dtype != "U8":
         raise _DamagedError("its tensor is not U8")
@@ -193,7 +187,7 @@ def _decompressed(outer: StatedHeader, frame: memoryview, dtypes: Collection[str
 
 
 def _dtype_of(header: StatedHeader, dtypes: Collection[str]) -> torch.dtype:
-    """Returns the one dtype of all tensors, none of which is empty."""
+    """Returns the common dtype of all tensors; none may be empty."""
     found = {place.dtype for place in header.tensors.values()}
     name = next((name for name in dtypes if found == {_NAMES[name]}), None)
     if name is None:
@@ -205,7 +199,7 @@ def _dtype_of(header: StatedHeader, dtypes: Collection[str]) -> torch.dtype:
 
 
 def _require_filled(place: TensorPlace, itemsize: int) -> None:
-    """ValueError unless a tensor has as many bytes as its shape needs, and at least one."""
+    """ValueError if a tensor is empty, or its byte count does not match its shape."""
     if place.end == place.begin or place.end - place.begin != math.prod(place.shape) * itemsize:
         raise _DamagedError("its shape does not match its length")
 

@@ -1,6 +1,6 @@
-"""Names and kinds of cache entries: a name is a digest of everything that decides what an entry holds.
+"""Keys and kinds of cache entries. A key is a digest of all inputs of an entry.
 
-A kind says where its entries lie, which tensors they may hold, and in which dtypes.
+A kind defines the folder, tensor names and dtypes of its entries.
 """
 
 from __future__ import annotations
@@ -23,52 +23,46 @@ from ..flow import EVALUATION_TIMESTEPS
 from ..model import ConditionKind, LatentSpace
 
 TEXT_WIDTH = 4096
-"""umT5-XXL feature width (Wan configs: text_dim)."""
+"""umT5-XXL feature width (Wan configs: text_dim)"""
 
 
 CODE_VERSION = 1
-"""Raise it when decoding, resizing or encoding changes what an entry holds: every old entry is then
-unused.
-"""
+"""Raise it when decoding, resizing or encoding changes results: all entries become misses."""
 
 _CLIP_READER = 2
-"""Part of the transform of clips; raise it when only what is read of clips changes."""
+"""Raise it when only the reading of clips changes."""
 
 
 def latent_key(*, content_digest: str, transform: dict[str, Any], encoder_identity: str) -> str:
-    """Name of the latent of a media file with that SHA-256, cut and resized as `transform` (JSON
-    data) says.
-    """
+    """Returns the key of a latent; `transform` (JSON data): cut and size."""
     return _digest({"kind": "latent", "file": content_digest, "how": transform, "encoder": encoder_identity})
 
 
 def text_key(text: str, encoder_identity: str) -> str:
-    """Name of the features of one prompt."""
+    """Returns the key of a prompt's features."""
     return _digest({"kind": "text", "text": text, "encoder": encoder_identity})
 
 
 def condition_key(
     *, content_digest: str, transform: dict[str, Any], encoder_identity: str, conditioning: str, vision_identity: str
 ) -> str:
-    """Name of the conditioning of a media file: what its latent's key covers, the kind of conditioning
-    (ConditionKind.name) and the CLIP vision encoder ("" where there is none).
-    """
+    """Returns the key of a conditioning (ConditionKind.name); `vision_identity` is "" without CLIP vision."""
     made_by = {"encoder": encoder_identity, "vision": vision_identity}
     return _digest({"kind": "condition", "of": conditioning, "file": content_digest, "how": transform, **made_by})
 
 
 def mask_key(*, content_digest: str, transform: dict[str, Any]) -> str:
-    """Name of the loss weights that a mask file gives a clip cut as `transform` says; no encoder has a part in it."""
+    """Returns the key of loss weights; they depend on no encoder."""
     return _digest({"kind": "mask", "file": content_digest, "how": transform})
 
 
 def tensor_key(kind: str, content_digest: str) -> str:
-    """Name of an entry whose tensors were made elsewhere: nothing but what they hold is known of them."""
+    """Returns the key of tensors from a graph, by their content."""
     return _digest({"kind": f"given {kind}", "tensors": content_digest})
 
 
 def evaluation_key(latent_key: str) -> str:
-    """Name of the noise and timesteps of a held-out clip."""
+    """Returns the key of a held-out clip's noise and timesteps."""
     parts = {"kind": "evaluation", "latent": latent_key, "timesteps": EVALUATION_TIMESTEPS, "version": 1}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -80,10 +74,10 @@ def _digest(parts: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleKeys:
-    """Names the entries of the samples of one dataset; encoders are known by the names of their weights."""
+    """Computes the keys of a dataset's samples."""
 
     digest_of: Callable[[Sample | Companion], str]
-    """SHA-256 of a file; raises where it is not the one that was scanned"""
+    """SHA-256 of a file; raises if it changed since the scan"""
     kind: ConditionKind
     fps: float
     """of the dataset"""
@@ -91,11 +85,11 @@ class SampleKeys:
     vae_identity: str
     text_identity: str
     vision_identity: str
-    """empty where the model reads no CLIP vision tokens"""
+    """empty if the model reads no CLIP vision tokens"""
 
     def of(self, sample: Sample, config: DatasetConfig) -> dict[str, str]:
-        """Returns the names of all entries of a sample, by field of CacheItem; "" for those it does not have."""
-        # The dtype is part of a name only where it is not bf16.
+        """Returns CacheItem field -> key of a sample; "" if it has no such entry."""
+        # bf16 is left out, so that caches from before the setting are hits.
         dtype = {} if config.latent_dtype == "bf16" else {"dtype": config.latent_dtype}
         transform = {**transform_of(sample, self.fps), "space": self.space.name, **dtype}
         digest, given, mask = self.digest_of(sample), "", ""
@@ -117,11 +111,11 @@ class SampleKeys:
         }
 
     def _content_of(self, file: Companion) -> str:
-        """Returns the digest of a file, with a word more where CODE_VERSION covers two ways of reading it."""
+        """Returns the digest of a companion, marked if it is read differently under the same CODE_VERSION."""
         return self.digest_of(file) + (" in 8 of its bits" if file.deep_still else "")
 
     def _files_given(self, sample: Sample) -> dict[str, str]:
-        """Returns the digests of the control and mask files that are part of what a sample is conditioned on."""
+        """Returns kind -> digest of the companions that the conditioning reads."""
         companions = {"control": sample.control, "mask": sample.mask}
         return {
             name: self._content_of(file)
@@ -131,7 +125,7 @@ class SampleKeys:
 
 
 def transform_of(sample: Sample, fps: float) -> dict[str, Any]:
-    """Returns all that decides which pixels the encoder sees, as JSON data; stills have no frame rate."""
+    """Returns everything that determines the encoder's input pixels, as JSON data."""
     bucket = sample.bucket
     framing = sample.cut.framing
     size: dict[str, Any] = {
@@ -150,7 +144,7 @@ def transform_of(sample: Sample, fps: float) -> dict[str, Any]:
 
 
 KEY = re.compile(r"^[0-9a-f]{64}$")
-"""the name of an entry or of a set"""
+"""of an entry or a set"""
 AGAIN = "Queue Cache Latents + Captions again; it re-encodes only what is missing."
 
 STORED_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -159,14 +153,14 @@ _COMPRESSIONS = ("none", "zstd")
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind of entry."""
+    """A kind of entry."""
 
     folder: str
-    """below the cache folder"""
+    """in the cache folder"""
     tensors: tuple[str, ...]
-    """what an entry may hold"""
+    """allowed tensor names"""
     dtypes: tuple[str, ...]
-    """of STORED_DTYPES; all tensors of an entry have the same"""
+    """of STORED_DTYPES; equal for all tensors of an entry"""
 
 
 KINDS = {
@@ -180,7 +174,7 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """The way an entry is written. Readers need not know: the entry itself says it."""
+    """The format of a written entry; entries describe themselves to readers."""
 
     dtype: str = "bf16"
     """of STORED_DTYPES"""
@@ -194,18 +188,13 @@ class Stored:
             raise ConfigError(f'Cache compression "{self.compression}" is unknown. Known: {", ".join(_COMPRESSIONS)}.')
 
 
-def _require_key(key: str) -> None:
-    """CacheError unless `key` is a SHA-256 in lower hex, so that no path can hide in it."""
-    if not KEY.match(key):
-        raise CacheError(f"{key[:100]!r} is not a cache key. {AGAIN}")
-
-
 def entry_path(root: Path, kind: str, key: str) -> Path:
-    """The file of an entry of the cache folder `root`; CacheError unless `key` is one."""
+    """Returns the file of an entry; CacheError if `key` is not one."""
     return Path(entry_name(root, kind, key))
 
 
 def entry_name(root: Path, kind: str, key: str) -> str:
-    """`entry_path` as text: a Path of each of 20,000 entries takes longer than the look at its file."""
-    _require_key(key)
+    """Returns `entry_path` as text: building 20,000 Path objects takes longer than stat of the files."""
+    if not KEY.match(key):  # a key may come from a file or a request, and becomes a path here
+        raise CacheError(f"{key[:100]!r} is not a cache key. {AGAIN}")
     return os.path.join(root, KINDS[kind].folder, key[:2], f"{key}.safetensors")

@@ -1,8 +1,7 @@
-"""Latents, text features and conditioning on disk, under names that say what made them.
+"""The latent cache on disk: latents, text features, conditioning, masks, evaluation noise and sets.
 
-A key covers the bytes of the media file, the transform, the encoder's weights and `CODE_VERSION`,
-so an entry is either right or absent: nothing is invalidated, an edited clip simply has another
-key. Written by nodes; workers only read, and leave a doubt where they cannot. Owns its folder:
+A key covers the media file, the transform, the encoder's weights and `CODE_VERSION`, so an entry is never stale: an
+edited clip has another key. Nodes write; workers only read, and mark unreadable entries in `doubts/`. Layout:
 
     latents/<2 hex>/<key>.safetensors       texts/<2 hex>/<key>.safetensors
     conditions/<2 hex>/<key>.safetensors    evaluations/<2 hex>/<key>.safetensors
@@ -28,7 +27,7 @@ from ..files import FileError, atomic_write_bytes, mark_of, shown_folder
 from ..model import TEXT_LENGTH
 from ..words import listed
 from .cache_set import CacheSet, read_set, set_file, write_set
-from .entry import pack_entry, read_whole, unpack_entry
+from .entry import pack_entry, read_entry, unpack_entry
 from .keys import AGAIN, KINDS, STORED_DTYPES, TEXT_WIDTH, Stored, entry_name, entry_path
 from .known_entries import KnownEntries
 from .synthetic import draw_entry, is_synthetic
@@ -36,7 +35,7 @@ from .unpack import require_unpacked
 
 
 class LatentCache:
-    """The cache folder. Creates nothing until the first write."""
+    """The cache folder. Nothing is created before the first write."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
@@ -44,52 +43,47 @@ class LatentCache:
 
     @functools.cached_property
     def files(self) -> KnownFiles:
-        """What is known of media files; made at first use, which asks for the versions of packages."""
+        """The memo of media files."""
         return KnownFiles(self.root)
 
     def has(self, kind: str, key: str) -> bool:
-        """True when an entry ("latent", "text" or "condition") exists; its content is checked when it is read (or by
-        `is_sound`).
-        """
+        """True if an entry exists; its content is not checked."""
         return is_synthetic(key) or os.path.isfile(entry_name(self.root, kind, key))
 
     def read_latent(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """The latent (C, F, h, w) bfloat16; CacheError unless whole, finite and of `shape`."""
-        tensor = self.read_tensors("latent", key)["latent"]
-        if tensor.ndim != 4 or (shape is not None and tuple(tensor.shape) != tuple(shape)):
-            raise self._unusable("latent", key, f"its shape is {list(tensor.shape)}, not {shape}")
-        return tensor
+        """Returns the latent (C, F, h, w); CacheError if it is damaged or not of `shape`."""
+        return self._read_shaped("latent", key, shape)
 
     def read_text(self, key: str) -> Tensor:
-        """The features (L, 4096) bfloat16 of one prompt: real tokens only, 1 <= L <= 512."""
+        """Returns features (L, 4096) of one prompt, real tokens only: 1 <= L <= 512."""
         tensor = self.read_tensors("text", key)["text"]
         if not _is_text_shape(tensor):
             raise self._unusable("text", key, f"its shape is {list(tensor.shape)}")
         return tensor
 
     def read_condition(self, key: str, latent_shape: tuple[int, ...] | None = None) -> dict[str, Tensor]:
-        """The tensors a clip is conditioned on, bfloat16, by field of Conditioning and without its batch axis.
-
-        CacheError unless whole, finite and, where `latent_shape` (C, F, h, w) is given, of the clip's size.
-        """
+        """Returns Conditioning field -> tensor without batch axis; CacheError if damaged or not of the clip's size."""
         tensors = self.read_tensors("condition", key)
         if misfits := condition_misfits(tensors, latent_shape):
             raise self._unusable("condition", key, misfits)
         return tensors
 
     def read_mask(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """The weights (1, F, h, w) bfloat16 of a clip's loss, each in [0, 1]; CacheError unless of `shape`."""
-        tensor = self.read_tensors("mask", key)["mask"]
+        """Returns loss weights (1, F, h, w) in [0, 1]; CacheError if damaged or not of `shape`."""
+        return self._read_shaped("mask", key, shape)
+
+    def _read_shaped(self, kind: str, key: str, shape: tuple[int, ...] | None) -> Tensor:
+        tensor = self.read_tensors(kind, key)[kind]
         if tensor.ndim != 4 or (shape is not None and tuple(tensor.shape) != tuple(shape)):
-            raise self._unusable("mask", key, f"its shape is {list(tensor.shape)}, not {shape}")
+            raise self._unusable(kind, key, f"its shape is {list(tensor.shape)}, not {shape}")
         return tensor
 
     def write_mask(self, key: str, tensor: Tensor, name: str = "") -> None:
-        """Store loss weights (1, F, h, w) in [0, 1], in bfloat16."""
+        """Write loss weights (1, F, h, w) in [0, 1]."""
         self.write_tensors("mask", key, {"mask": tensor}, name)
 
     def read_evaluation(self, key: str, latent_shape: tuple[int, ...] | None = None) -> dict[float, Tensor]:
-        """The noise (C, F, h, w) float32 of a held-out clip by timestep; CacheError unless whole and of its size."""
+        """Returns timestep -> noise (C, F, h, w) float32 of a held-out clip; CacheError if damaged."""
         tensors = self.read_tensors("evaluation", key)
         noise, timesteps = tensors.get("noise"), tensors.get("timesteps")
         shape = None if noise is None else tuple(noise.shape[1:])
@@ -98,7 +92,7 @@ class LatentCache:
         return dict(zip(timesteps.tolist(), noise, strict=True))
 
     def write_latent(self, key: str, tensor: Tensor, name: str = "", stored: Stored | None = None) -> None:
-        """Store a normalised latent (C, F, h, w), in bfloat16 unless `stored` says so. `name` is for messages."""
+        """Write a normalised latent (C, F, h, w). `name` is for messages."""
         if tensor.ndim != 4 or tensor.numel() == 0:
             raise CacheError(
                 f"The VAE returned shape {list(tensor.shape)} for {name or key}; "
@@ -107,11 +101,8 @@ class LatentCache:
         self.write_tensors("latent", key, {"latent": tensor}, name, stored)
 
     def write_text(self, key: str, tensor: Tensor, name: str = "", stored: Stored | None = None) -> None:
-        """Store features (L, 4096) of real tokens only.
-
-        bfloat16 also when the encoder computed in float32: the official encoder is bfloat16, and
-        the transformer casts its text input to its compute dtype, so more bits would never be seen.
-        """
+        """Write features (L, 4096) of real tokens."""
+        # bfloat16 also for a float32 encoder: the transformer casts its text input to the compute dtype anyway.
         if not _is_text_shape(tensor):
             raise CacheError(
                 f"The text encoder returned shape {list(tensor.shape)} for {name or key!r}; "
@@ -123,11 +114,10 @@ class LatentCache:
     def write_condition(
         self, key: str, tensors: Mapping[str, Tensor], name: str = "", stored: Stored | None = None
     ) -> None:
-        """Store what a clip is conditioned on: any fields of Conditioning, without the batch axis. In bfloat16 unless
-        `stored` says otherwise.
+        """Write any Conditioning fields, without batch axis; latents among them normalised.
 
-        Latents among them are normalised. Besides CacheLatents, this is the door for tensors made elsewhere (VACE,
-        control videos, camera paths): write them, name the key in `CacheItem.condition_key`, and they are trained.
+        Also for tensors made elsewhere (VACE, control videos, camera paths): their key goes into
+        `CacheItem.condition_key`.
         """
         unknown = sorted(set(tensors) - set(CONDITION_TENSORS))
         if unknown or not tensors:
@@ -140,9 +130,7 @@ class LatentCache:
         self.write_tensors("condition", key, tensors, name, stored)
 
     def is_sound(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
-        """True when the entry (kind "latent", "text" or "condition") can be read, after all checks of
-        reading it; `shape` is the latent's.
-        """
+        """True if the entry can be read and verified; `shape` is the latent's."""
         if not self.has(kind, key):
             return False
         try:
@@ -156,9 +144,7 @@ class LatentCache:
         return True
 
     def holds(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool | None:
-        """`is_sound`, and None where there is no such entry; what was written or found sound here is not read again
-        until its file changes (`KnownEntries`). Call `save_known` afterwards.
-        """
+        """Returns `is_sound`, cached until the file changes; None without an entry. Call `save_known` afterwards."""
         if is_synthetic(key):
             return True
         mark, name = mark_of(entry_name(self.root, kind, key)), f"{kind}-{key}"
@@ -172,7 +158,7 @@ class LatentCache:
         return True
 
     def verify(self, cache_set: CacheSet, should_stop: Callable[[], bool] | None = None) -> None:
-        """CacheError naming the first bad entries of a set unless all of them can be read."""
+        """CacheError naming the first bad entries of a set."""
         bad: list[str] = []
         for entry in cache_set.entries():
             if not self.is_sound(entry.kind, entry.key, entry.shape):
@@ -188,31 +174,31 @@ class LatentCache:
             )
 
     def save_known(self) -> None:
-        """Keep what was found of media files and entries, so that the next time nothing is hashed or read."""
+        """Write the memos of media files and entries."""
         self.files.save()
         self.entries.save()
 
     def write_set(self, cache_set: CacheSet) -> str:
-        """Store a set; returns its fingerprint."""
+        """Write a set; returns its fingerprint."""
         with self._writing():
             return write_set(self.root / "sets", cache_set)
 
     def read_set(self, fingerprint: str) -> CacheSet:
-        """The set with that fingerprint, verified against it."""
+        """Read a set and verify its fingerprint."""
         if not self.set_file(fingerprint).is_file():
             require_unpacked(self.root)
         return read_set(self.root / "sets", fingerprint)
 
     def set_file(self, fingerprint: str) -> Path:
-        """Returns the file of a stored set; there may be none."""
+        """Returns the file of a set, which need not exist."""
         return set_file(self.root / "sets", fingerprint)
 
     def entry_path(self, kind: str, key: str) -> Path:
-        """Returns the file of an entry; there may be none."""
+        """Returns the file of an entry, which need not exist."""
         return entry_path(self.root, kind, key)
 
     def read_tensors(self, kind: str, key: str) -> dict[str, Tensor]:
-        """The tensors of any entry by name; CacheError unless whole and finite. Their shapes are the caller's."""
+        """Returns the verified tensors of an entry by name; shapes are not checked."""
         if is_synthetic(key):
             return draw_entry(kind, key)
         try:
@@ -224,15 +210,15 @@ class LatentCache:
     def _bytes_of(self, kind: str, key: str) -> bytearray:
         path = self.entry_path(kind, key)
         if path.is_file():
-            return read_whole(path)
+            return read_entry(path)
         require_unpacked(self.root)
-        self.entries.doubt(f"{kind}-{key}")  # the node that handed the entry on runs again
+        self.entries.doubt(f"{kind}-{key}")  # changes `removals_seen`, so the caching node runs again
         raise CacheError(f"The cache holds no {kind} {key[:12]}. {AGAIN}")
 
     def write_tensors(
         self, kind: str, key: str, tensors: Mapping[str, Tensor], name: str = "", stored: Stored | None = None
     ) -> None:
-        """Store an entry of any kind as `stored` says (bfloat16 by default). `name` is for messages."""
+        """Write an entry of any kind, in bfloat16 by default. `name` is for messages."""
         stored = stored or Stored(dtype=KINDS[kind].dtypes[0])
         kept = {part: tensor.detach().to(STORED_DTYPES[stored.dtype]) for part, tensor in tensors.items()}
         if not all(bool(torch.isfinite(tensor).all()) for tensor in kept.values()):
@@ -249,7 +235,7 @@ class LatentCache:
 
     @contextlib.contextmanager
     def _writing(self) -> Generator[None]:
-        """A full disk or a folder that cannot be written becomes one sentence."""
+        """Turns an OSError of a write into a refusal."""
         try:
             yield
         except OSError as error:

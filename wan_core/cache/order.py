@@ -1,12 +1,11 @@
-"""The endless sequence of batches of a job, each a tuple of places in a list of items: a pure function of the seed.
+"""The endless sequence of batches of a job, as indices into a list of items: a pure function of the seed.
 
-Proportional order shows every item in an epoch as often as it appears there, bucket by bucket, in an order of that
-epoch's own. Balanced order gives every bucket epochs of its own, and equally many batches in each round.
+Proportional: each epoch has every item as often as it appears, bucket by bucket, in its own order. Balanced: every
+bucket has its own epochs, and each round the same number of batches of each.
 
-Turns, weights and repeats become whole numbers without any state. An item with turns T has a say only in epochs e with
-e mod T = turn; its k-th such epoch is k = e // T. Repeats times weight is a fraction p / q; the item is seen
-floor(((k + 1) p + s) / q) - floor((k p + s) / q) times, with s from a hash, so that any q of its epochs in a row show
-it exactly p times, and not all items at once.
+Turns, weights and repeats need no state. An item with turns T takes part in epochs e with e mod T = turn; its k-th one
+is k = e // T. Repeats times weight is a fraction p / q; the item appears floor(((k + 1) p + s) / q) - floor((k p + s) /
+q) times, with s from a hash: exactly p times in any q of its epochs, and out of step with other items.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from ..errors import ConfigError
 from .cache_set import CacheItem
 
 _FINEST = 10_000
-"""weights are fractions with no larger denominator"""
+"""largest denominator of weights"""
 
 
 class Appearances:
-    """The counts of some items."""
+    """Appearances of items by epoch, vectorised."""
 
     def __init__(self, items: Sequence[CacheItem], seed: int) -> None:
         count = len(items)
@@ -42,18 +41,18 @@ class Appearances:
                 self._p[place], self._q[place] = _rate(item)
                 self._s[place] = _phase(item, int(self._q[place]), seed)
         self.constant = bool((self._q == 1).all() and (self._turns == 1).all())
-        """True when every epoch shows the same"""
+        """True if all epochs are equal"""
 
     def __len__(self) -> int:
         return len(self._p)
 
     @property
     def mean(self) -> float:
-        """Appearances of all items in an average epoch."""
+        """Appearances in an average epoch."""
         return float((self._p / self._q / self._turns).sum())
 
     def counts(self, first_epoch: int, epochs: int = 1) -> NDArray[np.int64]:
-        """(epochs, items): how often each item is seen in each of `epochs` epochs from `first_epoch` on."""
+        """Returns (epochs, items): appearances of each item in `epochs` epochs from `first_epoch`."""
         epoch = np.arange(first_epoch, first_epoch + epochs, dtype=np.int64)[:, None]
         k = epoch // self._turns
         seen = ((k + 1) * self._p + self._s) // self._q - (k * self._p + self._s) // self._q
@@ -74,11 +73,11 @@ T = TypeVar("T")
 
 BUCKET_SAMPLINGS = ("proportional", "balanced")
 _BLOCK = 1 << 16
-"""epochs times items that are counted at once, at most"""
+"""epochs times items counted in one array"""
 
 
 class Order:
-    """Tells which items form the n-th batch."""
+    """The items of the n-th batch."""
 
     def __init__(self, items: Sequence[CacheItem], *, seed: int, batch_size: int, bucket_sampling: str) -> None:
         if bucket_sampling not in BUCKET_SAMPLINGS:
@@ -89,20 +88,20 @@ class Order:
         ]
         streams = [[group] for group in self._groups] if bucket_sampling == "balanced" else [self._groups]
         self._streams = [_Stream(groups, seed, mixed=len(streams) == 1) for groups in streams]
-        # One round of balanced sampling is about as long as an epoch would be.
+        # A round of balanced sampling is about as long as an epoch of proportional sampling.
         mean = sum(group.mean_batches for group in self._groups)
         self._share = max(1, round(mean / len(self._streams)))
         self._round = lru_cache(maxsize=2)(self._order_of_round)
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches of the first epoch; of every epoch when there are neither weights nor turns."""
+        """Batches of the first epoch; of all if there are no weights or turns."""
         if len(self._streams) > 1:
             return self._share * len(self._streams)
         return self._streams[0].batches_in(0)
 
     def batch(self, number: int) -> tuple[int, ...]:
-        """Places of the items of the batch with that number, from 0."""
+        """Returns the indices of the items of batch `number`, from 0."""
         if len(self._streams) == 1:
             return self._streams[0].batch(number)
         turn, place = divmod(number, self._share * len(self._streams))
@@ -126,7 +125,7 @@ class _Group:
         self.mean_batches = self.seen.mean / batch_size
 
     def batches_in(self, first_epoch: int, epochs: int) -> list[int]:
-        """Returns how many batches each of these epochs has; the last short one is kept."""
+        """Returns the number of batches of each epoch, with the short last one."""
         counts = self.seen.counts(first_epoch, epochs).sum(axis=1)
         return (-(-counts // self._batch_size)).tolist()
 
@@ -138,12 +137,12 @@ class _Group:
 
 
 class _Stream:
-    """Epochs of some groups, one after another without end."""
+    """Endless epochs of some groups."""
 
     def __init__(self, groups: Sequence[_Group], seed: int, *, mixed: bool) -> None:
         self._groups, self._seed, self._mixed = groups, seed, mixed
         self._constant = all(group.seen.constant for group in groups)
-        self._ends: list[int] = []  # batches of epochs 0 to n together
+        self._ends: list[int] = []  # cumulative batches of epochs 0 to n
         self._block = max(1, _BLOCK // sum(len(group.seen) for group in groups))
         self._epoch = lru_cache(maxsize=2)(self._batches)
 
@@ -155,7 +154,7 @@ class _Stream:
         return self._epoch(epoch)[place]
 
     def _find(self, number: int) -> tuple[int, int]:
-        """Epoch and place in it. Epochs differ in length when there are weights or turns: then they are counted up."""
+        """Returns (epoch, index in it). With weights or turns epochs differ in length and are counted up."""
         if self._constant:
             if not self._ends:
                 self._ends = [self.batches_in(0)]
@@ -176,7 +175,7 @@ class _Stream:
 
 
 def _by_bucket(items: Sequence[CacheItem]) -> list[list[int]]:
-    """Places of the items per bucket; buckets in order of size."""
+    """Returns item indices per bucket, buckets in order of size."""
     groups: dict[tuple[int, int, int], list[int]] = {}
     for place, item in enumerate(items):
         groups.setdefault((item.num_frames, item.height, item.width), []).append(place)
@@ -184,9 +183,7 @@ def _by_bucket(items: Sequence[CacheItem]) -> list[list[int]]:
 
 
 def _shuffled(members: Sequence[T], salt: str) -> list[T]:
-    """`members` in an order given by hashes of their places; Python's own shuffle promises no
-    stable order.
-    """
+    """Returns `members` ordered by hashes: Python's own shuffle is not stable across versions."""
 
     def rank(place: int) -> bytes:
         return hashlib.blake2b(f"{salt}/{place}".encode(), digest_size=16).digest()

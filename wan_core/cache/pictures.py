@@ -1,4 +1,4 @@
-"""Pictures that previews start from, kept losslessly beside the cache entries, named by what they show."""
+"""Start images of previews: lossless PNG files in the cache folder, named by content."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import CacheError
@@ -18,13 +19,13 @@ _NAME = re.compile(r"^[0-9a-f]{64}$")
 
 
 def write_picture(cache_root: Path, pixels: Tensor) -> str:
-    """Store (H, W, 3) in [0, 1], rounded to 8 bits; returns its name. Writes nothing when it is there and whole."""
+    """Write (H, W, 3) in [0, 1], rounded to 8 bits, unless it exists; returns its name."""
     from PIL import Image
 
     bytes_ = (pixels.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy()
-    name = hashlib.sha256(repr(bytes_.shape).encode() + bytes_.tobytes()).hexdigest()
+    name = _name_of(bytes_)
     path = picture_path(cache_root, name)
-    if not _is_whole(path):
+    if not _is_undamaged(path):
         buffer = BytesIO()
         Image.fromarray(bytes_).save(buffer, "PNG")
         try:
@@ -36,8 +37,8 @@ def write_picture(cache_root: Path, pixels: Tensor) -> str:
     return name
 
 
-def _is_whole(path: Path) -> bool:
-    """False where nothing is there, or a checksum of the file does not fit; decodes nothing."""
+def _is_undamaged(path: Path) -> bool:
+    """False for a missing or damaged file; checks PNG checksums without decoding."""
     from PIL import Image
 
     try:
@@ -49,7 +50,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def read_picture(cache_root: Path, name: str) -> Tensor:
-    """(H, W, 3) float32 in [0, 1]; CacheError unless it is there and whole."""
+    """Returns (H, W, 3) float32 in [0, 1]; CacheError if missing or damaged."""
     from PIL import Image
 
     try:
@@ -57,15 +58,19 @@ def read_picture(cache_root: Path, name: str) -> Tensor:
             data = BytesIO(file.read())
         with Image.open(data, formats=("PNG",)) as picture:
             bytes_ = np.array(picture.convert("RGB"), np.uint8)
-    except (FileError, OSError, ValueError, SyntaxError) as error:  # the last from PIL, of a broken chunk
+    except (FileError, OSError, ValueError, SyntaxError) as error:  # PIL raises SyntaxError for a broken chunk
         raise CacheError("A start picture of the previews is gone. Queue Wan Preview Settings again.") from error
-    if hashlib.sha256(repr(bytes_.shape).encode() + bytes_.tobytes()).hexdigest() != name:
+    if _name_of(bytes_) != name:
         raise CacheError("A start picture of the previews was changed. Queue Wan Preview Settings again.")
     return torch.from_numpy(bytes_).float() / 255  # pyright: ignore[reportUnknownMemberType]
 
 
 def picture_path(cache_root: Path, name: str) -> Path:
-    """Returns the path of the picture of that name."""
+    """Returns the file of a picture."""
     if not _NAME.match(name):
         raise CacheError(f"{name[:100]!r} is not the name of a picture. Queue Wan Preview Settings again.")
     return cache_root / "pictures" / name[:2] / f"{name}.png"
+
+
+def _name_of(pixels: NDArray[np.uint8]) -> str:
+    return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()

@@ -1,7 +1,7 @@
-"""Clips that show nothing: noise, or one colour. A model learns them too, so a loss that falls on them says nothing.
+"""Detects clips of noise or of one colour. A model learns these too, so their falling loss means nothing.
 
-Noise is told by the pixels before they are encoded: neighbours are alike in any picture and not in noise. Latents do
-not tell it, since the VAE spreads whatever it is given.
+Pixels decide, before encoding: neighbours correlate in any picture and not in noise. Latents cannot decide, because the
+VAE spreads its input.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .known_entries import KnownEntries
 from .synthetic import synthetic_note
 
 _LEAST_LIKENESS = 0.5
-"""Measured: noise 0.00 to 0.01, noise blown up twofold 0.51; films and drawn clips 0.89 to 1.00 down to 32 pixels."""
+"""Measured: noise 0.00 to 0.01, noise enlarged twofold 0.51; films and drawn clips 0.89 to 1.00 down to 32 pixels."""
 _LEAST_SPREAD = 2 / 255
-"""of brightness: less is one colour, as of previews"""
+"""standard deviation of brightness; less is one colour"""
 _FEW = 5
 
 
 def likeness_of_neighbours(pixels: Tensor) -> float:
-    """Returns how alike pixels of a clip (F, H, W, 3) are to those beside and below them: the correlation of their
-    brightness, by its size alone, over a few frames; 0 for noise, 1 for one colour or a smooth picture.
+    """Returns the absolute correlation of brightness between neighbouring pixels of a clip (F, H, W, 3), over a few
+    frames: 0 for noise, 1 for a smooth picture or one colour.
     """
     luma = _brightness(pixels)
     luma = luma - luma.mean((1, 2), keepdim=True)
@@ -36,34 +36,30 @@ def likeness_of_neighbours(pixels: Tensor) -> float:
 
 
 def shows_nothing(pixels: Tensor) -> bool:
-    """Returns whether a clip (F, H, W, 3) in [0, 1] is noise or of one colour in each of its frames."""
+    """Returns whether a clip (F, H, W, 3) in [0, 1] is noise or one colour."""
     if float(_brightness(pixels).std((1, 2)).max()) < _LEAST_SPREAD:
         return True
     return likeness_of_neighbours(pixels) < _LEAST_LIKENESS
 
 
 def few_frames(pixels: Tensor) -> Tensor:
-    """Returns a copy of those frames of a clip (F, H, W, 3) by which it is judged, evenly spaced, (f, H, W, 3)."""
+    """Returns a copy of a few evenly spaced frames (f, H, W, 3)."""
     places = torch.linspace(0, len(pixels) - 1, min(_FEW, len(pixels))).round().long()
     return pixels[places.to(pixels.device)]
 
 
 def _brightness(pixels: Tensor) -> Tensor:
-    """Returns that of a few frames, (f, H, W) float32."""
+    """Returns the brightness (f, H, W) float32 of a few frames."""
     return few_frames(pixels).float().mean(-1)
 
 
 def clips_that_show_nothing(cache_set: CacheSet, entries: KnownEntries) -> tuple[str, ...]:
-    """Returns the names of the clips of a set, trained or held out, that show nothing."""
+    """Returns the names of a set's clips, trained or held out, that show nothing."""
     return tuple(item.name for item in cache_set.all_items if entries.shows_nothing(item.latent_key))
 
 
 def nothing_shown_reason(cache_set: CacheSet, entries: KnownEntries) -> str:
-    """Returns why a lower loss on this set says nothing and no step is suggested; "" unless half of its clips, or
-    more, show nothing.
-
-    With fewer of them the others decide.
-    """
+    """Returns why no step is suggested for this set; "" unless at least half of its clips show nothing."""
     if synthetic_note(cache_set):
         return "No step is suggested: the clips are random tensors, so there is nothing to learn."
     names = clips_that_show_nothing(cache_set, entries)

@@ -1,8 +1,7 @@
-"""Synthetic sets: random tensors in the sizes of a model, drawn when they are read, to measure training without clips.
+"""Synthetic sets: random tensors in a model's sizes, drawn on read, to measure training without clips.
 
-A key says all there is to know of its entry: a fixed mark, whether every batch draws anew, the conditioning, the four
-sizes of the latent (or the two of a text), and a digest that seeds the draw. So a worker, a resume and another machine
-draw the same numbers, and nothing but the list of keys is written.
+A key encodes its entry: a fixed mark, endless or not, the conditioning, four sizes of the latent (two of a text), and a
+digest as seed. So every worker and machine draws the same tensors, and only the list of keys is stored.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .cache_set import CacheItem, CacheSet
 from .keys import TEXT_WIDTH
 
 _SYNTHETIC = "synthetic"
-"""stands where a set names the encoders of its entries"""
+"""in place of the encoders' identities"""
 
 _MARK = b"syntheti".hex()
 _ENDLESS = "1"
@@ -36,19 +35,19 @@ _CAMERA_CHANNELS, _CAMERA_STRIDE = 24, 8
 def _synthetic_key(
     kind: str, sizes: tuple[int, ...], *draw: int | str, conditioning: str = "none", endless: bool
 ) -> str:
-    """Name of an entry ("latent", "text" or "condition") of these sizes; `draw` tells it from others of the same."""
+    """Returns the key of an entry ("latent", "text" or "condition"); `draw` distinguishes entries of equal sizes."""
     padded = (*sizes, 0, 0)[:4]
     head = f"{_MARK}{int(endless)}{_KINDS.index(conditioning):x}" + "".join(f"{size:04x}" for size in padded)
     return head + _digest(kind, *draw)
 
 
 def is_synthetic(key: str) -> bool:
-    """True for the keys made here; one in 2^64 others would be taken for one."""
+    """True for synthetic keys; a real key matches by chance once in 2^64."""
     return key.startswith(_MARK)
 
 
 def draw_entry(kind: str, key: str) -> dict[str, Tensor]:
-    """The tensors an entry of that key holds, bfloat16: standard normal, as normalised latents are."""
+    """Returns the tensors of a key, bfloat16: standard normal, like normalised latents."""
     sizes = [int(key[place : place + 4], 16) for place in range(len(_MARK) + 2, _DIGEST_START, 4)]
     if kind == "latent":
         return {"latent": _normal(key, *sizes)}
@@ -58,7 +57,7 @@ def draw_entry(kind: str, key: str) -> dict[str, Tensor]:
 
 
 def item_of_draw(item: CacheItem, number: int) -> CacheItem:
-    """Returns what stands in the place of `item` in batch `number` of a run: itself, unless it is of an endless set."""
+    """Returns the item that batch `number` has in place of `item`: itself, except in an endless set."""
     if item.latent_key[len(_MARK) :][:1] != _ENDLESS or not is_synthetic(item.latent_key):
         return item
     return replace(
@@ -70,14 +69,14 @@ def item_of_draw(item: CacheItem, number: int) -> CacheItem:
 
 
 def synthetic_note(cache_set: CacheSet) -> str:
-    """Returns what has to be said wherever such a set is used; "" for sets of real entries."""
+    """Returns the warning about synthetic data; "" for real sets."""
     if cache_set.vae_identity != _SYNTHETIC:
         return ""
     return "These are random tensors, not data: a LoRA trained on them has learned nothing. For benchmarks and tests."
 
 
 def synthetic_mark(cache_set: CacheSet) -> dict[str, str]:
-    """Returns what the metadata of a LoRA file says of its data."""
+    """Returns the LoRA file metadata about synthetic data."""
     note = synthetic_note(cache_set)
     return {"wan_trainer.data": _SYNTHETIC, "modelspec.description": note} if note else {}
 
@@ -114,12 +113,12 @@ def _digest(*parts: int | str) -> str:
 
 
 _ENDLESS_ITEMS = 64
-"""clips in the list of an endless set, none of which is ever trained on: each batch draws its own in their place"""
+"""items of an endless set; each batch replaces them with newly drawn ones"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticConfig(Config):
-    """The number of clips in a synthetic set, and their size."""
+    """Number and size of synthetic clips."""
 
     count: int = setting(
         16,
@@ -150,11 +149,11 @@ def synthetic_set(
     condition_channels: int = 0,
     fps: float = 16.0,
 ) -> CacheSet:
-    """The set of `config` for a model of that latent space and conditioning. Draws and writes nothing.
+    """Returns a synthetic set for a model. Draws and writes nothing.
 
-    `condition_channels`: of Conditioning.channels or Conditioning.vace, where the model reads one of them.
+    `condition_channels`: of Conditioning.channels or Conditioning.vace, if the model reads either.
     """
-    # Sizes are refused in the same words as those of real clips.
+    # Built for its checks: wrong sizes get the same refusals as those of real clips.
     DatasetConfig(
         width=config.width, height=config.height, num_frames=config.num_frames, fps=fps, size_multiple=size_multiple
     )

@@ -1,13 +1,11 @@
-"""Unpacks what an earlier layout of the cache folder packed: entries in packs, and large sets by column.
+"""Unpacks the earlier layout of a cache folder: entries in packs, and large sets by column.
 
-    packs/<folder of a kind>-<number>-<8 hex>.pack
-        magic(8) | entries, each the bytes of an entry file | index | footer(64)
-        index   count x (key 32 bytes, offset u64, length u64)
-        footer  index offset u64, count u64, SHA-256 of the index, zeros(8), magic(8)
-    sets/<fingerprint>.columns
-        SHA-256 of the second line | JSON: fingerprint, and the set with one list of values per field of its items
-
-Nothing else reads either. `require_unpacked` names the command; a pack goes once each of its entries is a file.
+packs/<folder of a kind>-<number>-<8 hex>.pack
+    magic(8) | entries, each the bytes of an entry file | index | footer(64)
+    index   count x (key 32 bytes, offset u64, length u64)
+    footer  index offset u64, count u64, SHA-256 of the index, zeros(8), magic(8)
+sets/<fingerprint>.columns
+    SHA-256 of the second line | JSON: fingerprint, and the set with one list of values per field of its items
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import CacheError, ConfigError, Stopped
+from ..errors import CacheError, ConfigError, stop_if
 from ..files import FileError, atomic_write_bytes, open_regular, remove_file, shown_folder
 from .cache_set import CacheSet
 from .entry import MAX_ENTRY_BYTES
@@ -36,7 +34,7 @@ _PACK = re.compile(r"^([a-z]+)-\d{6}-[0-9a-f]{8}\.pack$")
 
 @dataclass(frozen=True, kw_only=True)
 class UnpackReport:
-    """The counts of `unpack`, and the files it left because they are damaged."""
+    """Counts, and damaged files that were kept."""
 
     entries: int
     sets: int
@@ -44,7 +42,7 @@ class UnpackReport:
 
 
 def require_unpacked(root: Path) -> None:
-    """CacheError naming the command where the cache folder `root` holds packs or sets by column."""
+    """CacheError naming the command if the cache folder `root` is packed."""
     if _packs(root) or _column_sets(root):
         raise CacheError(
             f"The cache folder {shown_folder(root)} is packed, and packs are no longer read. Run once, in the folder "
@@ -53,8 +51,8 @@ def require_unpacked(root: Path) -> None:
 
 
 def unpack(root: Path, should_stop: Callable[[], bool] | None = None) -> UnpackReport:
-    """Write each packed entry and set of the cache folder `root` as a file of its own; a second call goes on where a
-    first one was stopped. An entry that is a file already stays: it is the newer one. Raises Stopped between entries.
+    """Write packed entries and sets as files; resumes after a stop. An existing file is newer and stays. Raises Stopped
+    between entries. A pack is deleted once all its entries are files.
     """
     entries = sets = 0
     unreadable: list[str] = []
@@ -75,7 +73,7 @@ def unpack(root: Path, should_stop: Callable[[], bool] | None = None) -> UnpackR
 
 
 def _packs(root: Path) -> list[Path]:
-    """The packs of a cache, newest first: of two with one key, the newer one counts."""
+    """Returns the packs, newest first: the newer of two equal keys wins."""
     kinds = {kind.folder for kind in KINDS.values()}
     found = (root / "packs").glob("*.pack")
     return sorted((p for p in found if (m := _PACK.match(p.name)) and m[1] in kinds), reverse=True)
@@ -90,8 +88,7 @@ def _unpack_entries(pack: Path, root: Path, should_stop: Callable[[], bool] | No
     kind = next(name for name, kind in KINDS.items() if kind.folder == folder)
     with open_regular(pack) as file:
         for key, offset, length in _index(file):
-            if should_stop is not None and should_stop():
-                raise Stopped("Stopped while unpacking the cache.")
+            stop_if(should_stop, "unpacking the cache")
             path = entry_path(root, kind, key)
             if not path.is_file():
                 file.seek(offset)
@@ -105,7 +102,7 @@ def _unpack_entries(pack: Path, root: Path, should_stop: Callable[[], bool] | No
 
 
 def _index(file: BinaryIO) -> Iterator[tuple[str, int, int]]:
-    """Yields (key in hex, offset, length) of each entry of a pack; ValueError unless the pack is whole."""
+    """Yields (key in hex, offset, length) of a pack; ValueError if it is incomplete."""
     size = os.fstat(file.fileno()).st_size
     if size < len(_MAGIC) + _FOOTER.size:
         raise ValueError("it is too short")
@@ -137,7 +134,7 @@ def _set_as_json(path: Path) -> bytes:
 
 
 def _rows(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """The items of a set from its columns, each {"each": values} or {"all": the one value}."""
+    """Returns the items of a column set: each column is {"each": values} or {"all": one value}."""
     count = int(columns.pop("count"))
     values = [column["each"] if "each" in column else [column["all"]] * count for column in columns.values()]
     return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]

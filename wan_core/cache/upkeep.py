@@ -1,6 +1,6 @@
-"""The upkeep of a cache: counts it, checks it, and makes room by evicting what was used longest ago.
+"""Cache upkeep: counts and checks entries, and evicts the least recently used ones.
 
-Touches nothing but entries of this cache folder; sets, pictures and digests stay, and so does everything else.
+Only entries are deleted, never sets, pictures or memos.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CacheError, Stopped
+from ..errors import CacheError, stop_if
 from ..files import FileError, atomic_write_bytes, clean_partials, freed_by, locked, remove_file, shown_folder
 from .keys import KINDS
 from .latent_cache import LatentCache
 
 _ENTRY = re.compile(r"^[0-9a-f]{64}\.safetensors$")
 _YOUNG_S = 3600.0
-"""An entry of no set that is younger may belong to a set that is being encoded."""
+"""a younger entry outside all sets may belong to a running encoding"""
 _MARK = ".removed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheStats:
-    """The contents of a cache, counted."""
+    """Counts of a cache."""
 
     entries: dict[str, int]
-    """of each kind"""
+    """by kind"""
     entry_bytes: int
     sets: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """The findings of `check_entries`."""
+    """The result of `check_entries`."""
 
     checked: int
     damaged: tuple[tuple[str, str, str], ...]
@@ -46,26 +46,26 @@ class CheckReport:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheRoom:
-    """The bytes of a cache's entries."""
+    """Bytes of a cache."""
 
     entry_bytes: int
     spare_bytes: int
-    """of entries that nothing needs"""
+    """that `trim` to 0 would free"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrimReport:
-    """The doings of `trim`."""
+    """The result of `trim`."""
 
     evicted: int
     freed_bytes: int
     entry_bytes: int
-    """afterwards"""
+    """after trimming"""
     kept_over_limit: bool = False
-    """True when what may not go is more than the limit"""
+    """True if the entries in use exceed the limit"""
 
     def sentence(self) -> str:
-        """Returns what happened, for the user; empty when nothing did."""
+        """Returns the result for the user; empty if nothing happened."""
         if not self.evicted and not self.kept_over_limit:
             return ""
         text = f"cache: {self.evicted} entries evicted, {self.freed_bytes / 2**30:.2f} GiB freed"
@@ -83,30 +83,28 @@ class _Entry:
 
 
 def stats_of(cache: LatentCache) -> CacheStats:
-    """Counts and sizes, from the names and facts of files alone."""
+    """Count entries by name and stat alone."""
     entries = list(_entries(cache))
-    sets = cache.root / "sets"
     return CacheStats(
         entries={kind: sum(entry.kind == kind for entry in entries) for kind in KINDS},
         entry_bytes=sum(entry.size for entry in entries),
-        sets=len(_set_names(cache)) if sets.is_dir() else 0,
+        sets=len(_set_names(cache)),
     )
 
 
 def check_entries(
     cache: LatentCache, *, remove: bool = False, should_stop: Callable[[], bool] | None = None
 ) -> CheckReport:
-    """Read every entry, hash it again and compare; `remove` deletes the damaged ones, which are then encoded again."""
+    """Read and verify every entry; `remove` deletes damaged ones, which are then encoded again."""
     damaged: list[tuple[str, str, str]] = []
     checked = 0
     for entry in list(_entries(cache)):
-        if should_stop is not None and should_stop():
-            raise Stopped("Stopped while checking the cache.")
+        stop_if(should_stop, "checking the cache")
         checked += 1
         try:
             cache.read_tensors(entry.kind, entry.key)
         except CacheError as error:
-            if cache.has(entry.kind, entry.key):  # else it was evicted meanwhile
+            if cache.has(entry.kind, entry.key):  # not evicted since it was listed
                 damaged.append((entry.kind, entry.key, str(error)))
     removed = 0
     if remove and damaged:
@@ -117,10 +115,10 @@ def check_entries(
 
 
 def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) -> TrimReport:
-    """Evict entries, the least recently used first, until all together are within `limit_bytes`.
+    """Evict least recently used entries until the total is within `limit_bytes`.
 
-    An entry is used when a set that lists it is written, which every queue of CacheLatents does; one of no set when it
-    was written itself. Entries that `keep` names, or a set that it names, are never evicted.
+    An entry is used when a set with it is written (at each run of CacheLatents); outside all sets, when it was written.
+    Entries and sets in `keep` are never evicted.
     """
     with upkeep_lock(cache):
         doomed, total = _doomed(cache, limit_bytes, keep)
@@ -133,20 +131,20 @@ def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) ->
 
 
 def room_of(cache: LatentCache, *, keep: Collection[str] = ()) -> CacheRoom:
-    """Returns what the entries take, and how much of it `trim` to a limit of 0 would free."""
+    """Returns total bytes, and the bytes `trim` to 0 would free."""
     doomed, stays = _doomed(cache, 0, keep)
     spare = sum(size for sizes in doomed.values() for size in sizes.values())
     return CacheRoom(entry_bytes=stays + spare, spare_bytes=spare)
 
 
 def young_sets(cache: LatentCache) -> set[str]:
-    """Returns the sets written within the last hour: who queued them may be about to train on them."""
+    """Returns the sets written within the last hour, which may be about to be trained."""
     names = (name for name in _set_names(cache) if time.time() - _mtime(cache.root / "sets" / name) < _YOUNG_S)
     return {Path(name).stem for name in names}
 
 
 def _doomed(cache: LatentCache, limit_bytes: int, keep: Collection[str]) -> tuple[dict[str, dict[str, int]], int]:
-    """Returns the bytes of the entries to go, by kind and key, and how many bytes stay."""
+    """Returns the entries to evict (kind -> key -> bytes), and the remaining bytes."""
     used, kept = _last_use(cache, keep)
     entries = list(_entries(cache, used))
     total = sum(entry.size for entry in entries)
@@ -161,19 +159,18 @@ def _doomed(cache: LatentCache, limit_bytes: int, keep: Collection[str]) -> tupl
 
 
 def removals_seen(cache: LatentCache) -> int:
-    """Returns a number that changes whenever entries were removed, or one could not be read: a node that found the
-    cache complete before has to run again.
-    """
+    """Returns a number that changes when entries are removed or become unreadable, so that caching nodes run again."""
     return int(1000 * (_mtime(cache.root / _MARK) + _mtime(cache.root / "doubts")))
 
 
 def _remove(cache: LatentCache, kind: str, keys: Collection[str]) -> tuple[int, int]:
-    """(entries, bytes) gone; the caller holds the lock."""
+    """Returns (entries, bytes) removed; the caller holds the lock."""
+    # Written first: if this process is killed below, caching nodes must still notice the missing entries.
     said, freed = b"The time of this file says when entries were last removed.\n", 0
     atomic_write_bytes(cache.root / _MARK, said, cache.root)
     for key in keys:
         path = cache.entry_path(kind, key)
-        # On Windows a reader may hold it for a moment; then it stays until the next time.
+        # A file that is open in a reader cannot be removed on Windows; the next eviction tries again.
         size = freed_by(path, cache.root)
         if remove_file(path, cache.root):
             freed += size
@@ -190,7 +187,7 @@ def _entries(cache: LatentCache, used: dict[str, float] | None = None) -> Iterat
 
 
 def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields the key of every entry below the folder of a kind, and the facts of its file."""
+    """Yields key and stat of every entry in a kind's folder."""
     for shelf in sorted(os.listdir(folder)) if folder.is_dir() else []:
         if not os.path.isdir(folder / shelf):
             continue
@@ -214,7 +211,7 @@ def _set_names(cache: LatentCache) -> list[str]:
 
 
 def _last_use(cache: LatentCache, keep: Collection[str]) -> tuple[dict[str, float], set[str]]:
-    """Returns when each key was last used, and which may not go."""
+    """Returns key -> time of last use, and the keys in use."""
     used: dict[str, float] = {}
     kept = set(keep)
     for name in _set_names(cache):
@@ -222,7 +219,7 @@ def _last_use(cache: LatentCache, keep: Collection[str]) -> tuple[dict[str, floa
         fingerprint, when = path.stem, _mtime(path)
         try:
             cache_set = cache.read_set(fingerprint)
-        except CacheError:  # of another version, or damaged: it protects nothing and nobody can train on it
+        except CacheError:  # a damaged set, or one of another version, cannot be trained on and protects no entry
             continue
         keys = cache_set.entry_keys()
         for key in keys:
@@ -233,9 +230,7 @@ def _last_use(cache: LatentCache, keep: Collection[str]) -> tuple[dict[str, floa
 
 
 def clean_leftovers(cache: LatentCache, older_than_s: float = 600.0) -> int:
-    """Delete what killed writes left behind, below this cache only and once it is so old that nobody writes it; how
-    many files.
-    """
+    """Delete staged files left by killed processes; returns their number."""
     folders = [cache.root, cache.root / "sets"]
     for kind in KINDS.values():
         shelf = cache.root / kind.folder
@@ -245,7 +240,7 @@ def clean_leftovers(cache: LatentCache, older_than_s: float = 600.0) -> int:
 
 @contextlib.contextmanager
 def upkeep_lock(cache: LatentCache) -> Iterator[None]:
-    """Only one process at a time deletes entries; CacheError when another one does."""
+    """Exclusive lock for deleting entries; CacheError if another process holds it."""
     try:
         with locked(cache.root / ".lock", "The cache is being trimmed by another process. Wait.", cache.root):
             yield
@@ -259,13 +254,13 @@ def upkeep_lock(cache: LatentCache) -> Iterator[None]:
 
 
 def tidy(cache: LatentCache, fingerprint: str, *, limit_gb: float, in_use: Collection[str]) -> str:
-    """One line for the report, empty when there was nothing to say. The set `fingerprint` and the names `in_use`
-    (sets and entries of unfinished runs) are never evicted; `limit_gb` 0 evicts nothing.
+    """Trim the cache after an encoding; returns a report line, or "". The set `fingerprint` and `in_use` (sets and
+    entries of unfinished runs) are kept; `limit_gb` 0 evicts nothing.
     """
     clean_leftovers(cache)
     if not limit_gb:
         return ""
     try:
         return trim(cache, int(limit_gb * 2**30), keep={fingerprint, *in_use}).sentence()
-    except CacheError as error:  # encoding is done, and what it made can be trained
+    except CacheError as error:  # a failed eviction must not fail an encoding that is complete
         return f"cache: {error}"

@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import DatasetError, Stopped
+from ..errors import DatasetError, stop_if
 from ..files import FileError, Memo, digest_file, file_mark, is_touched, mark_of
 from ..packages import version_of
 from ..video import ClipInfo, UnreadableError, VideoProcess, shown
@@ -135,8 +135,7 @@ class ScanContext:
 
     def stop_if_asked(self, doing: str) -> None:
         """Raises Stopped if a stop was requested; `doing` completes "Stopped while"."""
-        if self.should_stop is not None and self.should_stop():
-            raise Stopped(f"Stopped while {doing}.")
+        stop_if(self.should_stop, doing)
 
     def tell(self, done: int, total: int, name: str) -> None:
         """Report progress."""

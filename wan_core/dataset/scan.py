@@ -262,8 +262,16 @@ def scan_parts(
         try:
             if not part.files:
                 raise NothingUsableError(_nothing_named(part))
-            given = {"rejected": part.rejected, "notes": part.notes, "caption_hint": part.caption_hint}
-            found.append(scan_files(own, part.name, part.files, context, **given))
+            scanned = scan_files(
+                own,
+                part.name,
+                part.files,
+                context,
+                rejected=part.rejected,
+                notes=part.notes,
+                caption_hint=part.caption_hint,
+            )
+            found.append(scanned)
         except NothingUsableError as error:
             empty.append((part, error))
     if not found:

@@ -159,7 +159,7 @@ def _next_folder(name: str, within: int, make: bool) -> int:
 
 
 def _real_path(root: Path, parts: tuple[str, ...], make: bool) -> Path:
-    """Returns the real path for systems without directory descriptors; raises OSError if a part below `root` is a link."""
+    """Returns the real path for systems without directory descriptors; raises OSError for a link below `root`."""
     place = Path(os.path.realpath(root))
     for part in (os.curdir, *parts):
         place /= part
@@ -182,7 +182,7 @@ def is_held(error: BaseException, path: Path) -> bool:
 
 
 def own_folder(parent: Path, name: str) -> Path:
-    """Returns the folder `name` of `parent`, created if needed; FileError if the name is a link or a file (rule S16)."""
+    """Returns the folder `name` of `parent`, created if needed; FileError if it is a link or a file (rule S16)."""
     try:
         with opened_folder(parent / name, parent, make=True):
             return parent / name

@@ -1,6 +1,6 @@
-"""Datasets that come as something else than a folder: lists, tars, Hugging Face, other trainers' settings, tensors.
+"""Datasets other than folders: lists, tars, Hugging Face datasets, other trainers' settings, tensors.
 
-Fenced in: nothing below this room knows that it is here.
+Lower rooms do not import this one.
 """
 
 from __future__ import annotations

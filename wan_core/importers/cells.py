@@ -1,7 +1,7 @@
-"""The cells of lists that mean something, read once as long as the files stay as they are.
+"""The cells of lists in their roles, cached while the files are unchanged.
 
-A plan, a fingerprint and a run ask for the same list one after the other. Whether a path in it can be used is judged
-anew each time: that hangs on the disk.
+A plan, a fingerprint and a run read the same list in turn. Paths in it are checked each time, because they depend on
+the disk.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .rows import Row, opened_list
 from .source import Columns, SourceFile, columns_of
 
 _KEPT_BYTES = 256 << 20
-"""of all lists together; the oldest go first"""
+"""of all lists; the oldest are dropped first"""
 _ROW_BYTES = 190
 """of a row without its texts"""
 
 
 @dataclass(frozen=True)
 class ListedCells:
-    """Every row of some tables with the same columns, as the cells of its roles."""
+    """All rows of tables with equal columns, as cells in role order."""
 
     columns: Sequence[str]
-    """of the first table, all of them"""
+    """all columns of the first table"""
     roles: Mapping[str, str]
     """role -> column"""
     rows: Iterable[Row]
@@ -41,12 +41,12 @@ class ListedCells:
 
 _Key = tuple[tuple[tuple[str, tuple[int, ...]], ...], Columns]
 _kept: OrderedDict[_Key, tuple[int, ListedCells]] = OrderedDict()
-"""(bytes, what was read) of what was read last"""
+"""least recently used first: (bytes, cells)"""
 _keeping = Lock()
 
 
 def cells_of(tables: Sequence[Path], source: SourceFile) -> ListedCells:
-    """The cells of `tables`. Raises DatasetError, also while the rows are walked; Stopped then."""
+    """Returns the cells of `tables`. Raises DatasetError, and Stopped while the rows are iterated."""
     key = _key(tables, source.columns)
     with _keeping:
         if key in _kept:
@@ -58,7 +58,7 @@ def cells_of(tables: Sequence[Path], source: SourceFile) -> ListedCells:
 
 
 def holds_media(table: Path, source: SourceFile) -> bool:
-    """True when the first row of a table carries the bytes of its media file itself. Raises Stopped, DatasetError."""
+    """True if the first row holds the bytes of its media file. Raises Stopped, DatasetError."""
     with _keeping:
         if _key([table], source.columns) in _kept:
             return False
@@ -69,14 +69,14 @@ def holds_media(table: Path, source: SourceFile) -> bool:
 
 
 def bytes_of(cell: Any) -> bytes | None:
-    """The bytes in a cell as `datasets` writes pictures and videos: {"bytes": ..., "path": ...}, or bare bytes."""
+    """Returns the bytes of a cell: {"bytes": ..., "path": ...} as `datasets` writes media, or bare bytes."""
     if isinstance(cell, dict):
         cell = cast("dict[str, Any]", cell).get("bytes")
     return cell if isinstance(cell, bytes) and cell else None
 
 
 def _key(tables: Sequence[Path], columns: Columns) -> _Key:
-    """Raises DatasetError for a table that is not there."""
+    """Raises DatasetError for a missing table."""
     return tuple((str(table), _mark(table)) for table in tables), columns
 
 
@@ -90,7 +90,7 @@ def _mark(table: Path) -> tuple[int, ...]:
 
 
 def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
-    """Yields the columns of the first table and the roles, then each row."""
+    """Yields (columns of the first table, roles), then each row."""
     roles: dict[str, str] = {}
     with Tables(source.should_stop) as reader:
         for table in tables:
@@ -99,7 +99,7 @@ def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
                     roles = columns_of(columns, source.columns, source.path.name)
                     yield tuple(columns), roles
                 here = [column for column in roles.values() if column in columns]
-                here = here or list(columns[:1])  # its rows are named, not lost
+                here = here or list(columns[:1])  # a table without these columns: its rows are reported, not dropped
                 for place, cells in rows(here):
                     source.stop_if_asked()
                     known = cells if isinstance(cells, str) else dict(zip(here, cells, strict=True))
@@ -108,7 +108,7 @@ def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
 
 
 def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterator[Row]:
-    """Yields the rows, and keeps them at the end where they are few enough and no file changed meanwhile."""
+    """Yields the rows; caches them at the end if they are small enough and no file changed meanwhile."""
     seen: list[Row] = []
     size = _bytes_of_all(read.columns)
     for row in read.rows:
@@ -120,7 +120,7 @@ def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterato
             seen.clear()
     try:
         same = _key(tables, key[1]) == key
-    except DatasetError:  # taken away meanwhile: what was read stands
+    except DatasetError:  # deleted meanwhile: the rows were read and are valid, only not cached
         return
     if size <= _KEPT_BYTES and same:
         with _keeping:
@@ -130,7 +130,7 @@ def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterato
 
 
 def _bytes_kept(cells: list[Any] | str) -> int:
-    """About what a row takes; more than is ever kept where it carries a media file."""
+    """Returns the approximate bytes of a row; above the limit if it holds a media file."""
     if isinstance(cells, str):
         return _ROW_BYTES + len(cells)
     if any(bytes_of(cell) is not None for cell in cells):

@@ -1,7 +1,6 @@
-"""Media files that come inside other files (a tar, a table), laid down once under the name of their content.
+"""Extracts media files from other files (a tar, a table) into the cache, named by content.
 
-The video child opens files by path, so members get one; where a member of a table has no name, its first bytes say
-what it is. Two members with the same bytes are one file; a container that did not change is not read again.
+The video child opens files by path. Equal members share one file, and an unchanged container is not extracted again.
 """
 
 from __future__ import annotations
@@ -28,25 +27,23 @@ _MOST = 1_000_000
 
 
 class ExtractedFiles:
-    """A folder `ab/abcdef....mp4` and what each container put there."""
+    """A folder of files `ab/abcdef....mp4`, and a memo of the members of its containers."""
 
     def __init__(self, root: Path, containers: Iterable[Path]) -> None:
-        """`root` is a folder of the cache. `containers` are the files whose members are laid down; an edit of one makes
-        all of them anew.
-        """
+        """`root` is a cache folder; editing one of the `containers` extracts all members again."""
         self._root, self._cache = root, root.parent
         parts = [(str(path), file_mark(path)) for path in containers]
         name = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
         self._members = Memo(root / "members" / f"{name}.json", 1, _MOST, self._cache)
 
     def find(self, member: str) -> Path | None:
-        """Returns the path of a member that was laid down before, or None."""
+        """Returns the path of an extracted member, or None."""
         name = self._members.get(member)
         path = self._root / name[:2] / name if _is_name(name) else None
         return path if path is not None and path.is_file() else None
 
     def add(self, member: str, chunks: Iterable[bytes], suffix: str) -> Path:
-        """Lay down a member; `suffix` is one of the known media suffixes."""
+        """Extract a member; `suffix` is a known media suffix."""
         assert suffix.startswith(".")
         folder = self._root / "incoming"
         clean_partials(folder, below=self._cache)
@@ -72,12 +69,12 @@ class ExtractedFiles:
         return target
 
     def save(self) -> None:
-        """Keep what was laid down for the next time."""
+        """Write the memo."""
         self._members.save()
 
 
 def _is_name(value: object) -> TypeGuard[str]:
-    """True for the name that `add` gives a member: whoever can write the memo cannot name another file by it."""
+    """True for a name that `add` creates, so that an edited memo cannot name another file."""
     digest, _, suffix = value.partition(".") if isinstance(value, str) else ("", "", "")
     return len(digest) == 64 and digest.isalnum() and suffix.isalnum()
 
@@ -98,7 +95,7 @@ _RIFF = {b"WEBP": ".webp", b"AVI ": ".avi"}
 
 
 def suffix_of_bytes(head: bytes) -> str | None:
-    """The suffix of a format that is read, or None. 16 bytes are enough; WebM counts as Matroska, which it is."""
+    """Returns the suffix of a known format by its first 16 bytes, or None. WebM counts as Matroska."""
     if head[4:8] == b"ftyp":
         return ".avif" if head[8:12] in (b"avif", b"avis") else ".mp4"
     if head[:4] == b"RIFF":

@@ -1,7 +1,7 @@
-"""Pictures out of the graph as clips and stills of a dataset.
+"""Images of a graph as clips and stills of a dataset.
 
-They are written without loss below the cache folder, under names that say what they show and how fast; from there on
-they are files like any other. So the cache, a resume and the worker need no graph, and a second queue writes nothing.
+They are written losslessly to the cache folder, named by content and frame rate, and then scanned like any files. So
+resume and the worker need no graph, and running the graph again writes nothing.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from ..errors import DatasetError
 from ..video import ClipInfo, VideoProcess
 
 Pixels = Tensor | Callable[[], Tensor]
-"""(F, H, W, C) in [0, 1], RGB first; anything behind it is dropped. Or what decodes them, each time it is called."""
+"""(F, H, W, C) in [0, 1] with RGB first, or a function that decodes them"""
 
 
 @dataclass(frozen=True)
 class PixelClip:
-    """One clip, or one still."""
+    """One clip or still."""
 
     held: Pixels
     fps: float
-    """the rate it was made for; of a still nothing"""
+    """original frame rate; unused for a still"""
     caption: str
     name: str
     """for messages: "clip 1" """
 
     @property
     def pixels(self) -> Tensor:
-        """(F, H, W, C); decoded anew each time where they are not in memory."""
+        """(F, H, W, C); decoded at each access unless in memory."""
         return self.held if isinstance(self.held, Tensor) else self.held()
 
 
 def match_captions(
     clips: Sequence[Pixels], captions: Sequence[str], rates: Sequence[float], *, stills: bool
 ) -> list[PixelClip]:
-    """Each clip with its caption and frame rate. DatasetError unless there is exactly one caption for each, none empty.
+    """Returns clips with caption and frame rate. DatasetError unless there is one non-empty caption for each.
 
-    With `stills`, every frame of every clip is one. A single text of as many lines as there are clips is a caption a
-    line, as in a text field. `rates` are one for all clips, or one for each.
+    `stills`: every frame is one. A single text with one line per clip counts as one caption per line. `rates`: one for
+    all clips, or one each.
     """
     parts = _frames_of(clips) if stills else list(clips)
     what = "still" if stills else "clip"
@@ -81,9 +81,8 @@ def scan_pixels(
     stills: bool,
     cache_root: Path,
 ) -> ScanResult:
-    """Keep `clips` and scan them as files are; DatasetError names the one that cannot be used.
-
-    Nothing is written before all of them have been looked at.
+    """Write `clips` to the cache and scan the files; DatasetError names an unusable clip. All clips are checked before
+    the first is written.
     """
     for clip in clips:
         context.stop_if_asked("looking at images of the graph")
@@ -96,7 +95,7 @@ def scan_pixels(
         names.setdefault(path, clip.name)
         files.append(MediaFile(path=path, caption=clip.caption))
         context.tell(number, len(clips), clip.name)
-    # The files are the cache's own, so no other place has to be allowed; what is told is how far keeping them is.
+    # No allowed folders: the files are the cache's own. No progress: it was reported while they were written.
     found = scan_files(config, "the graph", files, replace(context, allowed=(), progress=None))
     return replace(found, samples=tuple(replace(sample, name=names[sample.path]) for sample in found.samples))
 
@@ -131,7 +130,7 @@ def _check(clip: PixelClip, config: DatasetConfig, stills: bool) -> None:
         return
     info = ClipInfo(kind="clip", width=width, height=height, num_frames=shape[0], fps=fps, duration_s=shape[0] / fps)
     available = info.frames_at(config.fps)
-    if available + 1 < config.num_frames:  # one missing frame is held (dataset/cutting.py)
+    if available + 1 < config.num_frames:  # one missing frame repeats the last (dataset/cutting.py)
         rate = "" if abs(fps - config.fps) < 0.01 else f" ({shape[0]} at {fps:.4g} fps)"
         raise DatasetError(
             f"{clip.name} has {available} frames at {config.fps:g} fps{rate}, fewer than num_frames "
@@ -147,13 +146,13 @@ def _keep_clip(cache_root: Path, clip: PixelClip, video: VideoProcess) -> Path:
     frames, fps = _bytes_of(clip.pixels), clip.fps
     name = hashlib.sha256(f"{frames.shape} {fps!r} ".encode() + frames.tobytes()).hexdigest()
     path = cache_root / "clips" / name[:2] / f"{name}.mp4"
-    if not _is_whole(path, len(frames), video):
+    if not _is_complete(path, len(frames), video):
         video.write(path, frames, fps, lossless=True, below=cache_root)
     return path
 
 
-def _is_whole(path: Path, num_frames: int, video: VideoProcess) -> bool:
-    """False also for a file that was cut or emptied: it is written again."""
+def _is_complete(path: Path, num_frames: int, video: VideoProcess) -> bool:
+    """False also for a truncated file, which is then written again."""
     if not path.is_file():
         return False
     try:
@@ -163,5 +162,5 @@ def _is_whole(path: Path, num_frames: int, video: VideoProcess) -> bool:
 
 
 def _bytes_of(pixels: Tensor) -> NDArray[np.uint8]:
-    """(F, H, W, 3) with 256 levels: what a file of 8 bits a channel holds, and what VAEs are fed from files."""
+    """Returns (F, H, W, 3) in 8 bits, as VAEs get clips from files."""
     return (pixels[:, :, :, :3].detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy()

@@ -1,4 +1,4 @@
-"""Latents and text features made elsewhere, as a cache set. Their entries are named by what they hold."""
+"""Latents and text features of a graph as a cache set; entries are named by content."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, report_of, tensor_key
 from ..dataset.conditioning import condition_misfits
-from ..errors import DatasetError, Stopped
+from ..errors import DatasetError, stop_if
 from ..model import LATENT_SPACES, ConditionKind, LatentSpace
 
 GIVEN = "tensors"
-"""stands where a set names the encoders of its entries"""
+"""in place of the encoders' identities"""
 _LARGEST_SIDE, _MOST_LATENT_FRAMES = 8192, 1001
 
 
@@ -27,25 +27,25 @@ class TensorClip:
     latent: Tensor
     """(C, F, h, w), normalised"""
     text: Tensor
-    """(L, 4096) umT5 features of real tokens"""
+    """(L, 4096) umT5 features, real tokens only"""
     name: str
     """for messages"""
     caption: str = ""
-    """what `text` says, where that is known"""
+    """of `text`, if known"""
     repeats: int = 1
-    """how often it is seen in one epoch"""
+    """times per epoch"""
     turn: int = 0
     turns: int = 1
-    """trained in epochs whose number modulo `turns` is `turn`"""
+    """trained in epochs with epoch % turns == turn"""
     weight: float = 1.0
-    """scales how often it is seen"""
+    """scales its frequency"""
     condition: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """fields of Conditioning without the batch axis; latents among them are normalised"""
+    """Conditioning fields without batch axis; latents normalised"""
 
 
 @dataclass(frozen=True)
 class PromptKeys:
-    """The cache entries of the two prompts every set needs."""
+    """The entries of the two prompts of a set."""
 
     empty: str
     negative: str
@@ -61,16 +61,14 @@ def store_clips(
     fps: float,
     should_stop: Callable[[], bool] | None = None,
 ) -> tuple[CacheSet, EncodingReport]:
-    """Write what is not there yet, one clip in memory at a time, then the set; returns it and what was done.
-
-    DatasetError names the clip that cannot be trained on. What was written before it stays.
+    """Write missing entries one clip at a time, then the set; returns both. DatasetError names an unusable clip;
+    earlier entries stay.
     """
     start = time.monotonic()
     writer = _Writer(cache)
     items: list[CacheItem] = []
     for clip in clips:
-        if should_stop is not None and should_stop():
-            raise Stopped("Stopped while storing latents.")
+        stop_if(should_stop, "storing latents")
         items.append(_store(clip, writer, space, kind))
     if not items:
         raise DatasetError("No latents came in. Give at least one clip.")
@@ -90,12 +88,12 @@ def store_clips(
 
 
 def store_text(cache: LatentCache, features: Tensor, name: str) -> str:
-    """Write the features of one prompt unless they are there; returns their key."""
+    """Write the features of a prompt if missing; returns their key."""
     return _Writer(cache).write("text", {"text": checked_text(features, name)}, name)
 
 
 def space_of(channels: int, name: str) -> LatentSpace:
-    """The latent space of that many channels; DatasetError when no Wan VAE has them."""
+    """Returns the latent space with that many channels; DatasetError if there is none."""
     for space in LATENT_SPACES:
         if channels == space.channels:
             return space
@@ -103,7 +101,7 @@ def space_of(channels: int, name: str) -> LatentSpace:
 
 
 def _checked_latent(latent: Tensor, space: LatentSpace, name: str) -> Tensor:
-    """`latent` if it is a clip (C, F, h, w) of that space that a model can read; DatasetError names it otherwise."""
+    """Returns `latent` (C, F, h, w) if a model can read it; DatasetError otherwise."""
     shape = list(latent.shape)
     if len(shape) != 4 or 0 in shape:
         raise DatasetError(f"{name} has shape {shape}; a Wan clip is (channels, frames, height, width). Use a Wan VAE.")
@@ -130,9 +128,8 @@ def _checked_latent(latent: Tensor, space: LatentSpace, name: str) -> Tensor:
 
 
 def checked_text(features: Tensor, name: str) -> Tensor:
-    """The rows (L, 4096) of real tokens: zero rows at the end are the padding of every Wan text encoder.
-
-    DatasetError when they cannot be umT5 features.
+    """Returns the rows (L, 4096) of real tokens: text encoders pad with zero rows. DatasetError if they are no umT5
+    features.
     """
     plain = features[0] if features.ndim == 3 and len(features) == 1 else features
     if plain.ndim != 2 or plain.shape[1] != TEXT_WIDTH:
@@ -155,7 +152,7 @@ def checked_text(features: Tensor, name: str) -> Tensor:
 
 
 class _Writer:
-    """Writes entries under the hash of what they hold, and counts."""
+    """Writes entries named by content, and counts them."""
 
     def __init__(self, cache: LatentCache) -> None:
         self._cache = cache
@@ -163,7 +160,7 @@ class _Writer:
         self.reused = dict(self.written)
 
     def write(self, kind: str, tensors: Mapping[str, Tensor], name: str) -> str:
-        """Writes an entry of a kind (latent, text or condition) unless it is there; returns its key."""
+        """Write an entry (latent, text or condition) if missing; returns its key."""
         key, cache = _key(kind, tensors), self._cache
         if cache.has(kind, key) and cache.is_sound(kind, key):
             self.reused[kind] += 1
@@ -204,7 +201,7 @@ def _store(clip: TensorClip, writer: _Writer, space: LatentSpace, kind: Conditio
 
 
 def _key(kind: str, tensors: Mapping[str, Tensor]) -> str:
-    """Covers names, shapes and values as an entry stores them, in bfloat16."""
+    """Returns a digest of names, shapes and bfloat16 values."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         stored = tensors[name].detach().to("cpu", torch.bfloat16).contiguous()

@@ -1,7 +1,4 @@
-"""A Hugging Face dataset on disk, as `save_to_disk` writes it or as its repository holds it (parquet files).
-
-Read with pyarrow alone; nothing is ever fetched.
-"""
+"""Hugging Face datasets on disk: written by `save_to_disk`, or a repository's parquet files. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from .source import SourceFile
 
 
 def is_hf_dataset(folder: Path) -> bool:
-    """True for a folder that `save_to_disk` wrote, or that holds parquet files (directly or in data/) and no media."""
+    """True for a folder of `save_to_disk`, or one with parquet files (directly or in data/) and no media."""
     if _is_saved(folder) or (folder / "dataset_dict.json").is_file():
         return True
     return bool(_all_parquet(folder)) and not media_names(folder)
 
 
 def read_hf_dataset(source: SourceFile) -> SourcePart:
-    """Its rows; of several splits the one called "train", or the only one."""
+    """Returns the rows of the split "train", or of the only one."""
     folder = source.path
     place, notes = _split(folder)
     tables = tables_of(folder)
@@ -37,7 +34,7 @@ def read_hf_dataset(source: SourceFile) -> SourcePart:
 
 
 def tables_of(folder: Path) -> list[Path]:
-    """The files of a dataset that are read."""
+    """Returns the files that are read."""
     place, _notes = _split(folder)
     return _saved_tables(place) if _is_saved(place) else _parquet_files(place)
 

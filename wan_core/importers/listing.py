@@ -1,13 +1,10 @@
-"""A list of files with their captions: each row is a file, or is named with the reason why it is none.
-
-No row is dropped in silence: each is a file or is named by its line with the reason.
-"""
+"""A list of files with captions: each row becomes a file, or is reported with the reason."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,21 +18,18 @@ from .extracted import ExtractedFiles, suffix_of_bytes
 from .source import SourceFile
 
 _MOST_CAPTIONS = 1000
-"""of one file, which take turns"""
+"""of one file, taking turns"""
 _LIKE_CAPTIONS = re.compile("cap|text|prompt|desc|label|tag|sentence|instruct|title|annotation", re.IGNORECASE)
 _MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
 
 
 def read_listing(source: SourceFile) -> SourcePart:
-    """The files that the rows of a jsonl, json, csv, tsv, parquet or arrow file name.
-
-    Relative paths are relative to its folder.
-    """
+    """Returns the files of a jsonl, json, csv, tsv, parquet or arrow list; paths are relative to its folder."""
     return read_rows([source.path], source, folder=source.path.parent)
 
 
 def read_rows(tables: Sequence[Path], source: SourceFile, *, folder: Path) -> SourcePart:
-    """`read_listing` of several tables with the same columns; relative paths are relative to `folder`."""
+    """Returns `read_listing` of several tables with equal columns; paths are relative to `folder`."""
     name, listed = source.path.name, cells_of(tables, source)
     store = ExtractedFiles(source.unpacked, tables) if source.unpacked is not None else None
     reader = _RowReader(listed.roles, folder, source.allowed, store)
@@ -65,7 +59,7 @@ def read_rows(tables: Sequence[Path], source: SourceFile, *, folder: Path) -> So
 
 
 def _caption_hint(name: str, unused: Sequence[str]) -> str:
-    """Returns which column of a list may be its captions, as a clause."""
+    """Returns a clause about the column that may hold the captions."""
     likely = [column for column in unused if _LIKE_CAPTIONS.search(column)][:1] or list(unused[:5])
     if not likely:
         return ""
@@ -75,7 +69,7 @@ def _caption_hint(name: str, unused: Sequence[str]) -> str:
 
 
 class _RowReader:
-    """One row after the other to a MediaFile; PlaceError is the reason why a row is none."""
+    """Turns rows into MediaFiles; PlaceError is the reason why a row cannot be used."""
 
     def __init__(
         self, roles: Mapping[str, str], folder: Path, allowed: Sequence[Path], store: ExtractedFiles | None
@@ -102,7 +96,7 @@ class _RowReader:
             name=text or place,
             caption=captions[0] if captions else None,
             more_captions=tuple(captions[1:]),
-            repeats=_whole(cells.get("repeats")),
+            repeats=_repeats(cells.get("repeats")),
             weight=_weight(cells.get("weight")),
             control=self._companion(place, "control", cells.get("control")),
             mask=self._companion(place, "mask", cells.get("mask")),
@@ -144,7 +138,8 @@ class _RowReader:
         suffix = suffix_of_bytes(data[:16])
         if suffix is None:
             raise PlaceError("holds bytes that are no clip and no still of a known format")
-        return self._store.add(f"{place}/{role}", _chunks(data), suffix)
+        chunks = (data[start : start + (1 << 20)] for start in range(0, len(data), 1 << 20))
+        return self._store.add(f"{place}/{role}", chunks, suffix)
 
     @staticmethod
     def _path_text(cell: Any) -> str | None:
@@ -153,12 +148,8 @@ class _RowReader:
         return cell if isinstance(cell, str) and cell else None
 
 
-def _chunks(data: bytes) -> Iterable[bytes]:
-    return (data[start : start + (1 << 20)] for start in range(0, len(data), 1 << 20))
-
-
 def _captions(cell: Any) -> list[str]:
-    """The captions in a cell, in one line each; a list of them takes turns. Empty: look beside the media file."""
+    """Returns the captions of a cell; several take turns. Empty: the caption file is read."""
     every = cast("list[Any]", cell) if isinstance(cell, list) else [cell]
     if cell is None or cell == [] or cell == "":
         return []
@@ -190,7 +181,7 @@ def _number(cell: Any) -> float:
         return math.nan
 
 
-def _whole(cell: Any) -> int:
+def _repeats(cell: Any) -> int:
     number = 1.0 if cell is None else _number(cell)
     if not (1 <= number <= 10_000 and number == int(number)):
         raise PlaceError(f"has repeats {str(cell)[:40]!r}; write a whole number from 1 to 10000")

@@ -1,7 +1,7 @@
-"""Lists as rows of cells: jsonl, json, csv, parquet and arrow files. `columns` says what the cells mean.
+"""Lists as rows of cells: jsonl, json, csv, parquet and arrow files.
 
-Memory stays flat: a parquet file with the bytes of a thousand clips is read a few rows at a time, in a process of its
-own, as is JSON that would hold this one; lines are short and are parsed here.
+Memory use is constant: parquet and long JSON are parsed a few rows at a time in a child process; lines are short and
+parsed here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..files import open_regular
 from ..parsers import MOST_COLUMNS, MOST_ROWS, Tables, too_many_rows
 
 Row = tuple[str, list[Any] | str]
-"""("line 7", the cells of the columns asked for, None where there is none), or the reason why it is none"""
+"""("line 7", the requested cells, or the reason why the row cannot be used)"""
 _Read = tuple[str, dict[str, Any] | str]
 
 TEXT_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv"})
@@ -32,15 +32,15 @@ _MAX_LIST_BYTES = 1 << 30
 _MAX_LINE_BYTES = 1 << 20
 _ARRAY_OF_ROWS = re.compile(rb"\s*\[\s*\{")
 JSON_HERE_BYTES = 4 << 20
-"""of a .json list; a larger one would hold this process while it is parsed"""
+"""of a .json list; a larger one is parsed in a child process"""
 
 
 @contextmanager
 def opened_list(path: Path, tables: Tables) -> Iterator[tuple[Sequence[str], Callable[[Sequence[str]], Iterator[Row]]]]:
-    """The names of all columns (of lines of JSON those of the first thousand rows), and the rows of some of them.
+    """Yields all column names (for JSON lines: of the first thousand rows), and a function for the rows of some
+    columns.
 
-    `tables` reads what is parsed in a process of its own; many files need one.
-    Raises DatasetError when the file as a whole cannot be read.
+    `tables` is the child process, shared by several files. DatasetError if the file cannot be read.
     """
     suffix = path.suffix.lower()
     if suffix in TABLE_SUFFIXES or (suffix == ".json" and os.stat(path).st_size > JSON_HERE_BYTES):
@@ -85,7 +85,7 @@ def _keys(rows: Iterable[_Read], path: Path) -> list[str]:
 
 
 def _is_array(path: Path) -> bool:
-    """Returns whether a file of lines is one JSON array, as some write it under this name."""
+    """Returns whether a .jsonl file is one JSON array."""
     with open_regular(path) as file:
         if not _ARRAY_OF_ROWS.match(file.read(4096).removeprefix(codecs.BOM_UTF8)):
             return False
@@ -130,7 +130,7 @@ def _json_row(line: bytes) -> dict[str, Any] | str:
 
 
 def _cause(line: bytes, error: str) -> str:
-    """Returns what is usually wrong with a line of which the reader of JSON says `error`, as a clause."""
+    """Returns the usual cause of a JSON `error` in a line, as a clause."""
     if "\\" in error:  # Invalid \escape
         return "; a single \\ has to be written as \\\\ or /"
     if line.endswith(b","):

@@ -1,7 +1,4 @@
-"""A source file as it is asked for: where it lies, and which of its columns is what.
-
-Columns go by name where the user says so, otherwise by the names that are in use.
-"""
+"""A source file and its columns: named by the user, or found by usual names."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 
 from ..config import Config
 from ..dataset.captions import CAPTION_KEYS
-from ..errors import DatasetError, Stopped
+from ..errors import DatasetError, stop_if
 
 _USUAL: dict[str, tuple[str, ...]] = {
     "path": (
@@ -28,25 +25,22 @@ _USUAL: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Config):
-    """Names of columns; empty means the first usual name that is there."""
+    """Column names; empty: the first usual name that exists."""
 
     path: str = ""
-    """of the media file, relative to the folder of the list"""
+    """of the media file, relative to the list's folder"""
     caption: str = ""
     repeats: str = ""
-    """how often the file is seen in one epoch"""
+    """times per epoch"""
     weight: str = ""
     control: str = ""
-    """of the control video or picture"""
+    """control video or picture"""
     mask: str = ""
-    """of the loss mask"""
+    """loss mask"""
 
 
 def columns_of(there: Collection[str], asked: Columns, name: str) -> dict[str, str]:
-    """Role -> column for the columns of the list called `name`.
-
-    DatasetError when an asked column is not there, or none holds paths.
-    """
+    """Returns role -> column; DatasetError if a requested column does not exist, or none holds paths."""
     found: dict[str, str] = {}
     lower = {column.lower().strip(): column for column in reversed(list(there))}
     for field in fields(Columns):
@@ -79,18 +73,17 @@ class SourceFile:
     path: Path
     columns: Columns = Columns()
     allowed: Sequence[Path] = ()
-    """every file must lie below one of these"""
+    """every file must be below one of these"""
     beside: Sequence[Path] = ()
-    """where settings of other trainers look for a folder that is not beside them"""
+    """where other trainers' settings may find a folder"""
     unpacked: Path | None = None
-    """where media files are laid down that lie inside a tar or a table"""
+    """where media files from a tar or table are extracted"""
     size_multiple: int = 16
-    """both sides of what is trained are multiples of this"""
+    """multiple of both sides, in pixels"""
     fps: float = 16.0
-    """frames per second clips are resampled to"""
+    """of resampled clips"""
     should_stop: Stop | None = None
 
     def stop_if_asked(self) -> None:
-        """Stopped when somebody asked for it."""
-        if self.should_stop is not None and self.should_stop():
-            raise Stopped(f"Stopped while reading {self.path.name}.")
+        """Raises Stopped if a stop was requested."""
+        stop_if(self.should_stop, f"reading {self.path.name}")

@@ -1,4 +1,4 @@
-"""A file that names a dataset: a list, a WebDataset tar, a Hugging Face dataset, or settings of another trainer."""
+"""A file that names a dataset: a list, a WebDataset tar, a Hugging Face dataset, or another trainer's settings."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MEDIA = tuple(CLIP_SUFFIXES | STILL_SUFFIXES)
 
 
 def is_source(path: Path) -> bool:
-    """Returns whether a path names a dataset by itself, beside a plain folder of clips."""
+    """Returns whether a path is such a dataset (not a plain folder of clips)."""
     if path.is_dir():
         return is_hf_dataset(path)
     return path.suffix.lower() in _SOURCE_SUFFIXES
 
 
 def open_source(source: SourceFile) -> list[SourcePart]:
-    """Returns its datasets: one, or several for settings of another trainer. No media file is opened."""
+    """Returns the datasets of a source: several only for another trainer's settings. Opens no media file."""
     path, suffix = source.path, source.path.suffix.lower()
     if path.is_dir():
         if not is_hf_dataset(path):
@@ -59,22 +59,19 @@ def open_source(source: SourceFile) -> list[SourcePart]:
 
 
 def stated_settings(source: SourceFile) -> list[dict[str, Any]]:
-    """Returns what the file itself says of each of its datasets; nothing where it is no settings of another trainer.
-
-    A list, a tar and a dataset on disk are not opened for that: they say nothing of size or frames.
-    """
+    """Returns the settings that a source states for each dataset; [{}] unless it is another trainer's settings."""
     if not _is_settings(source.path):
         return [{}]
     return [dict(part.settings) for part in open_source(source)]
 
 
 def stated_mark(source: SourceFile) -> str:
-    """Changes when `stated_settings` may; a list is not opened for that either."""
+    """Returns a digest that changes with `stated_settings`; opens no list."""
     return source_fingerprint(source) if _is_settings(source.path) else ""
 
 
 def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> str:
-    """Changes when the file is edited, or any file it names is edited, added or removed. Opens no media file."""
+    """Returns a digest that changes when the source, or any file it names, changes. Opens no media file."""
     digest = hashlib.sha256()
 
     def add(places: Iterable[Path]) -> None:
@@ -82,7 +79,7 @@ def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> s
             digest.update(_identity(place).encode("utf-8", "surrogatepass"))
 
     add([source.path])
-    if _is_whole(source):
+    if _is_self_contained(source):
         return digest.hexdigest()
     for part in open_source(source):
         extension = str(part.settings.get("caption_extension", caption_extension))
@@ -98,8 +95,8 @@ def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> s
 
 
 def list_sources(input_root: Path, named_roots: dict[str, Path]) -> list[str]:
-    """References for a menu: sources below `input/`, then below each root, at most two folders deep."""
-    found = [name for name in _sources_below(input_root)]
+    """Returns menu entries: sources below `input/` and each root, at most two folders deep."""
+    found = _sources_below(input_root)
     for name, root in named_roots.items():
         found += [f"{name}:{inside}" for inside in _sources_below(root)]
     return found[:_MAX_LISTED]
@@ -123,11 +120,8 @@ def _sources_below(root: Path, depth: int = 0, inside: str = "") -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _worth_showing(folder: str, mtime_ns: int) -> tuple[tuple[str, bool], ...]:
-    """(name, whether a folder) of what a menu shows of a folder, by name.
-
-    Looked at again when the folder changed: the menu is made anew at every load of the page, and an input folder may
-    hold a hundred thousand captions.
-    """
+    """Returns (name, is a folder) of the entries a menu shows, by name."""
+    # Cached by the folder's mtime: a menu is built at every page load, and a folder may hold 100,000 captions.
     with os.scandir(folder) as entries:
         every = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
     media = {name.rpartition(".")[0] for name, _ in every if name.lower().endswith(_MEDIA)}
@@ -140,7 +134,7 @@ def _worth_showing(folder: str, mtime_ns: int) -> tuple[tuple[str, bool], ...]:
 
 
 def _is_listed(path: Path) -> bool:
-    """A .json is offered only where it begins like a list: most are captions, or metadata of other programs."""
+    """True for source suffixes; a .json only if it starts like a list, because most are captions or metadata."""
     if path.suffix.lower() != ".json":
         return path.suffix.lower() in _SOURCE_SUFFIXES
     try:
@@ -150,8 +144,8 @@ def _is_listed(path: Path) -> bool:
         return False
 
 
-def _is_whole(source: SourceFile) -> bool:
-    """True when everything the dataset consists of lies in the file (or folder) itself."""
+def _is_self_contained(source: SourceFile) -> bool:
+    """True if all media files are inside the file or folder itself."""
     path = source.path
     tables = tables_of(path) if path.is_dir() else [path] if path.suffix.lower() in TABLE_SUFFIXES else []
     return path.suffix.lower() == ".tar" or (bool(tables) and holds_media(tables[0], source))
@@ -164,7 +158,7 @@ def _is_settings(path: Path) -> bool:
 
 def _is_plain_list(path: Path) -> bool:
     if os.stat(path).st_size > JSON_HERE_BYTES:
-        return True  # settings are shorter
+        return True  # a settings file is never that long
     try:
         data = read_json(path)
     except WanTrainerError as error:

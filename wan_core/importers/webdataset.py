@@ -1,11 +1,9 @@
-"""A WebDataset: a tar in which the files of one sample stand together under one name, `0001.mp4`, `0001.txt`.
+"""WebDataset: a tar in which the files of a sample share one name (`0001.mp4`, `0001.txt`).
 
-Clips and stills are laid down in the cache folder by content; captions are read from the tar.
-
-The tar is read by code of our own, because the standard library's `tarfile` keeps two promises less: it takes a damaged
-header in the middle for the end of the tar and says nothing, and it reads a pax header of any size into memory. It also
-takes four times as long for 10,000 members. No member is ever given a path on this machine; links, devices and sparse
-files are named instead of followed. Format: POSIX pax interchange format, with GNU's long names and base-256 sizes.
+Clips and stills are extracted into the cache; captions are read from the tar. tarfile of the standard library is not
+used: it takes a damaged header for the end of the tar, reads a pax header of any size into memory, and needs four times
+as long for 10,000 members. Member names never become paths; links, devices and sparse files are refused. Format: POSIX
+pax, with GNU long names and base-256 sizes.
 """
 
 from __future__ import annotations
@@ -19,10 +17,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from ..dataset.caption_names import in_one_form
-from ..dataset.captions import CAPTION_KEYS, MAX_CAPTION_BYTES, NotUtf8Error, decoded, one_line
+from ..dataset.captions import MAX_CAPTION_BYTES, NotUtf8Error, caption_key, decoded, one_line
 from ..dataset.files import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, SourcePart
 from ..errors import DatasetError
 from ..files import open_regular
+from ..words import is_text
 from .extracted import ExtractedFiles
 from .source import SourceFile
 
@@ -32,25 +31,25 @@ _MAX_MEMBERS = 2_000_000
 _SIZE = re.compile(r"[0-9]{1,18}")
 _PAX_LENGTH = re.compile(rb"([0-9]{1,9}) ")
 _MAX_SIZE = 1 << 60
-"""bytes; no file system holds more, and a larger number cannot be sought"""
+"""bytes; above any file system, and not seekable"""
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd", b"PK": "zip"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TarMember:
-    """One entry that is a file, or is named because it is not."""
+    """A file in the tar, or a refused entry."""
 
     name: str
     offset: int
-    """of its first byte in the tar"""
+    """of its first byte"""
     size: int
     """bytes"""
     refused: str = ""
-    """why it cannot be used, if so"""
+    """why it cannot be used"""
 
 
 def tar_members(path: Path, stop_if_asked: Callable[[], None] = lambda: None) -> list[TarMember]:
-    """Every entry but folders; DatasetError when the file is no uncompressed tar, or is damaged."""
+    """Returns all entries but folders; DatasetError for a compressed or damaged tar."""
     members: list[TarMember] = []
     with open_regular(path) as file:
         length = os.fstat(file.fileno()).st_size
@@ -61,7 +60,7 @@ def tar_members(path: Path, stop_if_asked: Callable[[], None] = lambda: None) ->
 
 
 def read_member(file: BinaryIO, member: TarMember, chunk_bytes: int = 1 << 20) -> Iterator[bytes]:
-    """The bytes of a member, a piece at a time."""
+    """Yields the bytes of a member in chunks."""
     file.seek(member.offset)
     left = member.size
     while left:
@@ -80,7 +79,7 @@ def _entries(file: BinaryIO, length: int, name: str) -> Iterator[TarMember]:
         if count > _MAX_MEMBERS:
             raise DatasetError(f"{name} holds more than {_MAX_MEMBERS} entries. Split it into several.")
         kind = chr(header[156])
-        # A pax header states the size of the entry after it, never its own.
+        # The size in a pax header is of the next entry, never of a header.
         size = _number(header[124:136], name) if kind in "xgLK" or "size" not in pax else int(pax["size"])
         start = position + _BLOCK
         position = start + -(-size // _BLOCK) * _BLOCK
@@ -107,7 +106,7 @@ def _refusal(kind: str, pax: dict[str, str], cut_off: bool) -> str:
 
 
 def _header(file: BinaryIO, position: int, name: str) -> bytes:
-    """The next header block; empty at the end of the tar."""
+    """Returns the next header block; empty at the end of the tar."""
     file.seek(position)
     block = file.read(_BLOCK)
     if position == 0 and (kind := _COMPRESSED.get(block[:2])) is not None and _checksum(block) is None:
@@ -123,7 +122,7 @@ def _header(file: BinaryIO, position: int, name: str) -> bytes:
 
 
 def _checksum(block: bytes) -> int | None:
-    """The sum of the header's bytes if it is the one that stands in it."""
+    """Returns the checksum of a header if it is correct."""
     total = sum(block[:148]) + 8 * 0x20 + sum(block[156:_BLOCK])
     try:
         stated = int(block[148:156].strip(b"\0 ") or b"0", 8)
@@ -133,7 +132,7 @@ def _checksum(block: bytes) -> int | None:
 
 
 def _number(field: bytes, name: str) -> int:
-    """The size in a field of a header: octal digits, or base-256 where its first bit is set."""
+    """Returns a size field: octal digits, or base-256 if its first bit is set."""
     try:
         binary = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
         size = binary if field[0] & 0x80 else int(field.strip(b"\0 ") or b"0", 8)
@@ -186,11 +185,11 @@ _MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES
 _COMPANIONS = (".control.", ".mask.")
 
 _Group = dict[str, TarMember]
-"""".mp4" -> member; a control video stands under ".control.mp4" """
+"""suffix, such as ".mp4" or ".control.mp4", -> member"""
 
 
 def read_webdataset(source: SourceFile) -> SourcePart:
-    """The samples of a tar. Entries that are no regular files, and samples without media, are named."""
+    """Returns the samples of a tar; refused entries and samples without media are reported."""
     path = source.path
     if source.unpacked is None:
         raise DatasetError(
@@ -220,7 +219,7 @@ def _groups(members: Any) -> dict[str, _Group]:
     for member in cast("Sequence[TarMember]", members):
         folder, slash, base = member.name.rpartition("/")
         stem, dot, suffix = base.partition(".")
-        if stem:  # a hidden file is none of ours
+        if stem:  # hidden files, such as ._0001.mp4 of macOS, are skipped
             groups.setdefault(in_one_form(folder + slash + stem), {})[dot + suffix.lower()] = member
     return groups
 
@@ -245,7 +244,7 @@ def _sample(tar: BinaryIO, key: str, group: _Group, store: ExtractedFiles) -> Me
         return Rejected(name=group[media].name[-120:], reason=str(error))
     companions = {kind: next((s for s in group if s.startswith(f".{kind}.")), None) for kind in ("control", "mask")}
     return MediaFile(
-        path=_laid_down(tar, group[media], _last(media), store),
+        path=_extracted(tar, group[media], _last(media), store),
         name=group[media].name,
         caption=caption,
         control=_companion(tar, group, companions["control"], store),
@@ -255,7 +254,7 @@ def _sample(tar: BinaryIO, key: str, group: _Group, store: ExtractedFiles) -> Me
 
 def _companion(tar: BinaryIO, group: _Group, suffix: str | None, store: ExtractedFiles) -> Path | None:
     last = _last(suffix) if suffix else ""
-    return _laid_down(tar, group[suffix], last, store) if suffix and last in _MEDIA else None
+    return _extracted(tar, group[suffix], last, store) if suffix and last in _MEDIA else None
 
 
 def _last(suffix: str) -> str:
@@ -263,13 +262,13 @@ def _last(suffix: str) -> str:
     return f".{suffix.rpartition('.')[2]}"
 
 
-def _laid_down(tar: BinaryIO, member: TarMember, suffix: str, store: ExtractedFiles) -> Path:
+def _extracted(tar: BinaryIO, member: TarMember, suffix: str, store: ExtractedFiles) -> Path:
     label = f"{member.name}@{member.offset}"
     return store.find(label) or store.add(label, read_member(tar, member), suffix)
 
 
 def _caption(tar: BinaryIO, group: _Group) -> str:
-    """The caption of a sample, "" where it has none; DatasetError is a clause about the caption file."""
+    """Returns a sample's caption, or ""; DatasetError is a clause about the caption file."""
     suffix = next((suffix for suffix in _CAPTIONS if suffix in group), None)
     suffix = suffix or next((own for last in _CAPTIONS for own in sorted(group) if _last(own) == last), None)
     if suffix is None:
@@ -291,9 +290,8 @@ def _from_json(text: str) -> str:
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"its .json is not valid ({str(error)[:80]})") from error
     known = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    caption = next((known[name] for name in CAPTION_KEYS if isinstance(known.get(name), str)), "")
-    try:
-        caption.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise DatasetError("its .json holds half of a character (a lone surrogate)") from error
+    key = caption_key(known)
+    caption = "" if key is None else str(known[key])
+    if not is_text(caption):
+        raise DatasetError("its .json holds half of a character (a lone surrogate)")
     return caption

@@ -1,7 +1,7 @@
-"""Parses strangers' files with other libraries, in a process of its own with limits of time and memory.
+"""Parses untrusted files with third-party libraries, in a child process with time and memory limits.
 
-A parser of Python holds a server while it runs, and one of C can end it. The child imports pyarrow, yaml and tomllib,
-never torch.
+A Python parser would block the server, and a C parser can crash it. The child imports pyarrow, yaml and tomllib, never
+torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The child's side: answers about one text or one table. Whatever a library does with it stays in this process."""
+"""The child process: answers requests about one text or one table."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def serve() -> int:
 
 
 class Parser:
-    """Answers requests; holds the table that is open."""
+    """Answers requests; holds the open table."""
 
     def __init__(self) -> None:
         self._table: OpenTable | None = None
 
     def answer(self, header: dict[str, Any], payload: bytearray) -> Answer:
-        """Returns what was asked for, or {"error", "message"}; whatever goes wrong is one sentence."""
+        """Returns the answer, or {"error", "message"}."""
         name = header["name"]
         try:
             return self._answer(header, payload)
@@ -37,7 +37,7 @@ class Parser:
             said: WanTrainerError = DatasetError(
                 f"{name} needs more than {_MEMORY_BYTES >> 30} GiB of memory to be read. Split it, or write less."
             )
-        except Exception as error:  # the boundary of the process: a library fails in as many ways as files do
+        except Exception as error:  # libraries raise any exception for a damaged file
             said = DatasetError(f"{name} cannot be read ({first_line(error)[:160]}). Write it again.")
         return {"error": _kind(said), "message": str(said)}, b""
 

@@ -1,4 +1,4 @@
-"""Settings as texts: TOML, YAML and JSON become what JSON can hold, within what settings ever need."""
+"""Settings files: parses TOML, YAML and JSON into JSON data, with limits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ _LARGEST = 1 << 64
 
 
 def parsed_here(kind: str, name: str, text: str) -> Any:
-    """Returns what a text holds, as JSON can hold it: a date is its text, and so is every key.
+    """Returns the JSON data of a text; dates and keys become text.
 
-    `kind` is "toml", "yaml" or "json". Raises DatasetError for a text that is none, or one that has more values, goes
-    deeper, or has longer keys or larger numbers than settings have; DependencyError.
+    `kind` is "toml", "yaml" or "json". DatasetError for an invalid text, or one beyond the limits; DependencyError.
     """
     data = _toml(name, text) if kind == "toml" else _json(name, text) if kind == "json" else _yaml(name, text)
     return _Plain(name).value(data, 0)
@@ -42,7 +41,7 @@ def _toml(name: str, text: str) -> Any:
         raise DependencyError(f"{name} needs tomli on Python 3.10. Run: {pip_line('tomli')}") from error
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
+    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: int() refuses thousands of digits
         raise DatasetError(f"{name} is not valid TOML ({error}). Mend it there, or save it again.") from error
 
 
@@ -54,19 +53,19 @@ def _yaml(name: str, text: str) -> Any:
     quick = hasattr(yaml, "CSafeLoader")
     try:
         tokens: Any = yaml.scan(text, Loader=yaml.CSafeLoader) if quick else yaml.scan(text, Loader=yaml.SafeLoader)
-        # References let a few lines stand for gigabytes; settings have no use for them.
+        # Aliases can expand a few lines to gigabytes ("billion laughs").
         if any(isinstance(token, yaml.AliasToken) for token in tokens):
             raise DatasetError(f"{name} holds YAML references (*name). Write the values out.")
         return yaml.load(text, Loader=yaml.CSafeLoader) if quick else yaml.load(text, Loader=yaml.SafeLoader)
     except DatasetError:
         raise
-    except Exception as error:  # its constructors fail in as many ways as there are tags
+    except Exception as error:  # constructors of YAML tags raise any exception
         said = " ".join(str(error).split())[:200]
         raise DatasetError(f"{name} is not valid YAML ({said}). Mend it there, or save it again.") from error
 
 
 class _Plain:
-    """Goes through one document, counting its values."""
+    """Converts one document to JSON data and enforces the limits."""
 
     def __init__(self, name: str) -> None:
         self._name, self._count = name, 0
@@ -95,7 +94,7 @@ class _Plain:
             raise self._too_much("has a whole number of more than 64 bits")
         if value is None or isinstance(value, str | int | float):
             return value
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)  # a date, say
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)  # such as a date
 
     def _too_much(self, what: str) -> DatasetError:
         return DatasetError(f"{self._name} {what}, and settings do not. Choose the settings file itself.")

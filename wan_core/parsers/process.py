@@ -1,4 +1,4 @@
-"""The parent's side of the child that parses: asks, waits, hears a stop, and words what went wrong."""
+"""The parent's side of the parser child: requests, timeouts, stops and refusals."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from .documents import parsed_here
 _START_S = 120.0
 TEXT_S = 10.0
 TABLE_S = 60.0
-"""for one answer, of a few rows"""
+"""per answer of a few rows"""
 SHORT_BYTES = 8 << 10
-"""of a text that takes some hundredths of a second whatever it holds, and no child; most settings are shorter"""
+"""a text this short is parsed in some hundredths of a second, so no child is started"""
 _POLL_S = 0.1
 _AGAIN = "Write it again."
 
 Stop = Callable[[], bool]
 Row = list[Any] | str
-"""the cells of the columns asked for, or the reason why it is none"""
+"""the requested cells, or why the row cannot be used"""
 
 
 def parsed(kind: str, name: str, text: str) -> Any:
-    """Returns what settings hold, as JSON can hold it; `kind` is "toml", "yaml" or "json", `name` begins a refusal.
+    """Returns settings as JSON data; `kind` is "toml", "yaml" or "json", `name` begins a refusal.
 
     Raises DatasetError, DependencyError.
     """
     if kind == "json":
-        return parsed_here(kind, name, text)  # by a parser of C
+        return parsed_here(kind, name, text)  # the C parser of json is fast and safe here
     said = _parsed(kind, name, text)
     if isinstance(said, WanTrainerError):
         raise type(said)(str(said))
@@ -44,32 +44,30 @@ def parsed(kind: str, name: str, text: str) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _parsed(kind: str, name: str, text: str) -> str | WanTrainerError:
-    """Remembered, refusals too: plan, fingerprint and run read the same few texts one after the other. Not that the
-    process ended, which may be somebody else's doing.
-    """
+    """Returns JSON text or a refusal, cached: plan, fingerprint and run parse the same few texts."""
     payload = text.encode("utf-8", "surrogatepass")
     try:
         if len(payload) <= SHORT_BYTES:
             return json.dumps(parsed_here(kind, name, text))
-        with _Asking(name, None, "Choose the settings file itself.") as child:
+        with _ParserChild(name, None, "Choose the settings file itself.") as child:
             header, _ = child.ask({"do": kind}, payload, TEXT_S, "data")
         return json.dumps(header["data"])
-    except _EndedError:
+    except _EndedError:  # not cached: the child may have been killed from outside
         raise
     except DatasetError as error:
         return error
 
 
 class Tables:
-    """Parquet files, arrow files as `datasets` writes them, and long lists of JSON, one after the other in one child.
+    """Reads parquet, arrow and long JSON lists, one after the other, in one child process.
 
-    Use as a context manager; not shared between threads. Raises DatasetError for a damaged one, or one that takes more
-    time or memory than lists do; DependencyError without pyarrow; Stopped.
+    A context manager; not thread-safe. DatasetError for a damaged file, or one beyond the limits; DependencyError
+    without pyarrow; Stopped.
     """
 
     def __init__(self, should_stop: Stop | None = None) -> None:
         self._should_stop = should_stop
-        self._child: _Asking | None = None
+        self._child: _ParserChild | None = None
 
     def __enter__(self) -> Tables:
         return self
@@ -80,15 +78,15 @@ class Tables:
             self._child = None
 
     def open(self, path: Path) -> tuple[str, ...]:
-        """Opens a file in place of the one before, and returns the names of its columns."""
+        """Open a file, closing the previous one; returns its column names."""
         if self._child is None:
-            self._child = _Asking(path.name, self._should_stop, _AGAIN).__enter__()
+            self._child = _ParserChild(path.name, self._should_stop, _AGAIN).__enter__()
         self._child.name = path.name
         header, _ = self._child.ask({"do": "open", "path": os.path.abspath(path)}, b"", TABLE_S, "columns")
         return tuple(header["columns"])
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """The cells of these columns of the open file, row by row; bytes come as they are, a few rows at a time."""
+        """Yields the cells of these columns, row by row."""
         assert self._child is not None, "open one first"
         while True:
             header, payload = self._child.ask({"do": "rows", "columns": list(columns)}, b"", TABLE_S, "rows")
@@ -99,7 +97,7 @@ class Tables:
 
 
 def _with_bytes(cell: Any, payload: bytearray) -> Any:
-    """The child says where in the payload the bytes of a cell stand."""
+    """Returns a cell with its bytes, which the child sends as an offset into the payload."""
     if isinstance(cell, dict) and "bytes" in cell:
         place = cast("dict[str, Any]", cell)["bytes"]
         if isinstance(place, list):
@@ -109,17 +107,17 @@ def _with_bytes(cell: Any, payload: bytearray) -> Any:
 
 
 class _EndedError(DatasetError):
-    """The child is gone, or answers what it never does."""
+    """The child process ended, or sent an invalid answer."""
 
 
-class _Asking:
-    """One child, asked about one file or text at a time: `name`."""
+class _ParserChild:
+    """A child process for one file or text at a time: `name`."""
 
     def __init__(self, name: str, should_stop: Stop | None, remedy: str) -> None:
         self.name, self._should_stop, self._remedy = name, should_stop, remedy
         self._child: Child | None = None
 
-    def __enter__(self) -> _Asking:
+    def __enter__(self) -> _ParserChild:
         self._child = Child("parse")
         try:
             ready = self._wait(self._child, _START_S)
@@ -138,7 +136,7 @@ class _Asking:
             self._child = None
 
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float, wanted: str) -> Answer:
-        """Returns an answer that has `wanted`."""
+        """Returns an answer with the key `wanted`."""
         assert self._child is not None, "use it as a context manager"
         self._child.ask({**header, "name": self.name}, payload)
         answer = self._wait(self._child, seconds)

@@ -1,7 +1,7 @@
-"""Parquet and arrow files through pyarrow, a few rows at a time, each cell measured before it is made; long JSON.
+"""Reads parquet and arrow files with pyarrow, and long JSON lists, a few rows at a time.
 
-A cell of a dictionary costs a file four bytes however large it is, so a column of text is read as a dictionary and a
-cell that is larger than any caption is named instead of copied.
+A dictionary-encoded cell costs four bytes in the file whatever its size, so text columns are read as dictionaries, and
+an oversized cell is reported before it is copied.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..packages import pip_line
 MOST_ROWS = 1_000_000
 MOST_COLUMNS = 10_000
 MOST_TEXT_BYTES = 512 << 20
-"""of all cells together"""
+"""of all cells"""
 _LARGEST_TEXT_BYTES = 1 << 20
 LARGEST_MEDIA_BYTES = 2 << 30
 SPARE_MEDIA_BYTES = 64 << 20
-"""that a media file may take beyond twice the list it lies in: stills without compression shrink there"""
+"""allowance of a media file beyond twice the list's size: uncompressed stills shrink in a list"""
 _LARGEST_JSON_BYTES = 64 << 20
 _LONGEST_LIST = 1000
 _PYARROW = 15
-"""the oldest that is used: before 14.0.1 a schema could hold a pickle"""
+"""oldest supported: before 14.0.1 a schema could hold a pickle"""
 _BATCH_ROWS, _BATCH_MEDIA_ROWS = 4096, 1
 _ANSWER_BYTES = 4 << 20
 
 
 class OpenTable:
-    """One file; its rows are asked for once, from the first to the last."""
+    """An open file; its rows are read once, in order."""
 
     def __init__(self, path: Path) -> None:
         self._name, self._file = path.name, open_regular(path)
@@ -58,7 +58,7 @@ class OpenTable:
         self._file.close()
 
     def next_rows(self, columns: list[str]) -> Answer:
-        """Some more rows of `columns`: {"rows", "end"}, and the bytes that cells say the places of."""
+        """Returns the next rows of `columns` as {"rows", "end"}, and the bytes their cells point to."""
         if self._rows is None:
             self._rows = self._counted(self._list.rows(columns))
         rows: list[list[Any] | str] = []
@@ -91,7 +91,7 @@ class OpenTable:
 
 
 class _Json:
-    """A list of objects, [{...}, {...}], too long to be parsed in the process that asks."""
+    """A list of objects, [{...}, {...}], too long to be parsed in the server."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         data = file.read(_LARGEST_JSON_BYTES + 1)
@@ -129,7 +129,7 @@ class _Json:
 
 
 class _Arrow:
-    """A file or a stream of record batches."""
+    """An arrow file or stream of record batches."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file, self._name, self._types = file, name, _pyarrow(name).types
@@ -142,7 +142,7 @@ class _Arrow:
             yield from zip(*cells, strict=True)
 
     def _opened(self) -> Any:
-        """Opens the file, and returns its schema."""
+        """Open the file; returns its schema."""
         from pyarrow import ipc  # pyright: ignore[reportMissingImports]
 
         magic = self._file.read(6)
@@ -152,14 +152,14 @@ class _Arrow:
 
     def _batches(self, columns: list[str]) -> Iterator[Any]:
         reader = self._reader
-        whole = hasattr(reader, "get_batch")
-        for batch in map(reader.get_batch, range(reader.num_record_batches)) if whole else reader:
+        is_file = hasattr(reader, "get_batch")  # else a stream
+        for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
             chosen = batch.select([self.columns.index(name) for name in columns])
-            chosen.validate(full=True)  # what such a file says of itself is taken as it is
+            chosen.validate(full=True)  # pyarrow trusts offsets in a file, and would read outside of its buffers
             yield chosen
 
     def _cells(self, column: Any) -> list[Any]:
-        """Returns each cell as JSON can hold it, media files as a buffer under "bytes"."""
+        """Returns each cell as JSON data, media files as a buffer under "bytes"."""
         types, kind = self._types, column.type
         if types.is_dictionary(kind):
             numbers = column.indices.to_pylist()
@@ -196,7 +196,7 @@ class _Arrow:
         return value if isinstance(value, bool | int | float) else {}
 
     def _struct(self, cell: Any) -> Any:
-        """A picture or video as `datasets` writes it."""
+        """Returns a picture or video as `datasets` writes it."""
         there = [key for key in ("bytes", "path") if cell.type.get_field_index(key) >= 0]
         found = {key: self._cell(cell[key]) for key in there}
         if large := next((one for one in found.values() if isinstance(one, _Large)), None):
@@ -223,7 +223,7 @@ class _Arrow:
         return known or self._is_view(kind, "binary")
 
     def _is_view(self, kind: Any, of: str) -> bool:
-        """Older pyarrows have none."""
+        """False for pyarrow versions without view types."""
         judge = getattr(self._types, f"is_{of}_view", None)
         return judge is not None and judge(kind)
 
@@ -242,6 +242,7 @@ class _Parquet(_Arrow):
         self._schema = plain.schema_arrow
         texts = [field.name for field in self._schema if self._is_text(field.type)]
         self._file.seek(0)
+        # Opened again: only the schema says which columns are texts, to be read as dictionaries.
         self._reader = parquet.ParquetFile(
             self._file, metadata=plain.metadata, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False
         )
@@ -255,13 +256,13 @@ class _Parquet(_Arrow):
 
 @dataclass(frozen=True)
 class _Large:
-    """A cell that is larger than any of its kind; its row cannot be used."""
+    """A cell above the limits; its row is refused."""
 
     why: str
 
 
 def _placed(cell: Any, payload: bytearray) -> Any:
-    """Puts the bytes of a cell behind those of the others, and says where they stand."""
+    """Append the bytes of a cell to `payload`; returns the cell with their offsets."""
     if isinstance(cell, dict) and "bytes" in cell:
         start = len(payload)
         payload += memoryview(cell["bytes"])
@@ -270,7 +271,7 @@ def _placed(cell: Any, payload: bytearray) -> Any:
 
 
 def _length(cell: Any) -> int:
-    """About the characters that a cell takes."""
+    """Returns the approximate characters of a cell."""
     return sum(map(_length, cell)) if isinstance(cell, list) else len(cell) if isinstance(cell, str) else 8
 
 
@@ -279,7 +280,7 @@ def _long_list(values: Any) -> _Large:
 
 
 def too_many_rows(name: str) -> DatasetError:
-    """Returns the refusal of a list that is longer than any."""
+    """Returns the refusal of a list with too many rows."""
     return DatasetError(f"{name} has more than {MOST_ROWS:,} rows. Split it into several lists.")
 
 

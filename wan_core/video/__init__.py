@@ -1,18 +1,15 @@
-"""Media files, opened only in a child process: a broken or hostile file costs one clip, never the
-server.
+"""Media files, opened only in a child process: a broken or hostile file costs one clip, never the server.
 
 `VideoProcess` is the parent's side; the child imports av, numpy and Pillow, never torch.
 """
 
 from __future__ import annotations
 
-from .clip_measures import measure_clip
+from .clip_measures import LOOK_SIZE, look_of, measure_clip
 from .grid_picture import GridPicture, grid_picture, readable
-from .look_hash import LOOK_SIZE, look_of
 from .messages import ClipInfo, Framing, covered_size
 from .process import VideoProcess
-from .pyav import require_pyav
-from .sources import STILL_SUFFIXES, UnreadableError, shown
+from .sources import STILL_SUFFIXES, UnreadableError, require_pyav, shown
 
 __all__ = [
     "LOOK_SIZE",

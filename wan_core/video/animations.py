@@ -1,35 +1,36 @@
-"""Pictures that move: WebP, PNG and AVIF with several frames, through Pillow, one frame at a time.
+"""Animated WebP, PNG and AVIF, read with Pillow one frame at a time.
 
-How long each frame is shown is read from the file's own chunks, before any of them is decoded; of an AVIF, which keeps
-it among its boxes, by decoding. GIF is a video to FFmpeg, which reads it well.
+Frame durations come from the file's chunks before decoding; AVIF has to be decoded. GIF is read as a video by FFmpeg.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from .frames import TimedFrame
-from .sources import MAX_FRAMES, MAX_PIXELS, STILL_SUFFIXES, UnreadableError, open_media, refuse
+from .frames import TimedFrame, timed_frames
+from .picture import pixel_ratio
+from .sources import MAX_FRAMES, MAX_PIXELS, STILL_SUFFIXES, open_clip, open_media, refuse
 from .stills import is_avif_sequence, opaque_still, opened_still
 
 _MAX_BYTES = 1 << 30
-"""Pillow reads a WebP or AVIF into memory as a file"""
+"""Pillow reads a WebP or AVIF file into memory"""
 _PNG, _ACTL, _FCTL, _DATA, _END = b"\x89PNG\r\n\x1a\n", b"acTL", b"fcTL", b"IDAT", b"IEND"
 _MOVES = 2
-"""the flag of a WebP that has frames"""
+"""the animation flag of a WebP"""
 _COPY_AGAIN = "Copy or download it again"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Animation:
-    """The frames of a file, before they are decoded."""
+    """An animated file, not yet decoded."""
 
     path: Path
     codec: str
@@ -37,12 +38,11 @@ class Animation:
     """width, height"""
     durations_s: tuple[float, ...]
     first: int = 0
-    """the number of the first frame: 1 where the file has a picture besides, for readers that know no frames"""
+    """number of the first frame; 1 if the file has a separate still for other readers"""
 
     def frames(self, start_s: float = 0.0) -> Iterator[TimedFrame]:
-        """Decodes one frame after the other, since each may lean on those before; those before `start_s` are left out.
-
-        DatasetError at a damaged one.
+        """Yields the frames on screen after `start_s`; each may depend on the previous ones. DatasetError for a damaged
+        one.
         """
         from av.video.frame import VideoFrame
 
@@ -58,7 +58,7 @@ class Animation:
 
 
 def animation_of(path: Path) -> Animation | None:
-    """Returns what a file holds if it is a picture with several frames, whatever its ending says of their kind."""
+    """Returns the animation of a file, or None for a single picture; the content decides, not the suffix."""
     if path.suffix.lower() not in STILL_SUFFIXES:
         return None
     with open_media(path) as file:
@@ -81,7 +81,7 @@ def animation_of(path: Path) -> Animation | None:
 
 
 def _png(path: Path, file: BinaryIO) -> Animation | None:
-    """Reads chunks up to the pixels, and of an animated file (APNG) all of them."""
+    """Reads the chunks up to the pixels; those of an APNG to the end."""
     stated, width, height, first = 0, 0, 0, 0
     durations: list[float] = []
     for kind, inside in _chunks(path, file, len(_PNG), os.fstat(file.fileno()).st_size, is_png=True):
@@ -90,8 +90,8 @@ def _png(path: Path, file: BinaryIO) -> Animation | None:
         elif kind == _ACTL and len(inside) >= 4:
             (stated,) = struct.unpack(">I", inside[:4])
         elif kind == _FCTL and len(inside) >= 26:
-            part, whole = struct.unpack(">HH", inside[20:24])
-            _add(path, durations, part / (whole or 100))
+            numerator, denominator = struct.unpack(">HH", inside[20:24])
+            _add(path, durations, numerator / (denominator or 100))  # 0 means 100 in the APNG specification
         elif kind == _DATA and not durations:
             if stated < 2:
                 return None
@@ -99,7 +99,8 @@ def _png(path: Path, file: BinaryIO) -> Animation | None:
         elif kind == _END:
             break
     if stated > len(durations):
-        raise _damaged(path, stated, len(durations))
+        what = f"is cut off or damaged: it states {stated} frames and holds {len(durations)}"
+        raise refuse(path, what, _COPY_AGAIN)
     return Animation(path=path, codec="apng", size=(width, height), durations_s=tuple(durations[:stated]), first=first)
 
 
@@ -114,7 +115,7 @@ def _webp(path: Path, file: BinaryIO, end: int) -> Animation | None:
         elif kind == b"ANMF" and len(inside) >= 16:
             _add(path, durations, int.from_bytes(inside[12:15], "little") / 1000)
         elif not size[0]:
-            return None  # a plain WebP begins with its pixels
+            return None  # a still WebP has no VP8X chunk in front
     return Animation(path=path, codec="webp", size=size, durations_s=tuple(durations))
 
 
@@ -130,10 +131,8 @@ def _avif(path: Path) -> Animation:
 
 
 def _chunks(path: Path, file: BinaryIO, at: int, end: int, *, is_png: bool) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the kind and the first bytes of each chunk between `at` and `end`; DatasetError for one that
-    the file does not hold.
-
-    In a PNG a checksum follows each; in a RIFF file lengths are made even.
+    """Yields kind and first bytes of each chunk; DatasetError for a truncated one. PNG chunks have a checksum, RIFF
+    chunks even lengths.
     """
     there = os.fstat(file.fileno()).st_size
     while at < end:
@@ -154,5 +153,34 @@ def _add(path: Path, durations: list[float], duration_s: float) -> None:
         raise refuse(path, f"has more than {MAX_FRAMES} frames", "Cut it into clips")
 
 
-def _damaged(path: Path, stated: int, held: int) -> UnreadableError:
-    return refuse(path, f"is cut off or damaged: it states {stated} frames and holds {held}", _COPY_AGAIN)
+PICTURE_TICK_S = 1e-3
+"""animated pictures state milliseconds"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moving:
+    """An open clip."""
+
+    frames: Callable[[float], Iterator[TimedFrame]]
+    """start in seconds -> frames; call once"""
+    tick_s: float
+    """resolution of the times"""
+    rate: float
+    """average frames per second; 0 if unknown"""
+    pixel_ratio: float = 1.0
+
+
+@contextlib.contextmanager
+def open_moving(path: Path) -> Generator[Moving]:
+    """Opens a clip; reading errors become DatasetErrors, also while frames are decoded."""
+    if found := animation_of(path):
+        rate = len(found.durations_s) / sum(found.durations_s)
+        yield Moving(frames=found.frames, tick_s=PICTURE_TICK_S, rate=rate)
+        return
+    with open_clip(path) as (container, stream):
+        yield Moving(
+            frames=lambda start_s: timed_frames(path, container, stream, start_s),
+            tick_s=float(stream.time_base or 0),
+            rate=float(stream.average_rate or 0),
+            pixel_ratio=pixel_ratio(stream),
+        )

@@ -1,4 +1,4 @@
-"""The child process that alone opens media files. Serves one request after the other until stdin closes."""
+"""The child process that opens media files. Serves requests until stdin closes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from .. import children
 from ..children import Answer, Operation
 from ..errors import DependencyError, WanTrainerError
 from .messages import Framing
-from .pyav import outdated
-from .sources import STILL_SUFFIXES, refuse
+from .sources import STILL_SUFFIXES, outdated, refuse
 
 _MEMORY_BYTES = 4 << 30
-"""Address space of this process (POSIX); enough for 8K frames, too little for a bomb."""
+"""address space (POSIX): enough for 8K frames, too little for a decompression bomb"""
 
 
 def serve() -> int:
@@ -26,17 +25,15 @@ def serve() -> int:
 
 
 def _operations() -> dict[str, Operation]:
-    """Imports what decoding needs; ImportError names the package that is missing, DependencyError the one that is too
-    old.
-    """
+    """Imports the decoders; ImportError for a missing package, DependencyError for an old one."""
     # av.logging stays untouched: with a level set, decoder threads that log wait for the GIL and
     # the child hangs (seen in 7 of 60 clips with PyAV 18.1); by default FFmpeg is silent.
-    av = importlib.import_module("av")  # used by `clips` and `writer` only when they run
+    av = importlib.import_module("av")  # imported now, so that a missing package is reported at start
     if problem := outdated(av.__version__):
         raise DependencyError(problem)
     import numpy as np
 
-    from . import clips, grid_writer, stills, writer
+    from . import clips, stills, writer
     from .animations import animation_of
     from .grid_picture import Place
 
@@ -81,21 +78,19 @@ def _operations() -> dict[str, Operation]:
         canvas = np.frombuffer(payload, np.uint8).reshape(header["shape"])
         clips = [(Path(file), Place(*place)) for file, place in header["clips"]]
         path, fps, num_frames = Path(header["path"]), header["fps"], header["num_frames"]
-        grid_writer.write_grid(path, _below(header), canvas, clips, fps, num_frames, header["metadata"])
+        writer.write_grid(path, _below(header), canvas, clips, fps, num_frames, header["metadata"])
         return {}, b""
 
     return {"probe": probe, "read": read, "scenes": scenes, "write": write, "grid": grid}
 
 
 def _below(header: dict[str, Any]) -> Path | None:
-    """The folder of ours from which on no link is followed to what is written."""
+    """Returns the folder below which no link is followed when writing."""
     return Path(header["below"]) if header["below"] else None
 
 
 def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: bytearray) -> Answer:
-    """The reply to one request; whatever goes wrong with one file is told, and the next request is
-    served.
-    """
+    """Returns the answer to a request; an error with one file becomes an answer too."""
     try:
         return operations[header["do"]](header, payload)
     except DependencyError as error:
@@ -108,7 +103,7 @@ def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: b
             "error": "refused",
             "message": str(refuse(header["path"], why, "Take fewer frames or a smaller size")),
         }, b""
-    except Exception as error:  # the boundary of the process: the parent names the file
+    except Exception as error:  # any failure of a decoder costs this file only
         traceback.print_exc()
         why = f"cannot be processed ({type(error).__name__}: {str(error)[:200]})"
         fix = ("Save it again as PNG",) if Path(header["path"]).suffix.lower() in STILL_SUFFIXES else ()

@@ -1,8 +1,9 @@
-"""Measures what can be said of a clip without an opinion: how much of it is empty, how it flickers, whether it shows a
-grid, and how like another one it is. Pure; of a long clip a few frames speak for all.
-"""
+"""Measures of pixels: empty frames, flicker, grid artefacts and similarity of clips; a perceptual hash of pictures."""
 
 from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +13,18 @@ _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """ITU-R BT.601"""
 _FEW = 5
 _BLOCK = 8
-"""pixels: what the VAE makes of one latent, and the window of the likeness"""
+"""pixels: one latent value, and the SSIM window"""
 _FLAT = 2.0
-"""of 255: a frame whose brightness spreads less shows nothing"""
+"""standard deviation of brightness, of 255; a frame below is empty"""
 
 
 def measure_clip(frames: Frames, base: Frames | None = None) -> dict[str, float]:
-    """Returns the measures of a clip (F, H, W, 3) in [0, 255]; `ssim` only where there is a `base` of its shape.
+    """Returns the measures of a clip (F, H, W, 3) in [0, 255]; `ssim` only with a `base` of equal shape.
 
-    - `empty`: share of frames of one colour, black ones among them, 0 to 1;
-    - `flicker`: mean change of a frame's brightness to the next, on a scale of 0 to 1;
-    - `grid`: how much stronger edges are at the borders of 8 pixels than elsewhere, as a share; 0 without a grid;
-    - `ssim`: structural similarity to the base (Wang et al. 2004, on windows of 8 pixels), 1 for equal clips.
+    - `empty`: share of frames of one colour, 0 to 1;
+    - `flicker`: mean change of brightness between frames, 0 to 1;
+    - `grid`: excess of edges at multiples of 8 pixels over other edges, as a share;
+    - `ssim`: structural similarity to the base (Wang et al. 2004, windows of 8 pixels), 1 for equal clips.
     """
     small = np.ascontiguousarray(frames[:, ::2, ::2]).astype(np.float32) @ _LUMA
     brightness = small.mean(axis=(1, 2))
@@ -38,13 +39,13 @@ def measure_clip(frames: Frames, base: Frames | None = None) -> dict[str, float]
 
 
 def _few(frames: Frames) -> NDArray[np.float32]:
-    """Returns the brightness of a few frames, evenly spaced, (f, H, W)."""
+    """Returns the brightness (f, H, W) of a few evenly spaced frames."""
     chosen = np.linspace(0, len(frames) - 1, min(_FEW, len(frames))).round().astype(int)
     return frames[chosen].astype(np.float32) @ _LUMA
 
 
 def _grid(luma: NDArray[np.float32]) -> float:
-    """A grid is at all borders: medians, so that one strong edge of the picture itself is none."""
+    """Returns the grid measure. Medians, because a grid is at all multiples, a real edge at one."""
     ratios = []
     for axis in (1, 2):
         edges = np.abs(np.diff(luma, axis=axis)).mean(axis=tuple(i for i in (0, 1, 2) if i != axis))
@@ -64,7 +65,45 @@ def _ssim(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 
 
 def _windows(luma: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Returns windows of 8 by 8 pixels, (windows, 64); what does not fill one is left out."""
+    """Returns windows of 8 by 8 pixels, (windows, 64), without partial ones."""
     count, height, width = (*luma.shape[:1], luma.shape[1] // _BLOCK, luma.shape[2] // _BLOCK)
     cut = luma[:, : height * _BLOCK, : width * _BLOCK].reshape(count, height, _BLOCK, width, _BLOCK)
     return cut.transpose(0, 1, 3, 2, 4).reshape(-1, _BLOCK * _BLOCK)
+
+
+LOOK_SIZE = 32
+"""side of the hashed picture"""
+_FLAT_PICTURE = 2.0
+"""standard deviation in grey levels below which compression noise decides the signs"""
+
+_STANDS_OUT = 0.1
+"""of the root mean square of the 64 frequencies. Measured on 200 clips: at 0, 4 % of copies cropped by 3 % differ in
+more than 16 bits; at 0.1 none differs in more than 12
+"""
+
+
+def look_of(grey: NDArray[Any]) -> str:
+    """Returns 16 hex digits for a picture (32, 32) of grey levels; "" for one colour."""
+    levels = np.asarray(grey, np.float64)
+    if levels.std() < _FLAT_PICTURE:
+        return ""
+    basis = _cosines()
+    frequencies: NDArray[np.float64] = basis @ levels @ basis.T
+    lowest = np.array([frequencies[row, column] for row, column in _lowest()])
+    # Compression can flip the sign of a frequency near zero, hence the threshold.
+    bits = (lowest > _STANDS_OUT * np.sqrt((lowest**2).mean())).astype(int).tolist()
+    return f"{int(''.join(map(str, bits)), 2):016x}"
+
+
+@lru_cache(maxsize=1)
+def _cosines() -> NDArray[np.float64]:
+    """Returns the unscaled DCT-II matrix."""
+    place = np.arange(LOOK_SIZE)
+    return np.cos(np.pi * (2 * place[None] + 1) * place[:, None] / (2 * LOOK_SIZE))
+
+
+@lru_cache(maxsize=1)
+def _lowest() -> list[tuple[int, int]]:
+    """Returns (row, column) of the 64 lowest frequencies after the mean."""
+    near = [(row, column) for row in range(12) for column in range(12)]
+    return sorted(near, key=lambda place: (sum(place), place[0]))[1:65]

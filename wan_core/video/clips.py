@@ -1,8 +1,7 @@
-"""Clips: what a file holds, and its frames at another rate and size.
+"""Clips: their facts, and their frames at another rate and size.
 
-Everything goes by presentation time, never by frame number: variable rates come out right. Frames
-are turned as the file says, stretched to square pixels, scaled to cover the wanted size and cropped
-around the centre.
+Frames are selected by presentation time, never by number, so variable rates come out right. They are rotated as the
+file says, stretched to square pixels, scaled to cover the requested size and cropped.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .animations import Animation
+from .animations import PICTURE_TICK_S, Animation, Moving, open_moving
+from .clip_measures import look_of
 from .colours import bits_of, refuse_colours
 from .frames import TimedFrame
-from .look_hash import look_of
 from .messages import CENTRED, ClipInfo, Framing
-from .moving import PICTURE_TICK_S, Moving, open_moving
 from .picture import fit, orientation_of, pixel_ratio, shown_size, small_grey
 from .sources import MAX_FRAMES, decoder_of, open_clip, open_media, refuse
 
@@ -33,18 +31,16 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _TRUNCATED_S = 0.25
-"""A file that ends this much before its header says has lost its end."""
+"""A file that ends this much before its stated end is truncated."""
 _GIF_END = b";"
 _STREAMS = ("mpeg", "mpegts", "flv", "asf")
-"""containers that are also sent as they are made: two that were joined are one file"""
+"""streaming containers: two files joined are one valid file"""
 _COARSE_TICK_S = 0.002
-"""Containers with finer ticks (Matroska: 1 ms) round times to them, so one tick is forgiven;
-coarser ones are exact.
-"""
+"""Finer ticks (Matroska: 1 ms) are rounded times, so one tick is tolerated; coarser ones are exact."""
 
 
 def probe_animation(found: Animation) -> ClipInfo:
-    """Decodes the first frame alone."""
+    """Decodes the first frame only."""
     durations, (width, height) = found.durations_s, found.size
     times = [0.0, *itertools.accumulate(durations[:-1])]
     first = next(found.frames())
@@ -62,7 +58,7 @@ def probe_animation(found: Animation) -> ClipInfo:
 
 
 def probe_clip(path: Path) -> ClipInfo:
-    """Reads all packets, decodes only until the first frame: milliseconds for a usual clip."""
+    """Reads all packets and decodes the first frame: milliseconds for a typical clip."""
     with open_clip(path) as (container, stream):
         tick = float(stream.time_base or 0)
         stamps, first, media_end_s = _scan_packets(path, container, stream)
@@ -107,11 +103,9 @@ def read_clip(
     framing: Framing = CENTRED,
     held: int = 0,
 ) -> tuple[NDArray[np.uint8], list[float]]:
-    """(F, H, W, 3) RGB, and the time of the source frame behind each of them, from the file's first
-    frame on.
+    """Returns (F, H, W, 3) RGB, and the time of each source frame from the first one.
 
-    Output frame k shows what a player shows at `start_s + k / fps`. A file may end up to `held` frames early; its last
-    one then stands for them.
+    Frame k is what a player shows at `start_s + k / fps`. Up to `held` missing frames at the end repeat the last one.
     """
     out = np.empty((num_frames, height, width, 3), np.uint8)
     used: list[float] = []
@@ -133,8 +127,8 @@ def read_clip(
 def _scan_packets(
     path: Path, container: InputContainer, stream: VideoStream
 ) -> tuple[list[tuple[int, int]], VideoFrame | None, float]:
-    """(time, duration) of every video packet in ticks, the first frame, and when the last stream
-    ends in seconds.
+    """Returns (time, duration) of all video packets in ticks, the first frame, and the end of the last stream in
+    seconds.
     """
     stamps: list[tuple[int, int]] = []
     first: VideoFrame | None = None
@@ -156,7 +150,7 @@ def _scan_packets(
             first = next(iter(decoder.decode(packet)), None)
         if packet.size == 0 or packet.is_discard:
             continue
-        stamp = packet.pts if packet.pts is not None else packet.dts
+        stamp = packet.pts if packet.pts is not None else packet.dts  # AVI has decoding times only
         if stamp is None:
             raise refuse(path, "carries no times for its frames")
         if packet.dts is not None and container.format.name in _STREAMS:
@@ -172,7 +166,7 @@ def _scan_packets(
 
 
 def _last_gap(times: list[float], packet_s: float, stream: VideoStream) -> float:
-    """Returns how long the last frame is shown, in seconds."""
+    """Returns the duration of the last frame in seconds."""
     if packet_s > 0:
         return packet_s
     if len(times) > 1:
@@ -186,7 +180,7 @@ def _is_variable(times: list[float], tick: float) -> bool:
 
 
 def _check_complete(path: Path, container: InputContainer, end_s: float) -> None:
-    if container.format.name == "gif":  # which states no length, only its end
+    if container.format.name == "gif":  # states no duration, only an end marker
         with open_media(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 1024))
             if not file.read().rstrip(b"\0").endswith(_GIF_END):
@@ -201,9 +195,7 @@ def _check_complete(path: Path, container: InputContainer, end_s: float) -> None
 
 
 def _shown_at(moving: Moving, *, fps: float, count: int, start_s: float) -> Iterator[TimedFrame]:
-    """Yields for k = 0 .. count - 1 the frame on screen at `start_s + k / fps`, with its own time; fewer
-    if the file ends.
-    """
+    """Yields the frame on screen at `start_s + k / fps` for k below `count`; fewer if the file ends."""
     slack = moving.tick_s if moving.tick_s <= _COARSE_TICK_S else 1e-6
     current: TimedFrame | None = None
     gap = max(1 / fps, 1 / (moving.rate or fps))
@@ -218,6 +210,7 @@ def _shown_at(moving: Moving, *, fps: float, count: int, start_s: float) -> Iter
             gap = max(gap, found.time_s - current.time_s)
         gap = max(gap, found.duration_s)
         current = found
+    # The last frame stays on screen for the longest gap seen, since a file need not state its duration.
     while current is not None and done < count and start_s + done / fps < current.time_s + gap:
         yield current
         done += 1

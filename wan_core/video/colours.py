@@ -1,4 +1,4 @@
-"""The colours of a frame from its numbers: the matrix, the arithmetic, and the brightness curves that are refused."""
+"""Colour conversion of frames: matrix, exact arithmetic, refused transfer characteristics."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from av.video.reformatter import VideoReformatter
 
 _EXACT = 0x40000 | 0x2000
-"""swscale's ACCURATE_RND and FULL_CHR_H_INT. Without them it truncates, and all colours are one to three levels too low
-unless the width asked for is odd. As numbers, because PyAV 17 passes them on without having names for them.
-"""
+"""swscale's ACCURATE_RND | FULL_CHR_H_INT, which PyAV 17 passes on but does not name"""
 _UNSPECIFIED = 2
 _HDR = {16: "PQ (SMPTE 2084: HDR10, Dolby Vision)", 18: "HLG (ARIB STD-B67)"}
-"""transfer characteristics (ITU-T H.273) that mean light in the scene or in nits, not the values screens expect"""
+"""transfer characteristics (ITU-T H.273) of HDR"""
 _CONSTANT_LUMINANCE = {10: "BT.2020 constant luminance", 13: "constant luminance", 14: "ICtCp"}
-"""matrix coefficients no linear conversion to RGB exists for"""
+"""matrix coefficients without a linear conversion to RGB"""
 _UNKNOWN = {
     8: "YCgCo",
     11: "SMPTE ST 2085",
@@ -32,7 +30,7 @@ _UNKNOWN = {
     16: "YCgCo-Re",
     17: "YCgCo-Ro",
 }
-"""matrix coefficients that swscale does not know"""
+"""matrix coefficients unknown to swscale"""
 _RESERVED = 3
 _FULL_RANGE = 2
 _TONE_MAP = (
@@ -47,9 +45,7 @@ _PLAIN_MATRIX = (
 
 
 def refuse_colours(path: Path, frame: VideoFrame) -> None:
-    """DatasetError for high dynamic range, which read as it is trains as grey, flat pictures; and for colours that
-    cannot be converted.
-    """
+    """DatasetError for HDR, which would train as grey, flat pictures, and for colours that cannot be converted."""
     transfer, matrix = int(getattr(frame, "color_trc", _UNSPECIFIED)), int(frame.colorspace)
     if transfer in _HDR:
         raise refuse(path, f"is HDR, with the brightness curve {_HDR[transfer]}", _TONE_MAP)
@@ -60,15 +56,15 @@ def refuse_colours(path: Path, frame: VideoFrame) -> None:
 
 
 def bits_of(frame: VideoFrame) -> int:
-    """Returns the bits of one colour value: 8, 10, 12 or 16."""
+    """Returns the bits per colour value: 8, 10, 12 or 16."""
     return max((component.bits for component in frame.format.components), default=8)
 
 
 def to_rgb(frame: VideoFrame, size: tuple[int, int], *, shrinks: bool) -> NDArray[np.uint8]:
-    """(H, W, 3) RGB of a whole frame scaled to (width, height) `size`, rounded once, to within one level."""
+    """Returns (H, W, 3) RGB scaled to (width, height) `size`, rounded once, within one level."""
     from av.video.reformatter import Interpolation
 
-    # PyAV 17.1 refuses frames whose tags for these are reserved numbers; they have no part in what follows.
+    # PyAV 17.1 refuses frames with reserved values of these tags, which the conversion does not use.
     frame.color_trc = frame.color_primaries = _UNSPECIFIED
     scaled = (
         _scaler()
@@ -78,6 +74,7 @@ def to_rgb(frame: VideoFrame, size: tuple[int, int], *, shrinks: bool) -> NDArra
             height=size[1],
             format="rgb48le" if _counts_to_one(frame) else "rgb24",
             src_colorspace=source_matrix(frame),
+            # Without _EXACT swscale truncates: colours are one to three levels too low at even widths.
             interpolation=int(Interpolation.AREA if shrinks else Interpolation.LANCZOS) | _EXACT,
             threads=1,
         )
@@ -92,22 +89,22 @@ def to_rgb(frame: VideoFrame, size: tuple[int, int], *, shrinks: bool) -> NDArra
 
 @lru_cache(maxsize=1)
 def _scaler() -> VideoReformatter:
-    """One for all frames: a new one a frame costs more than exact arithmetic, and starts a thread for every core."""
+    """Shared: a new scaler per frame costs more than the arithmetic, and starts a thread per core."""
     from av.video.reformatter import VideoReformatter
 
     return VideoReformatter()
 
 
 def _counts_to_one(frame: VideoFrame) -> bool:
-    """True for deep colours whose white is all ones (1023 of 10 bits): swscale drops their lower bits, as if white were
-    1020, which is up to half a level too bright.
+    """True for deep colours whose white is all ones (1023 of 10 bits); swscale assumes 1020, up to half a level too
+    bright.
     """
     deep = bits_of(frame) > 8
     return deep and (frame.format.is_rgb or int(frame.color_range) == _FULL_RANGE or len(frame.format.components) < 3)
 
 
 def opaque(frame: VideoFrame) -> VideoFrame:
-    """The frame on white where it is transparent, as stills are (stills.py); itself where it is not."""
+    """Returns a transparent frame on white; any other frame unchanged."""
     layout = frame.format
     if not (layout.has_palette or any(component.is_alpha for component in layout.components)):
         return frame
@@ -129,10 +126,7 @@ def opaque(frame: VideoFrame) -> VideoFrame:
 
 
 def source_matrix(frame: VideoFrame) -> int | None:
-    """Returns the matrix that players assume when the file does not say: BT.709 from 720 lines on.
-
-    The converter would take BT.601.
-    """
+    """Returns the matrix players assume if the file states none: BT.709 from 720 lines on (swscale: always BT.601)."""
     from av.video.reformatter import Colorspace
 
     if frame.format.is_rgb or frame.colorspace not in (_UNSPECIFIED, _RESERVED):

@@ -1,4 +1,4 @@
-"""The frames of a clip in the order they are shown, each with its time, from the beginning or a later second on."""
+"""The frames of a clip in display order with their times, from the beginning or a later second."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _SEEK_FROM_S = 2.0
-"""Earlier beginnings are reached by decoding up to them."""
+"""an earlier start is reached by decoding"""
 _UNSEEKABLE = ("avi", "gif", "mpeg", "mpegts", "asf", "flv")
-"""AVI stores decoding times only, which make sense from the file's beginning on; GIF frames need all before them; the
-others have no index, or one that need not be there, and are searched for a place that is only near.
-"""
+"""AVI stores decoding times only; GIF frames depend on all before; the others have no reliable index"""
 
 
 class TimedFrame(NamedTuple):
-    """A frame as it is shown."""
+    """A frame in display order."""
 
     time_s: float
-    """from the file's first frame on"""
+    """from the first frame"""
     duration_s: float
-    """0 where the file does not say it"""
+    """0 if not stated"""
     frame: VideoFrame
 
 
@@ -40,8 +38,8 @@ Stamped = tuple["int | None", "VideoFrame"]
 def timed_frames(
     path: Path, container: InputContainer, stream: VideoStream, start_s: float = 0.0
 ) -> Iterator[TimedFrame]:
-    """Frames with rising times; those that are off screen before `start_s` may be left out. DatasetError at a damaged
-    one.
+    """Yields frames in order of time; frames that end before `start_s` may be skipped. DatasetError for a damaged
+    frame.
     """
     tick = float(stream.time_base or 0)
     decoder = decoder_of(stream)
@@ -63,10 +61,7 @@ def timed_frames(
 def _from_key_frame(
     container: InputContainer, stream: VideoStream, decoder: VideoCodecContext, origin: int, wanted: int
 ) -> Iterator[Stamped]:
-    """Frames from the last key frame at or before the tick `wanted` on; from the beginning where there is no such way.
-
-    Frames that come before the key frame, and lean on others that were not decoded, are left out.
-    """
+    """Yields frames from the last key frame at or before the tick `wanted`; from the beginning if seeking fails."""
     container.seek(wanted, stream=stream)
     decoder.flush_buffers()
     frames = itertools.dropwhile(lambda stamped: not stamped[1].key_frame, _decode(container, stream, decoder))
@@ -79,11 +74,7 @@ def _from_key_frame(
 
 
 def _decode(container: InputContainer, stream: VideoStream, decoder: VideoCodecContext) -> Iterator[Stamped]:
-    """Frames in the order they are shown, each with its time in ticks.
-
-    AVI stores decoding times only, and frames with B-frames come back with each other's. They are
-    shown in order and evenly, so the n-th frame shown has the n-th time.
-    """
+    """Yields frames in display order, each with its time in ticks."""
     by_order = container.format.name == "avi"
     stamps: collections.deque[int] = collections.deque()
     for packet in container.demux(stream):

@@ -1,7 +1,4 @@
-"""The picture that the clips of a grid are put into: where each of them lies, and what stands beside and above it.
-
-Pillow and numpy only; the child process puts moving pictures into the same places.
-"""
+"""The canvas of a grid of clips: labels, and the place of each clip. Pillow and numpy only."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ _BACK, _TEXT, _DIM = (24, 24, 24), (235, 235, 235), (170, 170, 170)
 _GAP = 4
 _LEAST_TEXT, _MOST_TEXT = 11, 28
 _LINES = 3
-"""of the first paragraph of a label; the others have one"""
+"""of a label's first paragraph; others have one"""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a clip in the picture, in pixels."""
+    """A clip's rectangle in pixels."""
 
     x: int
     y: int
@@ -31,14 +28,14 @@ class Place:
 
 @dataclass(frozen=True)
 class GridPicture:
-    """The labels on an empty ground, and the places of the clips, row by row."""
+    """The canvas with labels, and the places of the clips, row by row."""
 
     canvas: NDArray[np.uint8]
     """(H, W, 3) RGB, even in height and width"""
     places: tuple[tuple[Place, ...], ...]
 
     def filled(self, stills: Sequence[Sequence[NDArray[np.uint8]]]) -> NDArray[np.uint8]:
-        """Returns (H, W, 3): one still (h, w, 3) of each clip in its place."""
+        """Returns (H, W, 3): the canvas with one still (h, w, 3) of each clip."""
         from PIL import Image
 
         sheet = self.canvas.copy()
@@ -52,15 +49,14 @@ class GridPicture:
 def grid_picture(
     sizes: Sequence[tuple[int, int]], columns: Sequence[str], rows: Sequence[str], *, longest: int
 ) -> GridPicture:
-    """Returns the picture of a grid; no edge of it is longer than `longest` pixels, nor a clip larger than it is.
+    """Returns the canvas of a grid; no edge is longer than `longest` pixels, no clip is enlarged.
 
-    sizes: (width, height) of the clips of each row. columns, rows: their labels, lines of text; a first line stands out
-    from the others.
+    `sizes`: (width, height) of the clips of each row. `columns`, `rows`: labels; their first line is highlighted.
     """
     widest, high = max(width for width, _ in sizes), sum(height for _, height in sizes)
     scale = min(1.0, longest / (len(columns) * (widest + _GAP)), longest / (high + len(sizes) * _GAP))
     found = _drawn(sizes, columns, rows, scale)
-    for _ in range(20):  # labels need room, and what they need depends on the size of the text
+    for _ in range(20):  # the text size follows the scale and changes the room labels need, so it is iterated
         over = max(found.canvas.shape[:2]) / longest
         if over <= 1:
             break
@@ -102,7 +98,7 @@ def _drawn(sizes: Sequence[tuple[int, int]], columns: Sequence[str], rows: Seque
 
 
 class _Text:
-    """Text in Pillow's own font, of so many pixels."""
+    """Text in Pillow's built-in font of `size` pixels."""
 
     def __init__(self, size: int) -> None:
         from PIL import ImageFont
@@ -114,7 +110,7 @@ class _Text:
         return int(self.font.getlength(words)) + 1
 
     def lines(self, label: str, room: int) -> list[tuple[str, tuple[int, int, int]]]:
-        """Returns a label in lines no wider than `room`, each with its colour; what does not fit ends in dots."""
+        """Returns a label wrapped to `room`, each line with its colour; overflow ends in dots."""
         first, *others = label.split("\n")
         wrapped, line = [], ""
         for word in first.split():
@@ -137,5 +133,5 @@ class _Text:
 
 
 def readable(label: str) -> bool:
-    """Returns whether Pillow's own font has every character of a label: it knows Latin letters and little else."""
+    """Returns whether Pillow's built-in font has every character: little more than Latin letters."""
     return all(character.isprintable() and ord(character) < 0x180 for character in label)

@@ -1,4 +1,4 @@
-"""Makes a picture of a decoded frame: turned as the file says, square pixels, no transparency, scaled and cropped."""
+"""Turns a decoded frame into a picture: rotation, square pixels, no transparency, scale and crop."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from .clip_measures import LOOK_SIZE
 from .colours import opaque, to_rgb
-from .look_hash import LOOK_SIZE
 from .messages import Framing, covered_size
 from .sources import MAX_PIXELS
 
@@ -19,38 +19,36 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _SQUARE = 0.03
-"""Pixels that differ less from squares are taken as squares: scaling 16:9 to 832x480 leaves 40:39 behind, and to undo
-that would resample every frame of a clip that is ready. Crops below 5 % are forgiven too (bucket.py).
+"""tolerated deviation from square pixels: scaling 16:9 to 832x480 leaves 40:39, and correcting it would resample every
+frame
 """
 
 
 @dataclass(frozen=True)
 class Orientation:
-    """The way a stored picture is shown: turned counter-clockwise by quarters, then mirrored left to right."""
+    """The display of a stored picture: rotated counter-clockwise by quarters, then mirrored."""
 
     quarters: int = 0
     mirrored: bool = False
 
     def apply(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The picture (H, W, ...) as it is shown."""
+        """Returns the picture (H, W, ...) as displayed."""
         turned = np.rot90(picture, self.quarters)
         return turned[:, ::-1] if self.mirrored else turned
 
 
 def orientation_of(frame: VideoFrame) -> Orientation:
-    """Returns what the frame's display matrix says, to the nearest quarter.
-
-    An angle alone would not tell a mirrored one.
-    """
+    """Returns the rotation (to the nearest quarter) and mirroring of the frame's display matrix."""
     from av.sidedata.sidedata import Type
 
     found = cast("Any", frame.side_data).get(Type.DISPLAYMATRIX)
     if found is None:
         return Orientation()
-    # A point (x, y) of the stored picture, y down, is shown at (a x + c y, b x + d y), up to a shift.
+    # A stored point (x, y), y down, is displayed at (a x + c y, b x + d y), up to a shift. The sign of the determinant
+    # shows mirroring, which an angle alone would hide.
     a, b, _, c, d = struct.unpack("=5i", bytes(found)[:20])
     mirrored = a * d - b * c < 0
-    if mirrored:  # the matrix of the turn alone: undo the mirror, which comes after it
+    if mirrored:  # undo the mirroring, which comes after the rotation
         a, c = -a, -c
     if abs(a) + abs(d) >= abs(b) + abs(c):
         return Orientation(2 if a + d < 0 else 0, mirrored)
@@ -58,19 +56,19 @@ def orientation_of(frame: VideoFrame) -> Orientation:
 
 
 def pixel_ratio(stream: VideoStream) -> float:
-    """Returns how much wider than high the file says a pixel is; 1 where that is nearly so, or not to be believed."""
+    """Returns width / height of a pixel; 1 if nearly square or implausible."""
     ratio = float(stream.sample_aspect_ratio or 1)
     return ratio if 0.1 < ratio < 10 and abs(ratio - 1) >= _SQUARE else 1.0
 
 
 def shown_size(frame: VideoFrame, ratio: float) -> tuple[int, int]:
-    """Width and height as shown."""
+    """Returns width and height as displayed."""
     width, height = max(1, round(frame.width * ratio)), frame.height
     return (height, width) if orientation_of(frame).quarters % 2 else (width, height)
 
 
 def fit(frame: VideoFrame, ratio: float, wanted: tuple[int, int], framing: Framing) -> NDArray[np.uint8]:
-    """(H, W, 3) RGB of size (width, height) `wanted`: turned, scaled to cover it, cropped as `framing` says."""
+    """Returns (H, W, 3) RGB of (width, height) `wanted`: rotated, scaled to cover it, cropped by `framing`."""
     orientation, source = orientation_of(frame), shown_size(frame, ratio)
     frame = opaque(frame)
     scaled = source if framing.native else covered_size(source, wanted)
@@ -86,7 +84,7 @@ def fit(frame: VideoFrame, ratio: float, wanted: tuple[int, int], framing: Frami
 
 
 def small_grey(frame: VideoFrame) -> NDArray[np.uint8]:
-    """(32, 32) grey levels of the whole picture, turned."""
+    """Returns (32, 32) grey levels of the complete picture, rotated."""
     from av.video.reformatter import Interpolation
 
     size = {"width": LOOK_SIZE, "height": LOOK_SIZE}
@@ -97,9 +95,8 @@ def small_grey(frame: VideoFrame) -> NDArray[np.uint8]:
 def _cut_strip(
     frame: VideoFrame, ratio: float, orientation: Orientation, wanted: tuple[int, int], framing: Framing
 ) -> tuple[VideoFrame, tuple[int, int]]:
-    """The part of a very long, narrow frame that will be seen, as a frame that needs no turning, with its size.
-
-    Scaled to cover `wanted` as a whole, 16 x 8192 pixels would become more than a gigabyte.
+    """Returns the visible part of a very long, narrow frame, rotated, and its size: scaling all of 16 x 8192 pixels
+    would take more than a gigabyte.
     """
     from av.video.frame import VideoFrame
 

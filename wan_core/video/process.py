@@ -1,8 +1,6 @@
-"""The parent's side of the video child: starts it when first needed, asks, waits, and replaces it
-when it breaks.
+"""The parent's side of the video child: starts it on demand, sends requests, replaces it after a crash.
 
-A request that takes too long or kills the child costs that one file: the next request gets a new
-child. No child is left after `close`, and none survives this process, because its stdin closes.
+A request that takes too long or crashes the child costs one file. The child ends with `close`, or with this process.
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ Answer = tuple[dict[str, Any], NDArray[np.uint8]]
 
 
 class VideoProcess:
-    """Probe, read and write media files in a child process. Use as a context manager; not shared
-    between threads.
-    """
+    """Probes, reads and writes media files in a child process. A context manager; not thread-safe."""
 
     def __init__(
         self,
@@ -50,8 +46,7 @@ class VideoProcess:
         *,
         timeouts_s: Mapping[str, float] | None = None,
     ) -> None:
-        """`timeouts_s` replaces the seconds allowed: {"probe": 10, "read": 60, "scenes": 10,
-        "write": 300, "grid": 1800}."""
+        """`timeouts_s` overrides seconds: {"probe": 10, "read": 60, "scenes": 10, "write": 300, "grid": 1800}."""
         self._should_stop = should_stop
         self._timeouts_s = {
             "probe": _PROBE_S,
@@ -70,22 +65,22 @@ class VideoProcess:
         self.close()
 
     def another(self) -> VideoProcess:
-        """Returns a process of its own, as yet without a child, that is stopped by whoever stops this one."""
+        """Returns a second process with the same stop and timeouts."""
         return VideoProcess(self._should_stop, timeouts_s=self._timeouts_s)
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child, if one is running."""
+        """Process id of a running child."""
         return self._child.pid if self._child is not None else None
 
     def close(self) -> None:
-        """End the child. A later request would start another."""
+        """End the child; a later request starts another."""
         if self._child is not None:
             self._child.end()
             self._child = None
 
     def probe(self, path: Path) -> ClipInfo:
-        """Returns what a clip or still holds; DatasetError names the file when it cannot be used."""
+        """Returns the facts of a clip or still; DatasetError if it cannot be used."""
         header, _ = self._ask("probe", path, {})
         return ClipInfo(**header)
 
@@ -102,11 +97,10 @@ class VideoProcess:
         framing: Framing = CENTRED,
         held: int = 0,
     ) -> NDArray[np.uint8]:
-        """(F, H, W, 3) RGB: frame k is what a player shows at `start_s + k / fps`, scaled to cover
-        width x height and cropped, around the centre unless `framing` says otherwise.
+        """Returns (F, H, W, 3) RGB: frame k is what a player shows at `start_s + k / fps`, fitted by `framing`.
 
-        `times` receives the time of the source frame behind each of them, in seconds from its
-        first. Up to `held` frames that the file lacks at its end show its last one.
+        `times` receives the time of each source frame, in seconds from the first. Up to `held` missing frames at the
+        end repeat the last one.
         """
         request = {
             "fps": fps,
@@ -123,9 +117,9 @@ class VideoProcess:
         return payload.reshape(-1, height, width, 3)
 
     def cuts(self, path: Path, *, threshold: float, duration_s: float) -> list[float]:
-        """Returns when each scene of a clip but the first begins, in seconds from its first frame, rising.
+        """Returns the start of every scene after the first, in seconds, ascending.
 
-        Decodes the whole clip, which may take four times as long as it plays. DependencyError without PySceneDetect.
+        Decodes the complete clip, which may take four times its duration. DependencyError without PySceneDetect.
         """
         seconds = max(self._timeouts_s["scenes"], 4 * duration_s)
         header, _ = self._ask("scenes", path, {"threshold": threshold}, seconds=seconds)
@@ -141,9 +135,9 @@ class VideoProcess:
         metadata: Mapping[str, str] | None = None,
         below: Path | None = None,
     ) -> None:
-        """(F, H, W, 3) RGB as an mp4, H.264 or, `lossless`, FFV1; the file appears whole or not at all.
+        """Write (F, H, W, 3) RGB as an H.264 mp4, or FFV1 if `lossless`; `below` as in `atomic_write`.
 
-        `metadata`: texts that an H.264 one carries. `below`: as `atomic_write` takes it.
+        `metadata` is stored in H.264 files only.
         """
         frames = np.ascontiguousarray(frames, np.uint8)
         request = {"shape": list(frames.shape), "fps": fps, "lossless": lossless, "metadata": dict(metadata or {})}
@@ -159,10 +153,7 @@ class VideoProcess:
         metadata: Mapping[str, str] | None = None,
         below: Path | None = None,
     ) -> None:
-        """Put clips, row by row, into their places of one mp4 or webm; one that ends early keeps its last frame.
-
-        They are decoded side by side, so the memory taken is that of a few frames of each.
-        """
+        """Write a grid of clips as one mp4 or webm; an ended clip keeps its last frame."""
         places = [place for row in picture.places for place in row]
         files = [os.path.abspath(file) for row in clips for file in row]
         request = {

@@ -1,7 +1,4 @@
-"""The cuts of a clip from one scene to the next, by PySceneDetect's content detector (an optional package).
-
-Frames come from here; the package never sees the file.
-"""
+"""Scene cuts, found by PySceneDetect's content detector (an optional package), which gets frames and never the file."""
 
 from __future__ import annotations
 
@@ -13,21 +10,21 @@ from numpy.typing import NDArray
 
 from ..errors import DependencyError
 from ..packages import pip_line
+from .animations import open_moving
 from .colours import refuse_colours, source_matrix
-from .moving import open_moving
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
 _SIDE = 256
-"""Pixels of the longer side the detector looks at, as in PySceneDetect itself."""
+"""longer side of the detector's frames, as in PySceneDetect"""
 
 
 def find_cuts(path: Path, threshold: float) -> list[float]:
-    """Returns when each scene but the first begins, in seconds from the first frame of the file to that of the scene.
+    """Returns the start of every scene after the first, in seconds from the first frame.
 
-    A frame begins a scene when its mean difference in hue, saturation and brightness from the one before is at least
-    `threshold` (0 to 255). Scenes may be as short as one frame. DependencyError when the package is missing.
+    A scene starts where the mean change in hue, saturation and brightness reaches `threshold` (0 to 255); the shortest
+    is one frame. DependencyError without PySceneDetect.
     """
     try:
         from scenedetect import ContentDetector, FrameTimecode
@@ -41,7 +38,7 @@ def find_cuts(path: Path, threshold: float) -> list[float]:
         for number, (time_s, _, frame) in enumerate(moving.frames(0.0)):
             if number == 0:
                 refuse_colours(path, frame)
-            # By number, not by time: the detector compares neighbours, and its clock knows constant rates only.
+            # Numbered at a constant 25 fps: the detector compares neighbours, and does not know variable rates.
             if detector.process_frame(FrameTimecode(number, fps=25.0), _small(frame)):
                 cuts_s.append(time_s)
     return cuts_s

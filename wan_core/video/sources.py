@@ -1,20 +1,20 @@
-"""The media files that may be opened, and how far: formats, codecs and limits, checked before anything
-is decoded.
+"""Opens media files within limits of format, codec and size, checked before decoding.
 
-Only regular files, as file objects: a path never reaches FFmpeg, so `http:`, `concat:` or a named
-pipe cannot (S3).
+FFmpeg gets file objects of regular files, never paths, so `http:`, `concat:` and named pipes are out of reach (S3).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from ..errors import DatasetError
+from ..errors import DatasetError, DependencyError
 from ..files import FileError, open_regular
+from ..packages import pip_line, version_of
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 STILL_SUFFIXES = frozenset({".png", ".apng", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".avif"})
-"""Some of these move: what a file holds says whether it is a clip."""
+"""some of these can be animated: the content decides"""
 
 MAX_PIXELS = 8192 * 4352
-"""per frame; a little more than 8K"""
+"""per frame; slightly above 8K"""
 MAX_FRAMES = 200_000
-"""per file; nearly an hour at 60 fps"""
+"""nearly an hour at 60 fps"""
 MAX_BYTES = 16 << 30
 """per file"""
 
@@ -59,39 +59,64 @@ _CODECS = frozenset(
     ]
 )
 _SEES_THROUGH = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
-"""decoders that also read transparency"""
+"""decoders that read transparency"""
 _ATTACHED_PICTURE = 0x400
-"""FFmpeg's mark of a picture that belongs to music"""
+"""FFmpeg's flag of a cover picture"""
 _RE_ENCODE = "Write it again, for example: ffmpeg -i IN -c:v libx264 -pix_fmt yuv420p OUT.mp4"
 
 
 class UnreadableError(DatasetError):
-    """A file cannot be read; that is all that is wrong."""
+    """The file itself cannot be read; the system works."""
 
     lasting = True
-    """the same bytes will be refused again"""
+    """True if the same bytes will fail again"""
 
 
 class TooSlowError(UnreadableError):
-    """Reading a file took too long, which a busy disk may explain."""
+    """Reading took too long, possibly because the disk was busy."""
 
     lasting = False
 
 
 def shown(path: Path | str) -> str:
-    """The file name for a message: short, without control characters (S15)."""
+    """Returns the file name for a message: short and printable (S15)."""
     name = os.path.basename(str(path))
     return (name if name.isprintable() else "".join(c if c.isprintable() else "?" for c in name))[:120]
 
 
 def refuse(path: Path | str, why: str, fix: str = _RE_ENCODE) -> UnreadableError:
-    """An error of one sentence about one file."""
+    """Returns a refusal of one file."""
     return UnreadableError(f"{shown(path)} {why}. {fix.rstrip('.')}.")
+
+
+_OLDEST_PYAV, _NAMED = (17, 1), "17.1"
+"""Measured on 14.2 to 19.0: older versions lack frame durations or HDR tags, or are up to 4 levels off."""
+
+
+def require_pyav() -> None:
+    """DependencyError with the pip line unless a supported PyAV is installed."""
+    version = version_of("av")
+    if not version:
+        raise DependencyError("Reading clips needs the package av (PyAV). Run: {command}", command=_line())
+    if problem := outdated(version):
+        raise DependencyError(problem)
+
+
+def outdated(version: str) -> str:
+    """Returns the refusal of a PyAV version; empty if it is supported."""
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if found >= _OLDEST_PYAV:
+        return ""
+    return f"PyAV {version[:20]} does not read clips exactly; {_NAMED} or newer does. Run: {_line()}"
+
+
+def _line() -> str:
+    return pip_line(f"av>={_NAMED}")
 
 
 @contextlib.contextmanager
 def open_media(path: Path) -> Generator[BinaryIO]:
-    """The file object of a media file; DatasetError unless a regular file of sensible size."""
+    """Opens a media file; DatasetError unless it is a regular file of acceptable size."""
     try:
         file = open_regular(path)
     except FileError as error:
@@ -107,17 +132,18 @@ def open_media(path: Path) -> Generator[BinaryIO]:
 
 @contextlib.contextmanager
 def open_clip(path: Path) -> Generator[tuple[InputContainer, VideoStream]]:
-    """Container and first video stream of a clip; decoding and reading errors inside become
-    DatasetErrors.
-    """
+    """Yields container and first video stream; decoding errors inside become DatasetErrors."""
     import av
     import av.error
 
+    options = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
+    # Titles in unknown encodings are no reason to refuse a clip; PyAV does so before version 19.
+    lenient: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
     with open_media(path) as file:
         try:
-            with av.open(file, "r", options=_open_options(), **_open_leniently()) as container:
+            with av.open(file, "r", options=options, **lenient) as container:
                 yield container, _video_stream(path, container)
-        except av.error.ArgumentError as error:  # FFmpeg's answer for a format that is not on the list
+        except av.error.ArgumentError as error:  # FFmpeg reports a format outside the whitelist so
             known = "mp4, mov, mkv, webm, avi, gif, mpg, ts, wmv, flv and 3gp are"
             raise refuse(path, f"is of a container format that is not read ({known})") from error
         except av.error.FFmpegError as error:
@@ -126,40 +152,28 @@ def open_clip(path: Path) -> Generator[tuple[InputContainer, VideoStream]]:
 
 
 def decoder_of(stream: VideoStream) -> VideoCodecContext:
-    """Returns the decoder of a stream.
-
-    VP8 and VP9 keep transparency in a second picture, which FFmpeg's own decoders drop.
-    """
+    """Returns the decoder of a stream."""
     context = stream.codec_context
     tags = {name.lower(): value for name, value in stream.metadata.items()}
     if context.name not in _SEES_THROUGH or tags.get("alpha_mode") != "1":
         return context
     from av.codec.context import CodecContext
 
+    # VP8 and VP9 store transparency in a second picture, which FFmpeg's own decoders drop.
+
     decoder = cast("VideoCodecContext", CodecContext.create(_SEES_THROUGH[context.name], "r"))
     decoder.thread_count = context.thread_count
     return decoder
 
 
-def _open_leniently() -> dict[str, Any]:
-    """Titles and comments in unknown encodings are no reason to refuse a clip. PyAV 19 thinks so itself."""
-    import av
-
-    return {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
-
-
-def _open_options() -> dict[str, str]:
-    return {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
-
-
 def _video_stream(path: Path, container: InputContainer) -> VideoStream:
-    best = container.streams.best("video")  # not the first one: that may be a cover picture
+    best = container.streams.best("video")  # the first stream may be a cover picture
     if best is None:
         raise refuse(path, "holds no video", "Remove it from the folder")
     stream = cast("VideoStream", best)
     if stream.disposition & _ATTACHED_PICTURE:
         raise refuse(path, "holds no video, only a cover picture", "Remove it from the folder")
-    context = stream.codec_context  # None where FFmpeg knows no decoder, whatever the type says
+    context = stream.codec_context  # None without a decoder, against its declared type
     codec = getattr(context, "name", "an unknown codec")
     if codec not in _CODECS:
         raise refuse(path, f"is encoded with {codec}, which is not supported")

@@ -1,4 +1,4 @@
-"""Stills through Pillow: turned as the camera says, without transparency, in 8 bits, never larger than the limit."""
+"""Stills, read with Pillow: rotated, opaque, in 8 bits, within the pixel limit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError, featur
 
 from ..errors import WanTrainerError
 from ..packages import pip_line
-from .look_hash import LOOK_SIZE, look_of
+from .clip_measures import LOOK_SIZE, look_of
 from .messages import CENTRED, ClipInfo, Framing, covered_size
 from .sources import MAX_PIXELS, UnreadableError, open_media, refuse
 
 
 def _formats() -> tuple[str, ...]:
-    """The formats that may be opened. Pillow reads AVIF from 11.3 on; older ones warn of a word they do not know."""
+    """Returns the formats to open. AVIF needs Pillow 11.3; older versions warn about the unknown feature."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ("PNG", "JPEG", "WEBP", "BMP", "TIFF", *(["AVIF"] if features.check("avif") else []))
@@ -31,7 +31,7 @@ _FORMATS = _formats()
 _AVIF, _AVIF_SEQUENCE = b"ftypavif", b"ftypavis"
 _SUBFILE_TYPE = 254
 _COLOURS = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr")
-"""Pillow's names of what it makes red, green and blue of as it is meant"""
+"""Pillow modes with a defined conversion to RGB"""
 _AS_PNG = "Save it as a PNG of 8 or 16 bits"
 _COPY_AGAIN = "Copy or download it again; where that does not help, save it again as PNG"
 _EXIF_ORIENTATION = 0x0112
@@ -40,8 +40,8 @@ _TURNED = (5, 6, 7, 8)
 
 
 def probe_still(path: Path) -> ClipInfo:
-    """Size and format; JPEG is decoded at an eighth of its size and PNG checksums are read, so cut
-    files show.
+    """Returns size and format; decodes JPEG at an eighth of its size and verifies PNG checksums, to find truncated
+    files.
     """
     with opened_still(path) as image:
         width, height = image.size
@@ -60,9 +60,7 @@ def probe_still(path: Path) -> ClipInfo:
 
 
 def read_still(path: Path, *, width: int, height: int, framing: Framing = CENTRED) -> NDArray[np.uint8]:
-    """(1, H, W, 3) RGB, scaled to cover and cropped, around the centre unless `framing` says otherwise; transparent
-    parts become white.
-    """
+    """Returns (1, H, W, 3) RGB, scaled to cover the size and cropped by `framing`, on white."""
     with opened_still(path) as image:
         fitted = _fit(opaque_still(ImageOps.exif_transpose(image), _white_of(image)), (width, height), framing)
         return np.asarray(ImageOps.mirror(fitted) if framing.flip else fitted, np.uint8)[None]
@@ -81,13 +79,13 @@ def _fit(image: Image.Image, wanted: tuple[int, int], framing: Framing) -> Image
 
 
 def is_avif_sequence(head: bytes) -> bool:
-    """Returns whether a file that begins so is an AVIF with frames."""
+    """Returns whether a file header is of an animated AVIF."""
     return head[4:12] == _AVIF_SEQUENCE
 
 
 @contextlib.contextmanager
 def opened_still(path: Path) -> Generator[Image.Image]:
-    """The picture in a file, not yet decoded; what goes wrong inside becomes a DatasetError."""
+    """Yields a picture before decoding; errors inside become DatasetErrors."""
     with open_media(path) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -116,7 +114,7 @@ def _unidentified(path: Path, file: BinaryIO) -> UnreadableError:
 
 
 def _refuse_numbers(path: Path, image: Image.Image) -> None:
-    """Refuses what holds no colours on a known scale: which of its numbers is white would be a guess."""
+    """Refuses pictures without a defined white: floating point, 32-bit integers, unusual colour spaces."""
     if image.mode == "F":
         raise refuse(path, "holds floating-point numbers, of which nobody says what white is", _AS_PNG)
     if image.mode == "I" and isinstance(image, TiffImagePlugin.TiffImageFile):
@@ -127,12 +125,12 @@ def _refuse_numbers(path: Path, image: Image.Image) -> None:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """True for greys of 16 bits. Those of a PNG are called "I" by older Pillows."""
+    """True for 16-bit grey; older Pillow versions name that mode "I" in a PNG."""
     return image.mode.startswith("I")
 
 
 def _has_more_pages(image: Image.Image) -> bool:
-    """True where another page follows that is no smaller copy of the first. The others are not counted."""
+    """True if a second page follows that is not a thumbnail of the first."""
     try:
         image.seek(1)
         copy = bool(cast("Any", image).tag_v2.get(_SUBFILE_TYPE, 0) & 1)
@@ -143,9 +141,7 @@ def _has_more_pages(image: Image.Image) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation; for PNG only from blocks before the pixels, because `getexif` would
-    decode them.
-    """
+    """Returns the EXIF orientation; of a PNG only from chunks before the pixels: `getexif` would decode them."""
     exif = Image.Exif()
     if image.format != "PNG":
         exif = image.getexif()
@@ -155,7 +151,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def opaque_still(image: Image.Image, white: tuple[int, int] = (0, 65535)) -> Image.Image:
-    """Returns the picture as RGB, on white where it is transparent; `white` as in `_white_of`."""
+    """Returns the picture as RGB on white; `white` as in `_white_of`."""
     if _is_deep(image):
         return _eight_bits(image, *white).convert("RGB")
     if not {"A", "a"} & {*image.getbands()} and "transparency" not in image.info:
@@ -166,7 +162,7 @@ def opaque_still(image: Image.Image, white: tuple[int, int] = (0, 65535)) -> Ima
 
 
 def _eight_bits(image: Image.Image, black: int, white: int) -> Image.Image:
-    """A picture of deep greys in 8 bits. `convert` would make all above 255 white."""
+    """Returns 16-bit grey as 8 bits; `convert` would clip at 255."""
     values, most = np.asarray(image).astype(np.int64), max(black, white)
     grey = (np.clip(abs(values - black), 0, most) * 255 + most // 2) // most
     if isinstance(clear := image.info.get("transparency"), int):
@@ -175,7 +171,7 @@ def _eight_bits(image: Image.Image, black: int, white: int) -> Image.Image:
 
 
 def _white_of(image: Image.Image) -> tuple[int, int]:
-    """Returns which numbers of a picture of deep greys are black and white."""
+    """Returns the values of black and white of 16-bit grey."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         return 0, 65535
     most = (1 << image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (16,))[0]) - 1

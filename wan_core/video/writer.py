@@ -1,13 +1,14 @@
-"""Frames to a clip: an mp4 or webm that browsers play (yuv420p, BT.709, index first), or an mp4 that keeps every bit.
+"""Writes clips: an mp4 or webm for browsers (yuv420p, BT.709, index first), a lossless mp4, or a grid of clips.
 
-Texts such as the workflow stand in it as ComfyUI's own savers write them: one JSON text a key.
+Metadata texts such as the workflow are stored like ComfyUI's own: one JSON text per key.
 """
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,21 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..files import FileError, atomic_write_bytes
+from .frames import timed_frames
+from .grid_picture import Place
+from .messages import CENTRED
+from .picture import fit
+from .sources import open_clip
 
 _BT709 = 1
 _KINDS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     ".mp4": ("libx264", {"crf": "18", "preset": "veryfast"}, {"movflags": "+faststart+use_metadata_tags"}),
     ".webm": ("libvpx-vp9", {"crf": "24", "b": "0", "deadline": "good", "cpu-used": "5", "row-mt": "1"}, {}),
 }
-"""by the end of the file's name: encoder, its options, those of the container"""
+"""by suffix: encoder, its options, container options"""
 
 
 def write_clip(
     path: Path, below: Path | None, frames: NDArray[np.uint8], fps: float, metadata: Mapping[str, str]
 ) -> None:
-    """(F, H, W, 3) RGB as an mp4 that appears whole or not at all. yuv420p takes even sizes: an odd
-    edge is cut off.
-    """
+    """Write (F, H, W, 3) RGB as an mp4; yuv420p needs even sizes, so an odd edge is cropped."""
     write_frames(path, below, iter(frames), frames.shape[1:3], fps, metadata)
 
 
@@ -42,7 +46,7 @@ def write_frames(
     fps: float,
     metadata: Mapping[str, str],
 ) -> None:
-    """Frames (H, W, 3) RGB of one `size` (H, W), as they come, into an mp4 (H.264) or, by its name, a webm (VP9)."""
+    """Write frames (H, W, 3) RGB of `size` (H, W) as an mp4 (H.264) or, by suffix, a webm (VP9)."""
     from av.video.frame import VideoFrame
     from av.video.reformatter import Colorspace
 
@@ -64,16 +68,13 @@ def write_frames(
 
 
 def write_lossless(path: Path, below: Path | None, frames: NDArray[np.uint8], fps: float) -> None:
-    """(F, H, W, 3) RGB as FFV1 in an mp4, whose times are exact where Matroska's are rounded to milliseconds.
-
-    Each slice carries a checksum, so damage shows when it is read.
-    """
+    """Write (F, H, W, 3) RGB as FFV1 with slice checksums, in an mp4: Matroska would round times to milliseconds."""
     from av.video.frame import VideoFrame
 
     with _container(path, below, {}) as container:
         stream = container.add_stream("ffv1", rate=Fraction(fps).limit_denominator(1001))
         stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = "bgr0"  # RGB as it is, without a colour matrix
+        stream.pix_fmt = "bgr0"  # RGB without a colour matrix: the only lossless way
         stream.options = {"level": "3", "slices": "4", "slicecrc": "1", "g": "1"}
         for rgb in frames:
             container.mux(stream.encode(VideoFrame.from_ndarray(rgb, format="rgb24").reformat(format="bgr0")))
@@ -82,10 +83,11 @@ def write_lossless(path: Path, below: Path | None, frames: NDArray[np.uint8], fp
 
 @contextlib.contextmanager
 def _container(path: Path, below: Path | None, options: dict[str, str]) -> Iterator[Any]:
-    """An open file of that kind whose bytes get the name `path` when all is written, as `atomic_write` says."""
+    """Yields an open container; its bytes are written to `path` at the end, as by `atomic_write`."""
     import av
 
     with tempfile.TemporaryDirectory(prefix="wan_trainer_") as folder:
+        # Staged outside of `path`'s folder: FFmpeg opens paths by itself, and would follow a link there.
         staged = Path(folder) / f"clip{path.suffix}"
         with av.open(str(staged), "w", options=options) as container:
             yield container
@@ -95,3 +97,39 @@ def _container(path: Path, below: Path | None, options: dict[str, str]) -> Itera
             raise FileError(
                 f"{path.name} cannot be written: {error.strerror}. Make room or choose another folder."
             ) from error
+
+
+def write_grid(
+    path: Path,
+    below: Path | None,
+    canvas: NDArray[np.uint8],
+    clips: Sequence[tuple[Path, Place]],
+    fps: float,
+    num_frames: int,
+    metadata: Mapping[str, str],
+) -> None:
+    """Write an mp4 or webm: the canvas (H, W, 3) with each clip in its place."""
+    with ExitStack() as opened:
+        frames = _together(canvas, clips, num_frames, opened)
+        write_frames(path, below, frames, canvas.shape[:2], fps, metadata)
+
+
+def _together(
+    canvas: NDArray[np.uint8], clips: Sequence[tuple[Path, Place]], num_frames: int, opened: ExitStack
+) -> Iterator[NDArray[np.uint8]]:
+    """Yields the canvas with the next frame of every clip; an ended clip keeps its last."""
+    readers = [(_shown(file, place, opened), place) for file, place in clips]
+    shown = canvas.copy()
+    for _ in range(num_frames):
+        for reader, place in readers:
+            picture = next(reader, None)
+            if picture is not None:
+                shown[place.y : place.y + place.height, place.x : place.x + place.width] = picture
+        yield shown
+
+
+def _shown(file: Path, place: Place, opened: ExitStack) -> Iterator[NDArray[np.uint8]]:
+    container, stream = opened.enter_context(open_clip(file))
+    stream.codec_context.thread_count = 1  # many clips are decoded at once
+    for _, _, frame in timed_frames(file, container, stream):
+        yield fit(frame, 1.0, (place.width, place.height), CENTRED)

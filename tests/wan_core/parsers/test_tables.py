@@ -226,7 +226,7 @@ def check_damages(tmp_path: Path, write: Callable[..., Path], suffix: str, count
     data = write(tmp_path / f"whole{suffix}", columns).read_bytes()
     path = tmp_path / f"x{suffix}"
     refused = read = 0
-    asking = process_module._Asking(path.name, None, "Write it again.")
+    asking = process_module._ParserChild(path.name, None, "Write it again.")
     asking.__enter__()
     try:
         for damaged in damages(data, count):

@@ -12,7 +12,7 @@ from wan_core.dataset import DatasetConfig, ScanContext, scan_folder
 from wan_core.errors import DependencyError
 from wan_core.packages import pip_line
 from wan_core.video import require_pyav
-from wan_core.video.pyav import outdated
+from wan_core.video.sources import outdated
 
 UPDATE = f"PyAV 16.1.0 does not read clips exactly; 17.1 or newer does. Run: {pip_line('av>=17.1')}"
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ...cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, pad_text, synthetic_note
-from ...errors import CacheError, DatasetError, Stopped
+from ...errors import CacheError, DatasetError, stop_if
 from ...files import atomic_write
 from ...model import condition_named
 from ..graph_tensors import PromptKeys, TensorClip, space_of, store_clips, store_text
@@ -89,8 +89,7 @@ def export_records(
             name = f"file_{start // records_per_shard:02d}-{start + records_per_shard}.tfrec"
             with atomic_write(below / name) as file:
                 for number, item in enumerate(items[start : start + records_per_shard], start):
-                    if should_stop is not None and should_stop():
-                        raise Stopped("Stopped while writing TFRecords.")
+                    stop_if(should_stop, "writing TFRecords")
                     features = _features(cache, cache_set, item) | (of_the_set if number == 0 else {})
                     if eval_timesteps:
                         features[TIMESTEPS] = [eval_timesteps[number * len(eval_timesteps) // len(items)]]

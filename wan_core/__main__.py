@@ -5,7 +5,7 @@ import sys
 
 from .packages import end_under_old_python
 
-end_under_old_python()  # which cannot import what follows
+end_under_old_python()  # an old Python cannot import the lines below
 
 # OpenMP's threads sleep while they wait for each other. Left alone they spin, and beside other busy programs each waits
 # for one that has no core: a CPU step of the demo's size took over 3 s so and 0.15 s asleep (4 threads, 4 cores, load

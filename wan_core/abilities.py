@@ -90,8 +90,7 @@ class Abilities:
         without = f" Not there: {lacks}." if lacks else ""
         if self.bf16:
             return f"{self.what} computes in bf16.{without}"
-        # Of cards before 8.0 torch's memory-efficient attention takes float16 and float32, its flash attention nothing
-        # (sdp_utils.cpp).
+        # Before 8.0 torch has memory-efficient attention (float16, float32) but no flash attention (sdp_utils.cpp).
         kind = "fp16 with a scaled loss" if self.fp16 else "fp32, at twice the memory, as its fp16 cannot be relied on"
         attention = "" if self.amd else ", with torch's memory-efficient attention, which is slower than flash"
         return f"{self.what} has no bf16 of its own, so new runs compute in {kind}{attention}.{without}"
@@ -152,9 +151,7 @@ def _ask(index: int) -> Abilities:
 
 
 def _has_code(capability: tuple[int, int], built_for: list[str]) -> bool:
-    """Returns whether code for one of "sm_75", "compute_90" runs on a card: sm_ on later minor versions, compute_ on
-    all later ones.
-    """
+    """Returns whether code runs on a card: sm_75 on later minor versions, compute_75 on all later ones."""
     for one in built_for:
         kind, _, number = one.partition("_")
         digits = re.match(r"\d+", number)

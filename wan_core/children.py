@@ -26,7 +26,7 @@ from .words import sentences_back, with_sentences
 _LENGTHS = struct.Struct(">IQ")
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_PAYLOAD_BYTES = 8 << 30
-_PIPE_BYTES = 1 << 20  # what Linux gives to anybody
+_PIPE_BYTES = 1 << 20  # the most that Linux allows without privileges
 _LAUNCH = Path(__file__).resolve().parent / "launch.py"
 
 Answer = tuple[dict[str, Any], Any]
@@ -76,9 +76,7 @@ def _read(stream: BinaryIO, size: int, new: Callable[[int], Any] = bytearray) ->
 
 
 class Child:
-    """A running child process. One thread sends and receives, so that waiting can be interrupted; another drains
-    stderr.
-    """
+    """A running child process; one thread talks to it, so that waiting can be interrupted, one drains stderr."""
 
     def __init__(self, command: str, new: Callable[[int], Any] = bytearray) -> None:
         """`command`: argument of launch.py; `new` allocates raw bytes. Raises DependencyError if no process can be
@@ -91,6 +89,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                # numpy would reserve address space for a thread per core, more than the child's memory limit.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
                 creationflags=subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0,
             )
@@ -142,7 +141,7 @@ class Child:
             while (request := self._requests.get()) is not None:
                 send(stdin, *request)
                 self.answers.put(receive(stdout, self._new))
-        except (OSError, ValueError, RecursionError, MemoryError):
+        except (OSError, ValueError, RecursionError, MemoryError):  # the child ended, or sent no valid message
             self.answers.put(None)
 
     def _drain(self) -> None:
@@ -167,7 +166,7 @@ def serve(prepare: Callable[[], Operation], memory_bytes: int) -> int:
     Answers go to a private copy of fd 1, which is redirected to stderr, so library output cannot break the protocol. A
     thread watches stdin and exits the process when the parent dies, even if a library hangs.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl+C, which reaches the whole process group
     replies = _private_stdout()
     _limit_memory(memory_bytes)
     try:
@@ -183,13 +182,15 @@ def serve(prepare: Callable[[], Operation], memory_bytes: int) -> int:
 
 
 def _listen(requests: queue.Queue[tuple[dict[str, Any], bytearray]]) -> None:
-    stdin = os.fdopen(os.dup(0), "rb", buffering=0)  # nothing read ahead: what stands in the pipe is all there is
+    stdin = os.fdopen(
+        os.dup(0), "rb", buffering=0
+    )  # a buffer would hide bytes from `waiter`, which looks into the pipe
     wait = waiter(stdin.fileno())
     wait()
     while (message := receive(stdin)) is not None:
         requests.put(message)
         wait()
-    os._exit(0)
+    os._exit(0)  # not sys.exit: a library may hang in another thread
 
 
 def _private_stdout() -> BinaryIO:

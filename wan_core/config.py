@@ -69,7 +69,7 @@ class Setting:
             return True
         if self.choices:
             return value in self.choices
-        # A chain of comparisons, because NaN is neither below nor above a bound.
+        # `low <= value`, not `not value < low`: NaN must be refused.
         return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
 
     @property
@@ -129,7 +129,7 @@ class Config:
     def __post_init__(self) -> None:
         for name, known in settings_of(type(self)).items():
             value = getattr(self, name)
-            if isinstance(value, float) and not math.isfinite(value):  # neither is above or below anything
+            if isinstance(value, float) and not math.isfinite(value):  # NaN passes where there are no bounds
                 raise ConfigError(f"{name} {value} is no finite number.{_usable(known)}")
             if not known.accepts(value):
                 raise self.refused(name)
@@ -217,7 +217,7 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, Config):
         return value if isinstance(value, hint) else hint.from_dict(value, where)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not -sys.float_info.max <= value <= sys.float_info.max:  # Python's JSON reader takes NaN and 1e999
+        if not -sys.float_info.max <= value <= sys.float_info.max:  # Python's JSON parser accepts NaN and 1e999
             raise ConfigError(f"{where} must be a finite number, not {value!r:.40}.")
         return float(value)
     if isinstance(hint, type) and (not isinstance(value, hint) or (hint is not bool and isinstance(value, bool))):

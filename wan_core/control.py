@@ -41,18 +41,20 @@ def stop_on_signals(stop: Callable[[str], bool]) -> None:
 
     def on_signal(number: int, _frame: object) -> None:
         if not stop(f"signal {signal.Signals(number).name}"):
-            raise KeyboardInterrupt  # committed steps stand
+            raise KeyboardInterrupt  # saved steps are committed, so ending at once loses none
 
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM"):
             signal.signal(getattr(signal, name), on_signal)
-        hangup = getattr(signal, "SIGHUP", None)  # a terminal that is closed; Windows has none
-        if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # nohup says to go on
+        hangup = getattr(signal, "SIGHUP", None)  # a closed terminal; Windows has no SIGHUP
+        if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(hangup, on_signal)
 
 
 def _ignore_signals() -> None:
     """Leave the stop signals to the parent process, which sends a command instead."""
+    # Terminals and service managers signal the whole process group. After the parent's command, a signal of our own
+    # would be the second one, which ends the process at once.
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             if hasattr(signal, name):
@@ -91,7 +93,7 @@ class PipeControl:
     """
 
     def __init__(self, file: int, *, signals: bool = True) -> None:
-        # Re-entrant: a signal may arrive while the main thread holds it.
+        # RLock: a signal handler may run while the main thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._reason = ""
         self._pending: deque[str] = deque()
@@ -107,7 +109,7 @@ class PipeControl:
         try:
             for line in lines(self._file, _LONGEST_LINE):
                 self._accept(line)
-        finally:  # whatever ends this thread, nobody could stop the worker any more
+        finally:  # without this thread the worker could not be stopped any more
             self._stop("the parent process ended")
 
     def _accept(self, line: bytes) -> None:

@@ -109,7 +109,7 @@ def draw_sigma(
         if ends[1] - ends[0] > _ALMOST_NOTHING:
             return at(ends[0] + (ends[1] - ends[0]) * parts.double()).clamp(sigma_min, sigma_max).float()
     kept = torch.empty(0)
-    for tries in range(2_500 if parts is None else 0):  # a share of LEAST_SHARE gives none once in e^48
+    for tries in range(2_500 if parts is None else 0):  # with LEAST_SHARE in range, all draws miss once in e^48
         sigma = made(drawn(count if tries < 1_000 else 64 * count, generator=generator))
         kept = torch.cat([kept, sigma[is_in_range(sigma, (sigma_min, sigma_max))]])
         if len(kept) >= count:
@@ -140,7 +140,7 @@ def _from_uniform(part: Tensor, sampling: str, shift: float, mode_scale: float) 
         return shift_sigma(part, shift)
     if sampling == "mode":  # arXiv 2403.03206
         return (1 - part - mode_scale * (torch.cos(math.pi * part / 2) ** 2 - 1 + part)).clamp(0, 1)
-    return 0.5 - torch.sin(torch.asin(1 - 2 * part) / 3)  # where 3 sigma^2 - 2 sigma^3 is `part`
+    return 0.5 - torch.sin(torch.asin(1 - 2 * part) / 3)  # the inverse of the Beta(2, 2) CDF 3 x^2 - 2 x^3
 
 
 def is_in_range(sigma: Tensor, sigma_range: tuple[float, float]) -> Tensor:
@@ -181,7 +181,7 @@ def velocity_loss(
     `weight`, broadcast to the target, makes it a weighted mean; all zero (a black mask) gives 0 with zero gradients.
     `factor` (B,) of `loss_factor` multiplies each sample's error without normalisation.
     """
-    if kind == "mse" and weight is None and factor is None:
+    if kind == "mse" and weight is None and factor is None:  # fused: no tensor of elementwise errors
         return torch.nn.functional.mse_loss(prediction.float(), target.float())
     errors = _errors(prediction.float(), target.float(), kind, delta)
     if factor is not None:
@@ -216,7 +216,7 @@ def loss_factor(sigma: Tensor, weighting: str) -> Tensor | None:
     if weighting == "none":
         return None
     if weighting == "sigma_sqrt":
-        return sigma.clamp_min(1e-3) ** -2.0  # timestep 1 and below count alike
+        return sigma.clamp_min(1e-3) ** -2.0  # clamped, or timestep 0 would have infinite weight
     if weighting == "cosmap":
         return 2 / (math.pi * (1 - 2 * sigma + 2 * sigma**2))
     if weighting == "min_snr":

@@ -30,7 +30,6 @@ from .model import Numerics, Route, WanShape, model_without_values, placed_route
 from .placement import (
     JobShape,
     MemoryEstimate,
-    MemoryMeasures,
     Placement,
     Recomputing,
     StepShape,
@@ -76,19 +75,11 @@ def predict_memory(
     lora: LoraConfig,
     step: StepShape,
     *,
-    recomputing: Recomputing | None = None,
     numerics: Numerics | None = None,
     found: WanFile | None = None,
-    measures: MemoryMeasures | None = None,
-    preview: StepShape | None = None,
 ) -> MemoryEstimate:
-    """Returns the predicted memory of a job.
-
-    `recomputing`: None for every block. `numerics`: None for the plan's. `found`: the result of `inspect_model`, if
-    known. Other arguments as in `estimate_memory`.
-    """
-    job = job_shape(plan, roots, lora, recomputing=recomputing, numerics=numerics, found=found)
-    return estimate_memory(job, step, measures=measures, preview=preview)
+    """Returns the predicted memory of a job; `numerics` and `found` as in `job_shape`."""
+    return estimate_memory(job_shape(plan, roots, lora, numerics=numerics, found=found), step)
 
 
 def job_shape(
@@ -107,9 +98,10 @@ def job_shape(
 ) -> JobShape:
     """Returns the input of `estimate_memory` for a plan.
 
-    `placement`: in place of the plan's, also for devices this machine lacks. `optimizer_bytes`, `optimizer_host_bytes`:
-    optimizer state per adapter value, and its part in host memory. `routes`: layers skipped by a share of the tokens.
-    `sharers`: processes of one machine that share the swapped weights.
+    `recomputing`: None for every block. `numerics`: None for the plan's. `found`: the result of `inspect_model`, if
+    known. `placement`: in place of the plan's, also for devices this machine lacks. `optimizer_bytes`,
+    `optimizer_host_bytes`: optimizer state per adapter value, and its part in host memory. `routes`: layers skipped by
+    a share of the tokens. `sharers`: processes of one machine that share the swapped weights.
     """
     found = found or inspect_model(plan, roots)
     shape, numerics = found.variant.shape, numerics or plan.precision.numerics(found.compute_dtype)
@@ -123,7 +115,7 @@ def job_shape(
         storage_bytes=partial(resting_bytes, plan, found, numerics),
         adapt=_Adapt(lora, numerics.adapter if numerics.adapter != numerics.compute else None),
         adapter_values=_adapter_values(shape, lora),
-        # A pair that begins in the weight is kept beside the trained one.
+        # An adapter initialised from the weight (PiSSA) keeps its initial values in float32 too.
         optimizer_bytes=optimizer_bytes + 4 * (lora.init in STARTS_IN_THE_WEIGHT),
         optimizer_host_bytes=optimizer_host_bytes,
         recomputing=recomputing or Recomputing(),
@@ -149,7 +141,7 @@ class _Adapt:
     def __call__(self, model: nn.Module) -> None:
         try:
             inject_lora(model, self.lora, seed=0, dtype=self.dtype)
-        except ConfigError:  # targets in later blocks only: the first ones then stand for them, all of their linears
+        except ConfigError:  # targets only in later blocks, which the traced first blocks must represent
             usual = replace(self.lora, targets=LoraConfig.targets)
             inject_lora(model, usual, seed=0, dtype=self.dtype)
 

@@ -35,7 +35,7 @@ def _holds_data(entry: str) -> bool:
     folder = os.path.realpath(entry or os.curdir)
     own = (sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     if folder in map(os.path.realpath, own) or os.path.basename(folder) in ("site-packages", "dist-packages"):
-        return False  # a Python whose own folder is where somebody stands
+        return False  # Python itself may be started from its own folder
     return folder == os.path.realpath(os.curdir) or os.path.isfile(os.path.join(folder, "folder_paths.py"))
 
 

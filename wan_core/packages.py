@@ -48,7 +48,7 @@ def first_import(package: str) -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()  # else the first search goes through all of it once more: 0.6 s
+        gc.freeze()  # else the first collection scans all imported objects once more: 0.6 s
         gc.enable()
 
 
@@ -86,7 +86,7 @@ def version_of(package: str) -> str:
         pass
     try:
         return str(getattr(imported(package), "__version__", ""))
-    except Exception:  # absent, or broken in a way that the caller finds out by itself
+    except Exception:  # missing, or broken: importing it for use will report why
         return ""
 
 
@@ -119,7 +119,7 @@ def imported(module: str) -> Any:
         return importlib.import_module(module)
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as error:  # SystemExit, of what reads a command line when it is imported
+    except BaseException as error:  # SystemExit of packages that parse sys.argv at import
         raise ImportError(f"{module} ends Python when it is imported ({first_line(error)})") from error
 
 
@@ -130,13 +130,13 @@ def check_place(package: str) -> None:
     """
     try:
         found = importlib.util.find_spec(package)
-    except ValueError:  # somebody put a module into sys.modules that came from no file
+    except ValueError:  # a module in sys.modules without a spec
         raise DependencyError(
             f"{package} came from no file, so it is not used. Start again without what made it."
         ) from None
-    if found is None or found.origin is None:  # a folder of that name without a package in it
+    if found is None or found.origin is None:  # a namespace package: any folder of that name
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    # The folder that holds it counts, not where a link in there leads: an installer may link files to its own cache.
+    # abspath, not realpath: an installer (uv) may link files of a library folder to its own cache.
     inside = next(iter(found.submodule_search_locations or ()), found.origin)
     if not _is_library(os.path.dirname(os.path.abspath(inside))):
         raise DependencyError(
@@ -154,7 +154,7 @@ def _is_library(folder: str) -> bool:
 def _library_folders() -> set[str]:
     """Returns the library folders: of this Python, its virtual environment's base, and the user."""
     found = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
-    # On Windows the folder of Python itself is among them.
+    # getsitepackages of Windows includes the folder of Python itself, which is no library folder.
     found += [p for p in site.getsitepackages() if os.path.basename(p) in ("site-packages", "dist-packages")]
     return {os.path.realpath(folder) for folder in found}
 

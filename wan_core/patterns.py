@@ -119,7 +119,7 @@ def _asked(patterns: list[str], names: Sequence[str], what: str, whole: bool) ->
     """Returns pattern -> name -> matches of the child process; raises the refusals of `matching`."""
     said, in_time = _from_child({"patterns": patterns, "names": list(names), "whole": whole})
     answers: dict[str, dict[str, bool]] = {}
-    lines = said.split("\n")[:-1]  # what stands behind the last end of a line was cut off
+    lines = said.split("\n")[:-1]  # the last piece is a torn line of a killed process
     for pattern, line in zip(patterns, (line for line in lines if line != "at"), strict=False):
         if line.startswith("-"):
             error = json.loads(line[1:])
@@ -160,7 +160,7 @@ def _from_child(asked: dict[str, object]) -> tuple[str, bool]:
                     said, _ = child.communicate(given, timeout=_POLL_S)
                     return said.decode("ascii"), True
                 except subprocess.TimeoutExpired:
-                    given = None  # is sent once
+                    given = None  # communicate() may be called again, but without input
                 if should_stop is not None and should_stop():
                     raise Stopped
                 if time.monotonic() > end:

@@ -22,8 +22,8 @@ def lines(file: int, longest: int) -> Iterator[bytes]:
     """Yields lines of the pipe `file` until it is closed; longer ones in pieces."""
     rest = b""
     for chunk in chunks(file):
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
+        *finished, rest = (rest + chunk).split(b"\n")
+        for line in finished:
             yield from _pieces(line + b"\n", longest)
         while len(rest) >= longest:
             yield rest[:longest]
@@ -85,7 +85,7 @@ def peeking(kernel: Any, handle: Any) -> Callable[[], int | None] | None:
     count = ctypes.c_ulong(0)
 
     def waiting() -> int | None:
-        # It fails once the other end is closed and everything was read.
+        # PeekNamedPipe fails once the other end is closed and all bytes were read.
         return count.value if kernel.PeekNamedPipe(handle, None, 0, None, ctypes.byref(count), None) else None
 
     return waiting

@@ -87,7 +87,7 @@ def sentence_of(event: Event) -> str:
             use = closing_line(event.result.get("use"), event.result.get("template"))
             return f"{ended}. {use}" if use else ended
         case _:
-            return ""  # the sentence of a failure stands on stderr
+            return ""  # a failure is printed on stderr
 
 
 def closing_line(use: object, template: object) -> str:
@@ -111,9 +111,9 @@ def loss_text(value: float | None) -> str:
 
 def span(seconds: float) -> str:
     """Returns seconds as 0:07, 12:05 or 3:02:01."""
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
 
 
 def _number(value: float | None, digits: str) -> str:

@@ -167,5 +167,7 @@ def _as_plain(record: logging.LogRecord) -> bool:
     record.msg, record.args = plain(record.getMessage()), None
     if record.exc_info:
         lines = logging.Formatter().formatException(record.exc_info).splitlines()
-        record.exc_text = "\n".join(map(plain, lines))  # what every formatter prints in place of its own
+        record.exc_text = "\n".join(
+            map(plain, lines)
+        )  # formatters print exc_text, if set, instead of formatting the exception
     return True

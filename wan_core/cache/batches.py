@@ -32,7 +32,6 @@ class Batch:
     texts: Tensor
     """(B, L, 4096) float32 of `stack_texts`; zero rows after the tokens are attended to, as in official Wan"""
     names: tuple[str, ...]
-    """file names, for messages"""
     conditioning: Conditioning | None = None
     """float32; None for text-only models"""
     loss_mask: Tensor | None = None

@@ -39,19 +39,14 @@ class CacheItem(Config):
     """One clip or still with its caption; keys name cache entries."""
 
     latent_key: str
-    """of latents/"""
     text_key: str
-    """of texts/"""
     num_frames: int
     """4n+1"""
     height: int
-    """pixels"""
     width: int
-    """pixels"""
     repeats: int = 1
     """times per epoch"""
     name: str = ""
-    """file name, for messages"""
     caption: str = ""
     """shown with previews"""
     condition_key: str = ""
@@ -99,8 +94,6 @@ class Entry(NamedTuple):
     key: str
     shape: tuple[int, ...] | None
     """of a latent or mask; for other kinds the latent's, None for a text"""
-    what: str
-    """for messages: the clip's name, or "the mask of" and the name"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +109,6 @@ class CacheSet(Config):
     latent_space: str
     """"wan2.1" (16 channels) or "wan2.2" (48 channels, TI2V-5B)"""
     fps: float
-    """of the resampled clips"""
     vae_identity: str
     text_identity: str
     conditioning: str = "none"
@@ -193,7 +185,7 @@ class CacheSet(Config):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def require_fit(self, model: str, space: LatentSpace, kind: ConditionKind) -> None:
-        """CacheError if the model's latent space or conditioning does not match the set."""
+        """CacheError if the model's latent space or conditioning differs."""
         if self.latent_space != space.name:
             raise CacheError(
                 "The cache holds {latent_space} latents, {model} needs {name}. Choose the VAE that belongs to "
@@ -216,20 +208,18 @@ class CacheSet(Config):
         """Yields every entry of the set once."""
         seen: set[tuple[str, str]] = set()
         for item in self.all_items:
-            name, shape = item.name or item.latent_key, self.latent_shape(item)
+            shape = self.latent_shape(item)
             for entry in (
-                Entry("latent", item.latent_key, shape, name),
-                Entry("condition", item.condition_key, shape, f"the conditioning of {name}"),
-                Entry("mask", item.mask_key, self.mask_shape(item), f"the mask of {name}"),
-                Entry("evaluation", item.evaluation_key, shape, f"the stored noise of {name}"),
+                Entry("latent", item.latent_key, shape),
+                Entry("condition", item.condition_key, shape),
+                Entry("mask", item.mask_key, self.mask_shape(item)),
+                Entry("evaluation", item.evaluation_key, shape),
             ):
                 if entry.key and (entry.kind, entry.key) not in seen:
                     seen.add((entry.kind, entry.key))
                     yield entry
-        texts = {self.empty_text_key: "the empty prompt", self.negative_text_key: "the default negative prompt"}
-        for item in self.all_items:
-            texts.setdefault(item.text_key, f"the caption of {item.name}")
-        yield from (Entry("text", key, None, what) for key, what in texts.items())
+        texts = (self.empty_text_key, self.negative_text_key, *(item.text_key for item in self.all_items))
+        yield from (Entry("text", key, None) for key in dict.fromkeys(texts))
 
     def entry_keys(self) -> set[str]:
         """Returns the keys of all entries."""

@@ -23,16 +23,22 @@ PixelsOf = Callable[[Sample, Companion | None], Tensor]
 """(sample, companion or None) -> pixels (F, H, W, 3) in [0, 1] of the companion or of the sample, cut alike"""
 
 
+def condition_of(
+    pixels: Tensor, kind: ConditionKind, codec: LatentCodec, image_encoder: ImageEncoder | None
+) -> dict[str, Tensor]:
+    """Returns the conditioning of a clip (F, H, W, 3) in [0, 1] by its own given frames."""
+    # The other frames are encoded too, as mid grey: encoded grey is not a zero latent.
+    latent = codec.encode(given_frames(pixels, kind.frames))
+    tensors = {"channels": with_mask(latent, len(pixels), kind.frames)}
+    return tensors | _image_tokens(pixels, kind, image_encoder)
+
+
 def condition_from_files(
     sample: Sample, kind: ConditionKind, pixels_of: PixelsOf, codec: LatentCodec, image_encoder: ImageEncoder | None
 ) -> dict[str, Tensor]:
     """Returns the conditioning of a sample for any kind: own frames, control video, mask."""
     if not kind.files:
-        pixels = pixels_of(sample, None)
-        # Frames that are not given are encoded too, as mid grey: encoded grey is not a zero latent.
-        latent = codec.encode(given_frames(pixels, kind.frames))
-        tensors = {"channels": with_mask(latent, len(pixels), kind.frames)}
-        return tensors | _image_tokens(pixels, kind, image_encoder)
+        return condition_of(pixels_of(sample, None), kind, codec, image_encoder)
     mask = mask_pixels(sample, pixels_of) if sample.mask is not None and kind.reads("mask") else None
     pixels = pixels_of(sample, None) if kind.frames else torch.empty(0)
     if kind.files == ("mask",):

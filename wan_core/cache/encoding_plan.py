@@ -236,7 +236,7 @@ def _compare(
     clips: list[ClipTask] = []
     prompts: list[TextTask] = []
     reused, damaged = Counter[str](), 0
-    for kind, key, shape, _ in cache_set.entries():
+    for kind, key, shape in cache_set.entries():
         stop_if(should_stop, "caching")
         if kind == "evaluation":  # drawn by `_write_evaluations`, needs no encoder
             continue

@@ -82,11 +82,9 @@ def left_out_lines(clips: Sequence[LeftOut]) -> list[str]:
     also = f", and parts of {parts} more" if whole and parts else ""
     first = f"skipped: {what} that cannot be read to the end{also} (mode rebuild tries again); the rest is trained"
     more = [f"  and {len(clips) - _NAMED} more"] if len(clips) > _NAMED else []
-    return [first, *(f"  {_reason(clip.why)}{_share(clip)}" for clip in clips[:_NAMED]), *more]
-
-
-def _share(clip: LeftOut) -> str:
-    return "" if clip.whole else f": {clip.lost} of the {clip.of} samples cut from it"
+    shares = ("" if clip.whole else f": {clip.lost} of the {clip.of} samples cut from it" for clip in clips)
+    named = [f"  {_reason(clip.why)}{share}" for clip, share in zip(clips[:_NAMED], shares, strict=False)]
+    return [first, *named, *more]
 
 
 def _reason(sentence: str) -> str:
@@ -99,7 +97,6 @@ class EncodingReport:
     """The counts of an encoding, and related names."""
 
     fingerprint: str
-    """of the stored set"""
     latents_encoded: int
     latents_reused: int
     texts_encoded: int
@@ -127,11 +124,9 @@ class EncodingReport:
     nothing_shown: tuple[str, ...] = ()
     """clips of noise or of one colour"""
     held_out: int = 0
-    """evaluated items"""
     upkeep: str = ""
     """a line about evicted entries"""
     left_out: tuple[LeftOut, ...] = ()
-    """damaged clips"""
 
     def sentences(self) -> str:
         """Returns plain text for the node."""

@@ -80,7 +80,6 @@ class SampleKeys:
     """SHA-256 of a file; raises if it changed since the scan"""
     kind: ConditionKind
     fps: float
-    """of the dataset"""
     space: LatentSpace
     vae_identity: str
     text_identity: str
@@ -156,7 +155,6 @@ class Kind:
     """A kind of entry."""
 
     folder: str
-    """in the cache folder"""
     tensors: tuple[str, ...]
     """allowed tensor names"""
     dtypes: tuple[str, ...]
@@ -179,7 +177,6 @@ class Stored:
     dtype: str = "bf16"
     """of STORED_DTYPES"""
     compression: str = "none"
-    """of _COMPRESSIONS"""
 
     def __post_init__(self) -> None:
         if self.dtype not in STORED_DTYPES:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import torch
@@ -25,7 +25,6 @@ from ..dataset.conditioning import CONDITION_TENSORS, condition_misfits
 from ..errors import CacheError
 from ..files import FileError, atomic_write_bytes, mark_of, shown_folder
 from ..model import TEXT_LENGTH
-from ..words import listed
 from .cache_set import CacheSet, read_set, set_file, write_set
 from .entry import pack_entry, read_entry, unpack_entry
 from .keys import AGAIN, KINDS, STORED_DTYPES, TEXT_WIDTH, Stored, entry_name, entry_path
@@ -156,22 +155,6 @@ class LatentCache:
             return False
         self.entries.note_sound(name, mark)
         return True
-
-    def verify(self, cache_set: CacheSet, should_stop: Callable[[], bool] | None = None) -> None:
-        """CacheError naming the first bad entries of a set."""
-        bad: list[str] = []
-        for entry in cache_set.entries():
-            if not self.is_sound(entry.kind, entry.key, entry.shape):
-                bad.append(entry.what)
-            if should_stop is not None and should_stop():
-                return
-        if bad:
-            raise CacheError(
-                "{n} cache entries are missing or damaged, for {names}. Queue Cache Latents + Captions again; "
-                "it re-encodes only what is missing.",
-                n=len(bad),
-                names=listed(bad, 5),
-            )
 
     def save_known(self) -> None:
         """Write the memos of media files and entries."""

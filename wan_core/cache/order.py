@@ -38,8 +38,11 @@ class Appearances:
         self._q, self._s = np.ones(count, np.int64), np.zeros(count, np.int64)
         for place, item in enumerate(items):
             if item.weight != 1.0:
-                self._p[place], self._q[place] = _rate(item)
-                self._s[place] = _phase(item, int(self._q[place]), seed)
+                rate = item.repeats * Fraction(item.weight).limit_denominator(_FINEST)
+                salt = f"{seed}/weight/{item.latent_key}/{item.text_key}".encode()
+                phase = int.from_bytes(hashlib.blake2b(salt, digest_size=8).digest(), "big")
+                self._p[place], self._q[place] = max(1, rate.numerator), rate.denominator
+                self._s[place] = phase % rate.denominator
         self.constant = bool((self._q == 1).all() and (self._turns == 1).all())
         """True if all epochs are equal"""
 
@@ -57,16 +60,6 @@ class Appearances:
         k = epoch // self._turns
         seen = ((k + 1) * self._p + self._s) // self._q - (k * self._p + self._s) // self._q
         return np.where(epoch % self._turns == self._turn, seen, 0)
-
-
-def _rate(item: CacheItem) -> tuple[int, int]:
-    rate = item.repeats * Fraction(item.weight).limit_denominator(_FINEST)
-    return max(1, rate.numerator), rate.denominator
-
-
-def _phase(item: CacheItem, q: int, seed: int) -> int:
-    salt = f"{seed}/weight/{item.latent_key}/{item.text_key}".encode()
-    return int.from_bytes(hashlib.blake2b(salt, digest_size=8).digest(), "big") % q
 
 
 T = TypeVar("T")

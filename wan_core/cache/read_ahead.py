@@ -5,6 +5,7 @@ Neither order nor content of entries changes; memory use is limited.
 
 from __future__ import annotations
 
+import operator
 import os
 import queue
 import time
@@ -68,8 +69,7 @@ class ReadAhead:
             video.close()
 
     def pixels(self, sample: Sample, companion: Companion | None = None) -> Tensor:
-        """Returns (F, H, W, 3) float32 in [0, 1] of a sample, or of a companion cut like it; the last sample's are
-        kept.
+        """Returns (F, H, W, 3) float32 in [0, 1] of a sample (the last one is kept), or of a companion cut like it.
 
         Raises UnreadableError for a damaged file, DatasetError for a changed one, Stopped.
         """
@@ -94,7 +94,9 @@ class ReadAhead:
 
     def _future_of(self, read: Read) -> Future[Tensor] | None:
         """Returns the prefetched read, dropping the reads before it; None if it is not in `reads`."""
-        place = next((n for n in range(self._requested, len(self._reads)) if _same(self._reads[n], read)), None)
+        # By identity: two samples of one file can be equal, and their reads follow each other.
+        same = (all(map(operator.is_, one, read)) for one in self._reads[self._requested :])
+        place = next((n for n, found in enumerate(same, self._requested) if found), None)
         if place is None:
             return None
         while self._requested < place and self._waiting:
@@ -179,7 +181,3 @@ def bytes_of(sample: Sample) -> int:
 def usable_cores() -> int:
     """Returns the cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _same(one: Read, other: Read) -> bool:
-    return one[0] is other[0] and one[1] is other[1]

@@ -39,8 +39,7 @@ def read_roots(path: Path) -> list[Path]:
 def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
     """Returns the real path of a dataset folder; DatasetError says what to do. Links are resolved before the check.
 
-    `reference` is a folder below `input/` ("clips" or "input:clips"), "<root name>:<folder>", or a full path below a
-    root.
+    `reference`: a folder below `input/` ("clips" or "input:clips"), "<root name>:<folder>", or a full path.
     """
     text = reference.strip().strip("\"'").strip()
     if not text or not _can_be_path(text):
@@ -176,7 +175,7 @@ def _in_its_form(path: Path) -> Path:
 def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
     """Returns the existing file or folder; PlaceError says what is wrong. Links are resolved before the check."""
     path = _spelled_place(text, folder)
-    # Whether something exists outside is nobody's business: the refusal comes first.
+    # Refused before `exists`: an answer would reveal which files exist outside.
     if not lies_under(path, allowed):
         raise PlaceError(OUTSIDE)
     if not os.path.exists(path):

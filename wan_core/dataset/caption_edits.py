@@ -79,9 +79,7 @@ class Written:
 
 
 def scanned_files(dataset: Dataset) -> list[ScannedFile]:
-    """Returns each file of a dataset once, in order; a clip's number is its index. Files rejected for a missing caption
-    come last.
-    """
+    """Returns each file of a dataset once; a clip's number is its index. Files without captions come last."""
     found: dict[Path, ScannedFile] = {}
     names = [CaptionNames(part.config.caption_extension) for part in dataset.parts]
     for part, captions in zip(dataset.parts, names, strict=True):
@@ -118,7 +116,7 @@ class CaptionEdits:
         return len(self._files)
 
     def find(self, text: str, most: int) -> Search:
-        """Returns the captions that contain `text` (case-sensitive; "" matches all), the first `most` by name."""
+        """Returns the captions that contain `text` (case-sensitive; "" matches all), with the first `most` of them."""
         places = CaptionFolders(self._allowed())
         looked = (self._look(number, places) for number in range(len(self._files)))
         found = [one for one in looked if text in one.caption]

@@ -75,9 +75,7 @@ class CaptionFolders:
         self._known: dict[Path, tuple[Path, Path] | None] = {}
 
     def of(self, path: Path) -> tuple[Path, Path]:
-        """Returns the path with its folder resolved, and the allowed folder, below which no link is followed.
-        DatasetError for a file outside the allowed folders.
-        """
+        """Returns (path with its folder resolved, allowed folder that contains it); DatasetError if outside."""
         folder = path.parent
         if folder not in self._known:
             real = Path(os.path.realpath(folder))

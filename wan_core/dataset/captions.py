@@ -126,9 +126,7 @@ def caption_with_prefix(caption: str, prefix: str) -> str:
 
 
 def caption_with_trigger(caption: str, trigger_word: str) -> str:
-    """Returns the caption with the trigger word: in place of "[trigger]" (as in ai-toolkit), or else in front if
-    missing.
-    """
+    """Returns the caption with the trigger word: in place of "[trigger]" (as in ai-toolkit), or in front."""
     if trigger_word:
         caption = caption.replace("[trigger]", trigger_word)
     if not trigger_word or trigger_word in caption:

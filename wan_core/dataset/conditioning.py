@@ -126,9 +126,7 @@ def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, w
 
 
 def inpaint_channels(pixels: Tensor, mask: Tensor, encode: Encode) -> Tensor:
-    """Returns `Conditioning.channels` of Fun-InP: four mask channels (1 = given), then the latent with white mask areas
-    grey.
-    """
+    """Returns `Conditioning.channels` of Fun-InP: four mask channels (1 = given), then the masked latent."""
     white = (mask > 0.5).float()
     latent = encode((pixels - _MID_GREY) * (1 - white[..., None]) + _MID_GREY)
     return torch.cat([_folded_mask(1 - white, latent.shape[2:]), latent])

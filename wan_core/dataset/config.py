@@ -161,7 +161,7 @@ class DatasetConfig(Config):
     )
     """as in PySceneDetect's ContentDetector"""
 
-    # ---- given: masks beside the clips
+    # masks
     mask_use: str = setting(
         "off",
         "What is done with mask/clip.* or clip_mask.* (white = inside). off: nothing. loss: only white is "

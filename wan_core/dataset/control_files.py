@@ -1,5 +1,4 @@
-"""Control and mask videos of samples: finds them, and checks that they are readable, of the clip's shape and long
-enough.
+"""Control and mask videos of samples: finds them, and checks that they are readable and match the clip.
 
 A companion of `clip.mp4` is `control/clip.mp4` or `mask/clip.png` (also `controls`, `masks`), or `clip_control.mp4` or
 `clip_mask.png` next to it, with any clip or still suffix. A list may name other files.

@@ -91,7 +91,6 @@ class Piece:
     turn: int = 0
     turns: int = 1
     scenes: int = 1
-    """scenes of the file"""
 
 
 @dataclass(frozen=True)

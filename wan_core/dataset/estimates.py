@@ -18,11 +18,6 @@ from .sample import Sample, one_per_file
 BATCH_SIZES = (1, 2, 4)
 
 
-def _seen_per_epoch(samples: Sequence[Sample]) -> float:
-    """Returns the expected samples per epoch: repeats and weights count, samples that take turns count once."""
-    return math.fsum(sample.repeats * sample.weight for sample in samples if sample.turn == 0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class BucketRow:
     """One bucket's part of an epoch."""
@@ -49,7 +44,8 @@ def epoch_rows(samples: Sequence[Sample]) -> list[BucketRow]:
         groups.setdefault(sample.bucket, []).append(sample)
     rows: list[BucketRow] = []
     for bucket, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
-        seen = _seen_per_epoch(members)
+        # Repeats and weights count; of samples that take turns one is seen per epoch.
+        seen = math.fsum(sample.repeats * sample.weight for sample in members if sample.turn == 0)
         rows.append(_row(bucket, members, tuple(math.ceil(seen / size - 1e-9) for size in BATCH_SIZES)))
     if len(rows) > 1:
         totals = tuple(sum(numbers) for numbers in zip(*(row.batches for row in rows), strict=True))

@@ -248,7 +248,6 @@ class SourcePart:
     """One dataset of a source file; settings of another trainer may have several."""
 
     name: str
-    """for messages"""
     files: tuple[MediaFile, ...]
     rejected: tuple[Rejected, ...] = ()
     """rows and files found unusable before a media file is opened"""

@@ -17,9 +17,7 @@ _ENOUGH, _LEAST_HELD, _MOST_HELD = 20, 3, 8
 
 
 def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> frozenset[str]:
-    """Returns the SHA-256 of all held-out contents, so copies under another name or in another part are held out too.
-    Calls `digest_of` only if something is held out.
-    """
+    """Returns the SHA-256 of held-out contents: copies under other names are held out too. Lazy in `digest_of`."""
     found: set[str] = set()
     for part in dataset.parts:
         config = part.config

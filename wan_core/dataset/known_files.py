@@ -52,9 +52,7 @@ class KnownFiles:
         return self._memo.recall(path, what, ask)
 
     def digest(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
-        """Returns the SHA-256 of a file. FileError if it is unreadable, changes meanwhile, or `should_stop` returns
-        True.
-        """
+        """Returns a file's SHA-256. FileError if it is unreadable, changes meanwhile, or a stop is requested."""
 
         def ask() -> str:
             mark = file_mark(path)

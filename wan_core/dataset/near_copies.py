@@ -64,9 +64,7 @@ def byte_twins(samples: Sequence[Sample], digest_of: DigestOf) -> list[tuple[Sam
 def near_twins(
     samples: Sequence[Sample], video: VideoProcess, *, allowed_s: float, known: KnownFiles | None = None
 ) -> NearTwins:
-    """Returns groups of files with similar first and middle frames, within about `allowed_s` seconds; cached in
-    `known`.
-    """
+    """Returns groups of files with similar first and middle frames, in about `allowed_s` s; cached in `known`."""
     files = one_per_file(samples)
     if known is None:
         return _found_among(files, _Pictures(video, time.monotonic() + allowed_s, known))

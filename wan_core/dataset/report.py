@@ -84,7 +84,9 @@ def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str
         scaled = f"; {counted(shrunk, 'file')} scaled down to {config.width}x{config.height} in area" if shrunk else ""
         lines.append(f"crop: none, each at its own size{scaled}")
     if config.crop == "random":
-        still = len({sample.path for sample in samples if not _has_room(sample)})
+        wanted = {sample.path: (sample.bucket.width, sample.bucket.height) for sample in samples}
+        sizes = {sample.path: (sample.info.width, sample.info.height) for sample in samples}
+        still = sum(covered_size(sizes[path], size) == size for path, size in wanted.items())
         lines.append(
             "crop: random"
             + (f"; {counted(still, 'file')} of the bucket's own aspect ratio: nothing to move" if still else "")
@@ -94,11 +96,6 @@ def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str
     if config.horizontal_flip == "turns":
         lines.append("mirrored: every second epoch")
     return lines
-
-
-def _has_room(sample: Sample) -> bool:
-    wanted = sample.bucket.width, sample.bucket.height
-    return covered_size((sample.info.width, sample.info.height), wanted) != wanted
 
 
 def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str = "") -> list[str]:

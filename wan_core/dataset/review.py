@@ -31,7 +31,6 @@ class DatasetReview:
     epoch: tuple[BucketRow, ...]
     """the largest bucket first; empty if everything is held out"""
     averaged: bool
-    """True if weights make the batches per epoch an average"""
     held_out: tuple[Sample, ...]
     """one sample of each held-out file"""
     same_bytes: tuple[tuple[Sample, ...], ...]

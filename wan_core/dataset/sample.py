@@ -29,9 +29,7 @@ class Cut:
     fps: float = 0.0
     """fps the file is read at; 0 = the dataset's"""
     held: int = 0
-    """missing frames at the end, filled with the last one. Not part of a cache key: a longer file has another digest
-    anyway
-    """
+    """missing frames at the end, filled with the last one; not in cache keys, as a longer file has another digest"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +49,6 @@ class Sample:
 
     path: Path
     name: str
-    """file name, for messages"""
     caption: str
     caption_from: str
     """"file", "file+trigger", "list", "list+trigger", "trigger" or "none" """
@@ -99,9 +96,7 @@ def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sample]:
-    """Returns the samples of one file for each of its captions; all pairs take turns, and the caption changes every
-    epoch.
-    """
+    """Returns samples for each caption of a file; pairs take turns, and the caption changes every epoch."""
     if len(captions) == 1:
         return [replace(sample, caption=captions[0]) for sample in samples]
     return [

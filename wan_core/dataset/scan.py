@@ -261,7 +261,8 @@ def scan_parts(
         own = _config_of_part(config, part) if use_settings else config
         try:
             if not part.files:
-                raise NothingUsableError(_nothing_named(part))
+                reasons, more = _first_reasons(part.rejected)
+                raise NothingUsableError(f"No row of {part.name} can be used ({reasons}{more}). Correct the list.")
             scanned = scan_files(
                 own,
                 part.name,
@@ -287,11 +288,6 @@ def _config_of_part(config: DatasetConfig, part: SourcePart) -> DatasetConfig:
         return DatasetConfig.from_dict({**config.to_dict(), **titled, **part.settings})
     except ConfigError as error:
         raise ConfigError(f"{part.name}: {error}") from error
-
-
-def _nothing_named(part: SourcePart) -> str:
-    reasons, more = _first_reasons(part.rejected)
-    return f"No row of {part.name} can be used ({reasons}{more}). Correct the list."
 
 
 def _first_reasons(rejected: Sequence[Rejected]) -> tuple[str, str]:

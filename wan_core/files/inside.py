@@ -24,6 +24,7 @@ from .reading import FileError, naming
 
 _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
 """errno for a link, or a file, opened with O_DIRECTORY"""
+_ATTEMPTS = 10
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd
 _HELD = (5, 32, 33, 1224)
 """Windows: access denied, sharing violation, lock violation, mapped into a process"""
@@ -69,17 +70,17 @@ class OpenFolder:
         if stat.S_ISDIR(self.look(name).st_mode):  # rmdir removes a link to a folder on Windows
             os.rmdir(self._of(name), dir_fd=self._descriptor)
 
-    def rename(self, name: str, folder: OpenFolder, target: str, attempts: int = 10) -> None:
+    def rename(self, name: str, folder: OpenFolder, target: str) -> None:
         """Rename to `target` in `folder`, replacing it; retried while another program holds the file."""
         source, other = self._of(name), folder._of(target)
         # On Windows a reader, such as a virus scanner, makes a rename fail until it closes the file.
-        for attempt in range(attempts):
+        for attempt in range(_ATTEMPTS):
             try:
                 os.replace(source, other, src_dir_fd=self._descriptor, dst_dir_fd=folder._descriptor)
                 return
             except OSError as error:
                 held = isinstance(error, PermissionError) or getattr(error, "winerror", None) in _HELD
-                if not held or attempt == attempts - 1:
+                if not held or attempt == _ATTEMPTS - 1:
                     raise
                 time.sleep(0.05 * (attempt + 1))
 
@@ -212,9 +213,7 @@ def open_new(path: Path, below: Path) -> BinaryIO:
 
 
 def open_inside(path: Path, below: Path) -> BinaryIO:
-    """Open a file for reading. FileError if it is not a regular file; OSError if it is missing or a link below `below`
-    is on its path.
-    """
+    """Open a regular file for reading (else FileError); OSError if missing, or for a link below `below`."""
     with opened_folder(path.parent, below) as folder:
         regular = folder.is_regular(path.name) is not False  # checked first: opening a device can have side effects
         descriptor = folder.open(path.name, os.O_RDONLY) if regular else -1

@@ -53,14 +53,11 @@ def atomic_write(path: Path, below: Path | None = None, *, make: bool = True) ->
         except BaseException as error:
             with contextlib.suppress(OSError):
                 folder.remove(staged.name)
-            if isinstance(error, OSError) and error.errno is not None and _is_ours(error.filename, staged):
+            ours = (None, staged.name, os.fspath(staged))
+            if isinstance(error, OSError) and error.errno is not None and error.filename in ours:
                 # A failed write names no file, and the staged name means nothing to a user.
                 error.filename, error.filename2 = os.fspath(path), None
             raise
-
-
-def _is_ours(name: object, staged: Path) -> bool:
-    return name is None or name in (staged.name, os.fspath(staged))
 
 
 def new_partial(path: Path) -> Path:
@@ -74,9 +71,7 @@ def is_partial(name: str) -> bool:
 
 
 def clean_partials(folder: Path, older_than_s: float = 3600.0, below: Path | None = None) -> int:
-    """Delete staged files left by killed processes; returns their number. Files of running processes stay. No link is
-    followed below `below`.
-    """
+    """Delete staged files of ended processes; returns their number. No link is followed below `below`."""
     limit, removed = time.time() - older_than_s, 0
     with contextlib.suppress(OSError), opened_folder(folder, below) as opened:
         for name in filter(_PARTIAL.fullmatch, opened.names()):

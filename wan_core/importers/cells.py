@@ -34,7 +34,6 @@ class ListedCells:
     columns: Sequence[str]
     """all columns of the first table"""
     roles: Mapping[str, str]
-    """role -> column"""
     rows: Iterable[Row]
     """cells in the order of `roles`"""
 

@@ -81,9 +81,7 @@ def scan_pixels(
     stills: bool,
     cache_root: Path,
 ) -> ScanResult:
-    """Write `clips` to the cache and scan the files; DatasetError names an unusable clip. All clips are checked before
-    the first is written.
-    """
+    """Write `clips` to the cache, after checking all of them, and scan the files; DatasetError names a bad clip."""
     for clip in clips:
         context.stop_if_asked("looking at images of the graph")
         _check(clip, config, stills)
@@ -91,7 +89,10 @@ def scan_pixels(
     files: list[MediaFile] = []
     for number, clip in enumerate(clips, 1):
         context.stop_if_asked("keeping images of the graph")
-        path = _keep_still(cache_root, clip) if stills else _keep_clip(cache_root, clip, context.video)
+        if stills:
+            path = picture_path(cache_root, write_picture(cache_root, clip.pixels[0, :, :, :3]))
+        else:
+            path = _keep_clip(cache_root, clip, context.video)
         names.setdefault(path, clip.name)
         files.append(MediaFile(path=path, caption=clip.caption))
         context.tell(number, len(clips), clip.name)
@@ -136,10 +137,6 @@ def _check(clip: PixelClip, config: DatasetConfig, stills: bool) -> None:
             f"{clip.name} has {available} frames at {config.fps:g} fps{rate}, fewer than num_frames "
             f"{config.num_frames}. Lower num_frames, or make the clip longer."
         )
-
-
-def _keep_still(cache_root: Path, clip: PixelClip) -> Path:
-    return picture_path(cache_root, write_picture(cache_root, clip.pixels[0, :, :, :3]))
 
 
 def _keep_clip(cache_root: Path, clip: PixelClip, video: VideoProcess) -> Path:

@@ -29,7 +29,6 @@ class TensorClip:
     text: Tensor
     """(L, 4096) umT5 features, real tokens only"""
     name: str
-    """for messages"""
     caption: str = ""
     """of `text`, if known"""
     repeats: int = 1
@@ -61,9 +60,7 @@ def store_clips(
     fps: float,
     should_stop: Callable[[], bool] | None = None,
 ) -> tuple[CacheSet, EncodingReport]:
-    """Write missing entries one clip at a time, then the set; returns both. DatasetError names an unusable clip;
-    earlier entries stay.
-    """
+    """Write missing entries clip by clip, then the set. DatasetError names a bad clip; earlier entries stay."""
     start = time.monotonic()
     writer = _Writer(cache)
     items: list[CacheItem] = []
@@ -128,9 +125,7 @@ def _checked_latent(latent: Tensor, space: LatentSpace, name: str) -> Tensor:
 
 
 def checked_text(features: Tensor, name: str) -> Tensor:
-    """Returns the rows (L, 4096) of real tokens: text encoders pad with zero rows. DatasetError if they are no umT5
-    features.
-    """
+    """Returns the rows (L, 4096) of real tokens, without zero padding. DatasetError for other features."""
     plain = features[0] if features.ndim == 3 and len(features) == 1 else features
     if plain.ndim != 2 or plain.shape[1] != TEXT_WIDTH:
         raise DatasetError(

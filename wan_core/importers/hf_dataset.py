@@ -36,7 +36,10 @@ def read_hf_dataset(source: SourceFile) -> SourcePart:
 def tables_of(folder: Path) -> list[Path]:
     """Returns the files that are read."""
     place, _notes = _split(folder)
-    return _saved_tables(place) if _is_saved(place) else _parquet_files(place)
+    if _is_saved(place):
+        return _saved_tables(place)
+    every = _all_parquet(place)
+    return [path for path in every if path.name.startswith("train")] or every
 
 
 def _is_saved(folder: Path) -> bool:
@@ -68,11 +71,6 @@ def _saved_tables(folder: Path) -> list[Path]:
             f"{folder.name} was saved with an index of chosen rows. Save it again after flatten_indices()."
         )
     return [confine(folder, name, "data file") for name in names if isinstance(name, str)]
-
-
-def _parquet_files(folder: Path) -> list[Path]:
-    every = _all_parquet(folder)
-    return [path for path in every if path.name.startswith("train")] or every
 
 
 def _all_parquet(folder: Path) -> list[Path]:

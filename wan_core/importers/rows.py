@@ -44,7 +44,7 @@ def opened_list(path: Path, tables: Tables) -> Iterator[tuple[Sequence[str], Cal
     """
     suffix = path.suffix.lower()
     if suffix in TABLE_SUFFIXES or (suffix == ".json" and os.stat(path).st_size > JSON_HERE_BYTES):
-        yield tables.open(path), lambda columns: _numbered(tables.rows(columns), "row")
+        yield tables.open(path), lambda columns: ((f"row {n}", row) for n, row in enumerate(tables.rows(columns), 1))
     elif suffix in (".csv", ".tsv"):
         with open_regular(path) as file:
             reader = _csv_reader(path, _text_lines(file, path))
@@ -54,10 +54,6 @@ def opened_list(path: Path, tables: Tables) -> Iterator[tuple[Sequence[str], Cal
         read = _json_lines if suffix in (".jsonl", ".ndjson") and not _is_array(path) else _json_rows
         there = _keys(itertools.islice(read(path), 1000), path)
         yield there, lambda columns: _checked_count(_of_columns(read(path), columns), path)
-
-
-def _numbered(rows: Iterable[list[Any] | str], word: str) -> Iterator[Row]:
-    return ((f"{word} {number}", row) for number, row in enumerate(rows, 1))
 
 
 def _checked_count(rows: Iterable[Row], path: Path) -> Iterator[Row]:

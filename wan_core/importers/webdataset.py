@@ -43,7 +43,6 @@ class TarMember:
     offset: int
     """of its first byte"""
     size: int
-    """bytes"""
     refused: str = ""
     """why it cannot be used"""
 

@@ -41,9 +41,7 @@ class Animation:
     """number of the first frame; 1 if the file has a separate still for other readers"""
 
     def frames(self, start_s: float = 0.0) -> Iterator[TimedFrame]:
-        """Yields the frames on screen after `start_s`; each may depend on the previous ones. DatasetError for a damaged
-        one.
-        """
+        """Yields the frames on screen after `start_s`. DatasetError for a damaged frame."""
         from av.video.frame import VideoFrame
 
         time_s = 0.0
@@ -131,9 +129,7 @@ def _avif(path: Path) -> Animation:
 
 
 def _chunks(path: Path, file: BinaryIO, at: int, end: int, *, is_png: bool) -> Iterator[tuple[bytes, bytes]]:
-    """Yields kind and first bytes of each chunk; DatasetError for a truncated one. PNG chunks have a checksum, RIFF
-    chunks even lengths.
-    """
+    """Yields kind and first bytes of each chunk; DatasetError for a truncated one."""
     there = os.fstat(file.fileno()).st_size
     while at < end:
         file.seek(at)

@@ -127,9 +127,7 @@ def read_clip(
 def _scan_packets(
     path: Path, container: InputContainer, stream: VideoStream
 ) -> tuple[list[tuple[int, int]], VideoFrame | None, float]:
-    """Returns (time, duration) of all video packets in ticks, the first frame, and the end of the last stream in
-    seconds.
-    """
+    """Returns (time, duration) of video packets in ticks, the first frame, the end of all streams in seconds."""
     stamps: list[tuple[int, int]] = []
     first: VideoFrame | None = None
     media_end_s = 0.0

@@ -96,9 +96,7 @@ def _scaler() -> VideoReformatter:
 
 
 def _counts_to_one(frame: VideoFrame) -> bool:
-    """True for deep colours whose white is all ones (1023 of 10 bits); swscale assumes 1020, up to half a level too
-    bright.
-    """
+    """True for deep colours with white at 1023 of 10 bits; swscale assumes 1020, half a level too bright."""
     deep = bits_of(frame) > 8
     return deep and (frame.format.is_rgb or int(frame.color_range) == _FULL_RANGE or len(frame.format.components) < 3)
 

@@ -13,11 +13,8 @@ class ClipInfo:
     kind: str
     """"clip" or "still" """
     width: int
-    """pixels"""
     height: int
-    """pixels"""
     num_frames: int = 1
-    """frames in the file"""
     fps: float = 0.0
     """average; 0 for a still"""
     duration_s: float = 0.0

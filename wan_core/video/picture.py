@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _SQUARE = 0.03
-"""tolerated deviation from square pixels: scaling 16:9 to 832x480 leaves 40:39, and correcting it would resample every
-frame
-"""
+"""tolerated deviation from square pixels: 16:9 scaled to 832x480 has 40:39, and correcting it would resample"""
 
 
 @dataclass(frozen=True)

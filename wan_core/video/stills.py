@@ -40,9 +40,7 @@ _TURNED = (5, 6, 7, 8)
 
 
 def probe_still(path: Path) -> ClipInfo:
-    """Returns size and format; decodes JPEG at an eighth of its size and verifies PNG checksums, to find truncated
-    files.
-    """
+    """Returns size and format; decodes JPEG at 1/8 size and verifies PNG checksums, to find truncated files."""
     with opened_still(path) as image:
         width, height = image.size
         if _orientation(image) in _TURNED:

@@ -260,6 +260,7 @@ def parse_event(line: str) -> Event | None:
         data = sentences_back(json.loads(line))
         kind = _EVENTS[data.pop("event")]
         return kind(**data)
+    # TypeError: an event of another version, with other fields.
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

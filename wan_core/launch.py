@@ -16,6 +16,7 @@ def main() -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or os.curdir) != here and not _holds_data(p)]
     sys.path.insert(0, os.path.dirname(here))
+    # For Pythons that libraries start; read from 3.11 on.
     os.environ["PYTHONSAFEPATH"] = "1"
     if sys.argv[1:2] == ["video"]:
         from wan_core.video.child import serve

@@ -54,6 +54,7 @@ def waiter(file: int, waiting: Callable[[], int | None] | None = None) -> Callab
         return lambda: None
 
     def wait() -> None:
+        # Polling, because Windows cannot select() on pipes.
         while waiting() == 0:
             time.sleep(_POLL_S)
 

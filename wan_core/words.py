@@ -54,6 +54,7 @@ def filled(template: str, /, **values: object) -> Sentence:
             value = values[name]
             known[name] = value if isinstance(value, list) else plain(str(value))
     texts = {name: "; ".join(value) if isinstance(value, list) else value for name, value in known.items()}
+    # One pass over the template: braces in values are no holes.
     return Sentence(_HOLE.sub(lambda hole: texts.get(hole[1], hole[0]), template), template, known)
 
 

@@ -32,6 +32,11 @@ def latent(number: int, side: int = SIDE) -> torch.Tensor:
     return torch.randn(shape_of(side), generator=torch.Generator().manual_seed(number))
 
 
+def unsound(cache: LatentCache, cache_set: CacheSet) -> list[str]:
+    """Kinds of the entries of a set that cannot be read."""
+    return [entry.kind for entry in cache_set.entries() if not cache.is_sound(entry.kind, entry.key, entry.shape)]
+
+
 def set_of(clips: int, side: int = SIDE) -> CacheSet:
     items = tuple(
         CacheItem(

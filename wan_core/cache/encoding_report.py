@@ -64,6 +64,7 @@ def left_out_of(failed: Mapping[str, str], samples: Mapping[str, Sample]) -> tup
     lost: dict[Path, set[tuple[Any, ...]]] = {}
     why: dict[Path, str] = {}
     for key, sample in samples.items():
+        # Samples that differ in their caption alone count once.
         part = sample.cut, sample.bucket
         cut.setdefault(sample.path, set()).add(part)
         if key in failed:

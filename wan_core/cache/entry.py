@@ -31,6 +31,7 @@ _LEVEL = 1
 
 def compress(data: bytes | memoryview, itemsize: int) -> bytes:
     """Returns `data`, values of `itemsize` bytes, as one zstd frame that states its size."""
+    # Byte planes: all high bytes, which repeat, then all low bytes, which are noise.
     planes = np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, itemsize).T).tobytes()
     zstd = _zstd()
     if _BUILT_IN:
@@ -43,6 +44,7 @@ def decompress(frame: bytes | memoryview, size: int, itemsize: int) -> bytearray
     zstd, data = _zstd(), bytes(frame)
     try:
         if _BUILT_IN:
+            # The stated size is checked before decompression, which allocates that much memory.
             stated = zstd.get_frame_info(data).decompressed_size
             planes = zstd.decompress(data) if stated == size else b""
         else:

@@ -42,6 +42,7 @@ class KnownEntries:
     def doubt(self, name: str) -> None:
         """Record on disk that an entry could not be read; workers do this too, and they save no memo."""
         with contextlib.suppress(OSError, FileError):
+            # A file, because a worker finds the damage and must not rewrite the memo of the nodes.
             atomic_write_bytes(self._doubts / name, b"", self._doubts.parent)
         if self._doubted is not None:
             self._doubted.add(name)

@@ -95,8 +95,8 @@ class ReadAhead:
     def _future_of(self, read: Read) -> Future[Tensor] | None:
         """Returns the prefetched read, dropping the reads before it; None if it is not in `reads`."""
         # By identity: two samples of one file can be equal, and their reads follow each other.
-        same = (all(map(operator.is_, one, read)) for one in self._reads[self._requested :])
-        place = next((n for n, found in enumerate(same, self._requested) if found), None)
+        coming = range(self._requested, len(self._reads))
+        place = next((n for n in coming if all(map(operator.is_, self._reads[n], read))), None)
         if place is None:
             return None
         while self._requested < place and self._waiting:

@@ -31,6 +31,7 @@ def likeness_of_neighbours(pixels: Tensor) -> float:
     for axis in (1, 2):
         one, next_ = luma.narrow(axis, 0, luma.shape[axis] - 1), luma.narrow(axis, 1, luma.shape[axis] - 1)
         power = float((one.square().sum() + next_.square().sum()) / 2)
+        # Absolute: a checkerboard correlates negatively and is no noise.
         found.append(abs(float((one * next_).sum())) / power if power else 1.0)
     return sum(found) / len(found)
 

@@ -92,11 +92,13 @@ def _unpack_entries(pack: Path, root: Path, should_stop: Callable[[], bool] | No
             path = entry_path(root, kind, key)
             if not path.is_file():
                 file.seek(offset)
+                # Bounded: the length comes from a file that may be damaged.
                 data = file.read(min(length, MAX_ENTRY_BYTES))
                 if len(data) != length:
                     raise ValueError("its index does not fit")
                 atomic_write_bytes(path, data, root)
                 written += 1
+    # Only now, so that a stop in between loses no entry.
     remove_file(pack, root)
     return written
 

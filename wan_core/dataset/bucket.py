@@ -74,6 +74,7 @@ def _fit(source_width: int, source_height: int, area: int, multiple: int) -> tup
         width, height = size
         crop = abs(math.log(width / height / aspect))
         unused = math.log(area / (width * height))
+        # Rounded, so that equal losses tie on every machine and the larger area wins.
         return (round(2 * crop + unused, 9), -width * height, width)
 
     sizes: set[tuple[int, int]] = set()

@@ -198,6 +198,7 @@ class CaptionEdits:
         """Returns the suffix and the open file of a clip. DatasetError if it may not be read."""
         path = self._files[self._number(clip)].path
         places = CaptionFolders((*self._allowed(), *self._unpacked))
+        # Resolved first: a clip may be a link into an allowed folder, and `open_inside` refuses links.
         real = Path(os.path.realpath(path))
         within = places.around(real)
         if within is None:
@@ -229,6 +230,7 @@ class CaptionEdits:
         """Store a change for undo; the oldest are dropped beyond _UNDO_BYTES."""
         number = next(self._numbers)
         self._changes[number] = files
+        # The newest change can always be undone, however large.
         while len(self._changes) > 1 and sum(map(_size, self._changes.values())) > _UNDO_BYTES:
             del self._changes[next(iter(self._changes))]
         return number

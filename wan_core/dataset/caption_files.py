@@ -37,6 +37,7 @@ def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
         old = b""
     try:
         made = _json_with(old, caption) if is_json else _around(old, caption.encode())
+        # Read back with the parser of scans, so that exactly this text is trained.
         reads_back = caption_in(path, made) == caption
     except (DatasetError, ValueError):
         made, reads_back = b"", False

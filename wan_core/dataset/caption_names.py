@@ -42,6 +42,7 @@ class CaptionNames:
         """Returns all caption files of a media file; the first one is read, an exact match before others."""
         exact = path.with_suffix(self._ending)
         alike = self._of_folder(path.parent).get(_compared(exact.name), [])
+        # Sorted, because the order of listdir differs between systems.
         return [path.parent / name for name in sorted(alike, key=lambda name: (name != exact.name, name))]
 
     def unread(self, path: Path) -> str:

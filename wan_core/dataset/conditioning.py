@@ -102,6 +102,7 @@ def vace_tensor(control: Tensor, mask: Tensor | None, encode: Encode) -> Tensor:
     White mask areas are generated (reactive); no mask means white everywhere. Each latent has mid grey in place of the
     other part. The mask is binarised at 0.5, as in VACE's training.
     """
+    # Binary, as in the training of VACE.
     white = torch.ones_like(control[..., 0]) if mask is None else (mask > 0.5).float()
     away_from_grey = control - _MID_GREY
     inactive = encode(away_from_grey * (1 - white[..., None]) + _MID_GREY)
@@ -119,6 +120,7 @@ def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, w
     """
     latent = encode(control)
     given = torch.zeros_like(latent)
+    # With a single latent frame, the start image would be all that there is to predict.
     if start is not None and latent.shape[1] > 1:
         given[:, :1] = encode(start)
     mask = latent.new_zeros(4, *latent.shape[1:])

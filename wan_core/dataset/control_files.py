@@ -37,6 +37,7 @@ def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list
         if not _goes_with_another(file.path, wanted, beside):
             missing = {kind: _companion(file.path, kind, beside) for kind in wanted if getattr(file, kind) is None}
             found.append(replace(file, **missing))
+    # A list may name companions that do not follow the naming scheme.
     named = {path for file in found for path in (file.control, file.mask) if path is not None}
     return [file for file in found if file.path not in named]
 
@@ -62,6 +63,7 @@ def _goes_with_another(path: Path, wanted: Collection[str], beside: _Listing) ->
 def _media_by_stem(folder: Path) -> dict[str, str]:
     """Returns stem -> file name of the clips and stills in a folder; the first name wins."""
     try:
+        # Reversed: later names overwrite earlier ones in the dict below, so the first one by name is kept.
         names = sorted(os.listdir(folder), reverse=True)
     except OSError:
         return {}

@@ -46,6 +46,7 @@ def epoch_rows(samples: Sequence[Sample]) -> list[BucketRow]:
     for bucket, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
         # Repeats and weights count; of samples that take turns one is seen per epoch.
         seen = math.fsum(sample.repeats * sample.weight for sample in members if sample.turn == 0)
+        # Minus 1e-9: a rounding error of the weights must not add a batch.
         rows.append(_row(bucket, members, tuple(math.ceil(seen / size - 1e-9) for size in BATCH_SIZES)))
     if len(rows) > 1:
         totals = tuple(sum(numbers) for numbers in zip(*(row.batches for row in rows), strict=True))

@@ -102,6 +102,7 @@ def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sa
     return [
         replace(
             sample,
+            # Shifted by the turn, so that consecutive epochs have different captions.
             caption=captions[(round_ + sample.turn) % len(captions)],
             turn=round_ * sample.turns + sample.turn,
             turns=len(captions) * sample.turns,

@@ -21,6 +21,7 @@ def draw_different(seed: str, purpose: str, below: int, count: int) -> list[int]
     number = 0
     while len(found) < wanted:
         digest = hashlib.blake2b(f"{seed}/{purpose}/{number}".encode(), digest_size=8).digest()
+        # A repeated number is drawn again, so that a larger count only appends.
         found[int.from_bytes(digest, "big") % below] = None
         number += 1
     return list(found)

@@ -47,6 +47,7 @@ class ExtractedFiles:
         assert suffix.startswith(".")
         folder = self._root / "incoming"
         clean_partials(folder, below=self._cache)
+        # Staged first: the name is the digest, which is known only at the end.
         digest, staged = hashlib.sha256(), new_partial(folder / "member")
         try:
             with atomic_write(staged, self._cache) as file:

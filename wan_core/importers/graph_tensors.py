@@ -107,6 +107,7 @@ def _checked_latent(latent: Tensor, space: LatentSpace, name: str) -> Tensor:
             f"{name} has {shape[0]} channels, the model needs {space.channels} ({space.name}). Use the VAE that "
             "belongs to the model."
         )
+    # The patch size of Wan transformers is 2.
     if shape[2] % 2 or shape[3] % 2:
         stride = 2 * space.spatial_stride
         raise DatasetError(
@@ -199,6 +200,7 @@ def _key(kind: str, tensors: Mapping[str, Tensor]) -> str:
     """Returns a digest of names, shapes and bfloat16 values."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
+        # As an entry stores it: float32 and bfloat16 of one latent are the same entry.
         stored = tensors[name].detach().to("cpu", torch.bfloat16).contiguous()
         digest.update(f"{name} {tuple(stored.shape)} ".encode())
         digest.update(stored.view(torch.uint8).numpy().data)

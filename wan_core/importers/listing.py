@@ -176,6 +176,7 @@ def _check_caption(text: str) -> None:
 
 def _number(cell: Any) -> float:
     try:
+        # A bool is an int in Python, and True must not mean once.
         return float(cell) if isinstance(cell, (int, float, str)) and not isinstance(cell, bool) else math.nan
     except (ValueError, OverflowError):
         return math.nan

@@ -42,6 +42,7 @@ class Columns(Config):
 def columns_of(there: Collection[str], asked: Columns, name: str) -> dict[str, str]:
     """Returns role -> column; DatasetError if a requested column does not exist, or none holds paths."""
     found: dict[str, str] = {}
+    # Reversed: of columns that differ in case only, the first one wins.
     lower = {column.lower().strip(): column for column in reversed(list(there))}
     for field in fields(Columns):
         wanted = getattr(asked, field.name)

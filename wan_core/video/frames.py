@@ -62,6 +62,7 @@ def _from_key_frame(
     """Yields frames from the last key frame at or before the tick `wanted`; from the beginning if seeking fails."""
     container.seek(wanted, stream=stream)
     decoder.flush_buffers()
+    # Frames before the key frame depend on others that were not decoded.
     frames = itertools.dropwhile(lambda stamped: not stamped[1].key_frame, _decode(container, stream, decoder))
     first = next(frames, None)
     if first is None or first[0] is None or first[0] > wanted:
@@ -73,6 +74,8 @@ def _from_key_frame(
 
 def _decode(container: InputContainer, stream: VideoStream, decoder: VideoCodecContext) -> Iterator[Stamped]:
     """Yields frames in display order, each with its time in ticks."""
+    # AVI has decoding times only, and B-frames come back with each other's. Frames are decoded in display order, so
+    # the n-th frame gets the n-th time.
     by_order = container.format.name == "avi"
     stamps: collections.deque[int] = collections.deque()
     for packet in container.demux(stream):

@@ -175,6 +175,7 @@ class VideoProcess:
             self._child = None
             raise refuse(path, f"crashed the video reader (exit code {code}{child.last_words()})")
         if "error" in answer[0]:
+            # A failed write is a problem of the output file, not of a clip.
             kind = DependencyError if answer[0]["error"] == "dependency" else UnreadableError
             raise (FileError if do in ("write", "grid") else kind)(answer[0]["message"])
         return answer

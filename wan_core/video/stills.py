@@ -53,6 +53,7 @@ def probe_still(path: Path) -> ClipInfo:
             look = look_of(np.asarray(small))
         bits, more_pages = 16 if _is_deep(image) else 8, codec == "tiff" and _has_more_pages(image)
         if codec == "png":
+            # Last, because Pillow cannot use an image after `verify`.
             image.verify()
     return ClipInfo(kind="still", width=width, height=height, codec=codec, look=look, bits=bits, more_pages=more_pages)
 
@@ -85,6 +86,7 @@ def is_avif_sequence(head: bytes) -> bool:
 def opened_still(path: Path) -> Generator[Image.Image]:
     """Yields a picture before decoding; errors inside become DatasetErrors."""
     with open_media(path) as file, warnings.catch_warnings():
+        # Pillow warns of damaged EXIF and of large pictures; both are handled below.
         warnings.simplefilter("ignore")
         try:
             with Image.open(file, formats=_FORMATS) as image:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.caching import unsound
 from wan_core.cache import LatentCache, SyntheticConfig, synthetic_set
 from wan_core.cli.commands import _parser
 from wan_core.errors import CacheError, ConfigError, DatasetError, ExitCode, Stopped
@@ -84,7 +85,7 @@ def test_a_set_comes_back_as_it_went(tmp_path):
     other = import_records(tmp_path / "out", elsewhere)
     assert other.cache_set == cache.read_set(fingerprint), "names, captions, repeats and prompts too"
     assert (other.files, other.timesteps, other.encoding.latents_encoded) == (2, 0, 3)
-    elsewhere.verify(other.cache_set)
+    assert unsound(elsewhere, other.cache_set) == []
 
 
 def test_turns_and_weights_come_back_too(tmp_path):

@@ -66,7 +66,7 @@ class ModelPlan(Config):
     attention: str = counted(
         ATTENTIONS[0],
         "The attention backend. sdpa: torch's own choice. Another one is used exactly as named, or "
-        "refused: it is never switched. flash_attn, flash_attn_3 and xformers need their package.",
+        "refused: it is never switched. flash_attn, flash_attn_3, flash_attn_4 and xformers need their package.",
         choices=ATTENTIONS,
     )
 

@@ -33,11 +33,12 @@ _PACKAGES = {
     "flash_attn": ("flash_attn", f"{pip_line('flash-attn')} --no-build-isolation"),
     "flash_attn_3": ("flash_attn_interface", "build FlashAttention 3 from its repository's folder hopper"),
     "xformers": ("xformers", pip_line("xformers")),
+    "flash_attn_4": ("flash_attn.cute", f"{pip_line('flash-attn-4')} --pre"),
 }
 """name -> the module it needs, and how to get it"""
 
 ATTENTIONS = ("sdpa", *_SDPA, *_PACKAGES)
-"""sdpa: torch picks its fastest kernel; sdpa_math: the plain one, a reference; the last three are packages."""
+"""sdpa: torch picks its fastest kernel; sdpa_math: the plain one, a reference; the last four are packages."""
 
 _PROBE_TOKENS = 64
 
@@ -64,7 +65,8 @@ def attention_kernel(name: str) -> Attention:
     if name in _SDPA:
         return partial(_sdpa_only, _SDPA[name])
     _installed(name)
-    return {"flash_attn": _flash_attn, "flash_attn_3": _flash_attn_3, "xformers": _xformers}[name]
+    kernels = {"flash_attn": _flash_attn, "xformers": _xformers}
+    return kernels[name] if name in kernels else partial(_newer_flash_attn, _PACKAGES[name][0])
 
 
 def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
@@ -108,7 +110,11 @@ def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> s
 
 def _installed(name: str) -> None:
     module, how = _PACKAGES[name]
-    if importlib.util.find_spec(module) is None:
+    try:
+        found = importlib.util.find_spec(module)
+    except ImportError:  # the package that it is a part of is missing, or fails to import
+        found = None
+    if found is None:
         raise DependencyError(
             f'attention "{name}" needs the package {module}, which is not installed. Get it ({how}), or choose sdpa.'
         )
@@ -137,9 +143,9 @@ def _flash_attn(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return imported("flash_attn").flash_attn_func(query, key, value)
 
 
-def _flash_attn_3(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    attended = imported("flash_attn_interface").flash_attn_func(query, key, value)
-    return attended[0] if isinstance(attended, tuple) else attended  # early releases also return the log-sum-exp
+def _newer_flash_attn(module: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    attended = imported(module).flash_attn_func(query, key, value)
+    return attended[0] if isinstance(attended, tuple) else attended  # some releases also return the log-sum-exp
 
 
 def _xformers(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -18,7 +18,12 @@ from wan_core.errors import ConfigError, DependencyError
 from wan_core.model.kernels import ATTENTIONS, attention_kernel, check_attention, sdpa_choice
 
 CPU = torch.device("cpu")
-PACKAGES = {"flash_attn": "flash_attn", "flash_attn_3": "flash_attn_interface", "xformers": "xformers"}
+PACKAGES = {
+    "flash_attn": "flash_attn",
+    "flash_attn_3": "flash_attn_interface",
+    "flash_attn_4": "flash_attn.cute",
+    "xformers": "xformers",
+}
 
 
 class Seen(TorchDispatchMode):

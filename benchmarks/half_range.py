@@ -196,8 +196,8 @@ def gradients(model: WanTransformer, step: Step, *, part: float, scaling: str) -
     while True:
         for parameter in parameters.values():
             parameter.grad = None
-        scale.raised(step.loss(model) * part).backward()
-        scale.lower(parameters.values())
+        scale.scale(step.loss(model) * part).backward()
+        scale.unscale(parameters.values())
         found = torch.cat([p.grad.flatten() for p in parameters.values() if p.grad is not None])
         if bool(found.isfinite().all()) or not scale.halve():
             break

@@ -1,4 +1,4 @@
-"""Tells how long a run is: epochs and a batch over all GPUs become steps once clips are known; hours end at a save."""
+"""Length of a run: epochs and global batch become steps once the clips are known; the limit in hours ends at a save."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ from ..metrics import finite, records_of
 from ..train import TrainConfig, check_warmup
 
 _NOT_WORK = ("cache", "start")
-"""what comes before the worker is at work"""
+"""stages that do not count as hours of training"""
 _PACE_STEPS = 20
-"""steps of a session after which its pace is known"""
+"""steps of a session that give its median pace"""
 
 
 def with_global_batch(train: TrainConfig, ranks: int) -> TrainConfig:
-    """Returns `train` with as many accumulated micro-batches as its global batch asks of `ranks` processes.
+    """Returns `train` with the gradient accumulation that its global batch needs with `ranks` processes.
 
-    Raises ConfigError for a global batch that cannot be, with the nearest that can.
+    Raises ConfigError for an indivisible global batch, with the nearest divisible ones.
     """
-    if not (asked := train.global_batch_size):
+    if not (requested := train.global_batch_size):
         return train
     one_pass = train.batch_size * ranks
-    passes, rest = divmod(asked, one_pass)
-    if rest:
+    passes, remainder = divmod(requested, one_pass)
+    if remainder:
         fits = " or ".join(str(count * one_pass) for count in (passes, passes + 1) if count)
         raise ConfigError(
-            f"global_batch_size {asked} is no multiple of {one_pass}, the clips of one pass (batch_size "
+            f"global_batch_size {requested} is no multiple of {one_pass}, the clips of one pass (batch_size "
             f"{train.batch_size} x {ranks} in parallel). Set it to {fits}, or change batch_size."
         )
     return replace(train, gradient_accumulation_steps=passes)
 
 
 def with_clip_values(train: TrainConfig, clips: CacheSet, ranks: int) -> TrainConfig:
-    """Returns `train` with what it leaves to its clips and to the `ranks` processes that train them together.
+    """Returns `train` with accumulation by its global batch, and steps by its epochs (for each expert of a pair).
 
-    Epochs say the steps; of a pair each expert makes that many where both have the same share. Raises what
-    `with_global_batch` does, and ConfigError where warm-up lasts as long as these steps.
+    Raises what `with_global_batch` does, and ConfigError where warm-up lasts as long as these steps.
     """
     train = with_global_batch(train, ranks)
     if train.max_train_epochs:
@@ -52,17 +51,17 @@ def with_clip_values(train: TrainConfig, clips: CacheSet, ranks: int) -> TrainCo
 
 
 class TimeLimit:
-    """Counts the hours that a run was worked on, over all of its sessions; encoding is not counted."""
+    """Counts the hours of training of a run over all of its sessions, without encoding."""
 
     def __init__(self, directory: Path, train: TrainConfig) -> None:
         self._train, self._spent = train, _seconds_spent(directory / "metrics.jsonl") if train.max_train_hours else 0.0
         self._seconds: list[float] = []
         self.ended = False
-        """whether the run was saved after its time was over, so that nothing is left to do"""
+        """whether the run was saved after its hours were over"""
 
     @property
     def left(self) -> float | None:
-        """Seconds of the run's hours that are left; None where it has no such limit."""
+        """Seconds left; None without a limit."""
         hours = self._train.max_train_hours
         return max(0.0, 3600 * hours - self._spent) if hours else None
 
@@ -75,13 +74,13 @@ class TimeLimit:
         """Why such a run ends."""
         return f"its {self._train.max_train_hours:g} h of training are over"
 
-    def told(self, event: Event) -> Event:
-        """Counts the time of an event; returns it as it is told, a step with the time that is left."""
+    def with_time_left(self, event: Event) -> Event:
+        """Counts the time of an event; returns it, a step with the seconds that are left."""
         self._spent += _seconds_of(event.name, getattr(event, "stage", ""), getattr(event, "seconds", None))
         return event if self.left is None or not isinstance(event, StepDone) else replace(event, seconds_left=self.left)
 
     def remark(self, event: StepDone) -> str:
-        """Returns what to say of a schedule that the hours cut off, once its pace is known; "" else."""
+        """Returns a remark on a schedule that the hours cut off, once the pace is known; "" otherwise."""
         if self.left is None or self._train.lr_scheduler == "constant" or len(self._seconds) >= _PACE_STEPS:
             return ""
         self._seconds.append(event.seconds)
@@ -99,7 +98,7 @@ class TimeLimit:
 
 
 def hours_are_over(directory: Path, train: TrainConfig) -> bool:
-    """Returns whether the run in `directory` was worked on for as many hours as it may be."""
+    """Returns whether the run in `directory` has used its hours of training."""
     return TimeLimit(directory, train).is_over
 
 

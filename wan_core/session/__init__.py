@@ -1,6 +1,6 @@
-"""The life of one worker: it trains a run, judges it, or renders its clips.
+"""One worker's session: it trains, evaluates or renders a run.
 
-The jobs of a training (train_job) are imported by their file: they load every library.
+Import `train_job` by its file: it loads every library.
 """
 
 from __future__ import annotations

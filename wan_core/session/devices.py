@@ -1,4 +1,4 @@
-"""The devices of a worker hold one model at a time; the others are offloaded to host memory, or read again later."""
+"""One model at a time on the devices of a worker; the others are offloaded to host memory, or dropped and reloaded."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logger(__name__)
 
 
 class Placed:
-    """One of the models of a worker: on the devices, offloaded to host memory, or not loaded."""
+    """A model: on the devices, offloaded to host memory, or not loaded."""
 
     def __init__(self, run: OpenRun, read: Callable[[], WanTransformer], host: int | None = None) -> None:
-        """`read` loads the model. `host`: bytes of host memory it was planned to take; None: those of its weights."""
+        """`read` loads the model. `host`: its planned bytes of host memory; None: the bytes of its weights."""
         self.run, self._read, self._host = run, read, host
         self.held: WanTransformer | None = None
         """the model while it is loaded, on the devices or offloaded"""
@@ -29,13 +29,13 @@ class Placed:
 
     @property
     def model(self) -> WanTransformer:
-        """The model, which is loaded."""
+        """The loaded model."""
         assert self.held is not None
         return self.held
 
     @property
     def needed(self) -> int:
-        """The bytes of host memory that it takes when it comes to the devices."""
+        """Bytes of host memory that loading it takes; 0 where it is offloaded."""
         if self.held is not None:
             return 0
         on_gpu = any(name != "cpu" for name in self.run.config.model.placement.device_names())
@@ -43,44 +43,43 @@ class Placed:
         return weights_once_loaded(self.run.config.model, self.run.file) if planned is None else planned
 
     def enter(self) -> None:
-        """Come to the devices, which are free. On an error, as for want of memory, the model is dropped, of which
-        anything may be half there; it can be called again."""
+        """Load the model to the free devices. On an error it is dropped, and can be loaded again."""
         try:
             if self.held is None:
                 self.held = self._read()
             else:
                 self._away.close()
             self.on_device = True
-        except BaseException:
+        except BaseException:  # out of memory may strike with half of the weights on the device
             self.drop()
             raise
 
-    def leave(self, *, stays: bool) -> None:
-        """Leave the devices; with `stays` the weights are kept in host memory."""
+    def leave(self, *, offload: bool) -> None:
+        """Free the devices: with `offload` the weights go to host memory, else the model is dropped."""
         self.on_device = False
-        if stays:
+        if offload:
             self._away.enter_context(weights_out_of_the_way(self.model, trained=True))
         else:
             self.drop()
 
     def drop(self) -> None:
-        """Give up the model; it is read from its files when it is needed again."""
+        """Free the model; the next `enter` reads it from its files."""
         self.held, self.on_device = None, False
         gc.collect()
         release_cached_memory()
 
 
 class Devices:
-    """Decides which model is on the devices of this worker, and where the one before it goes."""
+    """Decides which model is on the devices, and whether the previous one is offloaded or dropped."""
 
     def __init__(self, processes: int = 1) -> None:
-        """`processes`: how many share the memory of the computer and change models together."""
+        """`processes`: ranks that share host memory and change models together."""
         self._processes = processes
         self._last: Placed | None = None
 
     @property
     def here(self) -> Placed | None:
-        """The one that is on the devices; None before the first, and after an error on the way."""
+        """What is on the devices; None before the first load and after a failed one."""
         return self._last if self._last is not None and self._last.on_device else None
 
     @property
@@ -89,24 +88,21 @@ class Devices:
         assert self.here is not None
         return self.here.model
 
-    def bring(self, coming: Placed) -> None:
-        """Bring a model to the devices. The one before it is offloaded where host memory holds both, else dropped.
+    def load(self, coming: Placed) -> None:
+        """Load a model to the devices. The previous one is offloaded where host memory holds both, else dropped.
 
-        Raises what loading does.
+        Raises what `Placed.enter` does.
         """
         leaving = self.here
         if leaving is coming:
             return
         if leaving is not None:
-            stays = self._host_holds(leaving.model, coming.needed)
-            where = "is offloaded to host memory" if stays else "will be read again"
+            free = host_bytes()
+            needed = leaving_bytes(leaving.model) + coming.needed + HOST_RESERVE
+            offload = free is not None and needed <= free // self._processes
+            where = "is offloaded to host memory" if offload else "will be read again"
             left, came = (one.run.config.train.expert_name for one in (leaving, coming))
             _log.info("%s %s; %s comes to the devices", left, where, came)
-            leaving.leave(stays=stays)
+            leaving.leave(offload=offload)
         coming.enter()
         self._last = coming
-
-    def _host_holds(self, leaving: WanTransformer, coming: int) -> bool:
-        """Returns whether host memory holds what a model has on accelerators, and `coming` bytes of the next one."""
-        free = host_bytes()
-        return free is not None and leaving_bytes(leaving) + coming + HOST_RESERVE <= free // self._processes

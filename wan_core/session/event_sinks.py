@@ -1,4 +1,4 @@
-"""Sends the events of a session on: into metrics.jsonl, out to the caller, and to what watches them."""
+"""Sinks of a session's events: metrics.jsonl, the caller, and the watches for health, memory spill and time."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from ..train.meters import MemoryReading
 from .spill import SpillWatch
 
 _LAST = 3
-"""of a kind of stage, whose mean is what the next one takes"""
+"""newest stages of a kind, whose mean predicts the next one"""
 
 
 class _Measured(Protocol):
-    """A model at work, whose meters are read at the end of a stage."""
+    """The trained model on the devices, whose meters are read at the end of a stage."""
 
     def hear(self, event: Event) -> None: ...
     def end_phase(self, stage: str) -> MemoryReading: ...
 
 
 class EventSinks:
-    """Takes each event of a session. Of several ranks only the leading one writes it down and watches the losses."""
+    """Takes each event of a session; only the leader writes it and watches the losses."""
 
     def __init__(self, directory: Path, out: Emit, limit: TimeLimit, train: TrainConfig, *, leads: bool) -> None:
-        """`out` is called with every event after it is written; `limit` adds the time that is left to steps."""
+        """`out` is called with every event after it is written."""
         self._out, self._limit, self._remaining = out, limit, Remaining(train)
         self._sink = JsonlSink(directory / "metrics.jsonl") if leads else None
         self._health = HealthWatch(directory / "metrics.jsonl") if leads else None
         self.at_work: Callable[[], _Measured | None] = lambda: None
-        """returns the model at work, from when one is planned"""
+        """returns the trained model on the devices; set once one is planned"""
         self.spill: SpillWatch | None = None
-        """from when the devices are known"""
+        """set once the devices are known"""
         self._metrics, self._evaluated = directory / "metrics.jsonl", list[Evaluated]()
 
     def emit(self, event: Event) -> None:
-        """Write an event, send it on, and emit the remarks that it leads to."""
-        event = self._remaining.told(self._limit.told(event))
+        """Write and forward an event, then emit the warnings that it causes."""
+        event = self._remaining.with_predicted(self._limit.with_time_left(event))
         if self._sink is not None:
             self._sink(event)
         self._out(event)
@@ -65,9 +65,9 @@ class EventSinks:
 
     @contextlib.contextmanager
     def timed(self, stage: str, step: int) -> Iterator[None]:
-        """Count what is inside to `stage`, after `step` steps: its time and memory are kept, however it ends."""
+        """Inside, time and memory count for `stage` after `step` steps, also when an error ends it."""
         began = time.monotonic()
-        self._end_phase()
+        self._end_phase()  # ends the phase of training, so that its peak is not counted for this stage
         self.emit(Stage(stage=stage))
         try:
             yield
@@ -80,10 +80,10 @@ class EventSinks:
         return expert.end_phase(stage) if expert is not None else {}
 
     def good_until(self, step: int) -> int:
-        """Returns the step from which saves are no good: `step`, or one before it whose evaluation was not finite."""
+        """Returns the step from which saves are suspect: `step`, or an earlier one whose evaluation was not finite."""
         bad_since: dict[str, int] = {}
+        # Per expert. Without a finite evaluation before it, one that is not finite says nothing about the training.
         finite_once: set[str] = set()
-        # Of a pair each expert has its own; without a finite one before, a bad one says nothing of the training.
         known = [
             (str(record.get("expert", "")), whole(record.get("step")), finite(record.get("eval_loss")))
             for record in records_of(self._metrics, (Evaluated.name,))  # of earlier sessions too
@@ -97,20 +97,20 @@ class EventSinks:
         return min([step, *bad_since.values()])
 
     def close(self) -> None:
-        """Write what is still to be written."""
+        """Flush and close metrics.jsonl."""
         if self._sink is not None:
             self._sink.close()
 
 
 class Remaining:
-    """Predicts the time of the saves, evaluations and previews to come, each as long as those before."""
+    """Predicts the time of the coming saves, evaluations and previews from the last ones."""
 
     def __init__(self, train: TrainConfig) -> None:
         self._train = train
         self._seconds: dict[str, list[float]] = {"save": [], "evaluate": [], "sample": []}
 
-    def told(self, event: Event) -> Event:
-        """Returns an event, a step with the seconds that saves, evaluations and previews will take from there."""
+    def with_predicted(self, event: Event) -> Event:
+        """Returns an event; a step with the predicted seconds of all later saves, evaluations and previews."""
         if isinstance(event, StageEnded) and event.stage in self._seconds:
             self._seconds[event.stage] = [*self._seconds[event.stage][1 - _LAST :], event.seconds]
         if not isinstance(event, StepDone):
@@ -120,7 +120,7 @@ class Remaining:
         return replace(event, beside_left=left)
 
     def to_come(self, step: int) -> dict[str, int]:
-        """Returns how many of each are due after `step` is done, those after that very step included."""
+        """Returns how many of each are due after `step` or later."""
         train = self._train
         saves, previews = train.save_every_n_steps, train.preview_every_n_steps
         measures = train.eval_every_n_steps or saves
@@ -132,15 +132,11 @@ class Remaining:
 
 
 def _due(step: int, steps: int, *every: int) -> int:
-    """Returns at how many of the steps from `step` to `steps` something is due that comes at multiples of one or two
-    numbers, and at the last step.
-    """
+    """Returns how many steps from `step` to `steps` are a multiple of one of one or two numbers, or the last step."""
+
+    def multiples(of: int) -> int:
+        return max(0, (steps - 1) // of - (step - 1) // of)
+
     first, last = every[0], every[-1]
-    count = _multiples(step, steps - 1, first)
-    if last != first:
-        count += _multiples(step, steps - 1, last) - _multiples(step, steps - 1, math.lcm(first, last))
-    return count + 1
-
-
-def _multiples(low: int, high: int, of: int) -> int:
-    return max(0, high // of - (low - 1) // of)
+    both = 0 if last == first else multiples(last) - multiples(math.lcm(first, last))
+    return multiples(first) + both + 1

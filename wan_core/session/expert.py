@@ -1,4 +1,4 @@
-"""One trained model of a run, and its trained state: adapters and optimizer, which a saved step holds."""
+"""One trained model of a run, and its trained state: adapters and optimizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .loading import load_model, make_trainer
 from .session import Session
 
 _LOW_NOISE = "low_noise."
-"""before the names of what a saved step of both experts holds of the second one"""
+"""prefix of the low noise expert's entries in a saved step"""
 
 State = dict[str, Tensor]
 
@@ -33,32 +33,32 @@ class TrainedState:
     """The trained state of one model, in host memory."""
 
     state: State
-    """adapters as they are trained, and what the optimizer holds"""
+    """trained adapters and optimizer"""
     progress: dict[str, Any]
-    """the counters of the trainer"""
+    """counters of the trainer"""
     lora: Mapping[str, Tensor] | bytes
-    """the weights that count, or the file a saved step has of them"""
+    """the weights to save, evaluate and preview, or the LoRA file of a saved step"""
 
     @property
     def judged(self) -> LoraWeights:
-        """The weights that count, in float32: a mean where there is one, else those that are trained."""
+        """The weights to evaluate and preview, float32: the EMA or the optimizer's average if any, else the trained."""
         names = [name.removeprefix("lora.") for name in self.state if name.startswith("lora.")]
         if not names:
             raise CheckpointError("The saved step holds no LoRA. Choose another one.")
-        kinds = ("ema.", "judged.", "lora.")  # what is not trained is under the last name alone
+        kinds = ("ema.", "judged.", "lora.")  # a frozen part of the LoRA has no average
         return LoraWeights({n: next(self.state[k + n] for k in kinds if k + n in self.state) for n in names})
 
     @property
     def step(self) -> int:
-        """The last good step of its own."""
+        """Its last finite step."""
         return int(self.progress["step"])
 
 
 class Expert(Placed):
-    """One model of a run that is trained: on the devices, offloaded or not loaded; and its trained state."""
+    """One trained model of a run: on the devices, offloaded or not loaded; and its trained state."""
 
     def __init__(self, session: Session, run: OpenRun, saved: TrainedState | None) -> None:
-        """`session`: its events are those of this model. `saved`: what to resume from."""
+        """`session`: with an `emit` of this model. `saved`: the state to resume from."""
         super().__init__(run, self._load)
         self.session, self.name = session, run.config.train.expert_name
         self._planned: Planned | None = None
@@ -70,10 +70,10 @@ class Expert(Placed):
         self.quantized_by: QuantizedBy | None = (
             None if quantize is None else quantized_by(quantize, run.file.compute_dtype)
         )
-        """the mark of the 8-bit weights of its base; None where they are not made here"""
+        """what quantized the base at load; None where it is not quantized here"""
 
     def plan(self, partner: OpenRun | None, shared: SharedMemory | None) -> None:
-        """Choose the measures by which it is trained here. Every rank calls it. Raises OutOfMemory where none do."""
+        """Choose its memory measures. Every rank calls it. Raises OutOfMemory where none suffice."""
         self._planned, remark = plan_training(self.run, self.session.group, partner, shared)
         self._shared, self._host = shared, self._planned.host
         self.session.note(remark)
@@ -90,34 +90,35 @@ class Expert(Placed):
         return self._trainer
 
     def hear(self, event: Event) -> None:
-        """Compare what an event says with what was predicted, where something was."""
+        """Compare an event with the prediction, where there is one."""
         if self.planned.measured is not None:
             self.planned.measured.hear(event)
 
     def end_phase(self, stage: str) -> MemoryReading:
-        """Returns what its devices held since the phase before, with the prediction for `stage`."""
+        """Returns the memory of its devices since the previous phase, with the prediction for `stage`."""
         reading, measured = self.trainer.meters.end_phase(), self.planned.measured
         return measured.predicted_beside(stage, reading) if measured else reading
 
     @property
     def planned_bytes(self) -> int | None:
-        """Bytes that a step was planned to take on its fullest device; None where no plan was made."""
+        """Planned bytes of a step on its fullest device; None without a plan."""
         measured = self.planned.measured
         return max(measured.of_a_step().values(), default=None) if measured else None
 
     def keep_measured(self) -> None:
-        """Keep what the run took for the next plan on this machine, unless it gave way to want of memory."""
-        if self.planned.measured and not self.trainer.relief.gave_way:
+        """Keep the measured memory for the next plan on this machine."""
+        # Not after a fallback: its memory is of other measures than the planned ones.
+        if self.planned.measured and not self.trainer.relief.used_fallback:
             self.planned.measured.keep(self.run.roots)
 
     @property
     def step(self) -> int:
-        """The optimizer steps of its own."""
+        """Its own optimizer steps."""
         return self.trainer.step if self.on_device else self._offloaded_step
 
     @property
     def good_step(self) -> int:
-        """The step whose weights these are: steps that were not finite since then changed nothing."""
+        """Its last finite step."""
         return self.trainer.good_step if self.on_device else self._offloaded_step
 
     @property
@@ -126,11 +127,11 @@ class Expert(Placed):
 
     @property
     def total(self) -> int:
-        """The steps of its own in the complete run."""
+        """Its own steps in the complete run."""
         return self.run.config.train.steps
 
     def trained_state(self) -> TrainedState | None:
-        """Returns its trained state; None before the first step."""
+        """Returns its trained state; None before its first finite step."""
         found = self._now() if self.on_device else self._state
         return found if found is not None and found.step else None
 
@@ -140,7 +141,7 @@ class Expert(Placed):
         return TrainedState(self.trainer.state(), self.trainer.progress(), lora)
 
     def enter(self) -> None:
-        """Come to the devices with its trained state, which is kept where that fails."""
+        """Load the model and its trained state, which is kept where that fails."""
         super().enter()
         if self._state is not None:
             try:
@@ -150,12 +151,12 @@ class Expert(Placed):
                 raise
         self._state = None
 
-    def leave(self, *, stays: bool) -> None:
-        """Leave the devices; the trained state is kept in host memory either way."""
+    def leave(self, *, offload: bool) -> None:
+        """Free the devices; the trained state is kept in host memory either way."""
         self._state = self._now()
-        if stays:
+        if offload:
             self.trainer.optimizer.forget()
-        super().leave(stays=stays)
+        super().leave(offload=offload)
 
     def drop(self) -> None:
         self._trainer, self.rehearsed = None, False
@@ -168,12 +169,12 @@ class Expert(Placed):
 
 
 def prefix_of(expert: Expert) -> str:
-    """Returns what stands before the names of what a saved step holds of an expert."""
+    """Returns the prefix of an expert's entries in a saved step."""
     return _LOW_NOISE if expert.name == EXPERTS[1] and expert.run.both else ""
 
 
 def saved_of(saved: SavedStep | None, run: OpenRun) -> TrainedState | None:
-    """Returns what a saved step holds of the model of `run`; None for one that the run does not train."""
+    """Returns the trained state of the model of `run` in a saved step; None where it holds none."""
     if saved is None or not run.trained:
         return None
     state = saved.read_state()

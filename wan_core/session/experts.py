@@ -1,7 +1,7 @@
-"""The models of a run, of which one is on the devices: a single one, or the two experts of a pair in turns.
+"""The trained models of a run, one of them on the devices: a single model, or the two experts of a pair in turns.
 
-The trained state of the other one lies in host memory; its base weights do too where they fit, else they are read
-again. Models change places between steps alone, so each is trained as in a run of its own.
+The other expert's trained state stays in host memory; its base weights are offloaded there where they fit, else
+reloaded. Experts change only between steps, so each trains as in a run of its own.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .session import Session
 
 
 class Experts:
-    """The models of a run, as one thing to train."""
+    """The trained models of a run."""
 
     def __init__(
         self, session: Session, runs: Sequence[OpenRun], saved: SavedStep | None, partner: OpenRun | None = None
     ) -> None:
-        """`partner`: the expert that previews go through and that is not trained.
+        """`partner`: the untrained expert that previews use.
 
-        Raises what `OpenRun.check` refuses, CheckpointError for 8-bit weights that are not those a step was trained on,
-        and OutOfMemory where one of them does not fit.
+        Raises what `OpenRun.check` does, CheckpointError for 8-bit weights other than `saved` was trained on, and
+        OutOfMemory where a model does not fit.
         """
         self.session, self.devices = session, Devices(session.group.world)
         self._noted: set[str] = set()
@@ -51,14 +51,14 @@ class Experts:
             expert.plan(partner, shared)
         planned = self.all[0].planned
         self.without_partner = planned.no_partner
-        """why previews cannot go through the partner that was given; empty where they can"""
+        """why previews cannot use `partner`; "" where they can"""
         self.partner: Placed | None = None
-        """the expert that only renders, in the memory planned for the trained one"""
+        """the expert that only renders, by the memory measures of the trained one"""
         if partner is not None and not planned.no_partner:
             read = partial(read_weights, session, partner, measures=planned.measures)
             self.partner = Placed(partner, read, planned.host)
         self._unmeasured = {expert.name for expert in self.all if not expert.step}
-        """those that were trained since they were last evaluated"""
+        """models trained since their last evaluation"""
 
     @property
     def both(self) -> bool:
@@ -66,7 +66,7 @@ class Experts:
 
     @property
     def step(self) -> int:
-        """The optimizer steps of the run."""
+        """Optimizer steps of the run."""
         return sum(expert.step for expert in self.all)
 
     @property
@@ -75,26 +75,26 @@ class Experts:
 
     @property
     def at_work(self) -> Expert | None:
-        """The trained model on the devices; None where there is none, or the partner renders."""
+        """The trained model on the devices; None before loading, and while the partner renders."""
         here = self.devices.here
         return here if isinstance(here, Expert) else None
 
     @property
     def active(self) -> Expert:
-        """The model at work, where there is one."""
+        """`at_work`, which must not be None."""
         assert self.at_work is not None
         return self.at_work
 
     def next_turn(self) -> tuple[Expert, int] | None:
-        """Returns the model that trains next and its own step until which it does; None where nothing is left."""
+        """Returns the model that trains next and its own step that ends the turn; None at the end of the run."""
         turn = next_turn([expert.step for expert in self.all], self.session.config.train)
         return None if turn is None else (self.all[turn[0]], turn[1])
 
-    def bring(self, expert: Expert) -> None:
-        """Bring `expert` to the devices, and rehearse its largest step where it was loaded just now."""
+    def load(self, expert: Expert) -> None:
+        """Load `expert` to the devices, and rehearse its largest step where it was read from its files."""
         if self.at_work is not expert:
             with self.session.timed("load", self.step):
-                self.devices.bring(expert)
+                self.devices.load(expert)
         if not expert.rehearsed and expert.trainer.on_gpu:
             began = time.monotonic()
             expert.trainer.rehearse()
@@ -103,12 +103,12 @@ class Experts:
             self.session.emit(StageEnded(stage="load", seconds=time.monotonic() - began, step=self.step))
 
     def needs_evaluation(self, *, if_due: bool) -> bool:
-        """Returns whether the model at work can be evaluated; with `if_due`, and was trained or came since it was."""
+        """Returns whether the model at work can be evaluated; with `if_due`, and was trained since it was."""
         expert = self.at_work
         return expert is not None and expert.trainer.evaluates and not (if_due and expert.name not in self._unmeasured)
 
     def evaluate(self) -> Evaluated | None:
-        """Returns the loss of the model at work in its own range; None where memory does not do for it."""
+        """Returns the evaluation loss of the model at work; None where memory ran out."""
         expert = self.active
         self._unmeasured.discard(expert.name)
         found = expert.trainer.evaluate()
@@ -121,12 +121,12 @@ class Experts:
 
     @property
     def bytes_of_a_save(self) -> int:
-        """What a saved step takes on disk: weights, two moments and the LoRA file, of each model."""
+        """Bytes of a saved step on disk."""
         trainer = self.active.trainer
         return len(self.all) * saved_bytes(sum(p.numel() for p in trainer.parameters.values()), trainer.config)
 
     def progress(self) -> dict[str, Any]:
-        """Returns the step counters, and the marks of 8-bit weights that are made here."""
+        """Returns the counters of a saved step: steps, ranks, and what quantized weights at load."""
         steps = {"expert_steps": [expert.good_step for expert in self.all]} if self.both else {}
         marks = {
             f"{prefix_of(expert)}quantized_by": expert.quantized_by.to_dict()
@@ -137,18 +137,18 @@ class Experts:
         return {"step": self.good_step} | ranks | steps | marks
 
     def _emit(self, number: int, event: Event) -> None:
-        """Emit an event of one of the models as one of the run."""
+        """Emit an event of one model as an event of the run."""
         expert = self.all[number]
         if isinstance(event, StepDone):
             self._unmeasured.add(expert.name)
-        if isinstance(event, Note):  # notes of both, and of a model that is read again, are emitted once
+        if isinstance(event, Note):  # both experts have the same notes, and a reloaded model has them again
             if event.text in self._noted:
                 return
             self._noted.add(event.text)
         self.session.emit(self._as_of_run(expert, event))
 
     def _as_of_run(self, expert: Expert, event: Event) -> Event:
-        """Returns an event of one expert in steps of the run."""
+        """Returns an event of one expert, counted in steps of the run."""
         if not self.both or not isinstance(event, StepDone | StepSkipped | Evaluated):
             return event
         others = sum(other.step for other in self.all if other is not expert)

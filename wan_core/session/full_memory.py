@@ -1,4 +1,4 @@
-"""The sentence for memory that ran out: what helps this very run, the most helpful first."""
+"""Out-of-memory errors as sentences, with the remedies of this run, the most helpful first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logger("wan_trainer")
 _USUAL_RANK = 16
 _OTHERS = "other programs off the GPU"
 _GIB = 1 << 30
-_ASKED = re.compile(r"Tried to allocate ([\d.]+ [KMG]iB)")
+_REQUESTED = re.compile(r"Tried to allocate ([\d.]+ [KMG]iB)")
 _HELD = re.compile(r"this process has ([\d.]+ [KMG]iB) memory in use")
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": _GIB, "bytes": 1}
 _CARD = re.compile(r"total capacity of ([\d.]+ [KMG]iB) of which ([\d.]+ [KMG]iB|\d+ bytes) is free")
@@ -32,11 +32,10 @@ def memory_named(
     gpus: int | None = None,
     predicted: Callable[[], int | None] = lambda: None,
 ) -> Iterator[None]:
-    """Inside, a full GPU and a full computer become OutOfMemory, with what helps and is not done yet.
+    """Inside, errors of full device or host memory become OutOfMemory, with the remedies not in use yet.
 
-    `stored_small`, asked only then: the base file holds its linears in 8 bits or fewer. `rendering`: clips of a run are
-    made, nothing is trained. `gpus`: how many there are; None asks torch. `predicted`, asked only then: the bytes a
-    step was planned to take on the fullest device.
+    `stored_small`: whether the base file is quantized. `rendering`: clips are rendered, nothing is trained. `gpus`:
+    their number; None = as torch counts. `predicted`: planned bytes of a step on the fullest device.
     """
     try:
         yield
@@ -46,7 +45,8 @@ def memory_named(
                 raise _host_is_full(rendering) from error
             raise
         count = gpu_count() if gpus is None else gpus
-        helps = _for_clips() if rendering else _for_training(config, stored_small(), count)
+        clips = ["a smaller width, height or num_frames in Wan Preview Settings", _OTHERS]
+        helps = clips if rendering else _for_training(config, stored_small(), count)
         if not _others_hold_enough(str(error)):
             helps.remove(_OTHERS)
         _log.info("%s", first_line(error))
@@ -67,9 +67,9 @@ def _host_is_full(rendering: bool) -> OutOfMemory:
 
 
 def _account(said: str, predicted: int | None) -> str:
-    """Returns what was asked for and what there was, as torch's error and the plan say; "" where neither does."""
-    asked, card = _ASKED.search(said), _CARD.search(said)
-    parts: list[str] = [filled("it asked for {asked} more", asked=asked[1])] if asked else []
+    """Returns requested, free and predicted memory, from torch's message and the plan; "" where neither has any."""
+    requested, card = _REQUESTED.search(said), _CARD.search(said)
+    parts: list[str] = [filled("it asked for {asked} more", asked=requested[1])] if requested else []
     if card:
         parts.append(filled("{free} of {total} were free", free=card[2], total=card[1]))
     held = _HELD.search(said)
@@ -96,24 +96,20 @@ def _account(said: str, predicted: int | None) -> str:
 
 
 def _others_held(said: str) -> float | None:
-    """Returns the bytes of the card that neither were free nor ours; None where torch does not say it."""
+    """Returns the bytes of the card held by other programs; None where torch's message does not have them."""
     card, held = _CARD.search(said), _HELD.search(said)
     return _bytes(card[1]) - _bytes(card[2]) - _bytes(held[1]) if card and held else None
 
 
 def _others_hold_enough(said: str) -> bool:
-    """Returns whether what was asked for would fit once other programs were gone; True where torch does not say it."""
-    asked, card, others = _ASKED.search(said), _CARD.search(said), _others_held(said)
-    return not (asked and card) or others is None or others + _bytes(card[2]) >= _bytes(asked[1])
+    """Returns whether the allocation would fit without other programs; True where torch's message leaves it open."""
+    requested, card, others = _REQUESTED.search(said), _CARD.search(said), _others_held(said)
+    return not (requested and card) or others is None or others + _bytes(card[2]) >= _bytes(requested[1])
 
 
 def _bytes(size: str) -> float:
     number, unit = size.split()
     return float(number) * _UNITS[unit]
-
-
-def _for_clips() -> list[str]:
-    return ["a smaller width, height or num_frames in Wan Preview Settings", _OTHERS]
 
 
 def _smaller_batch(batch: int) -> str:

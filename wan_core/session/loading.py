@@ -29,10 +29,9 @@ def read_weights(
     measures: MemoryMeasures | None = None,
     shared: SharedMemory | None = None,
 ) -> WanTransformer:
-    """Returns the model of `run` on its devices, with `adapters` where it has some; without `measures` nothing of it is
-    offloaded. `shared`: the memory that the ranks of a machine have together.
+    """Returns the model of `run` on its devices, with new `adapters`; without `measures` nothing is offloaded.
 
-    Raises Stopped when a stop is requested while the weights are read.
+    `shared`: shared memory of the ranks of a machine. Raises Stopped on a stop request while weights are read.
     """
     return materialize(
         run.config.model,
@@ -50,8 +49,10 @@ def read_weights(
 def load_model(
     session: Session, run: OpenRun, planned: Planned, *, with_start: bool, shared: SharedMemory | None
 ) -> WanTransformer:
-    """Returns the model that `run` trains, with new adapters: those of its start LoRA with `with_start`. Emits what a
-    user should know of it. Raises what `read_weights` does."""
+    """Returns the model that `run` trains, with new adapters, or with `with_start` its start LoRA; emits its warnings.
+
+    Raises what `read_weights` does.
+    """
     plan, compute = run.config.model, run.file.compute_dtype
     warnings = [*remarks_on_attention(plan, run.file), *remarks_on_base(plan, run.file)]
     warnings += [*remarks_on_cards(plan, compute), *remarks_on_clips(run.cache_set)]
@@ -65,7 +66,7 @@ def load_model(
 
 
 def make_trainer(session: Session, run: OpenRun, model: WanTransformer, planned: Planned) -> Trainer:
-    """Returns the trainer of a model of `run`, at its first step."""
+    """Returns the trainer of a model of `run`, at step 0."""
     train, cache, cache_set = run.config.train, run.cache, run.cache_set
     batches = Batches(
         cache_set,

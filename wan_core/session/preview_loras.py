@@ -1,4 +1,4 @@
-"""LoRA files that act on a run's models while clips are rendered: those of its previews, or of a column of a grid."""
+"""LoRA files applied while clips are rendered: of the preview settings, or of a column of a grid."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..placement import BlockOffload, resolve_placement
 
 @contextmanager
 def with_preview_loras(model: WanTransformer, run: OpenRun, loras: Sequence[FrozenLora]) -> Iterator[None]:
-    """Inside, `loras` act on the model of `run`, over all that acts on it already; afterwards it is as it was.
+    """Inside, `loras` act on the model of `run`, on top of its other LoRAs.
 
-    Raises CheckpointError for a file that this model cannot have.
+    Raises CheckpointError for a file that does not fit this model.
     """
     found = _of_this_model(run, loras)
     if not found:
@@ -26,19 +26,18 @@ def with_preview_loras(model: WanTransformer, run: OpenRun, loras: Sequence[Froz
     dtype = numerics.adapter or numerics.compute
     placement = resolve_placement(run.config.model.placement, run.file.variant.shape.num_layers)
     with ExitStack() as ends:
-        # Copies of swapped blocks that lie on the device would keep their old values.
-        ends.callback(_forget_copies, model)
+        # Device copies of swapped blocks would keep their old values.
+        ends.callback(_drop_copies, model)
         for source, strength in found:
             check_frozen(source, model_without_values(run.file.variant.shape), dtype.itemsize)
             for undo in act_on(model, source, strength, dtype=dtype, device_of=placement.device_of):
                 ends.callback(undo)
-        _forget_copies(model)
+        _drop_copies(model)
         yield
 
 
 def check_preview_loras(runs: Sequence[OpenRun], loras: Sequence[FrozenLora]) -> None:
-    """Raises what `with_preview_loras` would refuse on one of these models, before any weight is read; and ConfigError
-    for a LoRA that is for none of them."""
+    """Raises the refusals of `with_preview_loras` before weights are read, and ConfigError for a LoRA of no model."""
     for run in runs:
         for source, _ in _of_this_model(run, loras):
             check_frozen(source, model_without_values(run.file.variant.shape), 4)
@@ -51,7 +50,7 @@ def check_preview_loras(runs: Sequence[OpenRun], loras: Sequence[FrozenLora]) ->
 
 
 def _of_this_model(run: OpenRun, loras: Sequence[FrozenLora]) -> list[tuple[LoraSource, float]]:
-    """Returns the file and strength of each LoRA that there is for the model of `run`."""
+    """Returns file and strength of each LoRA for the model of `run`."""
     own = [_on_model(run, lora) for lora in loras]
     model, expert = model_without_values(run.file.variant.shape), run.file.variant.expert
     return [
@@ -65,6 +64,6 @@ def _on_model(run: OpenRun, lora: FrozenLora) -> FrozenLora:
     return lora.on_model(run.config.train.expert_name, pair=run.both or run.has_partner)
 
 
-def _forget_copies(model: WanTransformer) -> None:
+def _drop_copies(model: WanTransformer) -> None:
     if isinstance(model.offload, BlockOffload):
         model.offload.release()

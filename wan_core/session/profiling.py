@@ -1,8 +1,4 @@
-"""A window of torch.profiler over a few steps: where their time goes, operator by operator.
-
-The trace opens in chrome://tracing and Perfetto; the table beside it is for reading. Steps in the window are slower,
-and learn the same.
-"""
+"""torch.profiler over a window of steps: a trace for chrome://tracing and Perfetto, and a table of operators."""
 
 from __future__ import annotations
 
@@ -19,13 +15,13 @@ from ..files import FileError, atomic_write_bytes
 from ..words import counted, first_line
 
 PROFILED_STEPS = 3
-"""in a window that was asked for without a number"""
+"""default window"""
 FOLDER = "profile"
 _ROWS = 40
 
 
 class StepProfiler:
-    """Profiles whole steps between two calls of `after`. Writes into the folder `profile` of the run."""
+    """Profiles complete steps between calls of `after`. Writes into the folder `profile` of the run."""
 
     def __init__(self, directory: Path, emit: Emit) -> None:
         self._folder, self._emit = directory / FOLDER, emit
@@ -33,14 +29,14 @@ class StepProfiler:
         self._first = self._last = 0
 
     def after(self, step: int, *, steps: int = 0) -> None:
-        """Called after each step; `steps`: a window of so many, from the next step on, is asked for."""
+        """Called after each step; `steps` > 0 requests a window of that length from the next step on."""
         if self._profile is not None and step >= self._last:
             self.end(step)
         if steps > 0 and self._profile is None:
             self._begin(step + 1, steps)
 
     def end(self, step: int) -> None:
-        """Writes what was profiled up to `step`; nothing where no window is open. Never raises for the disk."""
+        """Writes the profile up to `step`, if a window is open; a failed write is a note."""
         if self._profile is None:
             return
         profile, self._profile = self._profile, None
@@ -52,7 +48,7 @@ class StepProfiler:
         table = profile.key_averages().table(sort_by=order, row_limit=_ROWS)
         try:
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                trace = Path(folder) / "trace.json"  # torch would compress line by line, in six times the time
+                trace = Path(folder) / "trace.json"  # torch's own gzip works line by line and takes six times as long
                 profile.export_chrome_trace(str(trace))
                 with trace.open("rb") as plain, gzip.open(f"{trace}.gz", "wb", 6) as packed:
                     shutil.copyfileobj(plain, packed, 1 << 20)
@@ -78,7 +74,7 @@ class StepProfiler:
         profile = torch.profiler.profile(activities=kinds, record_shapes=True)
         try:
             profile.__enter__()
-        except RuntimeError as error:  # somebody else profiles this process
+        except RuntimeError as error:  # another profiler is active in this process
             self._emit(Note(text=f"Steps cannot be profiled now: {first_line(error)}.", level="warning"))
             return
         self._profile, self._first, self._last = profile, first, first + steps - 1

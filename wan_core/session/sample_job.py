@@ -1,4 +1,4 @@
-"""Renders validation clips of a run: its saved steps at the requested strengths, with the base model beside them."""
+"""Renders validation clips of a run: saved steps at the requested strengths, and the base model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..events import Emit, Finished
 from ..files import Roots, read_json
 from ..job.checks import check_files
 from ..job.config import read_run
-from ..job.grid import Cell, SampleJob
+from ..job.grid import SampleJob
 from ..job.open import OpenRun, open_experts
 from ..job.partner import partner_note, with_partner
 from ..job.remarks import preview_note
 from ..lora import FrozenLora, LoraWeights, set_strength
 from ..model import WanTransformer
 from ..sampler import Denoiser
-from ..train import PreviewClip, Previewer, PreviewInputs, SavedStep, SaveStore, evaluating, expert_setting
+from ..train import Previewer, SavedStep, SaveStore, evaluating, expert_setting
 from .devices import Devices, Placed
 from .expert import saved_of
 from .full_memory import memory_named
@@ -32,9 +32,9 @@ from .showing import inputs_of
 
 
 def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
-    """Render validation clips of a run into the folder of the job file; ids are baseline_p0, step-000250_s1.0_p0 ...
+    """Render validation clips into the folder of the job file, with ids baseline_p0, step-000250_s1.0_p0 ...
 
-    Clips that lie there already are not made again. Raises ConfigError for more of them than anybody looks at.
+    Existing clips are skipped. Raises ConfigError for too many clips.
     """
     job = SampleJob.from_dict(read_json(job_file), "job")
     session = Session(directory=directory, config=read_run(directory), roots=roots, emit=emit, control=control)
@@ -67,26 +67,35 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
                 if not one.trained:
                     session.note(partner_note(one, job.preview.loras))
             previewer = Previewer(
-                renderers.denoisers(), previews, directory, emit=emit, control=control, at_home=renderers.model_at_home
+                renderers.denoisers(),
+                previews,
+                directory,
+                emit=emit,
+                control=control,
+                on_device=renderers.on_device,
             )
             warned: set[tuple[int | None, str]] = set()
             for cell in cells:
                 if (job_file.parent / f"{cell.name}.mp4").is_file():
                     continue
                 step, strength = cell.column.step, cell.column.strength or 0.0
-                for expert in renderers.use(None if step is None else saves[step], strength, _loras(job, cell)):
+                lora = cell.column.lora
+                loras = (*job.preview.loras, *(() if lora is None else (lora,)))
+                for expert in renderers.use(None if step is None else saves[step], strength, loras):
                     if (step, expert) not in warned:
                         warned.add((step, expert))
                         which = f"the {expert_setting(expert)} noise expert"
                         session.warn(f"Step {step} has no LoRA of {which} yet: it renders as it is.")
-                previewer.render_clip(step or 0, cell.name, folder, _asked(previews, cell))
+                clip, seed = previews.clips[cell.row.prompt], cell.row.seed
+                clip = clip if seed is None else replace(clip, seed=seed)
+                previewer.render_clip(step or 0, cell.name, folder, clip)
     except Stopped as stop:
         return Finished(state="stopped", step=0, result={"reason": stop.reason})
     return Finished(state="done", step=max(saves, default=0))
 
 
 def _saves_of(job: SampleJob, store: SaveStore, name: str) -> dict[int, SavedStep]:
-    """Returns the saved steps that `job` asks for. Raises CheckpointError for one that is not whole, and for none."""
+    """Returns the saved steps that `job` requests. Raises CheckpointError for a damaged one, and for none."""
     saves: dict[int, SavedStep] = {}
     for step in job.saved_steps:
         if (saved := store.read(step)) is None:
@@ -97,21 +106,11 @@ def _saves_of(job: SampleJob, store: SaveStore, name: str) -> dict[int, SavedSte
     return saves
 
 
-def _loras(job: SampleJob, cell: Cell) -> tuple[FrozenLora, ...]:
-    """Returns what acts beside the run's own LoRA: what its previews have, and the file of the column."""
-    return (*job.preview.loras, *([] if cell.column.lora is None else [cell.column.lora]))
-
-
-def _asked(previews: PreviewInputs, cell: Cell) -> PreviewClip:
-    clip = previews.clips[cell.row.prompt]
-    return clip if cell.row.seed is None else replace(clip, seed=cell.row.seed)
-
-
 class Renderers:
-    """The models of a run that only render: one, or the two experts of a pair, each for its own sampling steps."""
+    """The models of a run for rendering: one, or the two experts of a pair, each in its own sigma range."""
 
     def __init__(self, session: Session, runs: Sequence[OpenRun]) -> None:
-        # The start LoRA is already part of every saved step.
+        # Without the start LoRA: every saved step contains it.
         self._models = [
             Placed(run, partial(read_weights, session, run, run.adapters(with_start=False) if run.trained else None))
             for run in runs
@@ -119,20 +118,20 @@ class Renderers:
         self._devices = Devices()
         self._saved: SavedStep | None = None
         self._weights: dict[str, LoraWeights] = {}
-        """by expert, those of the saved step that was used last"""
+        """weights of the last used saved step, by expert"""
         self._acts, self._strength = False, 0.0
         self._loras: Sequence[FrozenLora] = ()
 
     def use(self, saved: SavedStep | None, strength: float, loras: Sequence[FrozenLora] = ()) -> list[str]:
-        """Render with the LoRAs of a saved step from now on; None: without any. `loras` act besides.
+        """Render with the LoRAs of a saved step from now on (None: without), and with `loras`.
 
-        Returns the experts that are trained and that the step holds no LoRA of: they render as they are.
+        Returns the trained experts without a LoRA in that step, which render without one.
         """
         self._acts, self._strength, self._loras = saved is not None, strength, loras
         if saved is None:
             return []
         if self._saved is None or self._saved.step != saved.step:
-            self._saved, self._weights = None, {}  # before the next ones are read
+            self._saved, self._weights = None, {}  # freed first: two steps' weights need not fit at once
             for run in (one.run for one in self._models):
                 if (trained := saved_of(saved, run)) is not None:
                     self._weights[run.config.train.expert_name] = trained.judged
@@ -141,16 +140,16 @@ class Renderers:
         return [name for name in trained_here if name not in self._weights]
 
     def denoisers(self) -> list[Denoiser]:
-        """Returns what denoises at which noise level: each model on its own."""
+        """Returns the denoiser of each model, with its sigma range."""
         return [Denoiser(partial(self._opened, one), *one.run.variant.sigma_range()) for one in self._models]
 
-    def model_at_home(self) -> WanTransformer:
+    def on_device(self) -> WanTransformer:
         """Returns the model on the devices."""
         return self._devices.model
 
     @contextmanager
     def _opened(self, one: Placed) -> Iterator[WanTransformer]:
-        self._devices.bring(one)
+        self._devices.load(one)
         model = one.model
         weights = self._weights.get(one.run.config.train.expert_name) if self._acts else None
         if weights is not None:

@@ -1,7 +1,6 @@
-"""The writing of a training session: its saved steps, and status.json, which says where the run stands.
+"""Writes the saved steps and status.json of a run, and exports the LoRA of a saved step.
 
-`train/saves.py` commits a step to the disk. A full or missing disk pauses a run, it does not end it. `export_lora` is
-the way out again: the LoRA of a saved step.
+A full or missing disk pauses a run instead of ending it. `train/saves.py` has the atomic commit.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ _MENDABLE = tuple(
     for name in ("ENOSPC", "EDQUOT", "EROFS", "ENOENT", "EACCES", "EPERM", "EBUSY")
     if hasattr(errno, name)
 )
-"""errors of a save that pass, or that a user can mend: no room, no rights, a file held open (Windows)"""
+"""errors of a save that pass or that a user can fix: no space, no permission, a file held open (Windows)"""
 _log = logger(__name__)
 _RETRY_SAVE_S = 5.0
 _PAUSES_S = (0.2, 0.8, 2.0)
-"""a virus scanner, or a program that syncs folders, has a file for a moment"""
+"""between reads of a file that a virus scanner or a folder sync holds for a moment"""
 _LEFTOVER_S = 600.0
 
 
 class Saver:
-    """Saves one run. Of several ranks only the leading one writes."""
+    """Saves one run; only the leader writes."""
 
     def __init__(self, session: Session) -> None:
         self.session, self.directory, self.config = session, session.directory, session.config
@@ -55,14 +54,14 @@ class Saver:
         self.saved: SavedStep | None = None
         """the newest saved step of this job"""
         self._still: set[str] = set()
-        """experts whose LoRA was said not to move: once a session"""
+        """experts with a warning that their LoRA does not move: once a session"""
 
     @property
     def saved_step(self) -> int:
         return self.saved.step if self.saved is not None else 0
 
     def clean(self) -> None:
-        """Refuse what a stranger's folder could write elsewhere, and remove what killed writes left."""
+        """Refuse links out of the run's folder, and remove the leftovers of killed writes."""
         for name in ("saves", "samples"):
             if os.path.lexists(self.directory / name):
                 clean_partials(own_folder(self.directory, name), _LEFTOVER_S, self.directory)
@@ -70,10 +69,12 @@ class Saver:
         self.store.clean()
 
     def find_saved(self) -> None:
-        """Take up the newest saved step; CheckpointError when what is saved belongs to another job, and when a newer
-        step may be whole but cannot be read now: from an older one its steps would be trained twice.
+        """Set `saved` to the newest saved step.
+
+        Raises CheckpointError where the saved steps are of another job, and where a newer step is unreadable now.
         """
         pauses = iter(_PAUSES_S)
+        # An unreadable step may be intact: resumed from an older one, its steps would be trained twice.
         while True:
             self.saved = self.store.latest(self.config.job_id)
             if (refused := self.store.refused(self.saved_step)) is None:
@@ -93,7 +94,7 @@ class Saver:
             )
 
     def begin(self) -> None:
-        """Say that it runs: the first write, so the one that finds a full disk before minutes of loading."""
+        """Write the status "running": the first write, which finds a full disk before minutes of loading."""
         try:
             self.write_status("running")
         except OSError as error:
@@ -126,11 +127,13 @@ class Saver:
             write_status(self.directory, status)
 
     def commit(self, step: int, experts: Experts) -> SavedStep:
-        """Commit a step. A full or missing disk pauses the run until there is room; Stopped when a stop is asked for
-        meanwhile."""
+        """Commit a step. A full or missing disk pauses the run until it can be written.
+
+        Raises Stopped on a stop request meanwhile.
+        """
         while True:
             try:
-                self.saved = self._commit(step, experts)  # a second call keeps what the first one finished
+                self.saved = self._commit(step, experts)  # after a failed status write this finds the step committed
                 self.write_status("running")
                 return self.saved
             except OSError as error:
@@ -154,9 +157,9 @@ class Saver:
                 _wait(_RETRY_SAVE_S, self.session.control)
 
     def look(self, saved: SavedStep, experts: Experts) -> CheckpointSaved:
-        """Returns what is said of a saved step: whether ComfyUI takes every name, and what it changes of each block.
+        """Returns the event of a saved step: the norm of its update per block, and names that ComfyUI would ignore.
 
-        Warns of names that ComfyUI would pass over.
+        Warns of such names, and of a LoRA that does not move.
         """
         updates: dict[str, float] = {}
         modules: int | None = None
@@ -166,7 +169,7 @@ class Saver:
                 continue
             try:
                 found = look_at_lora(file, expert.run.file.weights)
-            except (OSError, CheckpointError) as error:  # the save itself verified; the run is worth more than a look
+            except (OSError, CheckpointError) as error:  # the save itself verified, so the run continues
                 _log.warning("saved step %d could not be looked at: %s", saved.step, error)
                 continue
             said = expert_setting(expert.name)
@@ -192,7 +195,7 @@ class Saver:
         )
 
     def _room(self, experts: Experts) -> str:
-        if experts.at_work is None:  # memory ran out as well: what a save takes is not known
+        if experts.at_work is None:  # no model is loaded after running out of memory, so the size is unknown
             return ""
         with contextlib.suppress(OSError):
             free, need = shutil.disk_usage(self.directory).free, experts.bytes_of_a_save
@@ -210,7 +213,7 @@ class Saver:
         return self.store.commit(step, self.config.job_id, first, state, experts.progress(), low_noise_lora=low_noise)
 
     def _lora_file(self, expert: Expert, trained: TrainedState) -> bytes:
-        """Returns the LoRA of one model, after so many steps of its own."""
+        """Returns the LoRA file of one model."""
         if isinstance(trained.lora, bytes):
             return trained.lora
         run, config = expert.run, expert.run.config
@@ -240,17 +243,17 @@ class Saver:
 def export_lora(
     directory: Path, step: int | None, target: Path, *, diffusers: bool = False
 ) -> tuple[SavedStep, list[Path]]:
-    """Copy the LoRA of a saved step (None: the latest) to `target`, whole or not at all; of a pair both, in two files.
+    """Copy the LoRA of a saved step (None: the latest) to `target` atomically; of a pair both, in two files.
 
-    `diffusers`: as its pipelines save it; ExportError for another kind than LoRA. Returns the step and the files.
+    `diffusers`: in the layout of its pipelines; ExportError for kinds other than LoRA. Returns the step and the files.
     """
     store = SaveStore(directory)
     saved = store.latest() if step is None else store.read(step)
     if saved is None:
-        asked = "" if step is None else f" {step}"
+        requested = "" if step is None else f" {step}"
         intact = [str(other) for other in store.steps() if step is not None and store.read(other)]
         fix = f"Choose one of: {', '.join(intact)}." if intact else "Train it first, at least to its first saved step."
-        raise CheckpointError(f"Run {directory.name} has no intact saved step{asked}. {fix}")
+        raise CheckpointError(f"Run {directory.name} has no intact saved step{requested}. {fix}")
     files = {target: saved.lora_file}
     if (low := saved.low_noise_lora_file) is not None:
         files[_of_low_noise(target)] = low
@@ -260,13 +263,13 @@ def export_lora(
 
 
 def _of_low_noise(target: Path) -> Path:
-    """Returns the name of the second file of a pair: as its sister is called, where that says high_noise."""
+    """Returns the name of the low noise file: the other's with high_noise replaced, else with a suffix."""
     name = target.name.replace("high_noise", "low_noise")
     return target.with_name(name if name != target.name else f"{target.stem}_low_noise{target.suffix}")
 
 
 def _change(found: LoraLook, expert: Expert) -> float:
-    """Returns the root mean square of what a LoRA changes, over the weights that it changes."""
+    """Returns the root mean square of a LoRA's update, over the weights that it adapts."""
     values = sum(math.prod(expert.run.file.weights[name].shape) for name in found.weights)
     return math.hypot(*found.updates.values()) / math.sqrt(values) if values else 0.0
 

@@ -1,4 +1,4 @@
-"""The session of a worker: what every part of its work on a run shares."""
+"""The session of a worker: the values that all parts of its work on a run share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..train import Group
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """One worker on one run. Of several ranks each has its own; only the leading one saves, evaluates and renders."""
+    """One worker on one run. Every rank has its own; only the leader saves, evaluates and renders."""
 
     directory: Path
     config: RunConfig
@@ -28,9 +28,9 @@ class Session:
     control: Control
     group: Group = field(default_factory=Group)
     embed_workflow: bool = False
-    """whether the LoRAs carry the run's workflow.json"""
+    """whether LoRA files contain the run's workflow.json"""
     timed: Callable[[str, int], AbstractContextManager[None]] = lambda _stage, _step: nullcontext()
-    """`timed(stage, step)`: time and memory inside count as those of `stage`, after `step` steps"""
+    """`timed(stage, step)`: inside, time and memory count for `stage` after `step` steps"""
 
     @property
     def leads(self) -> bool:
@@ -47,8 +47,7 @@ class Session:
             self.emit(Note(text=text, level="warning"))
 
     def on_tensor(self, done: int, total: int) -> None:
-        """Report the progress of loading. Raises Stopped when a stop is requested;
-        several ranks stop together later."""
+        """Emit the progress of loading. Raises Stopped on a stop request; several ranks stop together later."""
         if done % 50 == 0 or done == total:
             self.emit(Stage(stage="load", done=done, total=total))
         if (reason := self.control.stop_reason()) and self.group.world == 1:
@@ -56,9 +55,9 @@ class Session:
 
 
 class TimedControl(Control):
-    """A control that also stops a run whose hours are over, once it is saved.
+    """A control that also stops a run at the end of its hours, once it is saved.
 
-    Raises LockLost where another process has taken the run over: nothing more is saved then.
+    Raises LockLost where another process has taken over the run, so that nothing more is saved.
     """
 
     def __init__(self, inner: Control, limit: TimeLimit, hold: Hold | None) -> None:

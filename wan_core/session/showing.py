@@ -1,4 +1,4 @@
-"""The previews of a run between its steps: models change places for them, and the one at work comes back."""
+"""Previews between the steps of a run: each model is loaded for its sigma range, then the trained one again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .session import Session
 
 
 class Showing:
-    """Renders the previews of a run in its directory: its models in turns, each on its own noise levels."""
+    """Renders the previews of a run, each model in its own sigma range."""
 
     def __init__(self, session: Session, experts: Experts, inputs: PreviewInputs) -> None:
         self._experts, self._loras = experts, inputs.config.loras
@@ -38,13 +38,13 @@ class Showing:
             session.directory,
             emit=session.emit,
             control=session.control,
-            at_home=lambda: experts.devices.model,
+            on_device=lambda: experts.devices.model,
         )
 
     def render(self, step: int) -> None:
-        """Render the clips after `step`; the model at work is so again afterwards. Failures are emitted by `Previewer`.
+        """Render the clips after `step`, and load the model at work again.
 
-        Raises OutOfMemory where that model no longer fits. Its trained state is then kept, and can be saved.
+        Raises OutOfMemory where that model no longer fits; its trained state is kept, and can be saved.
         """
         before = self._experts.at_work
         try:
@@ -52,7 +52,7 @@ class Showing:
         finally:
             if before is not None:
                 try:
-                    self._experts.devices.bring(before)
+                    self._experts.devices.load(before)
                 except RuntimeError as error:
                     if not device_memory_ran_out(error):
                         raise
@@ -66,8 +66,8 @@ class Showing:
     @contextmanager
     def _opened(self, one: Placed) -> Iterator[WanTransformer]:
         try:
-            self._experts.devices.bring(one)
-        except OutOfMemory as error:  # costs this clip; whether the run can go on shows when its model is back
+            self._experts.devices.load(one)
+        except OutOfMemory as error:  # skips this clip: `Previewer` passes OutOfMemory on, which would end the run
             raise MemoryError(str(error)) from error
         run = replace(one.run, has_partner=self._experts.partner is not None)
         with (
@@ -79,27 +79,24 @@ class Showing:
 
 
 def preview_inputs(run: OpenRun) -> PreviewInputs | None:
-    """Returns the inputs of previews; None for a run without."""
+    """Returns the inputs of a run's previews; None for a run without previews."""
     if not run.config.train.preview_every_n_steps:
         return None
     return inputs_of(run, run.config.preview or SampleConfig())
 
 
 def inputs_of(run: OpenRun, preview: SampleConfig) -> PreviewInputs:
-    """Returns the inputs of clips of `run` that are sampled with `preview`."""
+    """Returns the inputs of clips of `run` with the settings `preview`."""
     starts = run.first_frame_share == 1.0
     return read_preview_inputs(run.cache, run.cache_set, preview, run.variant, starts_from_clip=starts)
 
 
 def begin_showing(session: Session, experts: Experts, previews: PreviewInputs | None) -> Showing | None:
-    """Returns what renders the previews of a run, and emits what they show; None for a run without.
-
-    `previews` are the inputs for its pair, where they were to go through a partner.
-    """
+    """Returns the renderer of `previews` and emits a note on the models they use; None for a run without previews."""
     if previews is None:
         return None
     run, note = experts.all[0].run, ""
-    if experts.without_partner:
+    if experts.without_partner:  # `previews` were read for the pair
         session.warn(no_pair(experts.without_partner))
         previews = preview_inputs(run) or previews
     if experts.partner is not None:

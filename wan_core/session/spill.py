@@ -1,14 +1,14 @@
-"""A full card on Windows: its driver moves what does not fit into the computer's own memory, and steps crawl.
+"""Detects memory spill on Windows: the driver moves device memory that does not fit to host memory, and steps crawl.
 
-Nothing fails then, so nothing else would say it. It shows in two ways: a process holds more than the card has, or its
-steps do their arithmetic several times slower than the first ones did while the card is full.
+No error says so. The signs: the process holds more than the card has, or the card is full and the steps' FLOP rate is
+several times below that of the first steps.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -17,44 +17,35 @@ from ..placement import total_bytes
 from ..words import filled
 
 _FIRST, _LAST = 5, 3
-"""steps whose median is the usual speed, and whose median is today's"""
+"""steps whose medians are the initial and the current speed"""
 _SLOWER = 4.0
 _FULL = 0.9
-"""of the card: the rest is what its driver and the desktop hold"""
+"""of the card; driver and desktop hold the other tenth"""
 _GIB = 1 << 30
 
 
-def _slowdown(speeds: Sequence[float]) -> float:
-    """Returns how many times slower the last steps were than the first ones; 1.0 while there are too few of them.
-
-    `speeds`: arithmetic per second of each step, which is the same for clips of every size.
-    """
-    if len(speeds) < _FIRST + _LAST:
-        return 1.0
-    now = statistics.median(speeds[-_LAST:])
-    return statistics.median(speeds[:_FIRST]) / now if now > 0 else 1.0
-
-
 class SpillWatch:
-    """Notices the spill of one run: one remark, once."""
+    """Remarks on the memory spill of one run, once."""
 
     def __init__(self, totals: Mapping[str, int]) -> None:
-        """`totals`: bytes of each card, by the name of its device."""
+        """`totals`: bytes of each card by device name."""
         self._totals = totals
         self._speeds: list[float] = []
         self._said = False
 
     @classmethod
     def on(cls, devices: Iterable[str]) -> SpillWatch | None:
-        """Returns a watch on these devices; None where no driver moves memory away by itself."""
+        """Returns a watch on these devices; None on systems without spill."""
         cards = {name: total_bytes(torch.device(name)) for name in devices if torch.device(name).type == "cuda"}
         return cls(cards) if cards and sys.platform == "win32" else None
 
     def remark(self, step: StepDone) -> str:
-        """Returns what to say after `step`; "" while there is nothing to say, or it was said before."""
-        if step.tflops:
+        """Returns the remark after `step`; "" without spill, and after the first remark."""
+        slower = 1.0
+        if step.tflops:  # a rate, since it does not depend on the size of the clips as seconds do
             self._speeds = [*self._speeds[:_FIRST], *self._speeds[_FIRST:][-_LAST:], step.tflops]
-        slower = _slowdown(self._speeds)
+        if len(self._speeds) >= _FIRST + _LAST:
+            slower = statistics.median(self._speeds[:_FIRST]) / statistics.median(self._speeds[-_LAST:])
         for name, total in self._totals.items():
             values = step.memory.get(name, {})
             held = max(values.get("reserved") or 0, values.get("peak") or 0)

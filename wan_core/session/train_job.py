@@ -1,7 +1,4 @@
-"""Trains a run: from a run directory to trained weights. The engine as one function.
-
-Lock, find what is saved, load, train (`training.py`), and say how it ended.
-"""
+"""Trains a run from its directory: lock, find the newest saved step, load, train (`training.py`), write the status."""
 
 from __future__ import annotations
 
@@ -47,21 +44,20 @@ def run_job(
     before: Mapping[str, float] | None = None,
     profile_steps: int = 0,
 ) -> Finished:
-    """Train the run in `directory` until its step total, a stop, or `max_steps` steps of this session (0 = all).
+    """Train the run in `directory` until its last step, a stop, or `max_steps` steps of this session (0 = no limit).
 
-    Returns Finished (state done or stopped); everything lost by a kill is what came after the last committed step.
-    Raises WanTrainerError for anything a user can mend. `embed_workflow`: the LoRAs carry the run's workflow.json.
-    `before`: seconds by stage (cache, start) that were spent before it, to be kept with the run's other times.
-    `profile_steps`: so many steps of this session are profiled, from its second on.
+    A kill loses only what came after the last saved step. Raises WanTrainerError for anything a user can fix.
+    `embed_workflow`: LoRA files contain the run's workflow.json. `before`: seconds by stage (cache, start) spent before
+    the session. `profile_steps`: steps to profile, from the session's second on.
     """
     with _worker(directory, roots, emit, control, group or Group(), embed_workflow) as worker:
         return worker.train(max_steps, require_state, before or {}, profile_steps)
 
 
 def judge_job(directory: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
-    """Evaluate and preview the newest saved step of a run as training does when it saves one. Nothing is trained.
+    """Evaluate and preview the newest saved step of a run, without training.
 
-    Raises CheckpointError where nothing is saved, Stopped, and what `run_job` raises while it loads.
+    Raises CheckpointError without a saved step, Stopped, and what `run_job` raises while loading.
     """
     with _worker(directory, roots, emit, control, Group()) as worker:
         return worker.judge()
@@ -76,7 +72,7 @@ def _worker(
     group: Group,
     embed_workflow: bool = False,
 ) -> Iterator[_Worker]:
-    """Yields a worker that has locked the run. An error that ends it is written as the run's status."""
+    """Yields a worker that holds the run's lock. An error inside becomes the run's status "failed"."""
     config = read_run(directory)
     busy = f"Run {directory.name} is being trained by another process. Stop that one first."
     lock = locked(directory / ".lock", busy) if group.leads else contextlib.nullcontext()
@@ -108,20 +104,18 @@ def _worker(
 
 
 class _Worker:
-    """One worker's life: what is saved is found, models are loaded and trained, and the end is written down."""
+    """One worker: finds the saved step, loads and trains the models, and writes the end."""
 
     def __init__(self, session: Session, sinks: EventSinks, limit: TimeLimit, hold: Hold | None) -> None:
         self.session, self.sinks, self.limit, self.hold = session, sinks, limit, hold
         self.saver = Saver(session)
+        # Filled as `_load` gets there: an error report uses what is known by then.
         self._open: tuple[OpenRun, ...] = ()
-        """from the headers of its base files on"""
         self._experts: Experts | None = None
-        """from the checks of its files on"""
         self._training: Training | None = None
-        """from when they are loaded on"""
 
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, memory that runs out becomes a sentence with what helps this run."""
+        """Inside, out-of-memory errors become a sentence with the remedies of this run."""
         return memory_named(
             self.session.config,
             stored_small=lambda: any(run.file.quantization != "none" for run in self._open),
@@ -133,7 +127,7 @@ class _Worker:
         return self._experts.at_work if self._experts is not None else None
 
     def train(self, max_steps: int, require_state: bool, before: Mapping[str, float], profile_steps: int) -> Finished:
-        """`before`: seconds by stage that were spent on this session before it began."""
+        """Train, save, and write how it ended."""
         saver, total = self.saver, self.session.config.train.steps
         if (finished := self._found_finished(require_state)) is not None:
             return finished
@@ -153,14 +147,14 @@ class _Worker:
         except Stopped as stop:
             return self._stopped(training, stop.reason)
         except LockLost:
-            raise  # nothing of ours is written beside what the other process saves
+            raise  # the other process saves this run now: nothing is written
         except NotFinite as error:
             good = training.experts.good_step
             if self.session.leads:
                 saver.store.suspect(self.sinks.good_until(good))
             raise what_stands(error, good, saver.store, self.session.config) from error
         except Exception as error:
-            # Between two steps, after a preview: the model does not come back, and its trained state is here.
+            # A preview displaced the trained model and it does not fit back; its trained state is in host memory.
             if isinstance(error, OutOfMemory) or self._at_work is None:
                 self._save_before_stopping(training, "")
             raise
@@ -180,8 +174,10 @@ class _Worker:
         return self._finish(known.state, self.saver.saved_step, known.reason)
 
     def _found_finished(self, require_state: bool) -> Finished | None:
-        """Find the newest saved step; returns the end of a run that it finishes. Raises CheckpointError where
-        `require_state` and there is none."""
+        """Find the newest saved step; returns the end of a run that it completes.
+
+        Raises CheckpointError without one where `require_state`.
+        """
         saver, train = self.saver, self.session.config.train
         if self.session.leads:
             saver.clean()
@@ -200,9 +196,9 @@ class _Worker:
         return self._finish("done", saver.saved_step, self.limit.reason) if over else None
 
     def _load(self, profile_steps: int = 0) -> Training:
-        """Open, check and plan everything there is to train, and load what comes first.
+        """Open, check and plan all models, and load the first one.
 
-        Raises what `Experts` refuses, and Stopped when a stop is requested while the weights are read.
+        Raises what `Experts` does, and Stopped on a stop request while weights are read.
         """
         session, config, saved = self.session, self.session.config, self.saver.saved
         self._open = open_experts(session.directory, session.roots, config)
@@ -217,7 +213,7 @@ class _Worker:
         experts = self._experts = Experts(session, self._open, saved, partner)
         self.sinks.at_work = lambda: experts.at_work
         turn = experts.next_turn()
-        experts.bring(turn[0] if turn is not None else experts.all[0])
+        experts.load(turn[0] if turn is not None else experts.all[0])
         self.sinks.spill = SpillWatch.on(experts.active.trainer.meters.devices)
         if saved is not None:
             steps = config.train.steps
@@ -242,16 +238,16 @@ class _Worker:
         return training
 
     def _stopped(self, training: Training, reason: str) -> Finished:
-        """Save and end a run that a stop reached between two steps."""
+        """Save and end a run after a stop between two steps."""
         reason, saved = self._save_before_stopping(training, reason), self.saver.saved_step
-        if saved == self.session.config.train.steps:  # while its last clip was rendered: nothing is left to train
+        if saved == self.session.config.train.steps:  # stopped while the last preview was rendered
             return self._finish("done", saved)
         if reason == self.limit.reason:
             return self._finish("done", training.experts.step, reason)
         return self._finish("stopped", saved, reason)
 
     def _save_before_stopping(self, training: Training, reason: str) -> str:
-        """Returns why the run stops; where the disk has no room for the steps since the last save, that too."""
+        """Saves; returns why the run stops, with the disk's error where that save failed."""
         try:
             training.save()
         except Stopped as unsaved:
@@ -264,7 +260,7 @@ class _Worker:
             self._at_work.keep_measured()
         if self._training is not None:
             self._training.profiler.end(step)
-        with contextlib.suppress(OSError):  # a full disk: what counts is saved, and says the same
+        with contextlib.suppress(OSError):  # on a full disk the saved steps still say where the run ended
             saver.write_status(state, reason)
         session.emit(Stage(stage="done", done=step, total=session.config.train.steps))
         variant = self._open[0].variant.name if self._open else ""

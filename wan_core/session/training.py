@@ -1,7 +1,6 @@
 """The loop of a run: train, then save, evaluate, sample, suggest, prune, in this order.
 
-A save comes before anything that could fail. While steps are not finite nothing is known of the weights, so all of it
-waits for the next one that is.
+The save comes before anything that could fail. While steps are not finite, all of it waits for the next finite step.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .showing import Showing
 
 
 class Training:
-    """Trains the models of a run in turns, and does what is due between two steps."""
+    """Trains the models of a run in turns; saves, evaluates and samples between steps."""
 
     def __init__(
         self,
@@ -34,16 +33,15 @@ class Training:
         nothing_to_learn: str = "",
         profile_steps: int = 0,
     ) -> None:
-        """`nothing_to_learn`: why no step is suggested whatever is measured; "" where clips show something.
-        The step at which `limit` is over is the last one.
+        """`nothing_to_learn`: why no step can be suggested, as for blank clips; "" otherwise.
 
-        `profile_steps`: so many are profiled, from the second of this session on.
+        `profile_steps`: steps to profile, from the session's second on.
         """
         self.session, self.experts, self.saver, self._limit = session, experts, saver, limit
         self._showing, self._nothing_to_learn = showing, nothing_to_learn
         self.profiler, self._profile_steps = StepProfiler(session.directory, session.emit), profile_steps
         self._due: set[str] = set()
-        """of save, evaluate, sample, suggest, profile and end, what is to be done after the last step"""
+        """of save, evaluate, sample, suggest, profile and end: due after the last step"""
 
     def run(self, goal: int) -> None:
         """Train up to step `goal` of the run. Every rank calls it. Raises what `Trainer.run` does."""
@@ -52,13 +50,13 @@ class Training:
         while experts.step < goal and (turn := experts.next_turn()) is not None:
             expert, until = turn
             last = min(until, expert.step + goal - experts.step)
-            experts.bring(expert)
+            experts.load(expert)
             with self._stops_between_steps():
                 self._evaluate(if_due=True)
                 if experts.step == 0:
                     self._sample()
             session.emit(Stage(stage="train", done=experts.step, total=total))
-            # A trainer inside `run` would hold the model, which may have to make room for another one's previews.
+            # `Trainer.run` returns first: its frames hold the model, which previews may have to offload.
             while self._trained(last):
                 with self._stops_between_steps():
                     if "save" in self._due:
@@ -76,10 +74,10 @@ class Training:
                     session.emit(Stage(stage="train", done=experts.step, total=total))
                 self.profiler.after(experts.step, steps=min(self._profile_steps, total - experts.step))
                 self._due, self._profile_steps = set(), 0
-                experts.bring(expert)
+                experts.load(expert)
 
     def _trained(self, last: int) -> bool:
-        """Train the model at work up to its own step `last`; returns whether it stopped because something is due."""
+        """Train the model at work up to its own step `last`; returns whether it left earlier because work is due."""
         expert = self.experts.active
         try:
             return expert.trainer.run(last, lambda _step: self._is_due())
@@ -89,7 +87,7 @@ class Training:
             raise NotFinite(f"{expert_setting(expert.name)} noise expert, counted in its own steps: {error}") from error
 
     def _is_due(self) -> bool:
-        """Note what is due after a step; returns whether anything is, and the weights are known to be good."""
+        """Note what is due after a step; returns whether anything is and the last step was finite."""
         train, step, take = self.session.config.train, self.experts.step, self.session.control.take
         if not self.session.leads:
             return False
@@ -99,7 +97,7 @@ class Training:
         if train.preview_every_n_steps and step % train.preview_every_n_steps == 0:
             self._due.add("sample")
         if self.experts.active.trainer.bad_in_a_row:
-            return False  # what is due stays so
+            return False  # `_due` is kept for the next finite step
         if step == train.steps or self._limit.is_over:
             self._due |= {"save", "evaluate", "sample", "end"}
         if self.experts.active.step >= self.experts.active.total:
@@ -114,15 +112,15 @@ class Training:
         return bool(self._due)
 
     def judge(self, saved: SavedStep) -> None:
-        """Evaluate each model and render previews of a saved step that is loaded, as if it had just been saved."""
+        """Evaluate each model and render previews of the loaded saved step."""
         self.session.emit(self.saver.look(saved, self.experts))
         for expert in self.experts.all:
-            self.experts.bring(expert)
+            self.experts.load(expert)
             self._evaluate()
         self._sample()
 
     def save(self) -> None:
-        """Commit the last good step; Stopped when the disk is full and a stop is requested meanwhile."""
+        """Commit the last finite step. Raises Stopped on a stop request while the disk is full."""
         step = self.experts.good_step
         if not self.session.leads or step == 0 or step == self.saver.saved_step:
             return
@@ -134,7 +132,7 @@ class Training:
             self.experts.at_work.keep_measured()
 
     def _evaluate(self, *, if_due: bool = False) -> None:
-        """Evaluate the model at work; with `if_due` only where it was trained, or came, since it last was."""
+        """Evaluate the model at work; with `if_due` only where it was trained since its last evaluation."""
         if not self.session.leads or not self.experts.needs_evaluation(if_due=if_due):
             return
         with self.session.timed("evaluate", self.experts.step):
@@ -150,17 +148,17 @@ class Training:
                 self._showing.render(self.experts.step)
 
     def _suggest(self) -> None:
-        """Emit which saved step the figures suggest."""
+        """Emit the suggested saved step."""
         found = suggestion_of(self.session.directory, nothing_to_learn=self._nothing_to_learn)
         event = Suggested(step=self.experts.step, best=found.step, why=found.why, overfits_from=found.overfits_from)
         self.session.emit(event)
 
     def _prune(self) -> None:
-        """Remove old saved steps, after the newest one was judged."""
+        """Remove old saved steps, after the newest one was evaluated."""
         if last := self.session.config.train.keep_last_saves:
             self.saver.store.prune(last, steps_worth_keeping(self.session.directory))
 
     def _stops_between_steps(self) -> contextlib.AbstractContextManager[object]:
-        """Inside, a stop ends only the work at hand where there are several ranks: all of them stop together before the
-        next step, where the reason is shared."""
+        """Inside, with several ranks, Stopped ends only the current work."""
+        # The ranks stop together before the next step, where the leader broadcasts the reason.
         return contextlib.nullcontext() if self.session.group.world == 1 else contextlib.suppress(Stopped)

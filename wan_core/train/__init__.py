@@ -12,7 +12,7 @@ from .objective import NoisedBatch, noise_batch, true_velocity
 from .optimizer_bytes import UNKNOWN_CLASS, check_optimizer, held_bytes, saved_bytes, state_bytes
 from .pair import check_split, check_warmup, next_turn, settings_of_expert
 from .preview import Previewer, evaluating
-from .preview_inputs import PreviewClip, PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
+from .preview_inputs import PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
 from .recovery import NotFinite
 from .saves import SavedStep, SaveStore
 from .trainer import Trainer
@@ -26,7 +26,6 @@ __all__ = [
     "Levels",
     "NoisedBatch",
     "NotFinite",
-    "PreviewClip",
     "PreviewInputs",
     "Previewer",
     "SaveStore",

@@ -18,7 +18,7 @@ from .recovery import LOSS_SCALINGS
 from .update_config import UpdateConfig
 
 EXPERTS = (HIGH, LOW)
-"""of a pair, in the order in which they denoise; a run of both trains them in this order"""
+"""experts of a pair, in sampling order; a run of both trains them in this order"""
 _EXPERT_ORDERS = ("high first", "alternating")
 
 
@@ -42,7 +42,6 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         "both where two files are loaded, else the one that is, as its name says.",
         choices=("auto", "both", "high", "low"),
     )
-    """decides the range of noise levels"""
     seed: int = counted(
         0,
         "Seed of the start weights, the noise and the order of clips. Never changes by itself.",
@@ -94,7 +93,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         low=0.0,
         high=1.0,
     )
-    """image-to-video: the first latent frame is given clean, and the loss is on the rest"""
+    """image-to-video: the first latent frame is given clean, the loss covers the other frames"""
     # batches
     bucket_sampling: str = groups.batch(
         "proportional",
@@ -248,48 +247,49 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
             )
 
     def identity(self) -> dict[str, Any]:
-        """Returns what decides the weights after a step; of a run of one model nothing of a pair."""
+        """Returns the settings that decide the weights after a step; settings of a pair only with expert "both"."""
+        # A widget of the pair must not start another run of one model: there it changes no weight.
         train = self if self.expert == "both" else self.alone()
         return super(TrainConfig, train).identity()
 
     def alone(self, **changes: Any) -> TrainConfig:
-        """Returns the settings of a run of one model, with `changes`: those of a pair are at their defaults there."""
+        """Returns the settings of a run of one model, with `changes`; settings of a pair are at their defaults."""
         pair = {name: one.default for name, one in settings_of(TrainConfig).items() if one.counts == "pair"}
         return replace(self, **pair, **changes)
 
     @property
     def expert_name(self) -> str:
-        """The model that is trained: high_noise, low_noise, both, or auto where nothing but its file says which."""
+        """The trained model: high_noise, low_noise, both, or auto where only the file's name says which."""
         return expert_named(self.expert)
 
     @property
     def experts(self) -> tuple[str, ...]:
-        """The models that a run trains, one after the other or in turns: both of a pair, else `expert_name`."""
+        """The models that a run trains: both of a pair, else `expert_name`."""
         return EXPERTS if self.expert == "both" else (self.expert_name,)
 
     @property
     def routes(self) -> tuple[Route, ...]:
-        """The layers that a share of the tokens passes by."""
+        """TREAD routes: the layers that a share of the tokens skips."""
         return read_routes(self.tread_routes)
 
     @property
     def keeps(self) -> Policy:
-        """What checkpointing keeps of a block besides its input; nothing as long as nobody has chosen (auto)."""
+        """Activations that checkpointing keeps besides a block's input; none while the policy is auto."""
         if self.checkpointing_policy != "custom":
             return POLICIES.get(self.checkpointing_policy, Policy())
         return Policy(frozenset(self.checkpointing_names_saved), frozenset(self.checkpointing_names_offloaded))
 
     @property
     def recomputing(self) -> Recomputing:
-        """What the backward pass computes again."""
+        """Recomputation in the backward pass."""
         return Recomputing(blocks=self.gradient_checkpointing, policy=self.keeps, unchecked=self.unchecked_blocks)
 
 
 def expert_named(setting: str) -> str:
-    """Returns high_noise or low_noise for what the setting `expert`, events and run.json call high or low."""
+    """Returns the code's name of an expert, high_noise, for the setting's, events' and run.json's, high."""
     return f"{setting}_noise" if setting in ("high", "low") else setting
 
 
 def expert_setting(name: str) -> str:
-    """Returns what the setting `expert`, events and run.json call an expert."""
+    """Returns the inverse of `expert_named`: high for high_noise."""
     return name.removesuffix("_noise")

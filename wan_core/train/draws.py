@@ -1,6 +1,6 @@
-"""Draws the clips, captions, noise and noise levels of a micro-step: all of them functions of its number.
+"""Clips, captions, noise and sigmas of a micro-step, as pure functions of its number.
 
-It needs the CPU alone and no model, so that the thread that reads ahead draws too, and the step waits for neither.
+They are drawn on the CPU and without the model, so the prefetch thread can draw them ahead of the step.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Draw:
     """One micro-batch of this rank and its noise."""
 
     batch: Batch
-    """with the empty prompt where a caption was dropped"""
+    """a dropped caption is the empty prompt"""
     noise: Tensor
     """(B, C, F, H, W) float32"""
     sigma: Tensor
     """(B,)"""
     given: Tensor | None
-    """(B,) bool: the first latent frame stays clean; None where that is never so"""
+    """(B,) bool: the first latent frame stays clean; None = for no sample"""
     passages: tuple[Passage, ...] = ()
-    """which tokens go through the layers of each route"""
+    """for each TREAD route, the tokens that its layers process"""
 
     @property
     def timestep(self) -> float:
@@ -40,17 +40,17 @@ class Draw:
         return float(self.sigma.mean()) * 1000
 
     def pinned(self) -> Draw:
-        """Returns the same in page-locked memory, for copies to a GPU; needs CUDA."""
+        """Returns a copy in pinned memory; needs CUDA."""
         given = None if self.given is None else self.given.pin_memory()
         passages = tuple(passage._replace(kept=passage.kept.pin_memory()) for passage in self.passages)
         return Draw(self.batch.pinned(), self.noise.pin_memory(), self.sigma.pin_memory(), given, passages)
 
 
 class Levels:
-    """The noise levels of a job: a function of the number of the draw."""
+    """The sigmas of a job, as a function of the draw's number."""
 
     def __init__(self, config: TrainConfig, sigma_range: tuple[float, float]) -> None:
-        """`sigma_range`: what the model is trained on. Raises ConfigError where the settings leave nothing of it."""
+        """`sigma_range`: the model's own. Raises ConfigError where the settings leave no part of it."""
         self._config = config
         self._range = config.narrowed(sigma_range)
         listed = torch.tensor(config.timestep_list) / 1000
@@ -62,8 +62,8 @@ class Levels:
                 "the list."
             )
 
-    def drawn(self, place: int, latents: Tensor) -> Tensor:
-        """Returns the noise levels (B,) of draw number `place`, for latents (B, C, F, H, W)."""
+    def at(self, place: int, latents: Tensor) -> Tensor:
+        """Returns the sigmas (B,) of draw number `place`, for latents (B, C, F, H, W)."""
         config, count = self._config, len(latents)
         generator = seeded_generator(config.seed, "sigma", place)
         parts = self._parts(place * config.batch_size, count) if config.timestep_strata else None
@@ -77,8 +77,9 @@ class Levels:
         return self._draw(count, generator, size, self._range, parts)
 
     def require_draws(self, size: tuple[int, int]) -> None:
-        """Raises ConfigError where almost none of the levels drawn for latents of `size` (h, w) is trained."""
+        """Raises ConfigError where almost every sigma drawn for latents of `size` (h, w) lies outside the range."""
         config, (low, high) = self._config, self._range
+        # These three draw inside the range by construction; the others redraw until they hit it.
         if len(self._listed) or config.timestep_strata or config.timestep_range == "rescaled":
             return
         sigma = self._draw(100_000, seeded_generator("share of draws"), size, (0.0, 1.0))
@@ -115,9 +116,9 @@ class Levels:
         )
 
     def _parts(self, first: int, count: int) -> Tensor:
-        """Returns where the draws from number `first` on lie in the distribution, (count,) float64 in 0 to 1.
+        """Returns the quantiles of draws `first` to `first + count`, (count,) float64 in 0 to 1.
 
-        Each window of `timestep_strata` draws has one in every equal part of it, in an order of its own.
+        Each window of `timestep_strata` draws has one quantile in every stratum, in shuffled order.
         """
         strata = self._config.timestep_strata
         found = []
@@ -143,33 +144,36 @@ class Draws:
         first_frame_share: float,
         routes: Sequence[Route] = (),
     ) -> None:
-        """`empty_text` (M, D): of the empty prompt. `routes`: those of `placed_routes`."""
+        """`empty_text` (M, D): embedded empty prompt. `routes`: as `placed_routes` returns them."""
         self._routes = routes
         self._batches, self._empty_text, self._config, self._group = batches, empty_text, config, group
         self._levels, self._first_frame_share = Levels(config, sigma_range), first_frame_share
 
     def place(self, micro_step: int) -> int:
-        """The number of this rank's draw among those of all ranks."""
+        """Returns the number of this rank's draw among the draws of all ranks."""
         return micro_step * self._group.world + self._group.rank
 
     def at(self, micro_step: int) -> Draw:
-        """Returns what this rank trains at `micro_step` (0 = first)."""
+        """Returns this rank's micro-batch at `micro_step` (0 = first)."""
         config, place = self._config, self.place(micro_step)
         batch = self._batches.at(micro_step)
         size = len(batch.latents)
-        sigma = self._levels.drawn(place, batch.latents)
+        sigma = self._levels.at(place, batch.latents)
         if config.caption_dropout:
             dropped = (
                 torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
             )
             if bool(dropped.any()):
-                batch = replace(batch, texts=_exchanged(batch.texts, dropped, self._empty_text))
+                # Texts differ in length: both are padded to the longer one.
+                rows = max(batch.texts.shape[1], len(self._empty_text))
+                empty, texts = lengthened(self._empty_text[None], rows), lengthened(batch.texts, rows)
+                batch = replace(batch, texts=torch.where(dropped.view(-1, 1, 1), empty, texts))
         noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))
         given = given_first_frames(batch.latents, self._first_frame_share, config.seed, place)
         return Draw(batch, noise, sigma, given, _passages_of(batch, self._routes, config.seed, place))
 
     def largest(self) -> Draw:
-        """Returns the largest micro-batch that a step can meet, of the middle noise level."""
+        """Returns the largest possible micro-batch, at sigma 0.5."""
         batch = self._batches.load([self._batches.largest_item] * self._config.batch_size)
         size, frames = len(batch.latents), batch.latents.shape[2]
         given = torch.ones(size, dtype=torch.bool) if self._first_frame_share and frames > 1 else None
@@ -177,22 +181,17 @@ class Draws:
         return Draw(batch, noise, torch.full((size,), 0.5), given, _passages_of(batch, self._routes, "rehearsal"))
 
 
-def _exchanged(texts: Tensor, dropped: Tensor, empty: Tensor) -> Tensor:
-    """Returns texts (B, L, D) with `empty` (M, D) where `dropped` (B,); the shorter of both is made as long."""
-    rows = max(texts.shape[1], len(empty))
-    return torch.where(dropped.view(-1, 1, 1), lengthened(empty[None], rows), lengthened(texts, rows))
-
-
 def _passages_of(batch: Batch, routes: Sequence[Route], *draw: int | str) -> tuple[Passage, ...]:
-    """Returns the passages of placed routes for the draw named so; a reference image is a frame more."""
+    """Returns the passages of placed routes; `draw` names their random generator."""
     frames, height, width = batch.latents.shape[2:]
+    # A reference image adds the tokens of one frame.
     reference = batch.conditioning is not None and batch.conditioning.reference is not None
     generators = [seeded_generator("tread", number, *draw) for number in range(len(routes))]
     return draw_passages(routes, frames + reference, (height // 2) * (width // 2), generators)
 
 
 def given_first_frames(latents: Tensor, share: float, *draw: int | str) -> Tensor | None:
-    """Returns which samples (B,) of the draw named so are given their first latent frame. A still has no other one."""
-    if not share or latents.shape[2] == 1:
+    """Returns the samples (B,) bool whose first latent frame is given; `draw` names the random generator."""
+    if not share or latents.shape[2] == 1:  # a still would have no frame left to predict
         return None
     return torch.rand(len(latents), generator=seeded_generator("first frame", *draw)) < share

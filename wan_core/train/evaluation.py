@@ -1,7 +1,4 @@
-"""The loss of a run on fixed clips, noise and noise levels: the same numbers for every run on these clips.
-
-Noise levels are those asked for, as far as this model is trained and sampled on them.
-"""
+"""Evaluation loss on fixed clips, noise and timesteps: comparable between runs on the same clips."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ from .objective import NoisedBatch, noise_batch
 
 
 class Evaluation:
-    """Measures the loss on held-out clips, whose noise lies in the cache.
-
-    Training clips stand in where none are held out.
-    """
+    """Loss on held-out clips, with noise from the cache; on training clips where none are held out."""
 
     def __init__(
         self,
@@ -45,18 +39,19 @@ class Evaluation:
         self._sigma_range, self._first_frame_share = sigma_range, first_frame_share
         self._emit, self._control = emit, control
         self._device = next(model.parameters()).device
-        self._told = False
+        self._warned = False
 
     @property
     def possible(self) -> bool:
-        """Whether there is anything to evaluate on."""
+        """Whether there are clips and timesteps to evaluate on."""
         return bool(self._config.eval_timesteps and self._batches.evaluation_items(self._config.eval_items))
 
     def measure(self, step: int) -> Evaluated | None:
-        """Returns the losses after `step` steps; None where there is nothing to evaluate on, or no memory for it."""
+        """Returns the losses after `step` steps; None without clips to evaluate on, or without memory."""
         if not self.possible:
             return None
         said = ""
+        # Twice: cached blocks of the training step may have filled the device the first time.
         for _ in range(2):
             try:
                 return self._measure(step)
@@ -99,8 +94,8 @@ class Evaluation:
                 per_clip.append(of_clip)
         finally:
             self._model.train(True)
-        whole = len({round(t) for t in sums}) == len(sums)  # else two of them would have one name
-        means = {str(round(t) if whole else t): total_loss / len(items) for t, total_loss in sums.items()}
+        distinct = len({round(t) for t in sums}) == len(sums)  # else two timesteps would share one name
+        means = {str(round(t) if distinct else t): total_loss / len(items) for t, total_loss in sums.items()}
         return Evaluated(
             step=step,
             eval_loss=sum(means.values()) / len(means),
@@ -110,33 +105,32 @@ class Evaluation:
         )
 
     def _timesteps(self, stored: list[float]) -> list[float]:
-        """Returns them, and says once where they are not those of the settings."""
+        """Returns the timesteps to evaluate; warns once where they differ from the settings."""
         timesteps, note = evaluation_timesteps(self._config.eval_timesteps, stored, self._sigma_range)
-        if note and not self._told:
-            self._told = True
+        if note and not self._warned:
+            self._warned = True
             self._emit(Note(text=note, level="warning"))
         return timesteps
 
 
 def evaluation_timesteps(
-    asked: Sequence[float], stored: Sequence[float], sigma_range: tuple[float, float]
+    requested: Sequence[float], stored: Sequence[float], sigma_range: tuple[float, float]
 ) -> tuple[list[float], str]:
-    """Returns the timesteps inside `sigma_range`, and a sentence for the user where they are not the ones asked for
-    ("" otherwise).
+    """Returns the timesteps to evaluate, and a sentence for the user where they are not the `requested` ones.
 
-    `asked` counts as it is, but for the usual four: those give way to what a held-out clip has `stored`, and an expert,
-    which none or one of them may suit, is evaluated in the middles of four equal parts of its own range.
+    `stored`: timesteps whose noise a held-out clip has in the cache; they replace the default timesteps.
     """
-    usual = tuple(asked) == EVALUATION_TIMESTEPS
-    wanted = list(dict.fromkeys(stored if usual and stored else asked))
+    default = tuple(requested) == EVALUATION_TIMESTEPS
+    wanted = list(dict.fromkeys(stored if default and stored else requested))
     if tuple(wanted) == EVALUATION_TIMESTEPS and sigma_range != (0.0, 1.0):
+        # Few or none of the defaults lie in the range of one expert.
         return _spread(len(wanted), sigma_range), ""
     levels = torch.tensor(wanted, dtype=torch.float64) / 1000
     inside = [
         timestep for timestep, fits in zip(wanted, is_in_range(levels, sigma_range).tolist(), strict=True) if fits
     ]
     used = inside or _spread(len(wanted), sigma_range)
-    if usual or used == wanted:
+    if default or used == wanted:
         return used, ""
     low, high = (1000 * sigma for sigma in sigma_range)
     without = ", ".join(f"{timestep:g}" for timestep in wanted if timestep not in used)
@@ -147,6 +141,6 @@ def evaluation_timesteps(
 
 
 def _spread(count: int, sigma_range: tuple[float, float]) -> list[float]:
-    """Returns the middles of `count` equal parts of the range."""
+    """Returns the midpoints of `count` equal parts of the range, as timesteps."""
     low, high = (1000 * sigma for sigma in sigma_range)
     return [low + (high - low) * (part + 0.5) / count for part in range(count)]

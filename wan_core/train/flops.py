@@ -1,13 +1,11 @@
-"""The arithmetic a LoRA step needs, by formula: the one place that knows it.
+"""FLOPs of a LoRA step, by formula.
 
-Counted are the matrix products of linears, convolutions and attention, two operations per multiply-add. A linear of R
-rows and P weights takes 2RP forward, 2RP for the gradient of its input where something before it is trained, and 2RP
-for the gradient of its weight where that is trained: a frozen base has none. Attention of N queries to M keys takes
-2NMD for each of its two products forward, and the same for each gradient that is needed (of the scores, queries, keys,
-values).
+Matrix products of linears, convolutions and attention, two operations per multiply-add. A linear of R rows and P
+weights takes 2RP forward, 2RP for the gradient of its input if an earlier weight is trained, and 2RP for the gradient
+of its own weight if trained. Attention of N queries to M keys takes 2NMD for each of its two forward products, and for
+each gradient needed (scores, queries, keys, values).
 
-Useful arithmetic only: what gradient checkpointing and flash kernels compute a second time is not counted (`recomputed`
-says how much the former is), nor are norms, activations, the optimizer, a reference image.
+Only useful FLOPs: recomputation (`recomputed` has it), norms, activations, optimizer and reference image are left out.
 """
 
 from __future__ import annotations
@@ -27,30 +25,29 @@ _STAGES = (
     *("cross_attn.q cross_attn.k cross_attn.v cross_attn.k_img cross_attn.v_img", "cross_attn.o", "ffn.0", "ffn.2"),
     "after_proj",
 )
-"""linears of a layer in the order in which the token stream meets them"""
+"""linears of a layer, in forward order"""
 _STAGE = {name: number for number, names in enumerate(_STAGES) for name in names.split()}
 _LAST_STAGE = len(_STAGES)
 _UNREAD = ("ffn.2", "ffn.2.base_layer", "ffn.2.lora_B.default")
-"""the last linear of a block of the main stream and its LoRA: nobody would read their products (`model/unread.py`)"""
+"""last linear of a main block and its LoRA: recomputation skips their products, which nothing reads (`model/unread.py`)"""
 
 Place = tuple[int, int]
 """(layer, stage) in the token stream"""
 _NEVER: Place = (1 << 30, 0)
 _OUTSIDE = -1
-"""the layer of what lies in no block"""
+"""layer number of modules outside the blocks"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepFlops:
-    """Operations of a micro-batch."""
+    """FLOPs of a micro-batch."""
 
     forward: float
     backward: float
     base: float
-    """the forward pass without adapters, as for the target of a clip that keeps what the model knows"""
+    """forward pass without adapters, as for the target of a prior preservation clip"""
     recomputed: float
-    """what gradient checkpointing does again: the forward pass of the layers that have gradients, less products whose
-    values nobody reads"""
+    """recomputation by activation checkpointing: forward pass of the layers with gradients, less unread products"""
 
     @property
     def useful(self) -> float:
@@ -59,7 +56,7 @@ class StepFlops:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a step. `flops` are the useful ones."""
+    """The work of a step; `flops` without recomputation."""
 
     flops: float = 0.0
     tokens: int = 0
@@ -71,7 +68,7 @@ class Work:
 
 @dataclass
 class _Term:
-    """Operations per unit of one kind (a row of some sort, or a pair of query and key)."""
+    """FLOPs per row, or per pair of query and key."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -80,7 +77,7 @@ class _Term:
 
 
 class FlopCount:
-    """Counts for one materialized model with its adapters; a micro-batch of any size is then a few products."""
+    """FLOPs of one materialized model with its adapters: per row once, so a micro-batch of any size is cheap."""
 
     def __init__(self, model: WanTransformer) -> None:
         self._layers, self._vace_layers = model.shape.num_layers, model.shape.vace_layers
@@ -89,16 +86,14 @@ class FlopCount:
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear | nn.Conv2d | nn.Conv3d) and not name.startswith("ref_conv")
         }
-        # Where a parameter lies directly in an adapter's layer, what is trained is called by its own name.
+        # A parameter directly in an adapter's layer gives that layer's name, one in a submodule the submodule's.
         self._trained = {name.rpartition(".")[0] for name, value in model.named_parameters() if value.requires_grad}
         self._first = self._first_trained()
-        self._text_rows = model.text_rows
-        """rows of text that are attended to; 0: those that are given"""
-        self._differ = model.rows_differ
+        self._text_rows, self._differ = model.text_rows, model.rows_differ  # 0 rows: as many as the text has
         self._terms: defaultdict[tuple[str, int], _Term] = defaultdict(_Term)
         for name, module in self._linears.items():
             self._add_linear(name, 2.0 * _weights(module))
-        for adapter in adapters_of(model):  # the part of it that is no linear; with gradients of input and parameters
+        for adapter in adapters_of(model):  # products outside its linears; with gradients of input and parameters
             self._add_linear(f"{adapter.name}.adapter", 2.0 * adapter.multiplies, trains=True)
         for stream, layers in (("blocks", model.shape.num_layers), ("vace_blocks", len(self._vace_layers))):
             for number in range(layers):
@@ -113,10 +108,9 @@ class FlopCount:
         text_rows: int = TEXT_LENGTH,
         routes: Sequence[Route] = (),
     ) -> StepFlops:
-        """Returns the operations of a micro-batch: latent (B, C, F, H, W).
+        """Returns the FLOPs of a micro-batch: latent (B, C, F, H, W); rows of timesteps, CLIP tokens and text per clip.
 
-        The rows of timesteps, CLIP tokens and text are those of one clip, text as `WanTransformer.read_texts` takes it;
-        the layers of `routes` see fewer tokens.
+        Text rows as for `WanTransformer.read_texts`; the layers of `routes` process fewer tokens.
         """
         clips, _, frames, height, width = latent
         in_frame = (height // 2) * (width // 2)
@@ -146,9 +140,9 @@ class FlopCount:
         prior_clips: int = 0,
         routes: Sequence[Route] = (),
     ) -> Work:
-        """Returns the work of a micro-batch: latent (B, C, F, H, W); its tokens are all of them.
+        """Returns the work of a micro-batch: latent (B, C, F, H, W), its tokens before routing.
 
-        Of `prior_clips` the base model makes the target, in a forward pass more.
+        `prior_clips`: clips that take one more forward pass, of the base model, for their target.
         """
         clips, _, frames, height, width = latent
         flops = self.of(latent, time_rows=time_rows, image_rows=image_rows, text_rows=text_rows, routes=routes)
@@ -156,14 +150,14 @@ class FlopCount:
         return Work(useful, clips * frames * (height // 2) * (width // 2), clips)
 
     def _layer(self, name: str) -> int:
-        """Returns the layer of the main stream that a linear runs at; one of the second stream at that of its hint."""
+        """Returns the main-stream layer of a linear; for a VACE block, the layer that its hint is added to."""
         found = block_of(name)
         if found is None:
             return _OUTSIDE
         return found.number if found.stream == "blocks" else self._vace_layers[found.number]
 
     def _add_linear(self, name: str, operations: float, *, trains: bool = False) -> None:
-        """`operations`: of one row forward. `trains`: whatever it is called."""
+        """`operations`: forward, per row. `trains`: has trained parameters whatever its name."""
         term = self._terms[_rows_of(name), self._layer(name)]
         term.forward += operations
         trained = trains or name in self._trained
@@ -185,13 +179,13 @@ class FlopCount:
             term.backward += 2.0 * dim * (query + key + value + (query or key))
 
     def _first_trained(self) -> dict[str, Place]:
-        """Returns where each stream first meets something trained; what stands behind it has a gradient."""
+        """Returns the first trained place of each stream; every later activation has a gradient."""
         first: dict[str, Place] = {"blocks": _NEVER, "vace_blocks": _NEVER}
         for name in self._trained:
             if (found := _place(name)) is not None:
                 first[found[0]] = min(first[found[0]], found[1])
         layer, _ = first["vace_blocks"]
-        if layer < len(self._vace_layers):  # its hint joins the main stream behind the block it belongs to
+        if layer < len(self._vace_layers):  # the hint is added to the main stream after its block
             first["blocks"] = min(first["blocks"], (self._vace_layers[layer], _LAST_STAGE))
         return first
 
@@ -209,7 +203,7 @@ class FlopCount:
             return self._first["blocks"] < _NEVER
         found = _place(name)
         if found is None or _rows_of(name) != "tokens":
-            return False  # embeddings, and what reads them: nothing before them is trained
+            return False  # embeddings and cross-attention keys: no trained weight comes before them
         stream, place = found
         return place > self._first[stream]
 
@@ -220,28 +214,22 @@ class FlopCount:
 
 
 def _place(name: str) -> tuple[str, Place] | None:
-    """Returns the list of blocks that a linear lies in, and where its token stream meets it.
-
-    Returns None outside the blocks, and for what is no linear.
-    """
+    """Returns the block list and the place of a linear; None outside the blocks and for other modules."""
     found = block_of(name)
     stage = None if found is None else _STAGE.get(_linear_in(found.inside))
     return None if found is None or stage is None else (found.stream, (found.number, stage))
 
 
 def _linear_in(inside: str) -> str:
-    """Returns the linear of a block that `inside` names, whatever of its adapter stands behind it.
-
-    For example `self_attn.q` or `before_proj`.
-    """
+    """Returns the linear that a name inside a block belongs to, such as `self_attn.q` for its adapter's weights."""
     linear = ".".join(inside.split(".")[:2])
     return linear if linear in _STAGE else linear.partition(".")[0]
 
 
 def _rows_of(name: str) -> str:
-    """Returns which rows run through a linear or convolution: tokens of the video, words, text, timesteps, CLIP tokens.
+    """Returns the kind of rows of a linear or convolution: tokens, words, text, time or image (CLIP tokens).
 
-    Words are the rows of text that are embedded; blocks may see more (`WanTransformer.rows_differ`).
+    Words are the embedded rows of text; blocks may process more text rows (`WanTransformer.rows_differ`).
     """
     if found := block_of(name):
         linear = _linear_in(found.inside)

@@ -1,7 +1,7 @@
-"""Several processes training one LoRA: gradients averaged, decisions shared. One process is a group of one.
+"""Data parallel ranks: all-reduce of gradients, broadcast of decisions. One process is a group of one.
 
-They meet and decide over gloo, which works everywhere, on Windows too. Gradients go over NCCL where every rank has it
-and a GPU of its own, else as CPU copies over gloo.
+Decisions go over gloo, which runs everywhere, Windows included. Gradients go over NCCL where every rank has it and its
+own GPU, else as CPU copies over gloo.
 """
 
 from __future__ import annotations
@@ -16,31 +16,25 @@ from datetime import timedelta
 from typing import Any, cast
 
 import torch
-from torch import nn
 
 from ..abilities import abilities_of
 from ..errors import RESUME, RankLost, failure
 from ..words import shortened
 
 MEETING = "WAN_TRAINER_RANKS"
-"""environment variable: the file at which the ranks of our own launcher meet; without it they are torchrun's"""
-
-
+"""environment variable: rendezvous file of our own launcher's ranks; unset: torchrun's environment"""
 _LEADER_TIMEOUT = timedelta(hours=12)
-"""how long the others wait where only the leader works: it saves, evaluates, previews, or waits for room on the disk"""
+"""for the other ranks while only the leader works: saves, evaluates, previews, waits for disk space"""
 _STEP_TIMEOUT = timedelta(hours=2)
-"""how long ranks wait for each other inside a step, which takes them about the same time, and the leader for the others
-at any time: they have nothing else to do"""
-
+"""for all ranks inside a step, and for the leader at any time"""
 _NCCL = "WAN_TRAINER_NCCL"
-"""environment variable: 0 leaves NCCL out"""
-
+"""environment variable: 0 disables NCCL"""
 _GIVING_UP_S = 30.0
-"""how long ranks that came to one meeting may differ in giving it up"""
+"""by which the timeouts of ranks at one collective may differ"""
 
 
 class Group:
-    """This process among its ranks."""
+    """This process as one of the ranks."""
 
     def __init__(
         self,
@@ -51,19 +45,19 @@ class Group:
         *,
         on_this_machine: tuple[int, int] | None = None,
     ) -> None:
-        """`on_this_machine`: number and count among the ranks of this machine; None: all are here."""
+        """`in_step`: torch's group of the same ranks with the timeout of a step.
+
+        `roll`: torch's store, where each rank counts the collectives it entered; None where our launcher watches ranks.
+        `on_this_machine`: local rank and local world size; None: all ranks are local.
+        """
         self.rank, self.world = rank, world
         self.local_rank, self.local_world = on_this_machine or (rank, world)
-        self._in_step = in_step
-        """torch's group of the same ranks, with the patience of a step"""
-        self._roll = roll
-        """torch's store, in which each rank notes how many meetings it came to; None where a launcher watches them"""
-        self._met = 0
-        self._asked_for_nccl, self._over_nccl = False, cast(Any, None)
+        self._in_step, self._roll, self._met = in_step, roll, 0
+        self._nccl_decided, self._over_nccl = False, cast(Any, None)
 
     @property
     def leads(self) -> bool:
-        """True on the one rank that saves, evaluates, previews and talks."""
+        """Whether this is rank 0, which saves, evaluates, previews and emits."""
         return self.rank == 0
 
     def average(self, values: Iterable[torch.Tensor]) -> None:
@@ -78,7 +72,7 @@ class Group:
         with self._meeting():
             if nccl is None:
                 torch.distributed.all_reduce(flat, group=self._in_step)
-            else:  # first it is seen that all came: who waits in NCCL can neither be told nor named
+            else:  # a rank that hangs inside NCCL can be neither stopped nor named, so all are counted over gloo first
                 torch.distributed.barrier(group=self._in_step)
                 torch.distributed.all_reduce(flat, group=nccl)
         flat /= self.world
@@ -88,10 +82,11 @@ class Group:
             offset += tensor.numel()
 
     def _nccl_between(self, device: torch.device) -> Any:
-        """Returns torch's group over NCCL for tensors of `device`, or None; the ranks decide it together, once."""
-        if not self._asked_for_nccl:
-            self._asked_for_nccl = True
+        """Returns torch's NCCL group for tensors of `device`, or None; the ranks decide it together, once."""
+        if not self._nccl_decided:
+            self._nccl_decided = True
             has = device.type == "cuda" and torch.distributed.is_nccl_available() and os.environ.get(_NCCL) != "0"
+            # NCCL needs a card per rank. By uuid, since with CUDA_VISIBLE_DEVICES every rank's card may be cuda:0.
             card = abilities_of(device).uuid or device if has else ""
             cards = self.gather(f"{socket.gethostname()} {card}" if has else "")
             if all(cards) and len(set(cards)) == self.world:
@@ -100,11 +95,8 @@ class Group:
                     self._over_nccl = torch.distributed.new_group(backend="nccl", timeout=_STEP_TIMEOUT)
         return self._over_nccl if device.type == "cuda" else None
 
-    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        self.average([p.grad for p in parameters if p.grad is not None])
-
     def gather(self, value: Any) -> list[Any]:
-        """Returns the `value` of every rank in order of their numbers, on every rank."""
+        """Returns the `value` of every rank, by rank, on every rank."""
         if self.world == 1:
             return [value]
         found: list[Any] = [None] * self.world
@@ -113,7 +105,7 @@ class Group:
         return found
 
     def share(self, value: Any) -> Any:
-        """Returns the leader's `value`, on every rank; also the border at which the ranks meet."""
+        """Returns the leader's `value` on every rank (broadcast, and a barrier)."""
         if self.world == 1:
             return value
         box = [value]
@@ -123,20 +115,16 @@ class Group:
 
     @contextlib.contextmanager
     def _meeting(self) -> Iterator[None]:
-        """Around what all ranks do at once, with a note that this one came."""
+        """Around a collective: counts it in the store and names the ranks that are missing."""
         self._met += 1
         if self._roll is not None:
-            with contextlib.suppress(RuntimeError):  # the store has ended; the meeting will say more
+            with contextlib.suppress(RuntimeError):  # the store has ended; the collective itself raises too
                 self._roll.set(str(self.rank), str(self._met))
         with _together(self._absent):
             yield
 
     def _absent(self) -> list[int]:
-        """Returns the ranks that kept this one waiting, as far as the roll tells.
-
-        These are the ones that did not come to the meeting. Where all came, one of them stopped in its midst: the one
-        that, unlike the others, does not give up.
-        """
+        """Returns the ranks that did not enter the collective, as far as the store knows."""
         if self._roll is None:
             return []
         others = [rank for rank in range(self.world) if rank != self.rank]
@@ -145,6 +133,7 @@ class Group:
             came = {rank: int(self._roll.get(str(rank))) for rank in others if self._roll.check([str(rank)])}
             if late := [rank for rank in others if came.get(rank, 0) < self._met]:
                 return late
+            # All ranks entered: the one that hangs inside is the only one whose timeout does not fire.
             deadline = time.monotonic() + _GIVING_UP_S
             while waiting := [rank for rank in others if not self._roll.check([f"gave up {rank}"])]:
                 if time.monotonic() > deadline:
@@ -162,16 +151,12 @@ class Group:
 
 @contextlib.contextmanager
 def _together(absent: Callable[[], list[int]]) -> Iterator[None]:
-    """Around what every rank does at once: it breaks where a rank is missing, or silent for too long.
-
-    `absent` names the ranks that did not come. It is asked about silence alone: after a death those who are late may
-    well be alive.
-    """
+    """Inside, the RuntimeError of a collective becomes RankLost, which names the ranks that `absent` returns."""
     try:
         yield
     except RuntimeError as error:
         silent = re.search(r"\btimed? ?out", str(error), re.IGNORECASE)
-        missing = absent() if silent else []
+        missing = absent() if silent else []  # after the death of a rank, late ranks may well be alive
         who = f"Rank {' and rank '.join(map(str, missing))}" if missing else "Another rank"
         what = f"{'have' if len(missing) > 1 else 'has'} not answered in all the time it had" if silent else "has ended"
         why = f"{who} of this run {what}, so this one ends too ({shortened(str(error), 200)})."
@@ -179,7 +164,7 @@ def _together(absent: Callable[[], list[int]]) -> Iterator[None]:
 
 
 def join_group() -> Group:
-    """Returns the group our launcher or torchrun made, or a group of one."""
+    """Returns the group of our launcher or torchrun, or a group of one."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Group()

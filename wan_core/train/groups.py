@@ -1,7 +1,4 @@
-"""Makes the settings of a training by their group on the node Wan Train Settings.
-
-A group says where the page shows a setting, and what it counts for in the identity of a job (`Setting.counts`).
-"""
+"""Makers of train settings: each gives a setting its group on the node Wan Train Settings and its `counts`."""
 
 from __future__ import annotations
 

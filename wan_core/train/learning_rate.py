@@ -1,6 +1,6 @@
-"""The learning rate of a step, a pure function of its number, and the factors of it that single weights have.
+"""Learning rate of a step, a pure function of its number (no scheduler state to resume), and its factors per weight.
 
-A resume has nothing to restore. Factors come from `lr_patterns` and LoRA+, and are groups of the optimizer.
+Factors come from `lr_patterns` and LoRA+, and become parameter groups of the optimizer.
 """
 
 from __future__ import annotations
@@ -20,22 +20,17 @@ from .config import TrainConfig
 from .update_config import UpdateConfig
 
 _PART = re.compile(r"\.(?:lora|lokr|hada|oft|diff)(?:_\w+)?(?:\.\w+)*\Z")
-"""what stands behind the name of a layer in that of a trained weight"""
+"""suffix of a trained weight's name after the name of its layer"""
 
 
 def owns_rate(config: TrainConfig) -> bool:
-    """Returns whether the schedule sets the learning rate of every step; else it is set once, and the optimizer's own.
-
-    A class that changes its own rate (SWATS) trains with a constant schedule alone.
-    """
+    """Returns whether the schedule sets the learning rate at every step; else it is set once."""
+    # With a constant schedule the optimizer may change its own rate, as SWATS does.
     return config.lr_scheduler != "constant" or bool(config.warmup)
 
 
 def learning_rate_at(step: int, config: TrainConfig) -> float:
-    """Returns the learning rate of optimizer step `step` (1-based).
-
-    It warms up linearly, then stays or falls to `lr_scheduler_min_lr_ratio` of itself.
-    """
+    """Returns the learning rate of optimizer step `step` (1-based): linear warm-up, then the schedule."""
     if step <= config.warmup:
         return config.learning_rate * step / config.warmup
     if config.lr_scheduler == "constant":
@@ -46,10 +41,7 @@ def learning_rate_at(step: int, config: TrainConfig) -> float:
 
 
 def scaled_to_batch(config: TrainConfig, ranks: int) -> tuple[TrainConfig, str]:
-    """Returns `config` with the learning rate that `lr_scaling` makes of it, and a sentence for people ("": none).
-
-    A step of `ranks` processes trains on batch size x accumulation x ranks clips.
-    """
+    """Returns `config` with its learning rate scaled by `lr_scaling`, and a sentence for the user ("" without)."""
     clips = config.batch_size * config.gradient_accumulation_steps * ranks
     factor = {"none": 1.0, "linear": float(clips), "sqrt": math.sqrt(clips)}[config.lr_scaling]
     if config.lr_scaling == "none":
@@ -63,7 +55,7 @@ def scaled_to_batch(config: TrainConfig, ranks: int) -> tuple[TrainConfig, str]:
 
 
 def _course(share: float, config: TrainConfig) -> float:
-    """Returns the factor of the learning rate, from 1 down to 0, after `share` (0 to 1) of the way."""
+    """Returns the schedule's factor, from 1 down to 0, after `share` (0 to 1) of the steps past warm-up."""
     left = 1 - share
     match config.lr_scheduler:
         case "linear":
@@ -85,7 +77,7 @@ def _course(share: float, config: TrainConfig) -> float:
 
 
 def check_rates(config: UpdateConfig, layers: Collection[str]) -> None:
-    """Raises ConfigError where a pattern of `lr_patterns` matches none of the adapted `layers`, or takes too long."""
+    """Raises ConfigError for a pattern of `lr_patterns` that matches none of the adapted `layers` or takes too long."""
     for (pattern, _), matched in zip(config.rates, _matched(layers, config), strict=True):
         if not matched:
             raise ConfigError(
@@ -95,23 +87,19 @@ def check_rates(config: UpdateConfig, layers: Collection[str]) -> None:
 
 
 def rate_groups(parameters: Mapping[str, nn.Parameter], config: UpdateConfig) -> list[dict[str, Any]]:
-    """Returns the groups of weights, each with the `rate_factor` of its learning rate, in the order of their first.
-
-    The factor of a weight is that of the first pattern of `lr_patterns` that matches its layer, times the LoRA+ ratio
-    for the second matrix of a pair.
-    """
+    """Returns parameter groups with `rate_factor`: the factor by `lr_patterns`, times the LoRA+ ratio for B."""
     groups: dict[float, list[nn.Parameter]] = {}
     factors = _factors(map(_layer_of, parameters), config)
     for name, parameter in parameters.items():
         factor = factors[_layer_of(name)] * (config.loraplus_lr_ratio if ".lora_B." in name else 1.0)
         groups.setdefault(factor, []).append(parameter)
-    if groups.keys() <= {1.0}:  # the optimizer's own rate, which is all that some libraries know
+    if groups.keys() <= {1.0}:  # some libraries support one learning rate only
         return [{"params": list(parameters.values()), "rate_factor": 1.0}]
     return [{"params": group, "rate_factor": factor} for factor, group in groups.items()]
 
 
-def rates_told(names: Collection[str], config: UpdateConfig) -> str:
-    """Returns a sentence about the rates that `lr_patterns` gives the layers of these weights; "" without patterns."""
+def rates_sentence(names: Collection[str], config: UpdateConfig) -> str:
+    """Returns the user's sentence on the learning rates by `lr_patterns`; "" without patterns."""
     if not config.rates:
         return ""
     layers = _factors(map(_layer_of, names), config)
@@ -127,8 +115,9 @@ def _layer_of(name: str) -> str:
 
 
 def _factors(layers: Iterable[str], config: UpdateConfig) -> dict[str, float]:
-    """Returns the factor of each layer: that of the first pattern that matches it, else 1."""
+    """Returns the factor of each layer by the first matching pattern, else 1."""
     factors = dict.fromkeys(layers, 1.0)
+    # Last pattern first, so that the first match overwrites the later ones.
     for (_, factor), matched in reversed([*zip(config.rates, _matched(factors, config), strict=True)]):
         factors.update(dict.fromkeys(matched, factor))
     return factors

@@ -1,4 +1,4 @@
-"""The memory that each device of a run holds now and held at most, beside what was predicted for it."""
+"""Memory of each device of a run: now, peak, and the prediction."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..cache import CacheSet
 from ..placement import StepShape, card_bytes
 
 MemoryReading = dict[str, dict[str, int | None]]
-"""device -> bytes `now`, `peak`, `reserved`, `predicted`, and `total`: what it has; None where nothing is known"""
+"""device -> bytes `now`, `peak`, `reserved`, `predicted`, and `total` of the device; None = unknown"""
 
 
 class DeviceMeters:
-    """Reads the memory of this process on each of its devices; waits for none of them.
+    """Reads this process's memory on each device, without synchronizing.
 
-    A peak is that of a phase. Training is one phase, however often a save, an evaluation or a preview interrupts it:
-    what those took never counts as what a step takes.
+    Peaks are per phase. Training is one phase, however often a save, an evaluation or a preview interrupts it: their
+    memory never counts as a step's.
     """
 
     def __init__(self, devices: Iterable[torch.device], predicted: Mapping[str, int] | None = None) -> None:
-        """`predicted`: peak of a step by device name. The host counts only where nothing else computes."""
+        """`predicted`: peak of a step by device name."""
         self._devices = _computing(devices)
         self._predicted = predicted or {}
         self._total = {str(device): card_bytes(device) for device in self._devices}
@@ -29,14 +29,14 @@ class DeviceMeters:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of the devices that are read."""
+        """Names of the devices that are read."""
         return tuple(str(device) for device in self._devices)
 
     def read(self) -> MemoryReading:
         """Returns the memory of the training steps so far, first device first.
 
-        Of CUDA devices what torch has allocated, and at most reserved; of the CPU what the process has resident, torch
-        and Python included, which no prediction counts, and its highest ever: no phase can be told apart there.
+        CUDA: allocated and reserved by torch. CPU: resident memory of the process, torch and Python included (no
+        prediction has those), with its peak since the process started, since the kernel keeps no peak per phase.
         """
         found: MemoryReading = {}
         for name, values in self._present().items():
@@ -48,7 +48,7 @@ class DeviceMeters:
         return found
 
     def end_phase(self) -> MemoryReading:
-        """Returns what the phase that ends here holds and held at most; another one begins."""
+        """Returns memory and peak of the phase that ends here, and starts the next phase."""
         found = self._present()
         for device in self._devices:
             if device.type == "cuda":
@@ -64,22 +64,19 @@ def _larger(one: int | None, other: int | None) -> int | None:
 
 
 def added_up(readings: Iterable[MemoryReading]) -> MemoryReading:
-    """Returns the readings of several processes as one.
-
-    What they hold on one device adds up, so its peak is at most the sum of theirs. What the device has does not.
-    """
+    """Returns the sum of several processes' readings by device; a sum of peaks is an upper bound."""
     total: MemoryReading = {}
     for reading in readings:
         for device, values in reading.items():
             known = total.setdefault(device, dict.fromkeys(values))
             for key, value in values.items():
                 if value is not None:
-                    known[key] = value if key == "total" else (known[key] or 0) + value
+                    known[key] = value if key == "total" else (known[key] or 0) + value  # one device has one total
     return total
 
 
 def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
-    """Returns the largest micro-batch that a job on these clips can meet."""
+    """Returns the largest micro-batch of a job on these clips."""
     _, frames, height, width = max(
         (cache_set.latent_shape(item) for item in cache_set.items), key=lambda s: s[1] * s[2] * s[3]
     )
@@ -87,13 +84,14 @@ def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
 
 
 def _computing(devices: Iterable[torch.device]) -> tuple[torch.device, ...]:
-    """Returns the distinct devices; not the host, where there are others whose weights rest in its memory."""
+    """Returns the distinct devices, without the CPU next to accelerators."""
+    # There the CPU only holds offloaded weights, and its reading would be of the whole process.
     found = tuple(dict.fromkeys(devices))
     return tuple(device for device in found if device.type != "cpu") or found
 
 
 def _present(device: torch.device) -> dict[str, int | None]:
-    """Returns the bytes now, and at most since the last reset."""
+    """Returns bytes now and at the peak since the last reset."""
     if device.type == "cuda":
         return {
             "now": torch.cuda.memory_allocated(device),
@@ -105,10 +103,7 @@ def _present(device: torch.device) -> dict[str, int | None]:
 
 
 def _resident() -> dict[str, int]:
-    """Returns the bytes of host memory this process has now (VmRSS) and had at most (VmHWM).
-
-    They are empty where no file says so.
-    """
+    """Returns this process's resident bytes, now (VmRSS) and peak (VmHWM); empty on systems without /proc."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
             lines = (line.split() for line in file if line.startswith(("VmRSS:", "VmHWM:")))

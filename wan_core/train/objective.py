@@ -1,7 +1,6 @@
-"""A noised batch, what the model should predict for it, and the loss that is trained or evaluated.
+"""Noised batch, velocity target, and the loss of training and evaluation.
 
-Clips that keep what the model knows (prior preservation) have a target of their own: what the base model predicts for
-the same noise, noise level and caption, on the same tokens. Where the adapters change nothing, their error is 0.
+A prior preservation clip has another target: the base model's prediction for the same noise, sigma, caption and tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .objective_config import ObjectiveConfig
 
 @dataclass(frozen=True)
 class NoisedBatch:
-    """One micro-batch as the model sees it, on the model's first device."""
+    """One micro-batch as the model receives it, on the model's first device."""
 
     latent: Tensor
     """(B, C, F, H, W) float32, clean"""
@@ -34,18 +33,16 @@ class NoisedBatch:
     """(B, L, D)"""
     conditioning: Conditioning | None = None
     given: Tensor | None = None
-    """(B,) bool: latent frame 0 is the clean one (TI2V image-to-video); None when it is for none"""
+    """(B,) bool: latent frame 0 is clean (TI2V image-to-video); None = for no sample"""
     loss_mask: Tensor | None = None
-    """(B, 1, F, H, W) weights of the loss; None when every value counts alike"""
+    """(B, 1, F, H, W) weights of the loss; None = 1 everywhere"""
     passages: tuple[Passage, ...] = ()
-    """where a share of the tokens passes by layers while it is trained"""
+    """TREAD: the tokens that skip layers"""
     prior: tuple[float, ...] = ()
-    """of each clip that is trained towards what the base model predicts, its weight in the loss, 0 of the others; ()
-    when none is
-    """
+    """(B,) loss weights of prior preservation clips, 0 for other clips; () without any"""
 
     def only(self, rows: Sequence[int]) -> NoisedBatch:
-        """Returns the clips in those places; the batch itself where that is all of them."""
+        """Returns the clips at `rows`; the batch itself where these are all."""
         if len(rows) == len(self.latent):
             return self
         places = sent(torch.tensor(rows), self.latent.device)
@@ -60,7 +57,7 @@ class NoisedBatch:
 
     @property
     def timestep(self) -> Tensor:
-        """(B,), or (B, F) with 0 for given frames: one timestep per latent frame, as TI2V-5B is trained."""
+        """(B,), or (B, F) with 0 for given frames, as TI2V-5B is trained."""
         timestep = self.sigma * 1000
         if self.given is None:
             return timestep
@@ -70,25 +67,23 @@ class NoisedBatch:
 
     @property
     def time_rows(self) -> int:
-        """How many timesteps a clip has."""
+        """Timesteps per clip."""
         return 1 if self.given is None else self.latent.shape[2]
 
     @property
     def text_rows(self) -> int:
-        """How many rows of text are computed for a clip."""
+        """Text rows per clip."""
         return self.text.shape[1]
 
     @property
     def image_rows(self) -> int:
-        """How many CLIP tokens a clip has; 0 for a model that reads no image."""
+        """CLIP tokens per clip; 0 for a model without image input."""
         image = self.conditioning.image_tokens if self.conditioning is not None else None
         return 0 if image is None else image.shape[1]
 
     @property
     def trained(self) -> Tensor | None:
-        """(B, 1, F, 1, 1): 1 for latent frames whose prediction counts, 0 for given ones; None when all count. With a
-        loss mask (B, 1, F, H, W), its weights, and 0 for given frames.
-        """
+        """Loss weights, 0 for given frames: (B, 1, F, 1, 1), or (B, 1, F, H, W) with a mask; None = 1 everywhere."""
         if self.given is None:
             return self.loss_mask
         weight = torch.ones(*self.latent.shape[:3:2], device=self.latent.device)
@@ -98,7 +93,7 @@ class NoisedBatch:
 
 
 def true_velocity(batch: NoisedBatch) -> Tensor:
-    """The flow-matching target noise - latent."""
+    """Returns the flow-matching target, noise - latent."""
     return velocity_target(batch.latent, batch.noise)
 
 
@@ -110,13 +105,10 @@ def noise_batch(
     given: Tensor | None = None,
     passages: tuple[Passage, ...] = (),
 ) -> NoisedBatch:
-    """Noise `batch` on `device`: noise (B, C, F, H, W), sigma (B,).
-
-    `given` (B,) bool on the CPU keeps the first latent frame of those samples clean.
-    """
+    """Returns `batch` noised on `device`: noise (B, C, F, H, W), sigma (B,); `given` (B,) bool on the CPU."""
     latent, noise, sigma, texts = (sent(t, device) for t in (batch.latents, noise, sigma, batch.texts))
     noised = add_noise(latent, noise, sigma)
-    if given is not None and not bool(given.any()):
+    if given is not None and not bool(given.any()):  # on the CPU, so that the step does not wait for the GPU
         given = None
     if given is not None:
         given = sent(given, device)
@@ -128,28 +120,28 @@ def noise_batch(
 
 
 class TrainedLoss(NamedTuple):
-    """The loss that a micro-batch is trained on."""
+    """Training loss of a micro-batch."""
 
     loss: Tensor
     """() float32, with gradients"""
     prior: Tensor | None
-    """() the mean error of its clips that keep what the model knows, before they are weighed; None without such"""
+    """() unweighted mean error of the prior preservation clips; None without any"""
     prior_clips: int = 0
 
 
 class Objective:
-    """Asks the model for the velocity of a batch, and says how far off it is; scalars in float32."""
+    """Losses of a model's predicted velocity; float32 scalars."""
 
     def __init__(self, model: WanTransformer, config: ObjectiveConfig) -> None:
         self._model, self._config = model, config
 
     def trained(self, batch: NoisedBatch) -> TrainedLoss:
-        """Returns the loss that the settings ask for."""
+        """Returns the training loss by the settings."""
         config = self._config
         target, factor = true_velocity(batch), loss_factor(batch.sigma, config.loss_weighting)
         prior = [place for place, weight in enumerate(batch.prior) if weight]
         if prior:
-            # Before the pass with gradients, so that what the two hold is never held together.
+            # Before the pass with gradients, so that the activations of both passes are never held at once.
             target, factor = self._towards_base(batch, prior, target), self._weighed(batch, factor)
         predicted = self._predicted(batch, batch.passages)
         kind, delta = config.loss_type, config.huber_delta
@@ -161,11 +153,11 @@ class Objective:
         return TrainedLoss(loss, error, len(prior))
 
     def evaluated(self, batch: NoisedBatch) -> Tensor:
-        """Returns the mean squared error of all tokens, whatever is trained, so that runs can be compared."""
+        """Returns the mean squared error over all tokens, independent of loss settings, so that runs compare."""
         return velocity_loss(self._predicted(batch), true_velocity(batch), batch.trained)
 
     def _towards_base(self, batch: NoisedBatch, prior: Sequence[int], target: Tensor) -> Tensor:
-        """Returns `target` (B, C, F, H, W) with what the base model predicts in the places of `prior`."""
+        """Returns `target` (B, C, F, H, W) with the base model's prediction for the clips at `prior`."""
         with torch.no_grad(), without_adapters(self._model):
             base = self._predicted(batch.only(prior), batch.passages).float()
         if len(prior) == len(target):
@@ -175,7 +167,7 @@ class Objective:
         return target
 
     def _weighed(self, batch: NoisedBatch, factor: Tensor | None) -> Tensor | None:
-        """Returns the factor of each clip's error (B,), with the weights of those in `prior`."""
+        """Returns the factor of each clip's error (B,), times the weights of prior preservation clips."""
         weights = torch.tensor([weight or 1.0 for weight in batch.prior])
         if bool((weights == 1).all()):
             return factor

@@ -1,4 +1,4 @@
-"""The settings of what is learnt: which noise levels are trained, and what counts as an error."""
+"""Settings of the objective: the distribution of noise levels, and the loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import groups
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig(Config):
-    """Says which noise levels are drawn, and what the loss of a prediction is."""
+    """The part of the train settings on noise levels and loss."""
 
     timestep_sampling: str = groups.objective(
         "shift",
@@ -30,7 +30,7 @@ class ObjectiveConfig(Config):
         high=1000.0,
         counts="always",
     )
-    """the model's own is `WanVariant.training_shift`"""
+    """0 = `WanVariant.training_shift`"""
     sigmoid_scale: float = groups.objective(
         1.0,
         "Width of the logistic-normal draw of sigmoid and the shifts. Above 1.0: more of very low and very high noise.",
@@ -116,7 +116,7 @@ class ObjectiveConfig(Config):
             raise ConfigError(f"discrete_flow_shift {self.discrete_flow_shift} is too small. Use 0 or 0.01 to 1000.")
 
     def narrowed(self, sigma_range: tuple[float, float]) -> tuple[float, float]:
-        """Returns the part of a model's noise levels (0 to 1) that is trained; ConfigError where there is none."""
+        """Returns the trained part of a model's sigma range. Raises ConfigError where there is none."""
         low, high = max(sigma_range[0], self.min_timestep / 1000), min(sigma_range[1], self.max_timestep / 1000)
         if low >= high:
             model_low, model_high = (1000 * sigma for sigma in sigma_range)

@@ -1,6 +1,6 @@
-"""The bytes that an optimizer holds, counted on a small pair of weights before a run begins.
+"""Bytes of optimizer state, measured on a small pair of weights before a run starts.
 
-What cannot be resumed to the last bit is refused there.
+The same trial refuses an optimizer whose state does not resume bitwise.
 """
 
 from __future__ import annotations
@@ -17,65 +17,57 @@ from ..errors import ConfigError, WanTrainerError
 from ..words import first_line
 from .config import TrainConfig
 from .optimizer_classes import check_class, ran_out_of_memory, runs_on_gpu
-from .optimizer_state import AdapterOptimizer, put_back, same
+from .optimizer_state import AdapterOptimizer, restore, same
 
 _ADAMW_BYTES = 8.0
-"""two float32 values; a plan counts as many for a class that it does not know"""
+"""two float32 moments; also the plan's estimate for a custom class"""
 UNKNOWN_CLASS = (
     "The optimizer of optimizer_class is loaded by the training alone, so the plan counts two float32 values for each "
     "weight of the LoRA, as AdamW has them."
 )
-"""what is said of such a plan"""
+"""the note on that estimate"""
 _COPY_BYTES = 8
-"""per adapter value, of a weight and its gradient in host memory"""
+"""per adapter value: host copies of weight and gradient"""
 _TEMPORARY_BYTES = 8
-"""per adapter value while AdamW runs: its lists; the others take at most as much"""
+"""per adapter value during an update: AdamW's foreach lists; other optimizers take at most as much"""
 _SETTINGS = (
     *("optimizer", "optimizer_class", "optimizer_args", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2"),
     *("adam_epsilon", "loraplus_lr_ratio", "offload_optimizer"),
 )
-"""settings that decide how many bytes an optimizer holds, or whether it can be made"""
+"""settings that decide the bytes of an optimizer, or whether it can be constructed"""
 
 
 def state_bytes(config: TrainConfig) -> float:
-    """Returns the bytes that the optimizer of `config`, and the mean of the weights, hold for each adapter value.
+    """Returns the bytes of optimizer state and EMA per adapter value.
 
-    They are counted on a small pair of weights, trained for three steps. Raises what `make_optimizer` does,
-    and ConfigError for an optimizer that is not the same after a resume.
+    Raises what `make_optimizer` does, and ConfigError for an optimizer that does not resume bitwise.
     """
     return _optimizer_bytes(config)[0] + (4.0 if config.ema_decay else 0.0)
 
 
 def check_optimizer(config: TrainConfig) -> None:
-    """Refuses an optimizer that is not to be had, before anything is encoded. For the server: imports no named class.
-
-    Raises what `state_bytes` does; whether a class that a graph names can train, that alone tells.
-    """
-    if config.optimizer == "custom":
+    """Refuses an unusable optimizer before anything is encoded. Raises what `state_bytes` does."""
+    if config.optimizer == "custom":  # the server never imports a class that a graph names; the worker does
         check_class(config)
     else:
         state_bytes(config)
 
 
 def held_bytes(config: TrainConfig) -> tuple[float, float]:
-    """Returns what a plan counts for each adapter value: on the device, and in host memory with the weights that are
-    stepped there.
-    """
+    """Returns planned bytes per adapter value, (on the device, in host memory): optimizer state, EMA, host copies."""
     held, mean = _planned_bytes(config)[0], 4.0 if config.ema_decay else 0.0
     return (mean, held + _COPY_BYTES) if config.offload_optimizer else (held + mean, 0.0)
 
 
 def saved_bytes(values: int, config: TrainConfig) -> int:
-    """Returns what a saved step of so many adapter values takes on disk: weights, optimizer and the LoRA file."""
-    held, besides = _planned_bytes(config)
-    return int(values * (4 + held + (4 if config.ema_decay else besides) + 4))
+    """Returns the bytes of a saved step of `values` adapter values: weights, optimizer state and LoRA file."""
+    held, extra = _planned_bytes(config)
+    return int(values * (4 + held + (4 if config.ema_decay else extra) + 4))
 
 
 def check_room(optimizer: AdapterOptimizer) -> None:
-    """Raises torch.OutOfMemoryError where the GPU has no room for an update.
-
-    An update that runs out half-way has changed some weights and not others, and cannot be tried again.
-    """
+    """Raises torch.OutOfMemoryError where the GPU has no room for an update."""
+    # An update that runs out half-way has changed some weights and not others, and cannot be retried.
     wanted: Counter[torch.device] = Counter()
     for parameter in optimizer.stepped.values():
         made = 0.0 if optimizer.inner.state.get(parameter) else _optimizer_bytes(optimizer.config)[0]
@@ -86,27 +78,27 @@ def check_room(optimizer: AdapterOptimizer) -> None:
 
 
 def _planned_bytes(config: TrainConfig) -> tuple[float, float]:
-    """Returns the bytes that a plan counts, which never loads a class that a graph names."""
+    """Returns `_optimizer_bytes`, or AdamW's for a custom class: a plan must not import one."""
     return (_ADAMW_BYTES, 0.0) if config.optimizer == "custom" else _optimizer_bytes(config)
 
 
 def _optimizer_bytes(config: TrainConfig) -> tuple[float, float]:
-    """Returns the bytes for each adapter value in memory, and those that a saved step has besides."""
+    """Returns bytes per adapter value, (in memory, only in a saved step)."""
     if config.optimizer == "adamw" and not config.optimizer_args:
-        return _ADAMW_BYTES, 0.0  # the page asks often, and the first optimizer of a process costs a second
+        return _ADAMW_BYTES, 0.0  # the page calls this often, and the first optimizer of a process costs a second
     return _counted(replace(TrainConfig(lr_scheduler="constant"), **{n: getattr(config, n) for n in _SETTINGS}))
 
 
 @functools.lru_cache(maxsize=64)
 def _counted(config: TrainConfig) -> tuple[float, float]:
-    with torch.inference_mode(False):  # of ComfyUI, where quantized moments cannot even be looked at
+    with torch.inference_mode(False):  # ComfyUI runs nodes in inference mode, where quantized moments cannot be read
         try:
-            straight, resumed = _Trial(config), _Trial(config)
+            straight, stopped = _Trial(config), _Trial(config)
             straight.train(0, 3)
-            resumed.train(0, 2)
-            second = _Trial(config)
-            second.take_up(resumed)
-            second.train(2, 3)
+            stopped.train(0, 2)
+            resumed = _Trial(config)
+            resumed.resume(stopped)
+            resumed.train(2, 3)
         except WanTrainerError:
             raise
         except Exception as error:
@@ -116,7 +108,7 @@ def _counted(config: TrainConfig) -> tuple[float, float]:
                 f'optimizer "{_title(config)}" cannot train a LoRA: {first_line(error).rstrip(".")}. Change '
                 "optimizer_args, or choose another optimizer."
             ) from error
-        if not straight.equals(second):
+        if not straight.equals(resumed):
             raise ConfigError(
                 f'optimizer "{_title(config)}" holds something that cannot be saved: after a resume it goes on '
                 "otherwise. Choose another optimizer."
@@ -129,10 +121,11 @@ def _title(config: TrainConfig) -> str:
 
 
 class _Trial:
-    """An optimizer on the pair of one small linear; large enough that 8-bit moments are 8-bit."""
+    """An optimizer on the LoRA pair of one small linear."""
 
     def __init__(self, config: TrainConfig) -> None:
         draw = torch.Generator().manual_seed(0)
+        # Below 4,096 values torchao and bitsandbytes keep moments in float32, and the count would be wrong.
         shapes = {"trial.lora_A.weight": (16, 1024), "trial.lora_B.weight": (1024, 16)}
         where = "cuda" if runs_on_gpu(config) and gpu_count() else "cpu"
         values = {name: 0.02 * torch.randn(shape, generator=draw) for name, shape in shapes.items()}
@@ -146,8 +139,8 @@ class _Trial:
                 weight.grad = torch.randn(weight.shape, generator=draw).to(weight.device)
             self.optimizer.step(self._rate)
 
-    def take_up(self, other: _Trial) -> None:
-        put_back(self.weights, {name: weight.detach() for name, weight in other.weights.items()})
+    def resume(self, other: _Trial) -> None:
+        restore(self.weights, {name: weight.detach() for name, weight in other.weights.items()})
         self.optimizer.load(other.optimizer.state())
 
     def equals(self, other: _Trial) -> bool:

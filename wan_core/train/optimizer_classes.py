@@ -1,7 +1,6 @@
-"""The catalogue of optimizers, and the one road from a name to a class.
+"""Optimizer classes by the names of `update_config.py`, and custom classes of a few allowed packages (S20).
 
-Users choose from the names in `update_config.py`. Beyond them a graph may name a class of a few packages (S20): only a
-worker takes it, from a package that lies where pip installs. The server asks `check_class`, which imports nothing.
+Only a worker imports a custom class, and only from where pip installs; the server's `check_class` imports nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from .config import TrainConfig
 
 @dataclass(frozen=True)
 class Known:
-    """A class of the catalogue, and the settings that it reads besides learning rate and weight decay."""
+    """An optimizer class, and the settings it takes besides learning rate and weight decay."""
 
     path: str
     betas: bool = False
     eps: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """arguments whose default would surprise here"""
+    """arguments set here in place of the library's default"""
 
 
 _REQUIREMENTS = {
@@ -37,14 +36,14 @@ _REQUIREMENTS = {
     "prodigyopt": "prodigyopt",
     "schedulefree": "schedulefree",
 }
-"""what pip installs for each package; torch is ComfyUI's own"""
+"""pip requirement of each package; torch comes with ComfyUI"""
 _CATALOGUE = {
     "adamw": Known("torch.optim.AdamW", betas=True, eps=True),
     "adamw8bit": Known("torchao.optim.AdamW8bit", betas=True, eps=True),
     "adamw4bit": Known("torchao.optim.AdamW4bit", betas=True, eps=True),
     "adamwfp8": Known("torchao.optim.AdamWFp8", betas=True, eps=True),
     "adafactor": Known("torch.optim.Adafactor"),
-    # Scaled so, an update is as long as AdamW's, and AdamW's learning rates do.
+    # With this scale an update has AdamW's RMS, so AdamW's learning rates apply.
     "muon": Known("torch.optim.Muon", fixed={"adjust_lr_fn": "match_rms_adamw"}),
     "lion": Known("pytorch_optimizer.Lion"),
     "prodigy": Known("pytorch_optimizer.Prodigy", betas=True, eps=True),
@@ -57,9 +56,9 @@ _CATALOGUE = {
 
 
 def check_class(config: TrainConfig) -> None:
-    """Refuses what `optimizer_class` names where it could not be taken, by its text and by where its package lies.
+    """Checks `optimizer_class` by name and install location, without importing it.
 
-    Raises ConfigError for any other package, DependencyError for one that is not installed or lies elsewhere.
+    Raises ConfigError for another package, DependencyError for one that is missing or not in site-packages.
     """
     path = config.optimizer_class
     module, name = named_optimizer(path)
@@ -78,7 +77,7 @@ def check_class(config: TrainConfig) -> None:
 
 
 def class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer], Known]:
-    """Returns the class and what is known of it. Raises DependencyError or ConfigError where it is not to be had."""
+    """Returns the optimizer class and its entry. Raises DependencyError or ConfigError where it is unavailable."""
     if config.optimizer == "custom":
         check_class(config)
         known, (module, name) = Known(config.optimizer_class), named_optimizer(config.optimizer_class)
@@ -99,21 +98,19 @@ def class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer],
     if kind is None and config.optimizer != "custom":
         have = f"{package} {version_of(package)}"
         raise DependencyError(f'optimizer "{config.optimizer}" is {known.path}, which {have} lacks. Choose another.')
-    # Of a path into a package only the class that it means: two files may have classes of one name.
+    # A longer path must match the class's own module: two modules of a package may have classes of one name.
     inside = "" if known.path == f"{module}.{name}" else known.path.rpartition(".")[0] + "."
-    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and _lies(kind, inside)):
+    if not (
+        isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and f"{kind.__module__}.".startswith(inside)
+    ):
         raise ConfigError(
             f'optimizer_class "{known.path[:80]}" is no class of an optimizer. Example: pytorch_optimizer.Adan'
         )
     return kind, known
 
 
-def _lies(kind: type, inside: str) -> bool:
-    return f"{kind.__module__}.".startswith(inside)
-
-
 def _check_package(config: TrainConfig, package: str) -> None:
-    """Raises DependencyError where a package is missing, or Python would take it from elsewhere."""
+    """Raises DependencyError where a package is missing, or would be imported from outside site-packages."""
     if package not in _REQUIREMENTS:
         return
     try:
@@ -128,12 +125,12 @@ def _check_package(config: TrainConfig, package: str) -> None:
 
 
 def runs_on_gpu(config: TrainConfig) -> bool:
-    """Returns whether the optimizer is written for GPUs, so that one where it is to be had says what it holds."""
+    """Returns whether the optimizer's state is measured on a GPU: bitsandbytes keeps 8-bit moments only there."""
     return not config.offload_optimizer and "bitsandbytes" in (
         config.optimizer_class or _CATALOGUE[config.optimizer].path
     )
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """Returns whether a library broke for want of memory, which no setting of an optimizer is to blame for."""
+    """Returns whether device or host memory ran out, which no optimizer setting can fix."""
     return device_memory_ran_out(error) or host_memory_ran_out(error)

@@ -1,7 +1,7 @@
-"""An optimizer over named adapters, and one contract for what it holds.
+"""An optimizer over named adapters, and its state as named plain tensors that resume bitwise.
 
-Whatever it keeps between two steps - tensors, tensors made of others (8-bit moments), numbers, for a weight or for a
-group of them - is saved as named plain tensors and comes back to the last bit; `optimizer_bytes.py` proves and counts.
+State is tensors, tensor subclasses (8-bit moments) and numbers, per weight or per group; `optimizer_bytes.py` proves
+the round trip.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .optimizers import finds_own_rate, make_optimizer, runs_uncompiled
 from .weight_copies import HostWeights, MeanWeights
 
 _NUMBER = ":number"
-"""the end of the name of a saved number, which is no tensor in the optimizer"""
+"""suffix of a saved Python number's name"""
 _OURS = {"params", "rate_factor"}
-"""entries of a group that the settings decide"""
+"""entries of a parameter group that come from the settings"""
 
 
 class AdapterOptimizer:
@@ -31,28 +31,25 @@ class AdapterOptimizer:
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], config: TrainConfig, *, then: Callable[[], None] = lambda: None
     ) -> None:
-        """`parameters`: float32 weights by name. `then` is called after each update, before the mean takes it in.
+        """`parameters`: float32 weights by name. `then`: called after each update, before the EMA.
 
         Raises what `make_optimizer` does.
         """
         self._host = HostWeights(parameters) if config.offload_optimizer else None
         self.stepped = self._host.copies if self._host else parameters
-        self._at_hand = self._host.at_hand if self._host else nullcontext
+        self._synced = self._host.synced if self._host else nullcontext
         self.inner, self._then = make_optimizer(self.stepped, config), then
         self._parameters, self.config = parameters, config
         self._mean = MeanWeights(parameters, config.ema_decay) if config.ema_decay else None
         self._decided = _OURS | {"lr"} if owns_rate(config) else _OURS
         self._write_rates(config.learning_rate)
-        self._begun = [self._own(group) for group in self.inner.param_groups]
+        self._initial = [self._own(group) for group in self.inner.param_groups]
 
     def step(self, rate: float) -> float:
-        """Updates the weights by their gradients; returns the learning rate that counted.
-
-        `rate` is what the schedule says; where it owns none, the optimizer keeps its own.
-        """
+        """Updates the weights; returns the effective learning rate. `rate`: the schedule's (see `owns_rate`)."""
         if "lr" in self._decided:
             self._write_rates(rate)
-        with runs_uncompiled(self.inner), self._at_hand():
+        with runs_uncompiled(self.inner), self._synced():
             self.inner.step()
         self._then()
         if self._mean is not None:
@@ -62,18 +59,18 @@ class AdapterOptimizer:
         return float(group["lr"]) / group["rate_factor"] * found
 
     def _write_rates(self, rate: float) -> None:
-        """Gives each group `rate` times its factor; a library may hold its rate as a tensor."""
+        """Sets each group's learning rate to `rate` times its factor."""
         for group in self.inner.param_groups:
-            if isinstance(group["lr"], Tensor):
+            if isinstance(group["lr"], Tensor):  # torchao keeps its learning rate in a tensor
                 group["lr"].fill_(rate * group["rate_factor"])
             else:
                 group["lr"] = rate * group["rate_factor"]
 
     @contextmanager
     def judged(self) -> Iterator[None]:
-        """Inside, the weights are those that are evaluated, previewed and saved; afterwards the trained ones, exactly.
+        """Inside, the model has the weights to evaluate, preview and save; afterwards the trained weights, bitwise.
 
-        They differ where a mean is kept: ours (EMA), or that of the optimizer (schedule-free).
+        They differ for an EMA, and for an optimizer with an averaged iterate (schedule-free).
         """
         if self._mean is not None:
             with self._mean.in_place():
@@ -84,20 +81,19 @@ class AdapterOptimizer:
             return
         leave, back = modes
         trained = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
-        with self._at_hand():
+        with self._synced():
             leave()
         try:
             yield
         finally:
             back()
-            put_back(self._parameters, trained)  # the way back by arithmetic would not be exact
+            restore(self._parameters, trained)  # the optimizer's own way back rounds
 
     def state(self) -> dict[str, Tensor]:
-        """Returns CPU copies of all that it holds.
+        """Returns the state as CPU copies.
 
-        `optimizer.<parameter>.<key>` is of one weight, `optimizer_group.<number>.<key>` what it changed of a group
-        since it was made. The mean of the weights is named by itself: ours `ema.<parameter>`, that of the optimizer
-        `judged.<parameter>`, which nothing is resumed from.
+        `optimizer.<parameter>.<key>`: per weight. `optimizer_group.<number>.<key>`: entries of a group that changed
+        since construction. `ema.<parameter>`: EMA. `judged.<parameter>`: the optimizer's average, unused by a resume.
         """
         found: dict[str, Tensor] = {} if self._mean is None else self._mean.state()
         if self._mean is None and self._modes is not None:
@@ -106,58 +102,58 @@ class AdapterOptimizer:
         for name, parameter in self.stepped.items():
             for key, value in self.inner.state.get(parameter, {}).items():
                 found |= _flat(f"optimizer.{name}.{key}", value)
-        for number, (group, begun) in enumerate(zip(self.inner.param_groups, self._begun, strict=True)):
+        for number, (group, initial) in enumerate(zip(self.inner.param_groups, self._initial, strict=True)):
             for key, value in group.items():
-                if key not in self._decided and not (key in begun and same(begun[key], value)):
+                if key not in self._decided and not (key in initial and same(initial[key], value)):
                     found |= _flat(f"optimizer_group.{number}.{key}", value)
         return found
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes up what `state()` gave, each value in the kind, number format and place a step would have it.
+        """Loads `state()`, each value with the type, dtype and device that a step gives it.
 
-        A state without any optimizer tensor was taken before the first good step; the optimizer then starts fresh.
-        Raises CheckpointError where a weight has none.
+        Raises CheckpointError where a weight has no state.
         """
         if self._mean is not None:
             self._mean.load(state)
-        if not any(name.startswith("optimizer.") for name in state):
+        if not any(name.startswith("optimizer.") for name in state):  # saved before the first finite step
             return
         for name in self._parameters:
             if not any(saved.startswith(f"optimizer.{name}.") for saved in state):
                 raise CheckpointError(
                     f"The resume state has no optimizer state for {name}. Resume from an older saved step."
                 )
+        # Libraries create their state in the first step: only then is there a type, dtype and device to fill.
         self._step_on_nothing()
         for name, parameter in self.stepped.items():
             self.inner.state[parameter] = _filled_from(
                 dict(self.inner.state.get(parameter, {})), state, f"optimizer.{name}.", parameter.device
             )
         device = next(iter(self.stepped.values())).device
-        for number, (group, begun) in enumerate(zip(self.inner.param_groups, self._begun, strict=True)):
+        for number, (group, initial) in enumerate(zip(self.inner.param_groups, self._initial, strict=True)):
             now = self._own(group)
             filled = _filled_from(now, state, f"optimizer_group.{number}.", device)
-            group.update({key: _copy_of(value) for key, value in begun.items()} | filled)
-            for key in now.keys() - begun.keys() - filled.keys():
+            group.update({key: _copy_of(value) for key, value in initial.items()} | filled)
+            for key in now.keys() - initial.keys() - filled.keys():
                 del group[key]
 
     def forget(self) -> None:
-        """Frees what it holds, of which `state` has a copy; `load` takes it up again."""
+        """Frees the state; `load` restores it from a copy."""
         self.inner.state.clear()
         if self._host:
             self._host.forget()
 
     @property
     def _modes(self) -> tuple[Callable[[], object], Callable[[], object]] | None:
-        """The ways to what a step is judged by and back, of an optimizer that trains something else."""
+        """`eval` and `train` of an optimizer with an averaged iterate (schedule-free); None for others."""
         leave, back = getattr(self.inner, "eval", None), getattr(self.inner, "train", None)
         return (leave, back) if callable(leave) and callable(back) else None
 
     def _own(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns copies of the entries of a group that are the optimizer's own."""
+        """Returns copies of a group's entries that do not come from settings or schedule."""
         return {key: _copy_of(value) for key, value in group.items() if key not in self._decided}
 
     def _step_on_nothing(self) -> None:
-        """Makes a step with gradients of 0, so that everything is there to be filled; the weights stay."""
+        """Creates the state by a step with zero gradients; the weights are restored."""
         before = {name: p.detach().to("cpu", copy=True) for name, p in self.stepped.items()}
         for parameter in self.stepped.values():
             parameter.grad = torch.zeros_like(parameter)
@@ -165,12 +161,12 @@ class AdapterOptimizer:
             with runs_uncompiled(self.inner):
                 self.inner.step()
         finally:
-            put_back(self.stepped, before)
+            restore(self.stepped, before)
             for parameter in self.stepped.values():
                 parameter.grad = None
 
 
-def put_back(parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> None:
+def restore(parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(values[name])
@@ -181,6 +177,7 @@ def _copy_of(value: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
+    """Returns whether two state values are bitwise equal, NaN included."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
@@ -190,7 +187,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _parts_of(value: Tensor) -> list[tuple[str, Tensor]]:
-    """Returns the plain tensors that a tensor is made of, each with the end of its name; itself where it is plain."""
+    """Returns the plain tensors inside a tensor subclass, each with its name's suffix; a plain tensor with ""."""
     if not hasattr(value, "__tensor_flatten__"):
         return [("", value)]
     names, _ = value.__tensor_flatten__()  # type: ignore[operator]
@@ -199,7 +196,7 @@ def _parts_of(value: Tensor) -> list[tuple[str, Tensor]]:
 
 
 def _flat(name: str, value: Any) -> dict[str, Tensor]:
-    """Returns a value as named tensors. Raises ConfigError for one of a kind that cannot be saved."""
+    """Returns a state value as named tensors. Raises ConfigError for a type that cannot be saved."""
     if value is None:
         return {}
     if isinstance(value, Tensor):
@@ -216,7 +213,7 @@ def _flat(name: str, value: Any) -> dict[str, Tensor]:
 def _filled_from(
     made: dict[str, Any], state: Mapping[str, Tensor], prefix: str, device: torch.device
 ) -> dict[str, Any]:
-    """Returns the entries that `state` has below `prefix`, by key; those that a step `made` give kind and place."""
+    """Returns the entries of `state` below `prefix` by key, with type and device of the entries that a step `made`."""
     saved = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     filled: dict[str, Any] = {}
     for name, value in saved.items():

@@ -1,7 +1,4 @@
-"""Makes the optimizer of a run: of the class that its name means (`optimizer_classes.py`), given what settings say.
-
-Nothing here is an optimizer of our own. What a class keeps between two steps is the business of `optimizer_state.py`.
-"""
+"""Constructs the optimizer of a run from its class (`optimizer_classes.py`) and the settings."""
 
 from __future__ import annotations
 
@@ -23,15 +20,14 @@ from .learning_rate import rate_groups
 from .optimizer_classes import class_of, ran_out_of_memory
 
 _OURS = {"params": "", "lr": "learning_rate", "weight_decay": "weight_decay"}
-"""arguments that settings of the node are for"""
+"""arguments that have a setting on the node"""
 
 
 def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
-    """Returns the optimizer that `config.optimizer` names, over float32 adapter weights by name.
+    """Returns the optimizer `config.optimizer` over float32 adapter weights, in the groups of `rate_groups`.
 
-    Weights whose learning rate is a multiple of the run's are groups of their own (`rates.py`).
-    Raises DependencyError with the pip line for a package that is missing, and ConfigError for a class, an argument or
-    a value that cannot be. Memory that runs out is raised as it is.
+    Raises DependencyError for a missing package, ConfigError for an invalid class, argument or value; out-of-memory
+    errors pass through.
     """
     kind, known = class_of(config)
     given: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
@@ -41,20 +37,20 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
         given["eps"] = config.adam_epsilon
     takes = _arguments_of(kind)
     given = {name: value for name, value in given.items() if name in takes} | dict(known.fixed)
-    asked = _read_arguments(config.optimizer_args)
-    for name in asked:
+    arguments = _read_arguments(config.optimizer_args)
+    for name in arguments:
         if name in _OURS:
             instead = f"Set {_OURS[name]}." if _OURS[name] else "The adapters are what it trains."
             raise ConfigError(f'optimizer_args names "{name}". {instead}')
         if name not in takes:
             others = sorted(takes.keys() - _OURS.keys())
             raise ConfigError(f'optimizer_args: {kind.__name__} takes no "{name}".{nearest(name, others)}')
-        asked[name] = _as_number(name, asked[name], takes[name])
+        arguments[name] = _as_number(name, arguments[name], takes[name])
     try:
-        how = _in_one_call(kind, parameters, asked)
+        how = _fused(kind, parameters, arguments)
         make = _without_compiler(kind) if known.path.startswith("torch.") and config.optimizer != "custom" else kind
-        return make(rate_groups(parameters, config), **(given | how | asked))
-    except Exception as error:  # a library says what it does not like in a type of its own
+        return make(rate_groups(parameters, config), **(given | how | arguments))
+    except Exception as error:  # each library has error types of its own
         if ran_out_of_memory(error):
             raise
         raise ConfigError(
@@ -65,11 +61,8 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
 
 @functools.cache
 def _without_compiler(kind: Any) -> Any:
-    """Returns a class of torch's optimizers whose methods do not import torch's compiler: 0.8 CPU seconds of a start.
-
-    torch wraps them so that a compiled program breaks off there. Outside of one the wrappers do no more than import it,
-    and decide about gradients; nothing here compiles an optimizer.
-    """
+    """Returns a subclass of a torch optimizer without the wrappers that import torch's compiler (0.8 CPU s)."""
+    # The wrappers make a graph break inside compiled code; outside they only set the grad mode, as `step` below does.
     plain = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad", "load_state_dict")}
     update = inspect.unwrap(kind.step)
 
@@ -80,41 +73,31 @@ def _without_compiler(kind: Any) -> Any:
     return type(kind.__name__, (kind,), {**plain, "step": step, "__module__": kind.__module__})
 
 
-_HOW = {"fused", "foreach", "capturable", "differentiable"}
-"""arguments of torch's AdamW that say how its update is computed, not what comes out"""
-
-
-def _in_one_call(kind: Any, parameters: Mapping[str, nn.Parameter], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what lets torch's AdamW update all weights of a device by one call, where torch has such a kernel.
-
-    Some ten small operations for each weight are a twentieth of a step of a tiny model, and most of an update in host
-    memory. On other devices torch chooses.
-    """
-    if kind is not torch.optim.AdamW or _HOW & asked.keys():
+def _fused(kind: Any, parameters: Mapping[str, nn.Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the argument that selects torch's fused AdamW, on devices that have it and unless the user chose."""
+    if kind is not torch.optim.AdamW or {"fused", "foreach", "capturable", "differentiable"} & arguments.keys():
         return {}
+    # Ten small kernels per weight would be a twentieth of a tiny model's step, and most of an update on the CPU.
     return {"fused": True} if {p.device.type for p in parameters.values()} <= {"cpu", "cuda"} else {}
 
 
 def finds_own_rate(config: TrainConfig) -> bool:
-    """Returns whether the optimizer works out the learning rate, so that the setting is a factor of it."""
+    """Returns whether the optimizer estimates the learning rate, and the setting is a factor of it."""
     return config.optimizer == "prodigy"
 
 
 def runs_uncompiled(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[object]:
-    """Returns what a step of `optimizer` runs in.
-
-    torchao's classes ask torch.compile for a kernel of every shape of weight. Without it they need neither triton nor a
-    C++ compiler and no minute at the start, and an adapter is small.
-    """
+    """Returns the context of an optimizer step, with torch.compile off for torchao."""
+    # torchao compiles a kernel per weight shape: a minute at the start, with triton or a C++ compiler.
     if type(optimizer).__module__.startswith("torchao."):
         return torch.compiler.set_stance("force_eager")
     return contextlib.nullcontext()
 
 
 def _read_arguments(text: str) -> dict[str, Any]:
-    """Returns what `optimizer_args` says: `key=value` by comma or line, values as Python writes them, else text.
+    """Returns `optimizer_args` parsed: `key=value` by comma or line, values as Python literals, else text.
 
-    Raises ConfigError naming what is no argument.
+    Raises ConfigError for a part that is no argument.
     """
     found: dict[str, Any] = {}
     for part in _parts(text):
@@ -131,7 +114,7 @@ def _read_arguments(text: str) -> dict[str, Any]:
 
 
 def _parts(text: str) -> Iterable[str]:
-    """Yields the pieces of `text` between commas and line ends that are in no bracket."""
+    """Yields the parts of `text` between commas and line ends outside brackets."""
     depth, piece = 0, ""
     for letter in text + "\n":
         depth += (letter in "([{") - (letter in ")]}")
@@ -145,12 +128,11 @@ def _parts(text: str) -> Iterable[str]:
         yield piece.strip()
 
 
-def _as_number(name: str, value: Any, usual: Any) -> Any:
-    """Returns a whole number as a float where the class has one: as an exponent it would be worked out to the last
-    digit, for hours, and nobody else would get a word in.
-    """
-    if not isinstance(usual, float) or isinstance(value, bool) or not isinstance(value, int):
+def _as_number(name: str, value: Any, default: Any) -> Any:
+    """Returns an integer as a float where the argument's default is a float."""
+    if not isinstance(default, float) or isinstance(value, bool) or not isinstance(value, int):
         return value
+    # A huge integer used as an exponent would be computed exactly, for hours, with the GIL held.
     try:
         return float(value)
     except OverflowError:
@@ -158,11 +140,9 @@ def _as_number(name: str, value: Any, usual: Any) -> Any:
 
 
 def _arguments_of(kind: Callable[..., torch.optim.Optimizer]) -> dict[str, Any]:
-    """Returns the names that the class takes, and their defaults.
-
-    Some take any name and read few, so a `**kwargs` counts for nothing.
-    """
+    """Returns the arguments of an optimizer class with their defaults."""
     found: dict[str, Any] = {}
+    # A class that only forwards `**kwargs` takes the arguments of its base classes.
     for ancestor in inspect.getmro(kind):  # type: ignore[arg-type]
         if ancestor is torch.optim.Optimizer:
             break

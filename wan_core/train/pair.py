@@ -1,7 +1,6 @@
-"""Both experts of a pair in one run: the steps and settings of each, and which of them trains next.
+"""Both experts of a pair in one run: the steps and settings of each, and which expert trains next.
 
-Whose turn it is is a function of how far each expert is, never of what happened before. So a run that was stopped
-anywhere goes on as it would have, and one that is made longer trains each expert on.
+The turn is a pure function of each expert's step, so a run resumes exactly, and a longer run extends both experts.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from .config import EXPERTS, TrainConfig, expert_setting
 
 
 def expert_steps(train: TrainConfig) -> tuple[int, ...]:
-    """Returns the steps of each of `train.experts` in the whole run; of both together they are `train.steps`.
+    """Returns the steps of each of `train.experts`, which add up to `train.steps`.
 
-    Raises ConfigError where there are too few for two experts.
+    Raises ConfigError for fewer steps than experts.
     """
     if train.expert != "both":
         return (train.steps,)
@@ -27,24 +26,21 @@ def expert_steps(train: TrainConfig) -> tuple[int, ...]:
 
 
 def settings_of_expert(train: TrainConfig, expert: str) -> TrainConfig:
-    """Returns the settings by which one of `train.experts` is trained: as in a run that trains it alone.
+    """Returns the settings of one of `train.experts`, as of a run that trains it alone.
 
-    Raises ConfigError where its steps are too few for them.
+    Raises ConfigError where its warm-up lasts as long as its steps.
     """
     if train.expert != "both":
         return train
     steps = expert_steps(train)[EXPERTS.index(expert)]
-    if not train.max_train_epochs:  # their steps are known once clips are
+    if not train.max_train_epochs:  # epochs become steps only once the clips are known
         _check_warmup_of(expert, steps, train)
     rate = (expert == EXPERTS[1] and train.low_noise_learning_rate) or train.learning_rate
     return train.alone(expert=expert_setting(expert), steps=steps, learning_rate=rate)
 
 
 def check_warmup(train: TrainConfig) -> None:
-    """Raises ConfigError where warm-up lasts as long as the run, or as the steps of one of its experts.
-
-    The settings check it themselves, but for a run whose epochs were no steps yet.
-    """
+    """Raises ConfigError where warm-up lasts as long as the run, or as the steps of one expert."""
     train.check_warmup()
     if train.expert == "both":
         for expert, steps in zip(EXPERTS, expert_steps(train), strict=True):
@@ -60,11 +56,10 @@ def _check_warmup_of(expert: str, steps: int, train: TrainConfig) -> None:
 
 
 def next_turn(done: Sequence[int], train: TrainConfig) -> tuple[int, int] | None:
-    """Returns (index of the expert whose turn it is, the step of its own that ends the turn); None at the end.
+    """Returns (index of the next expert, its own step that ends the turn); None at the end of the run.
 
-    `done`: the steps that each of `train.experts` has made. In alternation both make whole cycles of
-    2 x `expert_turn_steps`, the high noise expert first in each, and an expert that is done leaves the rest to the
-    other.
+    `done`: steps done by each of `train.experts`. Alternating experts share cycles of 2 x `expert_turn_steps`, high
+    noise first; after the end of one expert the other trains alone.
     """
     totals = expert_steps(train)
     left = [index for index, total in enumerate(totals) if done[index] < total]
@@ -81,8 +76,9 @@ def next_turn(done: Sequence[int], train: TrainConfig) -> tuple[int, int] | None
 
 
 def check_split(done: Sequence[int], train: TrainConfig) -> None:
-    """Raises ConfigError where one of both experts has more steps behind it than a run as long as `train` gives it, so
-    that the other one would end short of its own, or never begin. A run whose experts have both begun may end here.
+    """Raises ConfigError where one expert already has more steps than a run of `train.steps` gives it.
+
+    The other expert would then get fewer steps than its own. A run that ends now passes if both experts have trained.
     """
     totals = expert_steps(train)
     ahead = [index for index, total in enumerate(totals) if done[index] > total]
@@ -103,5 +99,5 @@ def check_split(done: Sequence[int], train: TrainConfig) -> None:
 
 
 def _share(steps: int, share: float) -> int:
-    """Returns that share of `steps`, of which each expert has at least one."""
+    """Returns that share of `steps`, with at least one step for each expert."""
     return min(max(round(steps * share), 1), steps - 1)

@@ -1,4 +1,4 @@
-"""Validation clips: denoise latents in the worker, ask the parent to decode them, keep an index. Never ends a run."""
+"""Previews: latents sampled in the worker, decoded by the parent process, listed in an index. A failure is a note."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from safetensors.torch import save
 
 from ..control import Control
 from ..errors import OutOfMemory, Stopped
@@ -31,7 +31,7 @@ _CLIP = re.compile(r"step-(?P<step>\d+)_")
 
 @contextmanager
 def evaluating(model: WanTransformer) -> Iterator[WanTransformer]:
-    """Inside, `model` is not in training: nothing is dropped out."""
+    """Inside, `model` is in eval mode: no dropout."""
     was_training = model.training
     model.train(False)
     try:
@@ -41,7 +41,7 @@ def evaluating(model: WanTransformer) -> Iterator[WanTransformer]:
 
 
 class Previewer:
-    """Renders the same inputs again and again, from the same noise."""
+    """Renders the same inputs from the same noise at every preview."""
 
     def __init__(
         self,
@@ -51,45 +51,44 @@ class Previewer:
         *,
         emit: Emit,
         control: Control,
-        at_home: Callable[[], WanTransformer],
+        on_device: Callable[[], WanTransformer],
     ) -> None:
-        """`directory` is the run (or job) directory; files in events are relative to it.
+        """`directory`: run directory; files in events are relative to it.
 
-        `at_home` returns the model that makes room where a clip cannot be decoded otherwise.
+        `on_device`: returns the model to offload where decoding needs its memory.
         """
-        self._denoisers, self._at_home = denoisers, at_home
+        self._denoisers, self._on_device = denoisers, on_device
         self._inputs, self._directory = inputs, directory
-        self._said = False
+        self._noted = False
         self._unlisted: dict[str, dict[str, Any]] = {}
-        """clips by their file, while the index could not be written"""
+        """index entries by file, while another program holds the index open"""
         self._emit, self._control = emit, control
 
     def render(self, step: int, name: str, folder: str = "samples") -> None:
-        """Render one clip per prompt under `<folder>/<name>_p<i>`, its nickname behind it. A failure is a note.
+        """Render one clip per prompt as `<folder>/<name>_p<i>[_nickname]`.
 
-        Raised are a stop, and OutOfMemory when the weights made room and do not fit back: nothing can go on without
-        them.
+        Raises Stopped, and OutOfMemory where weights that were offloaded for decoding do not fit back.
         """
         with self._skipped_if_it_fails(step):
             for clip in self._inputs.clips:
                 self._render_one(step, f"{name}_{clip.name}", folder, clip)
 
     def render_clip(self, step: int, sample_id: str, folder: str, clip: PreviewClip) -> None:
-        """Render `<folder>/<sample_id>`. Failures are told and raised as those of `render`."""
+        """Render `<folder>/<sample_id>`, with the errors and notes of `render`."""
         with self._skipped_if_it_fails(step):
             self._render_one(step, sample_id, folder, clip)
 
     @contextmanager
     def _skipped_if_it_fails(self, step: int) -> Iterator[None]:
-        if not self._said:
-            self._said = True
+        if not self._noted:
+            self._noted = True
             for preset in dict.fromkeys(clip.preset for clip in self._inputs.clips):
-                self._emit(Note(text=_said_of(preset)))
+                self._emit(Note(text=_sampling_note(preset)))
         try:
             yield
         except (Stopped, OutOfMemory):
             raise
-        except Exception as error:  # out of memory, a full disk, a decoder that broke: the run is worth more
+        except Exception as error:  # no failure of a preview is worth the run
             _log.exception("preview at step %s failed", step)
             self._emit(
                 Note(
@@ -112,7 +111,7 @@ class Previewer:
             on_step=self._on_denoise,
         )
         file = f"{folder}/{sample_id}.latent"
-        atomic_write_bytes(self._directory / file, _latent_file(latent[0].cpu()), self._directory)
+        atomic_write_bytes(self._directory / file, save({"latent": latent[0].cpu().contiguous()}), self._directory)
         self._decode(step, sample_id, file, clip.prompt)
 
     def _on_denoise(self, done: int, total: int) -> None:
@@ -121,7 +120,7 @@ class Previewer:
             raise Stopped(reason)
 
     def _decode(self, step: int, sample_id: str, file: str, prompt: str) -> None:
-        release_cached_memory()  # whoever decodes judges by what the driver calls free
+        release_cached_memory()  # the decoder plans with the memory that the driver reports as free
         self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step))
         answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
         if answer is not None and answer.get("needs_room"):
@@ -140,13 +139,13 @@ class Previewer:
             )
             return
         self._index(sample_id, step, str(answer["file"]), prompt)
-        told = answer.get("measures")
-        measures = {str(name): float(value) for name, value in told.items()} if isinstance(told, dict) else {}
+        found = answer.get("measures")
+        measures = {str(name): float(value) for name, value in found.items()} if isinstance(found, dict) else {}
         self._emit(SampleReady(sample_id=sample_id, step=step, file=str(answer["file"]), measures=measures))
 
     def _decoded_with_room(self, wanted: DecodeWanted) -> dict[str, Any] | None:
-        """Returns the answer while the weights are off the GPU, if the computer has room for them."""
-        model, free = self._at_home(), host_bytes()
+        """Decodes with the model's weights offloaded, where host memory has room for them."""
+        model, free = self._on_device(), host_bytes()
         if (leaving := leaving_bytes(model)) and free is not None and leaving + HOST_RESERVE > free:
             return {"error": NO_ROOM}
         with weights_out_of_the_way(model):
@@ -168,14 +167,8 @@ class Previewer:
             self._unlisted.clear()
 
 
-def _latent_file(latent: Tensor) -> bytes:
-    from safetensors.torch import save
-
-    return save({"latent": latent.contiguous()})
-
-
-def _said_of(preset: SamplingPreset) -> str:
-    """Returns the sentence that tells how clips are sampled, since the settings may leave that to the model."""
+def _sampling_note(preset: SamplingPreset) -> str:
+    """Returns the note on how clips are sampled, which the settings may leave to the model's default."""
     return filled(
         "Previews are sampled in {steps} steps: {sampler}, {scheduler}, cfg {cfg}, shift {shift}.",
         steps=preset.steps,
@@ -187,10 +180,7 @@ def _said_of(preset: SamplingPreset) -> str:
 
 
 def _indexed(directory: Path) -> list[dict[str, Any]]:
-    """Returns the entries of samples/index.json below `directory`.
-
-    Where it is damaged, they are made anew from the names of the clips.
-    """
+    """Returns the entries of samples/index.json below `directory`; of a damaged one, rebuilt from the clips' names."""
     path = directory / "samples" / "index.json"
     if not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""The inputs of preview clips, read from the cache before any weight is loaded."""
+"""Inputs of previews, read from the cache before any weight is loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PreviewClip:
     """The inputs of one clip, the same at every step."""
 
     name: str
-    """what its id ends with: p0, or p0_nickname"""
+    """suffix of its id: p0, or p0_nickname"""
     prompt: str
     text: Tensor
     """(L, 4096)"""
@@ -36,9 +36,9 @@ class PreviewClip:
     first_frame: Tensor | None = None
     """(1, C, 1, h, w)"""
     start: Tensor | None = None
-    """(1, C, F, h, w) clean latent that sampling starts from, noised; None: it starts from noise alone"""
+    """(1, C, F, h, w) clean latent, noised to the first sigma; None = pure noise"""
     start_name: str = ""
-    """the training clip whose latent that is"""
+    """training clip of `start`"""
 
     def noise(self) -> Tensor:
         """Returns noise as ComfyUI's prepare_noise makes it: one CPU generator, standard normal, float32."""
@@ -47,11 +47,11 @@ class PreviewClip:
 
 @dataclass(frozen=True)
 class PreviewInputs:
-    """The inputs that every preview of a run has, so that clips of different steps compare."""
+    """Inputs shared by all previews of a run, so that clips of different steps compare."""
 
     config: SampleConfig
     clips: tuple[PreviewClip, ...]
-    """one for each prompt"""
+    """one per prompt"""
 
 
 def read_preview_inputs(
@@ -62,26 +62,25 @@ def read_preview_inputs(
     *,
     starts_from_clip: bool = False,
 ) -> PreviewInputs:
-    """Read texts and conditioning.
+    """Returns texts, conditioning and start latents of the previews; without prompts, of the first clip's caption.
 
-    ConfigError when the preview's size does not go with them, or guidance names blocks that `variant` does not have.
-
-    What the settings leave to the model is that of ComfyUI's template of `variant`. An image-to-video model starts
-    from the given pictures, else from the first clip's own frames. `starts_from_clip` says the same of a TI2V-5B that
-    is trained on nothing but image-to-video; otherwise its previews are text-to-video. The low noise expert of a pair
-    alone starts from a training clip: the one that has the prompt for its caption, else the first one.
+    Sampling settings left open are those of ComfyUI's template of `variant`. Image-to-video starts from the given
+    pictures, else from the first clip's frames; `starts_from_clip`: so does this TI2V-5B. Raises ConfigError for a size
+    that does not fit them, and for guidance on blocks that `variant` lacks.
     """
-    asked = list(zip(config.prompt_keys, config.prompts, strict=True)) if config.prompt_keys else []
+    prompts = list(zip(config.prompt_keys, config.prompts, strict=True)) if config.prompt_keys else []
     clips = []
-    for index, (key, prompt) in enumerate(asked or [_caption_of_first(cache_set)]):
-        own = config.of_prompt(index) if asked else config
+    for index, (key, prompt) in enumerate(prompts or [(cache_set.items[0].text_key, cache_set.items[0].caption)]):
+        own = config.of_prompt(index) if prompts else config
         preset, shape = own.resolved(variant.template), preview_shape(cache_set, own)
         preset.guidance.require_blocks(variant.shape.num_layers)
         first_frame = _first_frame(cache, cache_set, own, shape, starts_from_clip)
-        begun = _begun(cache_set, key) if variant.sigma_range()[1] < 1 else None
+        start = None
+        if variant.sigma_range()[1] < 1:  # a low noise expert never saw pure noise: the clip of this caption instead
+            start = next((item for item in cache_set.items if item.text_key == key), cache_set.items[0])
         clips.append(
             PreviewClip(
-                config.clip_name("", index).removeprefix("_") if asked else "p0",
+                config.clip_name("", index).removeprefix("_") if prompts else "p0",
                 prompt,
                 stack_texts([cache.read_text(key)])[0],
                 stack_texts([cache.read_text(own.negative_key or cache_set.negative_text_key)])[0],
@@ -90,16 +89,11 @@ def read_preview_inputs(
                 own.seed,
                 _conditioning(cache, cache_set, own, shape),
                 first_frame,
-                None if begun is None else _latent_of(cache, begun, shape),
-                "" if begun is None else begun.name or "the first clip",
+                None if start is None else _latent_of(cache, start, shape),
+                "" if start is None else start.name or "the first clip",
             )
         )
     return PreviewInputs(config, tuple(clips))
-
-
-def _caption_of_first(cache_set: CacheSet) -> tuple[str, str]:
-    first = cache_set.items[0]
-    return first.text_key, first.caption
 
 
 def largest_preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, int, int]:
@@ -109,7 +103,7 @@ def largest_preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[in
 
 
 def preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, int, int]:
-    """Returns the latent shape (C, F, h, w) of a preview: what the settings say, else the first clip's."""
+    """Returns the latent shape (C, F, h, w) of a preview by the settings, else of the first clip."""
     space = cache_set.space
     frames = config.num_frames or cache_set.items[0].num_frames
     height, width = config.height or cache_set.items[0].height, config.width or cache_set.items[0].width
@@ -138,7 +132,7 @@ def _conditioning(
 def _first_frame(
     cache: LatentCache, cache_set: CacheSet, config: SampleConfig, shape: tuple[int, ...], starts_from_clip: bool
 ) -> Tensor | None:
-    if shape[1] == 1:  # a still has no frame to go on with
+    if shape[1] == 1:  # a still has no frame left to predict
         return None
     if config.first_frame_key:
         latent = cache.read_latent(config.first_frame_key, (shape[0], 1, *shape[2:]))
@@ -150,13 +144,8 @@ def _first_frame(
     return latent[None, :, :1].float()
 
 
-def _begun(cache_set: CacheSet, text_key: str) -> CacheItem:
-    """Returns the training clip that a clip of this caption begins with, where the model does not know pure noise."""
-    return next((item for item in cache_set.items if item.text_key == text_key), cache_set.items[0])
-
-
 def _latent_of(cache: LatentCache, item: CacheItem, shape: tuple[int, ...]) -> Tensor:
-    """Returns the latent of a training clip, (1, *shape) float32: brought to that size, since its layout counts."""
+    """Returns the latent of a training clip, interpolated to (1, *shape), float32."""
     latent = cache.read_latent(item.latent_key)[None].float()
     if latent.shape[2:] == shape[1:]:
         return latent

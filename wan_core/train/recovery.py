@@ -1,7 +1,6 @@
-"""Recovery of a step that cannot be applied: memory ran out, gradients overflowed, or numbers are not finite.
+"""Recovery of a step: out of memory (`Relief`), overflow (`LossScale`), or not finite (`Streak`).
 
-A step changes nothing before its optimizer runs, so `Trainer` drops the gradients and tries again: with less memory
-(`Relief`), with a smaller factor of the loss (`LossScale`), or with the clips of the next step (`Streak`).
+A step changes no state before its optimizer update, so `Trainer` drops the gradients and retries.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ _log = logger(__name__)
 LOSS_SCALINGS = ("off", "dynamic")
 _FIRST, _LEAST, _MOST = 2.0**16, 1.0, 2.0**24
 _GOOD_STEPS = 2000
-"""after so many steps in a row without an overflow the factor is tried at twice its size, as torch's GradScaler does"""
+"""consecutive steps without overflow after which the factor doubles, as in torch's GradScaler"""
 _SCALE = "loss_scale"
 _REASONS = {"loss": "the loss is not finite", "gradients": "the gradients are not finite"}
 
 
 class NotFinite(TrainingError):  # noqa: N818  what happened, and no more: who keeps the saves says what stands
-    """So many steps in a row were not finite that the run cannot go on."""
+    """Too many consecutive steps were not finite."""
 
 
 class Streak:
-    """Counts the steps up to the last one that were not finite. While there are any, the weights may be no good."""
+    """Counts consecutive steps that were not finite; meanwhile the weights may be unusable."""
 
     def __init__(self, limit: int, emit: Emit) -> None:
-        """`limit`: so many in a row end the run."""
+        """`limit`: consecutive steps that end the run."""
         self.length = 0
         self._limit, self._emit = limit, emit
 
     def add(self, step: int, what: str) -> None:
-        """Reports `step` as skipped, whose `what` (loss or gradients) was not finite. Raises NotFinite at the limit."""
+        """Emits `step` as skipped because `what` (loss, gradients) was not finite. Raises NotFinite at the limit."""
         self.length += 1
         self._emit(StepSkipped(step=step, reason=_REASONS[what], in_a_row=self.length))
         self.check(step, what)
 
     def check(self, step: int, what: str, tries: int = 0) -> None:
-        """Raises NotFinite where the streak, with `tries` after `step`, the last step, has reached the limit."""
+        """Raises NotFinite where the streak plus `tries` after the last `step` has reached the limit."""
         if (bad := self.length + tries) >= self._limit:
             raise NotFinite(
                 "{bad} steps in a row gave no usable {what} (NaN or infinity), the last one step {step}.",
@@ -57,16 +56,15 @@ class Streak:
             )
 
     def end(self) -> None:
-        """A step was finite, and so are the weights that it began with."""
+        """End the streak: a step was finite, so its weights are too."""
         self.length = 0
 
 
 class LossScale:
-    """The factor of the loss in the backward pass, so that float16 does not lose small gradients; 1 where it is off.
+    """Loss scaling for float16; factor 1 where it is off.
 
-    float16 knows nothing below 6e-8, and the gradient of a mean over a clip starts near 1e-6. The factor is a power of
-    two: where nothing overflows, multiplying and dividing by it changes no bit of a float32 gradient. A step that
-    overflows is made again with half the factor and not left out, so every step trains what it would.
+    float16 underflows below 6e-8, and the gradient of a mean over a clip starts near 1e-6. Scaling by a power of two is
+    exact in float32. Unlike with torch's GradScaler, an overflow repeats the step with half the factor.
     """
 
     def __init__(self, scaling: str) -> None:
@@ -74,12 +72,12 @@ class LossScale:
         self._on = scaling == "dynamic"
         self.factor, self._good = _FIRST if self._on else _LEAST, 0
 
-    def raised(self, loss: Tensor) -> Tensor:
-        """Returns the scalar loss to go backward from."""
+    def scale(self, loss: Tensor) -> Tensor:
+        """Returns the scaled loss, a scalar."""
         return loss * self.factor if self._on else loss
 
-    def lower(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Divides the gradients, float32, by the factor."""
+    def unscale(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Divides the float32 gradients by the factor, in place."""
         if self._on:
             for parameter in parameters:
                 if parameter.grad is not None:
@@ -93,7 +91,7 @@ class LossScale:
         return True
 
     def count(self) -> None:
-        """Counts a finite step: after many of them there may be room for more."""
+        """Counts a finite step; doubles the factor after `_GOOD_STEPS` of them."""
         self._good += 1
         if self._good >= _GOOD_STEPS:
             self.factor, self._good = min(2 * self.factor, _MOST), 0
@@ -103,40 +101,40 @@ class LossScale:
         return {_SCALE: torch.tensor([self.factor, self._good], dtype=torch.float64)} if self._on else {}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes up what `state()` gave."""
+        """Loads `state()`."""
         if self._on and _SCALE in state:
             factor, good = state[_SCALE].tolist()
             self.factor, self._good = factor, int(good)
 
 
 class Relief:
-    """Makes room when a device's memory runs out in a step. No measure changes a number that is trained.
+    """Frees memory when a step runs out of it, by measures that change no trained number.
 
-    In this order: speed that was bought with memory, then offload of what blocks keep, then offload of their weights.
+    In order: checkpoint all blocks, keep only their inputs, offload these inputs, offload more weights.
     """
 
     def __init__(self, model: WanTransformer, emit: Emit) -> None:
         self._model, self._emit = model, emit
-        self.gave_way = False
-        """whether the run takes stronger measures by now than it was planned with"""
+        self.used_fallback = False
+        """whether the run uses stronger measures than planned"""
 
     def caught(self, step: int, error: RuntimeError) -> RuntimeError:
-        """Returns `error`, without its frames, where it says that memory ran out; raises any other."""
+        """Returns an out-of-memory `error` without its frames; raises any other error."""
         if not device_memory_ran_out(error):
             raise error
-        # As text: the frames of a traceback hold the tensors of the step.
+        # Logged as text: a kept traceback would keep the tensors of the step.
         _log.warning("step %s ran out of memory\n%s", step, traceback.format_exc())
         error.__context__ = error.__cause__ = None
         return error.with_traceback(None)
 
     def make_room(self, step: int, error: RuntimeError, *, stronger: bool) -> None:
-        """Gives reserved memory back and, with `stronger`, takes the next measure; raises `error` after the last."""
+        """Frees cached memory and, with `stronger`, takes the next measure; raises `error` after the last one."""
         release_cached_memory()
         if not stronger:
             return
         for measure in (self._check_all_blocks, self._keep_inputs_only, self._offload_more):
             if changed := measure():
-                self.gave_way = True
+                self.used_fallback = True
                 text = (
                     f"The GPU ran out of memory in step {step}. It is tried again with less, and nothing is "
                     f"lost: from now on {changed}. ({first_line(error)})"

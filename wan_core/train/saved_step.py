@@ -1,4 +1,4 @@
-"""A saved step as it lies on disk: its manifest with checksums and counters, its LoRA files, its resume state."""
+"""A saved step on disk: manifest with checksums and counters, LoRA files, resume state."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .config import EXPERTS
 
 LORA, STATE = "lora.safetensors", "state.safetensors"
 LOW_NOISE_LORA = "lora_low_noise.safetensors"
-"""of the low noise expert, where both experts of a pair are trained; the other one's is LORA"""
+"""low noise expert of a run of both experts; LORA is then the high noise expert's"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Config):
-    """manifest.json, written last: the step, its job, and the checksums of its files."""
+    """manifest.json, written last."""
 
     version: int
     step: int
@@ -30,26 +30,26 @@ class Manifest(Config):
     lora_sha256: str
     state_sha256: str
     progress: str
-    """JSON of the trainer's counters"""
+    """counters of the trainer, as JSON"""
     low_noise_lora_sha256: str = ""
-    """empty where there is one LoRA"""
+    """"" for a run of one model"""
     manifest_sha256: str = ""
-    """of everything else in here"""
+    """of the other fields"""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what is written; without `low_noise_lora_sha256` where there is one LoRA."""
+        """Returns the JSON data, without an empty `low_noise_lora_sha256`."""
         data = super().to_dict()
         if not self.low_noise_lora_sha256:
             data.pop("low_noise_lora_sha256")
         return data
 
     def checksum(self) -> str:
-        """Returns what `manifest_sha256` must be."""
-        rest = {name: value for name, value in self.to_dict().items() if name != "manifest_sha256"}
-        return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+        """Returns the expected `manifest_sha256`."""
+        others = {name: value for name, value in self.to_dict().items() if name != "manifest_sha256"}
+        return hashlib.sha256(json.dumps(others, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
     def counters(self) -> dict[str, Any]:
-        """Returns `progress`, read. Raises ValueError where it is not that of this step."""
+        """Returns `progress` parsed. Raises ValueError where it belongs to another step."""
         found = json.loads(self.progress)
         if not isinstance(found, dict) or type(found.get("step")) is not int or found["step"] != self.step:
             raise ValueError(f"progress {self.progress[:80]!r} is not that of step {self.step}")
@@ -65,7 +65,7 @@ class SavedStep:
     job_id: str
     progress: dict[str, Any]
     has_low_noise: bool = False
-    """whether it holds a LoRA of each expert of a pair"""
+    """whether it holds a LoRA of both experts"""
 
     @property
     def lora_file(self) -> Path:
@@ -73,12 +73,12 @@ class SavedStep:
 
     @property
     def low_noise_lora_file(self) -> Path | None:
-        """The LoRA of the low noise expert where both are trained and it has begun; `lora_file` is the other's."""
+        """LoRA of the low noise expert, once a run of both experts has trained it; None otherwise."""
         return self.folder / LOW_NOISE_LORA if self.has_low_noise else None
 
     @property
     def loras(self) -> dict[str, Path]:
-        """The LoRA files by expert, low_noise once that one has begun; where one model is trained, one of ''."""
+        """LoRA files by expert, low_noise once it has trained; of a run of one model, by ''."""
         if "expert_steps" not in self.progress:
             return {"": self.lora_file}
         low = self.low_noise_lora_file
@@ -86,7 +86,7 @@ class SavedStep:
 
     @property
     def expert_steps(self) -> list[int]:
-        """How far each of both experts was. Raises CheckpointError where it does not say so."""
+        """Steps of each expert. Raises CheckpointError where the manifest has none."""
         found: Any = self.progress.get("expert_steps")
         if isinstance(found, list):
             steps = [n for n in cast("list[Any]", found) if type(n) is int and n >= 0]
@@ -97,5 +97,5 @@ class SavedStep:
         )
 
     def read_state(self) -> dict[str, Tensor]:
-        """Returns the resume state: adapters and optimizer, float32."""
+        """Returns the resume state: adapters and optimizer."""
         return read_tensors(self.folder / STATE)

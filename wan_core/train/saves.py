@@ -1,4 +1,4 @@
-"""Saved steps: commits that are whole or do not exist. "Latest" is the newest that verifies, not that exists."""
+"""Saved steps: atomic commits. "Latest" is the newest step that verifies."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from ..errors import CheckpointError
@@ -40,7 +41,7 @@ _MANIFEST, _SUSPECT = "manifest.json", "suspect.txt"
 
 
 class SaveStore:
-    """The folder `saves/` of one run. Nothing is written or removed through a link in it."""
+    """The folder `saves/` of one run. Links in it are never followed for writing or removing."""
 
     def __init__(self, run_directory: Path) -> None:
         self._run, self.folder = run_directory, run_directory / "saves"
@@ -50,11 +51,11 @@ class SaveStore:
         if not self.folder.is_dir():
             return []
         names = (_NAME.match(entry) for entry in os.listdir(self.folder))
-        # step-0000007 is none of ours: it would be listed as step 7, which lies elsewhere.
+        # step-0000007 is not ours: it would be listed as step 7, whose folder is step-000007.
         return sorted(step for m in names if m and _folder_name(step := int(m[1])) == m[0])
 
     def read(self, step: int) -> SavedStep | None:
-        """Returns the saved step, or None when it does not verify (missing, unreadable, wrong checksum)."""
+        """Returns the saved step; None where it does not verify (missing, unreadable, wrong checksum)."""
         try:
             return self._verified(step)
         except (FileError, CheckpointError, OSError, ValueError, RecursionError):
@@ -66,16 +67,17 @@ class SaveStore:
         if manifest.step != step or manifest.manifest_sha256 != manifest.checksum():
             return None
         low_noise = manifest.low_noise_lora_sha256
-        whole = (
+        intact = (
             digest_file(folder / LORA) == manifest.lora_sha256
             and low_noise in ("", digest_file(folder / LOW_NOISE_LORA) if low_noise else "")
             and digest_file(folder / STATE) == manifest.state_sha256
         )
-        return SavedStep(step, folder, manifest.job_id, manifest.counters(), bool(low_noise)) if whole else None
+        return SavedStep(step, folder, manifest.job_id, manifest.counters(), bool(low_noise)) if intact else None
 
     def refused(self, after: int) -> tuple[int, str] | None:
-        """Returns the newest step past `after` that the system lets nobody read now, and what it says; it is not
-        damaged for that.
+        """Returns the newest step past `after` that is unreadable for lack of permission, and the system's message.
+
+        It may be intact: another program holds it open, or another account owns it.
         """
         for step in reversed(self.steps()):
             if step <= after or self.is_suspect(step):
@@ -93,12 +95,12 @@ class SaveStore:
         return None
 
     def latest(self, job_id: str = "") -> SavedStep | None:
-        """Returns the newest saved step that verifies, is not suspect, and is of job `job_id` when one is named."""
+        """Returns the newest saved step that verifies and is not suspect, of job `job_id` ("" = any)."""
         saves = (self.read(step) for step in reversed(self.steps()) if not self.is_suspect(step))
         return next((saved for saved in saves if saved and job_id in ("", saved.job_id)), None)
 
     def stated_job(self) -> str:
-        """Returns the job the newest manifest with an intact checksum belongs to; '' when there is none."""
+        """Returns the job id in the newest manifest with an intact checksum; '' without one."""
         for step in reversed(self.steps()):
             with contextlib.suppress(FileError, OSError, ValueError, RecursionError):
                 manifest = Manifest.from_dict(read_json(self.folder / _folder_name(step) / _MANIFEST))
@@ -107,30 +109,27 @@ class SaveStore:
         return ""
 
     def is_suspect(self, step: int) -> bool:
-        """Returns whether the step was marked by `suspect`: no step after it was finite."""
+        """Returns whether `suspect` marked the step: no step after it was finite."""
         return os.path.lexists(self.folder / _folder_name(step) / _SUSPECT)
 
     def suspect(self, step: int) -> list[int]:
-        """Mark the saved steps from `step` on as suspect: training from there gave nothing finite. They stay where they
-        are, and nobody goes on with them unasked. Returns their steps.
-        """
+        """Mark the saved steps from `step` on as suspect: kept, but never resumed automatically. Returns the steps."""
         found = [known for known in self.steps() if known >= step]
         for known in found:
-            with contextlib.suppress(OSError):  # it is marked already; or a stranger put a link there
+            with contextlib.suppress(OSError):  # marked already, or a foreign link of that name
                 open_new(self.folder / _folder_name(known) / _SUSPECT, self._run).close()
         return found
 
     def clean(self) -> None:
-        """Remove what killed saves left. Only for who holds the lock of the run: nobody else is saving then."""
+        """Remove the staged folders of killed saves. The caller holds the lock of the run."""
         for name in os.listdir(self.folder) if self.folder.is_dir() else ():
             if _STAGED.fullmatch(name):
                 self._remove_staged(self.folder / name)
 
     def prune(self, last: int, keep: Collection[int]) -> list[int]:
-        """Remove saved steps but the newest `last` good ones and those of `keep`; returns the steps removed.
+        """Remove saved steps except `keep` and the newest `last` that are not suspect; returns the removed steps.
 
-        Only for who holds the lock of the run. A step is renamed first, so it is there whole or not at all; what a kill
-        leaves of it, `clean` removes. One that is held open elsewhere stays.
+        The caller holds the lock of the run. A step that another program holds open (Windows) stays.
         """
         steps = self.steps()
         newest = [step for step in steps if not self.is_suspect(step)][-max(1, last) :]
@@ -139,16 +138,14 @@ class SaveStore:
             folder = self.folder / _folder_name(step)
             hidden = new_partial(folder)
             with contextlib.suppress(OSError):
+                # Renamed first: a kill in between leaves no incomplete step, only a folder that `clean` removes.
                 replace_patiently(folder, hidden, self._run)
                 gone.append(step)
                 self._remove_staged(hidden)
         return gone
 
     def set_aside(self) -> list[Path]:
-        """Returns the damaged steps that were moved away when their step was saved again.
-
-        Nothing reads them, and none is deleted: what is left of one may be all that somebody has.
-        """
+        """Returns the folders of damaged steps that `commit` moved aside; never read, never deleted."""
         names = os.listdir(self.folder) if self.folder.is_dir() else []
         return [self.folder / name for name in sorted(names) if _ASIDE.fullmatch(name)]
 
@@ -162,9 +159,9 @@ class SaveStore:
         *,
         low_noise_lora: bytes = b"",
     ) -> SavedStep:
-        """Write a saved step: staged beside its place, synced, renamed; the manifest is the last file written.
+        """Write a saved step: staged, synced, renamed; the manifest is written last.
 
-        A step that is already there and verifies is kept as it is: the same job makes the same bytes.
+        An existing step of the same job and progress that verifies is kept: the same job makes the same bytes.
         """
         folder = own_folder(self.folder.parent, self.folder.name)
         known = self.read(step)
@@ -181,7 +178,7 @@ class SaveStore:
                 step=step,
                 job_id=job_id,
                 lora_sha256=_write(staged / LORA, lora, self._run),
-                state_sha256=_write(staged / STATE, _serialise(state), self._run),
+                state_sha256=_write(staged / STATE, save(state), self._run),
                 progress=json.dumps(progress),
                 low_noise_lora_sha256=(
                     _write(staged / LOW_NOISE_LORA, low_noise_lora, self._run) if low_noise_lora else ""
@@ -191,10 +188,12 @@ class SaveStore:
             _write(staged / _MANIFEST, json.dumps(manifest.to_dict(), indent=2).encode(), self._run)
             fsync_folder(staged)
             if os.path.lexists(final):
-                replace_patiently(final, self._aside(final.name), self._run)
+                # A damaged step is moved aside, never deleted: its remains may be all that the user has.
+                aside = (self.folder / f".{final.name}.damaged.{number}" for number in itertools.count(1))
+                replace_patiently(final, next(place for place in aside if not os.path.lexists(place)), self._run)
             replace_patiently(staged, final, self._run)  # the commit: from here on the saved step exists
             fsync_folder(folder)
-            fsync_folder(folder.parent)  # `saves` itself, when this is the first one
+            fsync_folder(folder.parent)  # the first save also creates `saves`
         except BaseException as error:
             self._remove_staged(staged)
             if isinstance(error, OSError) and error.filename is None:
@@ -202,13 +201,8 @@ class SaveStore:
             raise
         return SavedStep(step, final, job_id, progress, bool(low_noise_lora))
 
-    def _aside(self, name: str) -> Path:
-        """Returns a free name for a damaged step: it is moved away, never deleted."""
-        places = (self.folder / f".{name}.damaged.{number}" for number in itertools.count(1))
-        return next(place for place in places if not os.path.lexists(place))
-
     def _remove_staged(self, folder: Path) -> None:
-        """Remove a staged save, file by file; anything else in there, and a link of that name, stays."""
+        """Remove a staged save by its known files; foreign files and links stay."""
         for name in (LORA, LOW_NOISE_LORA, STATE, _MANIFEST, _SUSPECT):
             remove_file(folder / name, self._run)
         remove_empty(folder, self._run)
@@ -218,21 +212,15 @@ def _folder_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def _serialise(state: dict[str, Tensor]) -> bytes:
-    from safetensors.torch import save
-
-    return save(state)
-
-
 def _check_finite(state: dict[str, Tensor]) -> None:
     for name, value in state.items():
-        # As float32, because PyTorch has no `isfinite` of float8.
+        # As float32: torch has no `isfinite` for float8.
         if value.is_floating_point() and not torch.isfinite(value if value.itemsize > 1 else value.float()).all():
             raise CheckpointError(f"The state {name} is not finite; it was not saved. Earlier saved steps stand.")
 
 
 def _write(path: Path, data: bytes, run: Path) -> str:
-    """Write and sync a new file; returns the SHA-256 of what was written."""
+    """Write and sync a new file; returns its SHA-256."""
     with open_new(path, run) as file:
         file.write(data)
         file.flush()

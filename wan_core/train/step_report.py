@@ -1,4 +1,4 @@
-"""Reports a finished step: its numbers, its time, and the memory and work of all ranks."""
+"""The event of a finished step: its numbers and time, and the memory and work of all ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .objective import NoisedBatch, TrainedLoss
 
 
 class StepReport:
-    """Follows a step from its first micro-batch to the event that tells of it."""
+    """Collects the work of a step's micro-batches and emits StepDone."""
 
     def __init__(
         self,
@@ -33,15 +33,15 @@ class StepReport:
         self._config, self._meters, self._group, self._emit = config, meters, group, emit
         self._flops, self._work = FlopCount(model), Work()
         self._prior = list[tuple[Tensor, int]]()
-        """of each micro-batch with clips that keep what the model knows: their error (), and how many they are"""
+        """(unweighted error (), clips) of each micro-batch with prior preservation clips"""
 
     def begin(self) -> None:
-        """Count the work of a step from nothing."""
+        """Reset for a new step, or a retry."""
         self._work = Work()
         self._prior.clear()
 
     def add(self, batch: NoisedBatch, loss: TrainedLoss) -> None:
-        """Count the work of one micro-batch of this rank, and what came of it."""
+        """Count the work and the prior loss of one micro-batch of this rank."""
         if loss.prior is not None:
             self._prior.append((loss.prior, loss.prior_clips))
         self._work += self._flops.work_of(
@@ -53,9 +53,10 @@ class StepReport:
             routes=self._config.routes,
         )
 
-    def tell(self, step: int, *, loss: float, lr: float, grad_norm: float, timestep: float, began: float) -> None:
-        """Tell of a step that began at `began` of the monotonic clock; every rank calls it."""
+    def finish(self, step: int, *, loss: float, lr: float, grad_norm: float, timestep: float, began: float) -> None:
+        """Emit the step, which started at `began` (monotonic clock); every rank calls it."""
         seconds = time.monotonic() - began
+        # As floats only now: in `add` they would synchronize with the GPU in every micro-batch.
         prior = [(float(error) * clips, clips) for error, clips in self._prior]
         ranks = self._group.gather((self._meters.read(), self._work, prior))
         work = sum((done for _, done, _ in ranks), Work())

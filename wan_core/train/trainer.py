@@ -1,7 +1,7 @@
-"""The training loop: micro-steps to gradients, gradients to a step, steps to events. Owns optimizer and step count.
+"""The training step: micro-steps to gradients, gradients to an update. Owns optimizer and step count.
 
-Everything random is drawn from generators named by (seed, purpose, micro-step), so the state of a run is its adapters,
-its optimizer and one number: the step.
+All random draws come from generators named by (seed, purpose, micro-step), so the resume state is adapters, optimizer
+and the step number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .config import TrainConfig
 from .draws import Draw, Draws
 from .evaluation import Evaluation
 from .group import Group
-from .learning_rate import learning_rate_at, rates_told, scaled_to_batch
+from .learning_rate import learning_rate_at, rates_sentence, scaled_to_batch
 from .meters import DeviceMeters
 from .objective import NoisedBatch, Objective, noise_batch
 from .optimizer_bytes import check_room
@@ -38,11 +38,7 @@ from .step_report import StepReport
 
 
 class Trainer:
-    """Trains the adapters of a materialized model.
-
-    `between_steps(step)` is called after every finished step, on every rank, with the number of that step; saving,
-    evaluating and previewing are the caller's.
-    """
+    """Trains the adapters of a materialized model; saving, evaluation and previews are the caller's."""
 
     def __init__(
         self,
@@ -58,18 +54,18 @@ class Trainer:
         group: Group | None = None,
         predicted_memory: Mapping[str, int] | None = None,
     ) -> None:
-        """`first_frame_share`: of the clips whose first latent frame is given clean (TI2V); 0 for other models.
+        """`first_frame_share`: share of clips whose first latent frame is given (TI2V); 0 for other models.
 
-        `predicted_memory`: bytes at the peak of a step by device name, as far as they are known.
+        `predicted_memory`: peak bytes of a step by device name, where predicted.
         """
         group = group or Group()
         config, scaled = scaled_to_batch(config, group.world)
         self.model, self.batches, self.config = model, batches, config
         self.step, self._streak = 0, Streak(config.max_bad_steps, emit)
         self.parameters, self._scale = adapter_parameters(model), LossScale(config.loss_scaling)
-        for said in (scaled, rates_told(self.parameters, config)):
-            if said and group.leads:
-                emit(Note(text=said))
+        for note in (scaled, rates_sentence(self.parameters, config)):
+            if note and group.leads:
+                emit(Note(text=note))
         self._objective = Objective(model, config)
         self._emit, self._control, self._group = emit, control, group
         self.optimizer = AdapterOptimizer(self.parameters, config, then=partial(limit_norms, model))
@@ -104,29 +100,26 @@ class Trainer:
             model.compile_blocks()
 
     def state(self) -> dict[str, Tensor]:
-        """Returns the adapters as they are trained, float32, and what the optimizer holds, as CPU tensors."""
+        """Returns the resume state as CPU tensors: adapters (float32), optimizer, loss scale."""
         adapters = {f"lora.{name}": value for name, value in LoraWeights.of(self.model).tensors.items()}
         return adapters | self.optimizer.state() | self._scale.state()
 
     @property
     def bad_in_a_row(self) -> int:
-        """How many steps, up to the last one, were not finite; while there are any, nothing is known of the weights."""
+        """Steps up to the last one that were not finite; meanwhile the weights may be unusable."""
         return self._streak.length
 
     @property
     def good_step(self) -> int:
-        """The step whose weights these are: steps that were not finite since then changed nothing."""
+        """The last finite step: its weights are the current ones."""
         return self.step - self.bad_in_a_row
 
     def progress(self) -> dict[str, Any]:
-        """Returns the counters that belong to `state`.
-
-        They are those of the last good step, so that a resume tries the others again.
-        """
+        """Returns the counters of `state`: of the last finite step, so that a resume retries the later ones."""
         return {"step": self.good_step}
 
     def load_state(self, state: dict[str, Tensor], progress: dict[str, Any]) -> None:
-        """Continue exactly where `state` and `progress` were taken."""
+        """Resume from `state` and `progress`."""
         adapters = {k.removeprefix("lora."): v for k, v in state.items() if k.startswith("lora.")}
         LoraWeights(adapters).load_into(self.model, "The resume state")
         self.step = int(progress["step"])
@@ -136,11 +129,10 @@ class Trainer:
             self.optimizer.load(state)
 
     def run(self, last_step: int, between_steps: Callable[[int], bool | None]) -> bool:
-        """Train up to and including `last_step`, and on to the end of a streak of steps that were not finite.
+        """Train up to and including `last_step`, and past it until a step is finite.
 
-        Returns whether it left before that: it does where `between_steps` answers True, so that nothing here holds the
-        model any longer. Raises Stopped between micro-steps when asked to; the step begun is then dropped and `step` is
-        the last finished one. Raises NotFinite when a streak does not end: in it nothing is known of the weights.
+        `between_steps(step)` runs after each step, on every rank. Returns True at once where it returns True. Raises
+        Stopped between micro-steps, which drops the unfinished step, and NotFinite at the limit of a streak.
         """
         self._reader.start()
         try:
@@ -156,7 +148,7 @@ class Trainer:
             self._reader.stop()
 
     def _train_step(self, step: int) -> None:
-        """Computes, applies and reports one step; one that is not finite leaves weights and optimizer as they are."""
+        """Computes, applies and reports one step; a step that is not finite changes neither weights nor optimizer."""
         began = time.monotonic()
         norm, loss, timestep = self._computed(step)
         self.step = step
@@ -169,20 +161,20 @@ class Trainer:
         with record_function("wan: optimizer"):
             lr = self.optimizer.step(learning_rate_at(step, self.config))
         self._forget_gradients()
-        self._report.tell(step, loss=loss, lr=lr, grad_norm=norm, timestep=timestep, began=began)
+        self._report.finish(step, loss=loss, lr=lr, grad_norm=norm, timestep=timestep, began=began)
 
     def _computed(self, step: int) -> tuple[float, float, float]:
-        """Returns gradient norm, loss and mean timestep of a step over all ranks; clipped gradients lie in `.grad`.
+        """Returns gradient norm, loss and mean timestep of a step over all ranks; leaves clipped gradients in `.grad`.
 
-        What runs out of memory is tried again with less, what overflows with half the loss scale. Raises Stopped, and
-        torch.OutOfMemoryError where nothing more can be given up.
+        Retries with less memory after out of memory, with half the loss scale after an overflow. Raises Stopped, and
+        torch.OutOfMemoryError after the last measure.
         """
         first_factor, memory_ran_out = self._scale.factor, False
         self._raise_if_stopped()
         while True:
             try:
                 loss, timestep = self._accumulated(step)
-                check_room(self.optimizer)  # an update that ended half-way could not be tried again
+                check_room(self.optimizer)  # an update that runs out half-way could not be retried
             except Stopped:
                 self._forget_gradients()
                 raise
@@ -194,19 +186,19 @@ class Trainer:
                 if not (overflowed and self._scale.halve()):
                     break
                 self._forget_gradients()
-                self._raise_if_stopped()  # every rank has seen the same norm, so all of them meet here
+                self._raise_if_stopped()  # a collective: the norm is averaged, so every rank gets here or none
                 memory_ran_out = False
                 continue
-            # Outside of the handler, which keeps the tensors of the attempt.
+            # Outside the handler: its exception keeps the tensors of the attempt alive.
             self._forget_gradients()
             self.relief.make_room(step, full, stronger=memory_ran_out)
             memory_ran_out = True
-        if not math.isfinite(norm):  # they were not too large but wrong
+        if not math.isfinite(norm):  # not finite at scale 1 either: no overflow, so the scale was not the cause
             self._scale.factor = first_factor
         return norm, mean_loss, timestep
 
     def _accumulated(self, step: int) -> tuple[Tensor, float]:
-        """Sums the gradients of this rank's micro-batches; returns mean loss, a scalar tensor, and mean timestep."""
+        """Accumulates the gradients of this rank's micro-batches; returns mean loss () and mean timestep."""
         count = self.config.gradient_accumulation_steps
         loss_sum, timestep_sum = torch.zeros((), device=self._device), 0.0
         self._report.begin()
@@ -219,16 +211,16 @@ class Trainer:
             with record_function("wan: forward"):
                 trained = self._objective.trained(batch)
             with record_function("wan: backward"):
-                self._scale.raised(trained.loss / count).backward()
+                self._scale.scale(trained.loss / count).backward()
             self._report.add(batch, trained)
             loss_sum += trained.loss.detach() / count
         return loss_sum, timestep_sum / count
 
     def _clipped(self, loss: Tensor) -> tuple[float, float]:
-        """Averages loss and gradients over all ranks and clips; returns the norm before clipping, and the loss."""
+        """Averages loss and gradients over ranks and clips; returns the norm before clipping, and the loss."""
         parameters = list(self.parameters.values())
-        self._scale.lower(parameters)
-        self._group.average_gradients(parameters)
+        self._scale.unscale(parameters)
+        self._group.average(p.grad for p in parameters if p.grad is not None)
         self._group.average([loss])
         limit = self.config.max_grad_norm or math.inf
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit)), float(loss)
@@ -236,7 +228,7 @@ class Trainer:
     def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:
         """Returns the micro-batch of this rank and its mean timestep."""
         draw = self._reader.at(micro_step)
-        if self.model.checkpoint_keeps_rng:
+        if self.model.checkpoint_keeps_rng:  # there is dropout, which draws from torch's global generator
             place = self._draws.place(micro_step)
             torch.manual_seed(seeded_generator(self.config.seed, "dropout", place).initial_seed())
         return self._noised(draw), draw.timestep
@@ -245,7 +237,7 @@ class Trainer:
         return noise_batch(draw.batch, draw.noise, draw.sigma, self._device, draw.given, draw.passages)
 
     def _raise_if_stopped(self) -> None:
-        """Raises Stopped on every rank where the leader is asked to stop."""
+        """Raises Stopped on every rank where the leader has a stop request."""
         if reason := self._group.share(self._control.stop_reason() if self._group.leads else ""):
             raise Stopped(reason)
 
@@ -254,10 +246,9 @@ class Trainer:
             parameter.grad = None
 
     def _outlast_streak(self) -> None:
-        """Computes the steps that would come next, without training, where the last ones were not finite.
+        """After the last step, computes further steps without an update until one is finite, so the weights are good.
 
-        One finite loss and gradient says that the weights are good: the run is done, if anything was trained. A streak
-        that reaches `max_bad_steps` here ends the run as it does between steps.
+        Raises NotFinite at `max_bad_steps`, as between steps.
         """
         tries = 0
         while self._streak.length:
@@ -275,18 +266,18 @@ class Trainer:
 
     @property
     def evaluates(self) -> bool:
-        """Whether there is anything to evaluate on."""
+        """Whether there are clips and timesteps to evaluate on."""
         return self._evaluation.possible
 
     def evaluate(self) -> Evaluated | None:
-        """Returns the loss on fixed clips, noise and timesteps; the same numbers for every run on these clips."""
+        """Returns the evaluation loss; None without clips or memory for it."""
         with self.optimizer.judged():
             return self._evaluation.measure(self.step)
 
     def rehearse(self) -> None:
-        """Runs the largest micro-batch forward and backward, so that what does not fit shows before the first preview.
+        """Runs the largest micro-batch forward and backward, so that memory runs out here and not hours later.
 
-        Raises torch.OutOfMemoryError where nothing more can be given up.
+        Raises torch.OutOfMemoryError after the last measure.
         """
         batch = self._noised(self._draws.largest())
         for tries in itertools.count():

@@ -1,4 +1,4 @@
-"""The settings by which gradients become updates: the batch, the optimizer, and the course of its learning rate."""
+"""Settings of the update: batch, optimizer, learning rate schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME_A_CLASS = "Name the class, such as pytorch_optimizer.Adan."
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateConfig(Config):
-    """Says how long is trained, on how much at a time, and how a step moves the LoRA."""
+    """The part of the train settings on length, batch, optimizer and schedule."""
 
     steps: int = setting(
         1500, "Optimizer steps of the whole run. Raise it later to train on.", low=1, high=10_000_000, counts="never"
@@ -52,7 +52,7 @@ class UpdateConfig(Config):
         ),
         counts="always",
     )
-    """`optimizer_classes.py` says what they are"""
+    """classes in `optimizer_classes.py`"""
     weight_decay: float = groups.optimizer(
         0.01,
         "Pull of the LoRA weights towards zero at every optimizer step, times the learning rate. 0 = none.",
@@ -121,7 +121,7 @@ class UpdateConfig(Config):
         choices=("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex", "wsd"),
         counts="always",
     )
-    """falling to 0 learnt best by far (benchmarks/results/learning_recipes_CPU_2026-11.md)"""
+    """a schedule to 0 gives the best loss by far (benchmarks/results/learning_recipes_CPU_2026-11.md)"""
     lr_warmup_steps: int = groups.schedule(
         0,
         "Optimizer steps in which the learning rate rises from 0 to its full value. 0 = no warm-up.",
@@ -195,13 +195,13 @@ class UpdateConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_optimizer()
-        _ = self.rates  # refuses a line that has no factor
+        _ = self.rates  # raises for a line without a factor
         if self.lr_warmup_steps and self.lr_warmup_share:
             raise ConfigError(
                 f"lr_warmup_steps is {self.lr_warmup_steps} and lr_warmup_share {self.lr_warmup_share:g}, and both say "
                 "how long warm-up is. Set one of them to 0."
             )
-        if not self.max_train_epochs:  # their steps are known once clips are
+        if not self.max_train_epochs:  # epochs become steps only once the clips are known
             self.check_warmup()
 
     def check_warmup(self) -> None:
@@ -213,7 +213,7 @@ class UpdateConfig(Config):
             )
 
     def _check_optimizer(self) -> None:
-        """Refuse settings of an optimizer that contradict each other; which exist, `state_bytes` tells."""
+        """Raises ConfigError for optimizer settings that contradict each other; `state_bytes` checks availability."""
         if bool(self.optimizer_class) != (self.optimizer == "custom"):
             raise ConfigError(
                 f'optimizer_class is "{self.optimizer_class[:80]}" and optimizer is {self.optimizer}. '
@@ -238,7 +238,7 @@ class UpdateConfig(Config):
             )
 
     def check_grammar(self) -> None:
-        """Raises ConfigError where a pattern of `lr_patterns` is no regular expression; a config is made without."""
+        """Raises ConfigError where a pattern of `lr_patterns` is no regular expression; `__post_init__` does not."""
         matching([pattern for pattern, _ in self.rates], (), "lr_patterns", whole=True)
 
     @cached_property
@@ -248,7 +248,7 @@ class UpdateConfig(Config):
 
     @property
     def warmup(self) -> int:
-        """The optimizer steps of warm-up, however they were given."""
+        """Warm-up in optimizer steps, from either setting."""
         return self.lr_warmup_steps or round(self.lr_warmup_share * self.steps)
 
 

@@ -1,4 +1,4 @@
-"""Copies of the adapter weights that train or count in their place: in host memory, and as a mean over steps (EMA)."""
+"""Copies of the adapter weights: in host memory for an offloaded optimizer, and as a mean over steps (EMA)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from torch import Tensor, nn
 from ..placement import host_memory_of
 
 _ALIGNED = 16
-"""values: products of matrices may round by where they begin"""
+"""values; the rounding of a matrix product may depend on the alignment of its operands"""
 _PREFIX = "ema."
 _COUNT = "ema_updates"
 
 
 class HostWeights:
-    """A copy of named weights in host memory, where an optimizer steps them and holds its own state.
+    """Host copies of named weights, which an offloaded optimizer steps.
 
-    The weights of the model are the ones that count. Each step takes them with their gradients, which are by then those
-    of all micro-batches and ranks, clipped and finite, and writes the updated values back.
+    The model's weights stay authoritative: each step copies them with their final gradients and copies the result back.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -30,17 +29,17 @@ class HostWeights:
         self.copies = {name: nn.Parameter(p.detach().to("cpu", copy=True)) for name, p in parameters.items()}
 
     def take(self) -> None:
-        """Makes the copies equal to the weights, and their gradients to those of the weights; None stays None."""
+        """Copies weights and gradients to the host; a gradient of None stays None."""
         if not self._gradients:
-            self._find_room()
+            self._allocate()
         for name, parameter in self._parameters.items():
             copy = self.copies[name]
             copy.data.copy_(parameter.detach())
             copy.grad = None if parameter.grad is None else self._gradients[name].copy_(parameter.grad)
 
     @contextmanager
-    def at_hand(self) -> Iterator[None]:
-        """Inside, the copies are what an optimizer may change; the weights follow, unless it breaks."""
+    def synced(self) -> Iterator[None]:
+        """Inside, the copies equal the weights and may be changed; afterwards the weights equal the copies."""
         self.take()
         yield
         with torch.no_grad():
@@ -48,13 +47,13 @@ class HostWeights:
                 parameter.copy_(self.copies[name])
 
     def forget(self) -> None:
-        """Gives the memory back; `take` finds it anew."""
+        """Frees the memory; the next `take` allocates it."""
         self._gradients = {}
         for copy in self.copies.values():
-            copy.grad, copy.data = None, torch.zeros_like(copy.data)  # the system gives memory when it is written to
+            copy.grad, copy.data = None, torch.zeros_like(copy.data)  # takes no memory until it is written to
 
-    def _find_room(self) -> None:
-        """Lays copies and gradients where the devices of the weights copy by themselves."""
+    def _allocate(self) -> None:
+        """Allocates copies and gradients in memory that each device copies asynchronously (pinned)."""
         for device in {p.device for p in self._parameters.values()}:
             mine = {name: p for name, p in self._parameters.items() if p.device == device}
             sizes = [-(-p.numel() // _ALIGNED) * _ALIGNED for p in mine.values()]
@@ -65,10 +64,9 @@ class HostWeights:
 
 
 class MeanWeights:
-    """An exponential mean of named weights over past steps (EMA), saved with the run and judged in place of them.
+    """EMA of named weights, saved, evaluated and previewed in their place.
 
-    Its memory grows with its age, as min(decay, (1 + n) / (10 + n)) after n updates, so that the start does not stay in
-    it for as long as the decay lasts.
+    The decay after n updates is min(decay, (1 + n) / (10 + n)), so that the initial weights fade early.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
@@ -78,7 +76,7 @@ class MeanWeights:
         self._mean = {name: p.detach().clone() for name, p in parameters.items()}
 
     def update(self) -> None:
-        """Takes in the present weights."""
+        """Adds the current weights to the mean."""
         self._updates += 1
         decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
         with torch.no_grad():
@@ -87,7 +85,7 @@ class MeanWeights:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, the weights are the mean; afterwards the trained ones, exactly."""
+        """Inside, the model's weights are the mean; afterwards the trained weights, bitwise."""
         self._swap()
         try:
             yield
@@ -95,12 +93,12 @@ class MeanWeights:
             self._swap()
 
     def state(self) -> dict[str, Tensor]:
-        """Returns CPU copies of what it holds."""
+        """Returns the mean and its count of updates, as CPU copies."""
         mean = {_PREFIX + name: value.to("cpu", copy=True) for name, value in self._mean.items()}
         return mean | {_COUNT: torch.tensor(self._updates)}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes up what `state()` gave; without it the mean begins with the present weights."""
+        """Loads `state()`; a state without EMA starts it from the current weights."""
         for name, parameter in self._parameters.items():
             self._mean[name].copy_(state.get(_PREFIX + name, parameter.detach()))
         self._updates = int(state.get(_COUNT, torch.tensor(0)))

@@ -143,7 +143,7 @@ def test_a_schedule_that_the_hours_cut_off_is_said_once_with_the_steps_that_fit(
     said = []
     for number in range(1, 60):
         event = step(step=number, steps=5000, seconds=3.0)
-        assert isinstance(limit.told(event), StepDone)
+        assert isinstance(limit.with_time_left(event), StepDone)
         said.append(limit.remark(event))
     assert [number for number, text in enumerate(said, 1) if text] == [20]
     assert said[19].startswith("At 3 s a step, max_train_hours 1 ends the run near step 1200 of 5000, before its co")

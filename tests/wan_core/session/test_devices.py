@@ -46,11 +46,11 @@ def placed(name: str, seen: list[str], host: int | None = None, device: str = "c
 def test_an_offloaded_model_comes_back_and_is_not_read_again(host: list[str]) -> None:
     one = placed("model", host)
     one.enter()
-    one.leave(stays=True)
+    one.leave(offload=True)
     assert not one.on_device
     one.enter()
     assert host == ["model read", "model away", "model home"]
-    one.leave(stays=False)
+    one.leave(offload=False)
     assert one.held is None
     one.enter()
     assert host[3:] == ["model read"]
@@ -59,7 +59,7 @@ def test_an_offloaded_model_comes_back_and_is_not_read_again(host: list[str]) ->
 def test_a_model_that_cannot_come_back_is_dropped_and_read_again(host: list[str]) -> None:
     one = placed("stuck", host)
     one.enter()
-    one.leave(stays=True)
+    one.leave(offload=True)
     with pytest.raises(MemoryError):
         one.enter()
     assert (one.held, one.on_device) == (None, False)
@@ -89,9 +89,9 @@ def test_one_model_is_on_the_devices_and_host_memory_decides_where_the_other_goe
     monkeypatch.setattr(devices, "host_bytes", lambda: free << 30)
     first, second = placed("first", host), placed("second", host, planned, device)
     here = Devices(processes)
-    here.bring(first)
-    here.bring(second)
-    here.bring(second)
+    here.load(first)
+    here.load(second)
+    here.load(second)
     assert (here.here, here.model, first.on_device) == (second, "second", False)
     assert host == ["first read", *(["first away"] if stays else []), "second read"]
     assert (first.held is not None) == stays

@@ -35,10 +35,10 @@ def test_what_is_due_is_counted_as_if_step_by_step() -> None:
 def test_a_step_tells_what_is_still_to_come_beside_the_steps() -> None:
     train = TrainConfig(steps=30, save_every_n_steps=10, preview_every_n_steps=30)
     remaining = Remaining(train)
-    assert cast("StepDone", remaining.told(STEP)).beside_left == 0, "nothing was measured yet"
+    assert cast("StepDone", remaining.with_predicted(STEP)).beside_left == 0, "nothing was measured yet"
     for stage, seconds in (("evaluate", 4.0), ("evaluate", 6.0), ("sample", 20.0), ("load", 99.0)):
-        remaining.told(StageEnded(stage=stage, seconds=seconds, step=0))
-    told = cast("StepDone", remaining.told(STEP))
+        remaining.with_predicted(StageEnded(stage=stage, seconds=seconds, step=0))
+    told = cast("StepDone", remaining.with_predicted(STEP))
     assert told.beside_left == 3 * 5.0 + 20.0
     assert told.left(2.0) == 20 * 2.0 + 35.0
     assert replace(told, seconds_left=12.0).left(2.0) == 12.0, "its hours end before"

@@ -48,8 +48,8 @@ def golden() -> tuple[WanTransformer, Callable[[], torch.Tensor]]:
 def gradients(model: WanTransformer, loss: torch.Tensor, scaling: str, part: float) -> torch.Tensor:
     """Those of so small a part of the loss as a value of a full clip has, put back on them."""
     scale, parameters = LossScale(scaling), adapter_parameters(model)
-    scale.raised(loss * part).backward()
-    scale.lower(parameters.values())
+    scale.scale(loss * part).backward()
+    scale.unscale(parameters.values())
     found = torch.cat([p.grad.flatten() for p in parameters.values() if p.grad is not None]) / part
     for parameter in parameters.values():
         parameter.grad = None

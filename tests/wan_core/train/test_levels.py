@@ -15,7 +15,7 @@ def levels(
     place: int, count: int = 1, sigma_range: tuple[float, float] = (0.0, 1.0), **settings: object
 ) -> torch.Tensor:
     config = TrainConfig(**{"discrete_flow_shift": 3.0, **settings})  # type: ignore[arg-type]
-    return Levels(config, sigma_range).drawn(place, torch.empty(count, 16, 1, 8, 8))
+    return Levels(config, sigma_range).at(place, torch.empty(count, 16, 1, 8, 8))
 
 
 @pytest.mark.parametrize("sampling", TIMESTEP_SAMPLINGS)

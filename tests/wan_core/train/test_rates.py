@@ -19,7 +19,7 @@ from wan_core.load import ModelPlan
 from wan_core.model import WanShape
 from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
-from wan_core.train.learning_rate import rates_told
+from wan_core.train.learning_rate import rates_sentence
 from wan_core.train.optimizer_state import AdapterOptimizer
 
 PATTERNS = (r"blocks\.0\..* = 0.5", r".*\.ffn\..* = 0.25")
@@ -43,7 +43,7 @@ def test_a_weight_moves_by_the_factor_of_the_first_pattern_times_lora_plus() -> 
         for part, ratio in parts.items():
             moved = weights[name + part].detach().abs()
             torch.testing.assert_close(moved, torch.full_like(moved, 1e-4 * factor * ratio))
-    assert rates_told(weights, SETTINGS) == (
+    assert rates_sentence(weights, SETTINGS) == (
         "Learning rates by lr_patterns: 1 of 4 layers at 0.25 x, 2 of 4 layers at 0.5 x; 1 as it is."
     )
 
@@ -52,7 +52,7 @@ def test_without_patterns_there_is_one_group_and_nothing_to_tell() -> None:
     weights = {f"{name}.lora_A.weight": nn.Parameter(torch.zeros(3, 5)) for name in NAMES}
     config = replace(SETTINGS, lr_patterns=(), loraplus_lr_ratio=1.0)
     assert len(AdapterOptimizer(weights, config).inner.param_groups) == 1
-    assert rates_told(weights, config) == ""
+    assert rates_sentence(weights, config) == ""
 
 
 def test_a_run_of_both_experts_with_rates_of_layers_is_told_and_resumed_to_the_last_bit(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A job in its folder: which run it is, its settings, the files they name, and what is said of them."""
+"""A job and its run directory: settings, the files they name, checks and remarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a run's settings against the files and the model at hand, before anything is loaded."""
+"""Checks of a run's settings against files and model headers, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ from .config import RunConfig
 
 
 def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
-    """Refuse another base, or with `with_start` another start LoRA, than the job was made with: it is another job.
-
-    Raises CheckpointError naming the file that was exchanged.
-    """
-    asked = config if with_start else replace(config, lora=replace(config.lora, start_from=""), start_digest="")
-    now = asked.with_digests(roots)
-    under = zip(asked.model.loras, now.model.loras, strict=True)
+    """Raises CheckpointError where a base file, frozen LoRA or, `with_start`, start LoRA is not the job's own."""
+    job = config if with_start else replace(config, lora=replace(config.lora, start_from=""), start_digest="")
+    now = job.with_digests(roots)
+    frozen = zip(job.model.loras, now.model.loras, strict=True)
     for what, known, found in (
-        (asked.model.base_file, asked.base_digest, now.base_digest),
-        (asked.lora.start_from, asked.start_digest, now.start_digest),
-        *((then.file, then.digest, here.digest) for then, here in under),
+        (job.model.base_file, job.base_digest, now.base_digest),
+        (job.lora.start_from, job.start_digest, now.start_digest),
+        *((then.file, then.digest, here.digest) for then, here in frozen),
     ):
         if known and known != found:
             raise CheckpointError(
@@ -43,12 +40,10 @@ def check_adapters(
     *,
     expert: str | None = None,
 ) -> int:
-    """Returns how many values the adapters have; with `train` their own learning rates are looked at too.
+    """Returns the number of adapter values; with `train` checks its learning rates by layer too.
 
-    `expert`: high_noise or low_noise of a model that is half of a pair: a LoRA file may hold both.
-
-    Raises ConfigError or CheckpointError when a model of that shape cannot be adapted so, or not start from that LoRA:
-    asked before a run has a folder, and long before its weights are read.
+    `expert`: high_noise or low_noise for half of a pair, since a start LoRA file may hold both. Raises ConfigError or
+    CheckpointError where this model cannot have such adapters or start from that LoRA.
     """
     model = model_without_values(shape)
     values = count_values(model, config)
@@ -60,15 +55,12 @@ def check_adapters(
 
 
 def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:
-    """Raises ConfigError when its patterns cannot be matched with the names of that model in good time."""
+    """Raises ConfigError where matching its patterns with the model's names takes too long."""
     config.check_names([name for name, _ in model_without_values(shape).named_modules()])
 
 
 def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) -> None:
-    """Refuse to go on upon other 8-bit weights than a step was trained on: they may be made otherwise of one file.
-
-    `noted` is what the saved step says of them. Raises CheckpointError. Steps saved before this was noted pass.
-    """
+    """Raises CheckpointError where `here` quantizes to other weights than the saved step was trained on (`noted`)."""
     if here is None or not isinstance(noted, dict):
         return
     then = QuantizedBy.from_dict(cast("dict[str, Any]", noted), "quantized_by")
@@ -81,10 +73,8 @@ def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) ->
 
 
 def check_ranks_alike(step: int, noted: object, here: int) -> None:
-    """Refuse to go on with another number of processes: each step would see other clips, and as many more or fewer.
-
-    `noted` is what the saved step says, None where one process made it or it was saved before this was noted.
-    """
+    """Raises ConfigError for another number of ranks than the saved step was trained by (`noted`; None = one)."""
+    # Each step would train on other clips, and on more or fewer of them.
     if isinstance(noted, int) and noted != here:
         raise ConfigError(
             f"Step {step} was trained by {noted} processes, and this would go on with {here}. Start {noted} of them, "
@@ -93,23 +83,23 @@ def check_ranks_alike(step: int, noted: object, here: int) -> None:
 
 
 def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
-    """Returns `train` with the values it leaves to the model: those of `variant`.
+    """Returns `train` with the training shift of `variant` where it is 0.
 
-    Raises ConfigError where it names layers that the model lacks.
+    Raises ConfigError where TREAD routes name layers that the model lacks.
     """
     placed_routes(train.routes, variant.shape.num_layers)
     return train if train.discrete_flow_shift else replace(train, discrete_flow_shift=variant.training_shift)
 
 
 def with_scaled_loss(train: TrainConfig, plan: ModelPlan) -> TrainConfig:
-    """Returns `train` with its loss scaled where the plan took fp16 of itself: nobody chose to lose small gradients."""
+    """Returns `train` with loss scaling where the plan fell back to fp16 on a card without bf16."""
     return replace(train, loss_scaling="dynamic") if plan.compute == "fp16" else train
 
 
 def on_other_cards(config: RunConfig, base_precision: str, loss_scaling: str) -> list[RunConfig]:
-    """Returns the job as it is settled on other cards, which compute in other dtypes.
+    """Returns the job as resolved on cards with other compute dtypes.
 
-    `base_precision`, `loss_scaling`: as requested, before this machine's card settled them.
+    `base_precision`, `loss_scaling`: as requested, before this machine's card resolved them.
     """
     train = replace(config.train, loss_scaling=loss_scaling)
     plans = settled_elsewhere(config.model, base_precision)
@@ -117,11 +107,11 @@ def on_other_cards(config: RunConfig, base_precision: str, loss_scaling: str) ->
 
 
 def with_expert(variant: WanVariant, expert: str) -> WanVariant:
-    """Narrow the noise range to one expert of an A14B pair: the one that the setting `expert` says, or the file (auto).
+    """Returns `variant` narrowed to one expert of an A14B pair, by the setting `expert`, or by the file (auto).
 
-    ConfigError when neither says which, or both say something else: trained on the wrong noise, a LoRA is useless.
+    Raises ConfigError where neither says which, or where they contradict each other.
     """
-    if expert == "auto":
+    if expert == "auto":  # never guessed: a LoRA trained on the other expert's noise levels is useless
         if variant.boundary is not None and variant.expert is None:
             raise ConfigError(
                 "The model is {name}, and its file name says neither high nor low noise; each expert is trained "
@@ -145,9 +135,9 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
 
 
 def trained_variant(plan: ModelPlan, expert: str, roots: Roots) -> WanVariant:
-    """Returns the model that a run of `plan` trains, narrowed to its expert; of both experts the high noise one.
+    """Returns the trained model of `plan`, narrowed to its expert; of both experts the high noise one.
 
-    Raises what `with_expert` does, and CheckpointError for a file that cannot be trained.
+    Raises what `with_expert` does, and CheckpointError for an untrainable file.
     """
     if plan.low_noise_file:
         return inspect_pair(plan, roots)[0].variant

@@ -1,4 +1,4 @@
-"""The directory a job belongs to: found by what the job is, never by its name, and made ready to train in."""
+"""Finds the run directory of a job by the job's identity, never by its name, and prepares it for training."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_s
 from .length import hours_are_over
 
 UNREAD = "run.unread.json"
-"""what is kept of a run.json that could not be read, when the run is known by what it saved"""
+"""name of an unreadable run.json that is kept, when the saved steps identify the run"""
 _ROOM = 5
-"""for a suffix such as _002; what published names and their staged copies have behind that is left free by any name"""
+"""characters for a suffix such as _002; `safe_name` itself leaves room for published names and staged copies"""
 
 
 @dataclass(frozen=True)
 class RunDecision:
-    """The directory a job runs in, and what is left to do there."""
+    """The directory of a job, and what is left to do there."""
 
     directory: Path
     action: str
@@ -43,7 +43,7 @@ class RunDecision:
     note: str
     """one sentence for the user"""
     job: RunConfig
-    """what it trains: the job asked for, as the card computes that its run began on"""
+    """the requested job, in the dtypes of the card that its run started on"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "note", plain(self.note))
@@ -52,13 +52,10 @@ class RunDecision:
 def choose_run(
     runs: Path, config: RunConfig, *, resume: str = "auto", elsewhere: Sequence[RunConfig] = ()
 ) -> RunDecision:
-    """Find the run of this job below `runs`, or the next free name. Creates nothing.
+    """Find the run of this job below `runs`, or the next free name (suffix _002, _003 ...). Creates nothing.
 
-    `elsewhere`: the same job as other cards compute it. A run that began on one resumes in the dtypes it began in.
-
-    The job of a directory is its identity, never its name: a finished one is `done`, an unfinished one or one with
-    fewer steps is resumed, and another job under the same name gets the suffix _002, _003 ... Nothing is overwritten.
-    `resume`: auto; new (always a new directory); require (ConfigError with the differences when there is none).
+    `elsewhere`: the same job in the dtypes of other cards; a run started on one resumes in its dtypes. `resume`: auto;
+    new (always a new directory); require (ConfigError with the differences where there is no such run).
     """
     if resume not in ("auto", "new", "require"):
         raise ConfigError(f'resume "{resume}" is unknown. Use auto, new or require.')
@@ -78,7 +75,7 @@ def choose_run(
         if not (directory / "run.json").is_file():
             different.append(filled("{name} is not a run of this pack", name=name))
             continue
-        rescued = wanted.get(SaveStore(directory).stated_job())  # what is saved says it too, and with a checksum
+        rescued = wanted.get(SaveStore(directory).stated_job())  # a manifest names the job too, with a checksum
         try:
             known = read_run(directory)
         except ConfigError as error:
@@ -114,26 +111,26 @@ def choose_run(
     if resume == "require":
         why = ". ".join(different) or filled("there is no run called {run_name}", run_name=config.run_name)
         raise ConfigError("resume is set to require, but {why}. Set resume to auto to start a new run.", why=why)
-    if not config.train.learning_rate:  # here and not in the config: a run.json from before that says so is still read
+    if not config.train.learning_rate:  # not checked in the config, so that an old run.json with 0 is still readable
         raise ConfigError("learning_rate is 0, so the LoRA would stay as it begins. Set learning_rate to 1e-4.")
     note = f"New run {free.name}: {different[-1]}." if different else filled("New run {run}.", run=free.name)
     return RunDecision(free, "start", note + _spelled_otherwise(free, config.run_name), config)
 
 
 def new_run_name(name: str) -> str:
-    """`name`, composed, if a new run can have it and a number behind it; ConfigError which says why not."""
+    """Returns `name` in normal form C. Raises ConfigError where a run cannot have it with a suffix."""
     return safe_name(name, "run_name", _ROOM)
 
 
 def _spelled_otherwise(directory: Path, run_name: str) -> str:
-    """Returns what is said of a run that is not called as was asked: on some systems both names are one folder."""
+    """Returns a sentence where the run's name is spelled otherwise: on some systems both are one folder."""
     if directory.name.startswith(run_name):
         return ""
     return f" It is called {directory.name}: {run_name} is the same name to some systems."
 
 
 def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
-    """Make the directory and write run.json: a new one, or the old job with new step total, cadence, previews."""
+    """Create or update the run directory: run.json has the new steps, cadence and previews. Returns its config."""
     directory = decision.directory
     config = replace(config, run_name=directory.name)
     if decision.action == "start":
@@ -142,13 +139,13 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
     if _unreadable(directory):
         replace_patiently(directory / "run.json", directory / UNREAD)
     elif read_json(directory / "run.json") == config.to_dict():
-        return config  # on Windows a file that a program holds open is not written again for nothing
+        return config  # unchanged: on Windows, rewriting fails while another program holds it open
     atomic_write_json(directory / "run.json", config.to_dict())
     return config
 
 
 def _begin(directory: Path, config: RunConfig) -> None:
-    """Make the directory of a new run. One that could not be begun is gone: else the next one would be called _002."""
+    """Create the directory of a new run, or nothing: a leftover would make the next run _002."""
     if _is_unused(directory):
         for name in os.listdir(directory):
             remove_file(directory / name, directory)
@@ -165,7 +162,7 @@ def _begin(directory: Path, config: RunConfig) -> None:
 
 @contextlib.contextmanager
 def _emptied_if_it_fails(folder: OpenFolder) -> Iterator[None]:
-    """Takes away what is written inside, in the very folder that was opened, should a part of it fail."""
+    """Removes the files written inside where an error is raised, through the folder's handle."""
     try:
         yield
     except BaseException:
@@ -181,7 +178,7 @@ def is_free(directory: Path) -> bool:
 
 
 def _is_unused(directory: Path) -> bool:
-    """Returns whether nothing was begun there: a folder that is empty, but for what a killed write of ours left."""
+    """Returns whether a folder is empty except for leftovers of our killed writes."""
     try:
         with opened_folder(directory, directory.parent) as folder:
             return all(map(is_partial, folder.names()))
@@ -198,14 +195,14 @@ def _unreadable(directory: Path) -> bool:
 
 
 def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedStep | None) -> RunDecision:
-    """Decides by what is saved and verifies; status.json is only its summary."""
+    """Decides by the newest verified step; status.json is only a summary."""
     name, total = directory.name, wanted.train.steps
     if saved is None:
         return RunDecision(
             directory, "resume", filled("{run} starts over: it has no intact saved step.", run=name), wanted
         )
     if known.partner is None and known.train.preview_every_n_steps:
-        wanted = replace(wanted, partner=None)  # its previews compare with the first of them
+        wanted = replace(wanted, partner=None)  # previews without partner do not compare with previews through it
     if known.partner_digest and known.partner == wanted.partner:
         wanted = replace(wanted, partner_digest=known.partner_digest)
     over = hours_are_over(directory, wanted.train)
@@ -224,10 +221,10 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
 
 @dataclass(frozen=True)
 class Change:
-    """A setting in which two jobs are not the same."""
+    """A setting in which two jobs differ."""
 
     setting: str
-    """where it stands in the identity of a job, as lora.rank"""
+    """its path in the identity, as lora.rank"""
     there: Any
     here: Any
 
@@ -238,12 +235,12 @@ class Change:
 
     @property
     def is_content(self) -> bool:
-        """Whether both values are digests, which say nothing to people."""
+        """Whether the values are digests, unreadable for people."""
         return "digest" in self.setting or "fingerprint" in self.setting
 
 
 def changes(config: RunConfig, known: RunConfig) -> list[Change]:
-    """Returns in what the job `config` is not the job `known`, in the order of its settings."""
+    """Returns the differences between two jobs' identities, in the order of the settings."""
 
     def walk(a: Any, b: Any, where: str) -> list[Change]:
         if isinstance(a, dict) and isinstance(b, dict):
@@ -254,16 +251,16 @@ def changes(config: RunConfig, known: RunConfig) -> list[Change]:
 
 
 def directories_of(runs: Path, run_name: str) -> Iterator[Path]:
-    """Yields the directories that runs of this name have, in their order, whether they are there or not.
+    """Yields the 999 directories for runs of this name in order, existing or not.
 
-    One that is there with another case, or in another normal form of Unicode, is the one: it keeps its own spelling.
+    An existing directory in another case or Unicode normal form keeps its own spelling.
     """
-    there: dict[str, list[str]] = {}
+    existing: dict[str, list[str]] = {}
     for known in sorted(os.listdir(runs)) if runs.is_dir() else ():
-        there.setdefault(name_key(known), []).append(known)
+        existing.setdefault(name_key(known), []).append(known)
 
     def spelled(name: str) -> str:
-        alike = there.get(name_key(name), [name])
+        alike = existing.get(name_key(name), [name])
         return name if name in alike else alike[0]
 
     first = spelled(run_name)
@@ -273,7 +270,7 @@ def directories_of(runs: Path, run_name: str) -> Iterator[Path]:
 
 
 def say_ended(directory: Path, state: str, reason: str) -> None:
-    """Write how a run ended whose process ended before it could say so; what it said itself stands."""
+    """Write the end of a run whose process was killed; a status that the process wrote itself stays."""
     status = read_status(directory)
     if status.state == "running":
         write_status(directory, replace(status, state=state, reason=reason[:1500]))

@@ -1,9 +1,8 @@
-"""The files of a run directory that say what it is and where it stands: run.json and status.json.
+"""run.json and status.json of a run directory.
 
-A run is a directory. Layout (public, version field first): run.json, status.json (status.next.json, where there is one,
-says it newer), metrics.jsonl, log.txt, saves/step-NNNNNN/{lora.safetensors, state.safetensors, manifest.json},
-samples/. Where both experts of a pair are trained, lora.safetensors is the high noise expert's, and
-lora_low_noise.safetensors lies beside it once there is one.
+Layout of a run (public): run.json, status.json (replaced by status.next.json where that exists), metrics.jsonl,
+log.txt, saves/step-NNNNNN/{lora.safetensors, state.safetensors, manifest.json}, samples/. In a run of both experts,
+lora.safetensors is the high noise expert's, lora_low_noise.safetensors the other's once it has trained.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from ..words import logger, sentences_back, with_sentences
 _log = logger(__name__)
 _RUN_VERSION = 1
 STATUS_FILES = ("status.json", "status.next.json")
-"""where a run stands; while there is a second one, it says so in place of the first"""
+"""state of a run; the second file, while it exists, replaces the first"""
 QUEUE_DONE = "steps of this queue are done"
-"""how the reason ends when a run stopped because it was asked for so many steps and no more"""
+"""end of the reason where a run stopped at the step limit of its session"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,26 +54,26 @@ class DataConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Config):
-    """run.json: the whole job, without a path of this machine and without secrets."""
+    """run.json: the complete job, without paths of this machine and without secrets."""
 
     version: int = internal(_RUN_VERSION, "never")
     run_name: str = internal(MISSING, "never")
     model: ModelPlan
     base_digest: str = ""
-    """sampled digest of the base file; a different file under the same name is a different job"""
+    """sampled digest of the base file; another file under the same name is another job"""
     start_digest: str = ""
-    """the same for the LoRA the run starts from"""
+    """of the start LoRA"""
     low_noise_digest: str = internal("", "changed")
-    """of the low noise expert's file, where both experts are trained"""
+    """of the low noise expert's base file, in a run of both experts"""
     low_noise_start_digest: str = internal("", "changed")
     data: DataConfig
     lora: LoraConfig = LoraConfig()
     train: TrainConfig = TrainConfig()
     preview: SampleConfig | None = internal(None, "never")
     partner: ModelPlan | None = internal(None, "never")
-    """of one trained expert: the other one, which its previews go through"""
+    """the untrained expert that previews of a run of one expert use"""
     partner_digest: str = internal("", "never")
-    """sampled digest of its file as the first preview saw it; clips of another one do not compare"""
+    """of its file at the first preview; clips with another file do not compare"""
     pack_version: str = internal(__version__, "never")
 
     def __post_init__(self) -> None:
@@ -98,7 +97,7 @@ class RunConfig(Config):
             )
 
     def with_digests(self, roots: Roots) -> RunConfig:
-        """Returns the config with the digests of the files it names filled in."""
+        """Returns the config with the digests of its files."""
         files = (self.model.base_file, self.model.low_noise_file)
         base, low = (checkpoint_digest(roots.resolve(file)) if file else "" for file in files)
         starts = (self.lora.start_from, self.lora.low_noise_start_from)
@@ -121,9 +120,9 @@ class RunConfig(Config):
         )
 
     def of_expert(self, expert: str, roots: Roots) -> RunConfig:
-        """Returns the job of one of `train.experts`: that of the run that trains it alone, with its steps of this one.
+        """Returns the job of a run that trains one of `train.experts` alone, to the same weights.
 
-        So its weights are those which that run would make. Raises CheckpointError where the files are no pair.
+        Raises CheckpointError where the files are no pair.
         """
         if self.train.expert != "both":
             return self
@@ -145,27 +144,27 @@ class RunConfig(Config):
         )
 
     def identity(self) -> dict[str, Any]:
-        """Returns what makes two jobs the same: two runs with equal identities resume from each other's saved steps.
+        """Returns the identity: runs with equal identities resume from each other's saved steps.
 
-        Everything counts that decides the weights after a step, and nothing else; each config says it of its fields.
-        A file counts by its digest and not by its name, a dataset by the fingerprint of its set.
+        It has all settings that decide the weights after a step (`Setting.counts`), files by digest, data by
+        fingerprint.
         """
         return super().identity()
 
     @cached_property
     def job_id(self) -> str:
-        """Hash of `identity`, 32 hex digits. A run asks for it a dozen times."""
+        """Hash of `identity`, 32 hex digits."""
         text = json.dumps(self.identity(), sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus(Config):
-    """status.json: where a run stands. Written atomically at every change."""
+    """status.json: the state of a run, written atomically at every change."""
 
     version: int = _RUN_VERSION
     state: str = "new"
-    """new, running, done, stopped or failed; a `running` whose lock is free died"""
+    """new, running, done, stopped or failed; `running` with a free lock: killed"""
     step: int = 0
     """last committed optimizer step"""
     steps: int = 0
@@ -173,28 +172,28 @@ class RunStatus(Config):
     job_id: str = ""
 
 
-class ForeignRun(ConfigError):  # noqa: N818  a kind of directory, told by an exception
-    """A directory this pack cannot read as a run: damaged, or written by another version. Left alone, never mended."""
+class ForeignRun(ConfigError):  # noqa: N818  a kind of directory
+    """A directory that this pack cannot read as a run: damaged, or of another version. Never modified."""
 
 
 class NewerRun(ForeignRun):
-    """A run that another version of the pack wrote, which may know more than this one."""
+    """A run of another version of the pack."""
 
 
 def read_run(directory: Path) -> RunConfig:
-    """Returns run.json of a run directory, or of that file itself; settings it leaves out have their defaults.
+    """Returns the run.json of a run directory, or of the file itself; missing settings have their defaults.
 
-    Raises ForeignRun where there is none of this version, ConfigError where a setting cannot be.
+    Raises ForeignRun without a run.json of this version, ConfigError for an invalid setting.
     """
     path = directory if directory.name == "run.json" else directory / "run.json"
     try:
         data = read_json(path)
     except FileError as error:
         if isinstance(error.__cause__, PermissionError):
-            raise  # it may be a run all the same: on Windows a program can keep the file for itself
+            raise  # it may still be a run: on Windows another program can lock the file
         raise ForeignRun(f"{path.parent.name} is not a run directory: {error}") from error
     if isinstance(data, dict) and data.get("version", _RUN_VERSION) != _RUN_VERSION:
-        # Said before its new settings are called unknown.
+        # Before the parser would call the newer settings unknown.
         raise NewerRun(
             f"{path.parent.name}/run.json has version {data['version']!r:.20}; this pack reads version {_RUN_VERSION}. "
             "Update the pack."
@@ -206,36 +205,36 @@ def read_run(directory: Path) -> RunConfig:
 
 
 def read_status(directory: Path) -> RunStatus:
-    """Returns status.json, or a fresh status when there is none yet."""
-    first, beside = (directory / name for name in STATUS_FILES)
-    path = beside if beside.exists() else first
+    """Returns status.json, or a new status without one."""
+    first, second = (directory / name for name in STATUS_FILES)
+    path = second if second.exists() else first
     try:
         return RunStatus.from_dict(sentences_back(read_json(path))) if path.exists() else RunStatus()
-    except (FileError, ConfigError):  # only a summary; what counts is in saves/
+    except (FileError, ConfigError):  # only a summary: saves/ is authoritative
         return RunStatus(reason="status.json was damaged")
 
 
 def write_status(directory: Path, status: RunStatus) -> None:
-    """Write status.json; beside it, until the next time, where a program holds it open and Windows replaces none."""
-    first, beside = (directory / name for name in STATUS_FILES)
+    """Write status.json, or the second file while another program holds it open (Windows)."""
+    first, second = (directory / name for name in STATUS_FILES)
     try:
         atomic_write_json(first, with_sentences(status.to_dict()))
-        remove_file(beside, directory)
+        remove_file(second, directory)
     except OSError as error:
         if not is_held(error, first):
             raise
-        if not beside.exists():
+        if not second.exists():
             _log.warning(
                 "%s is held open by another program; until it is let go, %s says where the run stands.",
                 *STATUS_FILES,
             )
-        atomic_write_json(beside, with_sentences(status.to_dict()))
+        atomic_write_json(second, with_sentences(status.to_dict()))
 
 
 def cache_names_in_use(runs: Path) -> dict[str, str]:
-    """Returns the cache names that the unfinished runs below `runs` mention, each with the name of a run that does.
+    """Returns the cache names (set, preview prompts) used by unfinished runs below `runs`, each with one run's name.
 
-    They name its set and its preview prompts. What cannot be read counts as unfinished.
+    A run with an unreadable status counts as unfinished.
     """
     found: dict[str, str] = {}
     for file in sorted(runs.glob("*/run.json")):

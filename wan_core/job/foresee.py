@@ -1,4 +1,4 @@
-"""Tells which run a job would go on with or begin, before its clips are encoded: whatever they are."""
+"""Predicts which run a job resumes or starts, before its clips are encoded."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from .length import hours_are_over
 
 @dataclass(frozen=True)
 class Foreseen:
-    """The outcome of queueing a job, as far as it is known without its clips."""
+    """The outcome of queueing a job, as far as known without its clips."""
 
     directory: Path
-    """the run of this job if the clips are its own, else the newest run of that name"""
+    """the run that this job resumes with the same clips, else the newest run of that name"""
     action: str
-    """start, resume, done or refuse. All but start are so with the clips of that run alone."""
+    """start, resume, done or refuse; the last three only with the same clips"""
     new: str
-    """the name a new run would have; empty where none may be begun"""
+    """name of a new run; "" where resume is required"""
     steps: int | None
-    """at which it would end; None where the clips decide"""
+    """of the run; None where the clips decide"""
     changes: tuple[Change, ...] = ()
-    """in what the newest run of that name is another job; none where a new one is begun because that was asked for"""
+    """differences to the newest run of that name; none where a new run was requested"""
 
 
 def foresee(
     runs: Path, config: RunConfig, *, resume: str = "auto", elsewhere: Sequence[RunConfig] = ()
 ) -> Foreseen | None:
-    """Returns what `choose_run` would say of this job with the clips of each run of its name; None where there is none.
+    """Returns what `choose_run` would decide if this job had the clips of a run of its name; None without such a run.
 
-    The data of `config` does not count. Nothing that was saved is read or verified.
+    Saved steps are neither read nor verified.
     """
     found: list[tuple[Path, RunConfig]] = []
     new = ""
@@ -44,7 +44,7 @@ def foresee(
             break
         try:
             found.append((directory, read_run(directory)))
-        except ConfigError:  # no run, or one of another version; choose_run says it
+        except ConfigError:  # no run, or of another version: `choose_run` refuses it
             continue
     if not found:
         return None
@@ -53,8 +53,9 @@ def foresee(
         job = next((job for job in jobs if job.job_id == known.job_id), None)
         if job is None or resume == "new":
             continue
-        steps = _steps(job, known)
-        over = steps is not None and _reached(directory) >= steps
+        steps, store = _steps(job, known), SaveStore(directory)
+        reached = max((step for step in store.steps() if not store.is_suspect(step)), default=0)
+        over = steps is not None and reached >= steps
         action = "done" if over or hours_are_over(directory, job.train) else "resume"
         return Foreseen(directory, action, new, steps)
     directory, known = found[-1]
@@ -63,13 +64,8 @@ def foresee(
 
 
 def _steps(job: RunConfig, known: RunConfig) -> int | None:
-    """Returns the steps of a job on the clips of a run: epochs say as many as they said there."""
+    """Returns the steps of a job on the clips of the run `known`; None for another number of epochs."""
     epochs = job.train.max_train_epochs
     if not epochs:
         return job.train.steps
     return known.train.steps if known.train.max_train_epochs == epochs else None
-
-
-def _reached(directory: Path) -> int:
-    store = SaveStore(directory)
-    return max((step for step in store.steps() if not store.is_suspect(step)), default=0)

@@ -1,4 +1,4 @@
-"""The sentence of a disk that takes nothing: which drive, the room that the saves of the run need, and what to do."""
+"""File system errors as sentences: the drive, the space that the run's saves need, and what to do."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ _HELPS = {
 
 
 def disk_sentence(error: OSError) -> str:
-    """Returns an error of the file system in one sentence, without the path of this machine above the folder.
-
-    Of a full disk it says what the last saved step of the run takes, where there is one.
-    """
+    """Returns a file system error as a sentence, without the path above its folder."""
     path = Path(error.filename or "")
     name = f" ({path.name})" if path.name else ""
     if error.errno in DISK_FULL and path.name:
@@ -57,12 +54,14 @@ def disk_sentence(error: OSError) -> str:
 
 
 def _full_sentence(path: Path) -> str:
-    there = next(folder for folder in path.parents if folder.is_dir())  # that of a run that could not begin is gone
-    free = size_text(shutil.disk_usage(there).free)
-    where = {"drive": _drive_of(there), "folder": shown_folder(path.parent), "free": free}
+    existing = next(folder for folder in path.parents if folder.is_dir())  # a run that could not start has no folder
+    free, resolved = size_text(shutil.disk_usage(existing).free), existing.resolve()
+    drive = next((place for place in (resolved, *resolved.parents) if os.path.ismount(place)), resolved.anchor)
+    where = {"drive": str(drive), "folder": shown_folder(path.parent), "free": free}
     run = next((above for above in path.parents[:3] if (above / "saves").is_dir()), None)
     steps = SaveStore(run).steps() if run else []
-    if run and steps and (bytes_each := _bytes_of_save(run, steps[-1])):
+    newest = run / "saves" / f"step-{steps[-1]:06d}" if run and steps else None
+    if run and newest and (bytes_each := sum(file.lstat().st_size for file in newest.iterdir())):
         need, left = size_text(bytes_each), _saves_left(run, steps)
         if left > 1:
             return _make_room(
@@ -86,18 +85,8 @@ def _make_room(template: str, **values: object) -> str:
     return failure(filled(template, **values), helps=_MAKES_ROOM, closing=RESUME)
 
 
-def _drive_of(folder: Path) -> str:
-    """Returns where the drive of a folder is mounted, as C:\\ or /: what there is of its path beside the folder."""
-    folder = folder.resolve()
-    return str(next((place for place in (folder, *folder.parents) if os.path.ismount(place)), folder.anchor))
-
-
-def _bytes_of_save(run: Path, step: int) -> int:
-    return sum(file.lstat().st_size for file in (run / "saves" / f"step-{step:06d}").iterdir())
-
-
 def _saves_left(run: Path, saved: list[int]) -> int:
-    """Returns how many more saved steps will lie beside those that are there; 0 where the run does not say."""
+    """Returns how many saved steps the run will add to the existing ones; 0 where its run.json is unreadable."""
     try:
         train = read_run(run).train
     except WanTrainerError:
@@ -105,4 +94,4 @@ def _saves_left(run: Path, saved: list[int]) -> int:
     left = -(-train.steps // train.save_every_n_steps) - saved[-1] // train.save_every_n_steps
     if not train.keep_last_saves:
         return left
-    return min(left, max(1, train.keep_last_saves + 1 - len(saved)))  # the best one stays beside the last
+    return min(left, max(1, train.keep_last_saves + 1 - len(saved)))  # + 1: the best step is kept too

@@ -1,4 +1,4 @@
-"""The cells of a rendering: a row for each prompt and seed, a column for the base model and each step and strength."""
+"""The grid of a rendering: rows are prompts x seeds, columns the base model and each step or LoRA at each strength."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ..lora import FrozenLora
 from ..sampler import SampleConfig, file_name_of
 
 _MOST_CELLS = 100
-"""of one job: a day of sampling for a large model, and more than anybody compares"""
+"""per job: a day of sampling for a large model"""
 _BASE = "baseline"
 
 
 @dataclass(frozen=True)
 class Column:
-    """The model that renders a column; without a step or a LoRA the base model."""
+    """A saved step or a LoRA file at a strength; with neither, the base model."""
 
     name: str
-    """how the ids of its clips begin"""
+    """prefix of its clips' ids"""
     step: int | None = None
-    """of the saved step"""
+    """saved step"""
     strength: float | None = None
     lora: FrozenLora | None = None
-    """a LoRA file in place of the run's own; `strength` is counted in its strengths"""
+    """LoRA file in place of the run's own, with `strength` multiplied in"""
 
     @property
     def is_base(self) -> bool:
-        """Whether it shows the base model."""
+        """Whether it is the base model."""
         return self.step is None and self.lora is None
 
 
@@ -40,9 +40,9 @@ class Row:
     """The prompt and seed of a row."""
 
     prompt: int
-    """its number among the prompts"""
+    """index of the prompt"""
     seed: int | None = None
-    """None: that of the settings"""
+    """None = the seed of the settings"""
 
 
 @dataclass(frozen=True)
@@ -50,33 +50,32 @@ class Cell:
     """One clip."""
 
     name: str
-    """its id, and the name of its file"""
+    """id and file name"""
     row: Row
     column: Column
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleJob(Config):
-    """Validation clips of a run: saved steps x strengths, beside the base model, of every prompt with every seed."""
+    """Validation clips of a run: base model and saved steps x strengths, for every prompt and seed."""
 
     saved_steps: tuple[int, ...] = ()
-    """empty: the latest"""
+    """() = the latest"""
     strengths: tuple[float, ...] = (1.0,)
     baseline: bool = True
     """also the base model without LoRA"""
     preview: SampleConfig = field(default_factory=SampleConfig)
     seeds: tuple[int, ...] = ()
-    """of the noise, in place of those of `preview`; empty: those"""
+    """of the noise; () = the seeds of `preview`"""
     loras: tuple[FrozenLora, ...] = ()
-    """LoRA files to render too, each at every strength in columns of its own; with them no saved steps means none"""
+    """LoRA files, each at every strength; with any, no `saved_steps` means none"""
     partner: ModelPlan | None = internal(None, "changed")
-    """the other expert of a pair, where the run trains one alone: clips go through both; of both files the other one"""
+    """the untrained expert, for clips of a run of one expert through the pair"""
     partner_digest: str = internal("", "changed")
-    """of its files: clips of another one under the same name are others"""
 
     @property
     def columns(self) -> list[Column]:
-        """The base model first, where it is asked for, then every saved step and LoRA file at every strength."""
+        """The base model if requested, then every saved step and LoRA file at every strength."""
         loras = [
             Column(f"step-{step:06d}_s{strength}", step, strength)
             for step in self.saved_steps
@@ -90,7 +89,7 @@ class SampleJob(Config):
 
     @property
     def rows(self) -> list[Row]:
-        """Every prompt with every seed; without prompts, the first caption."""
+        """Every prompt with every seed; without prompts one row, for the first caption."""
         prompts = range(max(1, len(self.preview.prompt_keys)))
         return [Row(prompt, seed) for prompt in prompts for seed in self.seeds or (None,)]
 
@@ -101,9 +100,9 @@ class SampleJob(Config):
         return Cell(self.preview.clip_name(variant, row.prompt) if self.preview.prompt_keys else name, row, column)
 
     def cells(self) -> list[Cell]:
-        """Lists the clips row by row, so that each stands beside its base model as soon as it is there.
+        """Returns the clips row by row, so that each is soon comparable with its base model.
 
-        Raises ConfigError for more than anybody looks at.
+        Raises ConfigError for more than `_MOST_CELLS`.
         """
         rows, columns = self.rows, self.columns
         refuse_too_many(len(rows), len(columns))
@@ -111,7 +110,7 @@ class SampleJob(Config):
 
 
 def refuse_too_many(rows: int, columns: int) -> None:
-    """Raises ConfigError for more clips than anybody looks at."""
+    """Raises ConfigError for more clips than `_MOST_CELLS`."""
     if rows * columns > _MOST_CELLS:
         raise ConfigError(
             f"{rows} rows (prompts x seeds) of {columns} clips (steps or LoRAs x strengths, base model) "
@@ -120,6 +119,6 @@ def refuse_too_many(rows: int, columns: int) -> None:
 
 
 def _name_of(lora: FrozenLora) -> str:
-    """Returns the name of a LoRA file as a part of ids, with a mark of its content."""
+    """Returns the name of a LoRA file for ids, with a hash of its content and strengths."""
     mark = hashlib.sha256(json.dumps(lora.acts()).encode()).hexdigest()[:6]
     return f"{file_name_of(lora.name)[:24]}-{mark}"

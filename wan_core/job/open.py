@@ -1,7 +1,6 @@
-"""A run with everything opened that its run.json names: the base file's header, the cache and the set it trains on.
+"""Opens what a run.json names: the base file's header, the cache and the cache set. Reads no weights.
 
-The one place that reads them for a job. A job reads the header of its base file once, here, and hands what was found
-(`OpenRun.file`) to whatever loads or predicts. No weight is read and nothing is written.
+The header is read only here; loading and prediction use `OpenRun.file`.
 """
 
 from __future__ import annotations
@@ -25,62 +24,56 @@ from .config import RunConfig, read_run
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRun:
-    """A run's settings beside the files they mean.
+    """A run's settings with their opened files.
 
-    What is worked out of both is worked out when it is first asked for: a report of memory says what it can about a run
-    that could not be trained.
+    Properties may raise: they are computed on first use, so that memory can be reported for a run that cannot train.
     """
 
     directory: Path
     config: RunConfig
     roots: Roots
     file: WanFile
-    """the base file, judged by its header"""
+    """the base file, by its header"""
     cache: LatentCache
     cache_set: CacheSet
     both: bool = False
-    """whether this is one expert of a run that trains both"""
+    """whether it is one expert of a run of both experts"""
     has_partner: bool = False
-    """whether this is one of a pair of which the run trains one expert alone"""
+    """whether it is one of a pair of which the run trains one expert"""
     trained: bool = True
-    """whether the run trains it; a partner only renders, and no saved step holds anything of it"""
+    """False for a partner, which only renders and is in no saved step"""
 
     @cached_property
     def variant(self) -> WanVariant:
-        """The file's variant, narrowed to the expert that is trained; ConfigError when nothing says which that is."""
+        """The file's variant, narrowed to the trained expert. Raises ConfigError where nothing says which it is."""
         return with_expert(self.file.variant, self.config.train.expert)
 
     @property
     def settings(self) -> TrainConfig:
-        """The train settings, with the model's own value where they leave one to the model."""
+        """The train settings with the model's defaults filled in."""
         return with_model_values(self.config.train, self.variant)
 
     @property
     def first_frame_share(self) -> float:
-        """The share of clips that are given their first latent frame: only TI2V-5B is, other models read channels."""
+        """Share of clips whose first latent frame is given (TI2V-5B); 0 for models with condition channels."""
         starts = self.variant.family.starts_from == FIRST_LATENT
         return self.config.train.first_frame_conditioning_p if starts else 0.0
 
     @property
     def prior_share(self) -> float:
-        """The share of trained clips whose target the base model makes, in a forward pass more."""
+        """Share of prior preservation clips."""
         return self.cache_set.prior_share
 
     def adapters(self, *, with_start: bool) -> LoraConfig:
-        """The run's adapters; without `with_start` those of a run that holds its start LoRA already, in what it saved.
-
-        That file may be gone by then.
-        """
+        """Returns the adapter settings; without `with_start`, without the start LoRA, which saved steps contain."""
         return self.config.lora if with_start else replace(self.config.lora, start_from="")
 
     def check(self, *, with_start: bool) -> None:
-        """Refuse a run whose base, start LoRA (with `with_start`) or cached clips are not the ones it was made with.
-
-        Raises ConfigError for an expert left open, CheckpointError for an exchanged file, CacheError for a set that was
-        cached for another model. ConfigError or DependencyError: an optimizer that is not to be had.
+        """Raises CheckpointError for an exchanged base or (`with_start`) start LoRA, CacheError for a set cached for
+        another model, ConfigError for settings that cannot train, DependencyError for a missing optimizer package.
         """
         variant = self.variant
-        state_bytes(self.config.train)
+        state_bytes(self.config.train)  # raises for an unusable optimizer
         if self.config.train.lr_patterns:
             check_rates(self.config.train, adapted_modules(model_without_values(variant.shape), self.config.lora))
         levels = Levels(self.settings, variant.sigma_range())
@@ -96,10 +89,9 @@ class OpenRun:
 
 
 def open_run(directory: Path, roots: Roots, config: RunConfig | None = None) -> OpenRun:
-    """Open the run in `directory`; `config` where its run.json was read already, as before a lock was taken.
+    """Open the run in `directory`; `config`: its run.json, if read already.
 
-    Raises ConfigError for a directory that is no run, CheckpointError for a base file that cannot be trained, and
-    CacheError for a set that is gone.
+    Raises ConfigError where there is no run, CheckpointError for an untrainable base file, CacheError without the set.
     """
     config = config or read_run(directory)
     file = inspect_model(config.model, roots)
@@ -109,9 +101,9 @@ def open_run(directory: Path, roots: Roots, config: RunConfig | None = None) -> 
 
 
 def open_experts(directory: Path, roots: Roots, config: RunConfig | None = None) -> tuple[OpenRun, ...]:
-    """Open each model that the run in `directory` trains: of a run of both experts, each as a run of its own.
+    """Open each model that the run in `directory` trains, as runs of one model; high noise first.
 
-    The high noise expert comes first. Raises what `open_run` does.
+    Raises what `open_run` does.
     """
     config = config or read_run(directory)
     runs = [open_run(directory, roots, config.of_expert(expert, roots)) for expert in config.train.experts]

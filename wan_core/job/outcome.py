@@ -1,4 +1,4 @@
-"""The outcome of a run: the saved step that it suggests, and the models and the graph that its LoRAs go into."""
+"""Outcome of a run: the suggested saved step, and the models and the graph for its LoRAs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METRICS = "metrics.jsonl"
 
 
 def suggestion_of(directory: Path, *, nothing_to_learn: str = "") -> Suggestion:
-    """Returns what the figures of the run in `directory` suggest now; `nothing_to_learn`: why its clips say nothing."""
+    """Returns the suggestion by the current figures; `nothing_to_learn`: why no loss on these clips means anything."""
     store, metrics = SaveStore(directory), directory / METRICS
     saved = [step for step in store.steps() if not store.is_suspect(step)]
     experts, broken = read_experts(metrics), broken_previews(metrics)
@@ -40,34 +40,28 @@ def suggestion_of(directory: Path, *, nothing_to_learn: str = "") -> Suggestion:
 
 
 def steps_worth_keeping(directory: Path) -> set[int]:
-    """Returns the saved steps that may yet be the best: the one with the lowest evaluation loss, and the one suggested.
-
-    A loss that is lowest counts although it may be noise: what is removed cannot be suggested later.
-    """
+    """Returns the saved steps that may prove best: with the lowest evaluation loss, and the suggested one."""
+    # The lowest loss may be noise, but a removed step can never be suggested.
     saved = set(SaveStore(directory).steps())
     measured = [point for point in read_measured(directory / METRICS) if point.step in saved]
     settled = [point for point in measured if point.settled]
     lowest = {min(points, key=lambda point: point.loss).step for points in (measured, settled) if points}
-    told = [whole(record.get("best")) for record in records_of(directory / METRICS, (Suggested.name,))]
-    return lowest | ({told[-1]} if told and told[-1] is not None else set())
+    suggested = [whole(record.get("best")) for record in records_of(directory / METRICS, (Suggested.name,))]
+    return lowest | ({suggested[-1]} if suggested and suggested[-1] is not None else set())
 
 
 def suggested_step(directory: Path) -> int | None:
-    """Returns the saved step that the run suggests, None for none: as its page says, or worked out now where an earlier
-    version trained it. A step that does not verify is not suggested.
-    """
-    told = [record.get("best") for record in records_of(directory / METRICS, (Suggested.name,))]
-    step = whole(told[-1]) if told else suggestion_of(directory).step
+    """Returns the last suggested saved step that verifies, computed now where the run has no suggestion; else None."""
+    suggested = [record.get("best") for record in records_of(directory / METRICS, (Suggested.name,))]
+    step = whole(suggested[-1]) if suggested else suggestion_of(directory).step
     store = SaveStore(directory)
     return step if step is not None and not store.is_suspect(step) and store.read(step) is not None else None
 
 
 def used_on(config: RunConfig, loras: Mapping[str, str], trigger: str = "") -> list[dict[str, Any]]:
-    """Returns which LoRA goes on which model file. Those it was trained over come first, with the strengths they had;
-    its own is used at 1.0.
+    """Returns which LoRA goes on which model file: frozen LoRAs with their strengths, then the run's own at 1.0.
 
-    `loras`: the names of its own, by expert, or "" where one model is trained. `trigger`: the words that
-    belong into prompts.
+    `loras`: names of its own by expert ("" for one model). `trigger`: words for prompts.
     """
     files = (config.model.base_file, config.model.low_noise_file)
     experts = EXPERTS if config.train.expert == "both" else ("",)
@@ -80,7 +74,7 @@ def used_on(config: RunConfig, loras: Mapping[str, str], trigger: str = "") -> l
 
 
 def _under(plan: ModelPlan) -> list[dict[str, Any]]:
-    """Returns where the LoRAs go that acted under the trained one."""
+    """Returns the model files of the frozen LoRAs."""
     return [
         {"lora": lora.partition(":")[2], "model": model.partition(":")[2], "strength": strength}
         for under in plan.loras
@@ -93,8 +87,9 @@ def _under(plan: ModelPlan) -> list[dict[str, Any]]:
 
 
 def closing_of(saved: SavedStep | None, config: RunConfig, variant: str) -> dict[str, Any]:
-    """Returns what a worker says of its newest saved step as it ends: `use`, with files below the run, and `template`,
-    ComfyUI's own graph of the model, "" where none is known. `variant`: the model's name, "" where it was not read.
+    """Returns `use` and `template` of the last event: the LoRA files of the newest step, and ComfyUI's graph or "".
+
+    `variant`: the model's name, "" where it was not read.
     """
     if saved is None:
         return {}

@@ -1,4 +1,4 @@
-"""The expert of a pair that a run does not train: clips of the other one go through both with it."""
+"""The partner: the untrained expert of a pair, through which clips of the trained expert are sampled too."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .open import OpenRun
 
 
 def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
-    """Returns the expert that `run` trains and its partner of `plan`, high noise first; reads headers only.
+    """Returns the trained expert and its partner, high noise first; reads headers only.
 
-    A plan of both files means the one that the run does not train, with what frozen LoRAs it has for it. Raises
-    ConfigError where the run trains no single expert, CheckpointError where the files are no pair.
+    Of a `plan` with both files, the partner is the untrained one, with its frozen LoRAs. Raises ConfigError where the
+    run does not train a single expert, CheckpointError where the files are no pair.
     """
     if run.both or run.variant.boundary is None:
         trains = "trains both experts already" if run.both else f"trains {run.variant.name}, which is one model"
@@ -47,9 +47,9 @@ def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
 
 
 def pair_of_previews(run: OpenRun, warn: Callable[[str], None]) -> tuple[OpenRun, ...]:
-    """Returns the models that previews of `run` go through beside it, high noise first; none where it makes them alone.
+    """Returns the pair for previews of `run`, high noise first; () where it renders alone.
 
-    A partner that cannot be had, such as a file that is gone, costs no training: it is told to `warn`.
+    An unavailable partner is no error but a warning, passed to `warn`.
     """
     config = run.config
     if config.partner is None or not config.train.preview_every_n_steps:
@@ -69,14 +69,14 @@ def pair_of_previews(run: OpenRun, warn: Callable[[str], None]) -> tuple[OpenRun
 
 
 def with_partner_digest(config: RunConfig, roots: Roots) -> RunConfig:
-    """Returns the config with the digest of the partner of its previews, where there is one."""
+    """Returns the config with the digest of its partner."""
     if config.partner is None:
         return config
     return replace(config, partner_digest=checkpoint_digest(roots.resolve(config.partner.base_file)))
 
 
 def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
-    """Returns which partner clips go through, and with which LoRAs; `previewed`: those that previews have."""
+    """Returns the note on the partner and the LoRAs on it; `previewed`: LoRAs of the preview settings."""
     expert = partner.config.train.expert_name
     theirs = [lora.on_model(expert, pair=True) for lora in previewed]
     acts = [one for one in (*partner.config.model.loras, *theirs) if one.file and one.strength]
@@ -91,5 +91,5 @@ def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
 
 
 def no_pair(reason: str) -> str:
-    """Returns why the previews of a run are not made as its run.json asks for."""
+    """Returns the warning that previews do not use the partner."""
     return filled("Clips cannot go through the pair, so the trained expert makes them alone: {reason}", reason=reason)

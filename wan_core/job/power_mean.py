@@ -1,8 +1,7 @@
-"""A mean of the saved steps of a run, of any width, made when the run is over (post-hoc EMA, arXiv 2312.02696).
+"""Post-hoc EMA of any width from the saved steps of a run (arXiv 2312.02696).
 
-The weight of a moment grows with a power of its time: the mean reaches as far back at the end of a long run as of a
-short one, in proportion. Its width is its standard deviation as a share of the run. A save stands for the time since
-the one before it, so the mean is as fine as saves are dense.
+Weights grow with a power of time, so the average covers the same share of a long run as of a short one. Its width is
+its standard deviation as a share of the run. Each save stands for the time since the previous one.
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from ..checkpoint import TensorFile
@@ -29,36 +30,39 @@ from .config import RunStatus, read_run, write_status
 from .outcome import METRICS
 
 _WIDEST = math.sqrt(1 / 12)
-"""of the plain mean over the whole run"""
+"""width of the uniform mean"""
+_TRAINED = ".lora."
+"""prefix of trained weights in a resume state, after the prefix of an expert"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerMean:
-    """The mean that was made."""
+    """A written mean."""
 
     steps: tuple[int, ...]
     shares: tuple[float, ...]
-    """how much each step counts; together 1"""
+    """weight of each step; sum 1"""
     files: tuple[Path, ...]
 
 
 def shares_of(steps: Sequence[int], width: float) -> tuple[float, ...]:
-    """Returns how much each of the rising `steps` counts in the mean at the last of them.
+    """Returns the weight of each of the ascending `steps` in the mean at the last one.
 
-    Raises ConfigError for a width that no power has: above 0, up to that of the plain mean.
+    Raises ConfigError for a width that is not above 0 and up to the uniform mean's.
     """
     if not 0 < width <= _WIDEST:
         raise ConfigError(f"width is {width:g}. Use a share of the run above 0 and up to {_WIDEST:.4f}; 0.1 is usual.")
-    power = _power_of(width)
+    # The power whose density (power + 1) t^power on 0 to 1 has this standard deviation (the paper's algorithm 2).
+    power = float(np.roots([1, 7, 16 - width**-2, 12 - width**-2]).real.max())
     edges = [(step / steps[-1]) ** (power + 1) for step in (0, *steps)]
     return tuple(after - before for before, after in pairwise(edges))
 
 
 def export_power_mean(directory: Path, width: float, last: int | None, target: Path) -> PowerMean:
-    """Writes the mean of the LoRAs of the saved steps up to `last` (None: the newest) to `target`.
+    """Writes the mean LoRA of the saved steps up to `last` (None: the newest) to `target`.
 
-    Where both experts of a pair are trained there are two files, with _high_noise and _low_noise behind the name.
-    Raises CheckpointError where fewer than two steps are saved, and ConfigError for an impossible width.
+    A run of both experts gives two files, with the suffixes _high_noise and _low_noise. Raises CheckpointError for
+    fewer than two saved steps, and ConfigError for an impossible width.
     """
     saves, shares = _counted(directory, width, last)
     files: list[Path] = []
@@ -70,11 +74,10 @@ def export_power_mean(directory: Path, width: float, last: int | None, target: P
 
 
 def make_mean_run(directory: Path, width: float, last: int | None) -> tuple[Path, PowerMean]:
-    """Makes a run of its own beside `directory`, whose one saved step is the mean: what judges, compares and uses saved
-    steps takes it like any.
+    """Creates a run next to `directory` whose one saved step is the mean, with the newest step's optimizer state.
 
-    The optimizer is that of the newest step, so training can go on from the mean. What was measured before training is
-    taken along. Returns its directory. Raises what `export_power_mean` does.
+    So the mean can be evaluated, compared, used and trained on as any saved step. Returns its directory and the mean.
+    Raises what `export_power_mean` does.
     """
     saves, shares = _counted(directory, width, last)
     newest, config = saves[-1], read_run(directory)
@@ -87,7 +90,9 @@ def make_mean_run(directory: Path, width: float, last: int | None) -> tuple[Path
     made = SaveStore(decision.directory).commit(
         newest.step, config.job_id, loras[0], state, newest.progress, low_noise_lora=low_noise
     )
-    _take_along(directory, decision.directory)
+    # The evaluation before training, which a suggestion compares with.
+    before = [record for record in records_of(directory / METRICS, (Evaluated.name,)) if record.get("step") == 0]
+    atomic_write_bytes(decision.directory / METRICS, b"".join(json.dumps(one).encode() + b"\n" for one in before))
     total = config.train.steps
     reason = filled("the mean of {n} saved steps of {run}", n=len(saves), run=directory.name)
     state_name = "done" if made.step >= total else "stopped"
@@ -98,7 +103,7 @@ def make_mean_run(directory: Path, width: float, last: int | None) -> tuple[Path
 
 
 def _counted(directory: Path, width: float, last: int | None) -> tuple[list[SavedStep], tuple[float, ...]]:
-    """Returns the saved steps that count, and how much each does. A suspect one counts only where it is `last`."""
+    """Returns the averaged saved steps and their weights. A suspect step counts only as `last`."""
     store = SaveStore(directory)
     steps = [step for step in store.steps() if last is None or step <= last]
     found = [saved for step in steps if (step == last or not store.is_suspect(step)) and (saved := store.read(step))]
@@ -123,63 +128,32 @@ def _of_expert(expert: str, saves: Sequence[SavedStep], shares: Sequence[float])
 
 
 def _mean_state(saves: Sequence[SavedStep], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Returns the newest resume state with the mean of the weights that count in place of its adapters."""
+    """Returns the newest resume state with its adapters and averages replaced by the mean."""
     state = saves[-1].read_state()
     names = [name for name in state if _TRAINED in f".{name}"]
     sums = {name: torch.zeros_like(state[name], dtype=torch.float64) for name in names}
-    whole = dict.fromkeys(names, 0.0)
+    total = dict.fromkeys(names, 0.0)
     for saved, share in zip(saves, shares, strict=True):
         held = saved.read_state()
         for name in names:
-            if name in held:  # an expert that had not begun has none
-                sums[name] += share * _judged(held, name).double()
-                whole[name] += share
+            if name in held:  # early steps may hold one expert only
+                sums[name] += share * next(held[kept] for kept in _kinds(name) if kept in held).double()
+                total[name] += share
     for name in names:
-        mean = (sums[name] / whole[name]).to(state[name].dtype)
+        mean = (sums[name] / total[name]).to(state[name].dtype)
         state |= dict.fromkeys((kept for kept in _kinds(name) if kept in state), mean)
-    return {name: value.clone() for name, value in state.items()}  # no two of a file share memory
-
-
-_TRAINED = ".lora."
-"""begins the names of trained weights, behind that of an expert"""
+    return {name: value.clone() for name, value in state.items()}  # safetensors refuses tensors that share memory
 
 
 def _kinds(name: str) -> tuple[str, ...]:
-    """The names under which a state may hold the weights that count, best first."""
-    head, _, rest = f".{name}".partition(_TRAINED)
-    return tuple(f"{head}.{kind}.{rest}".removeprefix(".") for kind in ("ema", "judged", "lora"))
-
-
-def _judged(state: Mapping[str, Tensor], name: str) -> Tensor:
-    return next(state[kept] for kept in _kinds(name) if kept in state)
-
-
-def _take_along(source: Path, target: Path) -> None:
-    """Writes what was measured before training, with which the mean is compared."""
-    found = [record for record in records_of(source / METRICS, (Evaluated.name,)) if record.get("step") == 0]
-    atomic_write_bytes(target / METRICS, b"".join(json.dumps(record).encode() + b"\n" for record in found))
-
-
-def _power_of(width: float) -> float:
-    """Returns the power whose density (power + 1) t^power on 0 to 1 has that standard deviation."""
-    few, many = 0.0, 1.0
-
-    def deviation(power: float) -> float:
-        return math.sqrt((power + 1) / ((power + 2) ** 2 * (power + 3)))
-
-    while deviation(many) > width:
-        many *= 2
-    for _ in range(80):
-        middle = (few + many) / 2
-        few, many = (middle, many) if deviation(middle) > width else (few, middle)
-    return (few + many) / 2
+    """Returns the names under which a state may hold a weight, an average before the trained one."""
+    head, _, tail = f".{name}".partition(_TRAINED)
+    return tuple(f"{head}.{kind}.{tail}".removeprefix(".") for kind in ("ema", "judged", "lora"))
 
 
 def _mean_file(files: Mapping[int, tuple[float, Path]], width: float) -> bytes:
-    """Returns a LoRA file whose tensors are the mean of those of the files, in their dtype; the newest one's texts."""
-    from safetensors.torch import save
-
-    whole = sum(share for share, _ in files.values())
+    """Returns the mean LoRA file, in the dtypes and with the metadata of the newest file."""
+    total = sum(share for share, _ in files.values())
     sums: dict[str, Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     metadata: dict[str, str] = {}
@@ -189,7 +163,7 @@ def _mean_file(files: Mapping[int, tuple[float, Path]], width: float) -> bytes:
             for name in opened.header.tensors:
                 value = opened.read(name)
                 dtypes[name] = value.dtype
-                part = value.double() * (share / whole)
+                part = value.double() * (share / total)
                 sums[name] = part if name not in sums else sums[name].add_(part)
     note = {"width": width, "steps": list(files)}
     mean = {name: value.to(dtypes[name]) for name, value in sums.items()}

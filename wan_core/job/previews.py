@@ -1,4 +1,4 @@
-"""Clips of a model: the size of those that say none, and the stand-in for a run where no run trained the model."""
+"""Previews: their default size, and the stand-in run for clips of an untrained model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from .config import DataConfig, RunConfig
 
 
 def is_free_of_clips(variant: WanVariant, *, pictured: bool, starts_from_clip: bool = False) -> bool:
-    """Returns whether previews of `variant` need not have the size of the first training clip.
+    """Returns whether previews of `variant` can have another size than the first training clip.
 
-    They need where they start from its frames: `pictured` says that a picture is there instead, `starts_from_clip` that
-    a TI2V-5B is trained on nothing but image-to-video.
+    `pictured`: a start picture is given. `starts_from_clip`: a TI2V-5B is trained on image-to-video only.
     """
     if variant.family.starts_from == FIRST_LATENT:
         return pictured or not starts_from_clip
@@ -27,7 +26,7 @@ def is_free_of_clips(variant: WanVariant, *, pictured: bool, starts_from_clip: b
 
 
 def sized_as_template(config: SampleConfig, variant: WanVariant) -> SampleConfig:
-    """Returns the settings with the size of ComfyUI's template for what they leave open, where they ask for that."""
+    """Returns the settings with the size of ComfyUI's template where `preview_size` requests that."""
     if config.preview_size != AS_TEMPLATE:
         return config
     width, height, frames = variant.template.size
@@ -42,10 +41,9 @@ def sized_as_template(config: SampleConfig, variant: WanVariant) -> SampleConfig
 def untrained_run(
     plan: ModelPlan, preview: SampleConfig, cache: LatentCache, roots: Roots, *, vae_identity: str
 ) -> RunConfig:
-    """Returns what run.json says of a run that is never trained: its model, and a set without clips, which is written.
+    """Returns the config of an untrained run: the model, and a set without clips, which it writes. Reads headers only.
 
-    Reads headers only. Raises CheckpointError for files that are no model or no pair, and ConfigError for one expert
-    of a pair: nothing says what the other one would have made of its clips.
+    Raises CheckpointError for files that are no model or no pair, ConfigError for one expert of a pair.
     """
     pair = bool(plan.low_noise_file)
     variant = (inspect_pair(plan, roots)[0] if pair else inspect_model(plan, roots)).variant
@@ -73,9 +71,9 @@ def untrained_run(
 
 
 def preview_without_run(preview: SampleConfig | None, variant: WanVariant) -> SampleConfig:
-    """Returns `preview` with the size of ComfyUI's template of `variant` for what it leaves open: no clip says another.
+    """Returns `preview` with the size of ComfyUI's template of `variant` where it has none.
 
-    Raises ConfigError without a prompt, and where the model reads what only clips of a dataset have.
+    Raises ConfigError without a prompt, and for a model that needs a condition of dataset clips.
     """
     if preview is None or not preview.prompt_keys:
         raise ConfigError(

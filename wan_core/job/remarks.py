@@ -1,7 +1,4 @@
-"""Remarks on a run beside its numbers: things that a user should know and may change.
-
-Each is a sentence or two; whoever knows when one is due emits it.
-"""
+"""Remarks on a run: sentences on what a user should know and may change."""
 
 from __future__ import annotations
 
@@ -31,14 +28,11 @@ LOCKLESS = (
     "The file system of the runs has no file locks, so the run is marked as in use by a file of its own; after the "
     "crash of a machine or container, another one can go on with it in 5 minutes."
 )
-"""to be said once a session"""
+"""emitted once a session"""
 
 
 def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
-    """Returns what a user should know about the base of a run before it is loaded.
-
-    It is larger, or slower, than it looks.
-    """
+    """Returns warnings on a base that takes more memory or time than its file suggests."""
     remarks: list[str] = []
     loaded = f"{weights_once_loaded(plan, found) / 2**30:.3g} GiB"
     if kinds := ", ".join(unpacked_kinds(plan, found)):
@@ -53,9 +47,7 @@ def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
 
 
 def remarks_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
-    """Returns a warning for each kind of card of a plan that computes in a dtype which that card does not have, and one
-    for a token stream that is summed up in float16.
-    """
+    """Returns a warning for each kind of card without the plan's compute dtype, and for a token stream in float16."""
     remarks: list[str] = []
     if plan.precision.numerics(compute).residual == torch.float16:
         remarks.append(
@@ -75,14 +67,14 @@ def remarks_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
 
 
 def notes_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
-    """Returns what cards without bf16 do in a run that computes as they can, a sentence for each kind."""
+    """Returns a note for each kind of card without bf16 in a run in that card's own dtype."""
     cards = map(abilities_of, plan.placement.device_names())
     said = (card.sentence() for card in cards if not card.bf16 and torch_dtype(card.compute) == compute)
     return list(dict.fromkeys(said))
 
 
 def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
-    """Log which kernel computes attention, and return a warning for each GPU on which it is the plain one."""
+    """Log the attention kernel of each device; returns a warning for each GPU with the math kernel."""
     remarks: list[str] = []
     for device, kernel in attention_kernels(plan, found).items():
         _log.info("attention on %s: %s", device, kernel or "chosen by torch")
@@ -107,9 +99,8 @@ _TIMES_ADAMW = {
     "came": 0.1,
     "adafactor": 100.0,
 }
-"""where an optimizer learns best, in learning rates of AdamW. Provisional for the last two: of one trial each, in which
-CAME at AdamW's rate destroyed the model; torch's Adafactor multiplies its rate by the size of a weight, at least 0.001,
-and a LoRA begins at 0"""
+"""best learning rate of an optimizer, in AdamW's. The last two are of one trial each: CAME at AdamW's rate destroyed
+the model; torch's Adafactor multiplies the rate by the weights' RMS (at least 0.001), and a LoRA starts at 0"""
 _RATES = {
     "lion": (3e-7, 3e-3),
     "prodigy": (0.1, 10.0),
@@ -119,24 +110,24 @@ _RATES = {
     "adafactor": (1e-3, 1.0),
 }
 _USUAL_RATES = (1e-6, 0.01)
-"""learning rates beyond which no LoRA that was tried here learnt, by optimizer; the others are as AdamW"""
+"""learning rates outside of which no LoRA tried here trained, by optimizer; AdamW and the others"""
 _SENSIBLE_RATES = (5e-5, 3e-4)
-"""as the sentence of learning_rate says, for AdamW"""
+"""of AdamW, as in the tooltip of learning_rate"""
 _STEPS_THAT_SHOW = 200
 _NO_CHANGE = 1e-5
-"""root mean square of a LoRA's change of a weight; by calculation AdamW has 5e-4 after 200 steps at 1e-4, rank 32 of a
-14B model"""
+"""RMS update of a weight; by calculation AdamW has 5e-4 after 200 steps at 1e-4, rank 32 of a 14B model"""
 
 
 def _sensible_rates(optimizer: str) -> tuple[float, float] | None:
-    """Returns the learning rates that train a LoRA of a released model; None where only the optimizer knows."""
+    """Returns the usual learning rates for a released model; None for an optimizer without known ones."""
     times = _TIMES_ADAMW.get(optimizer)
     return None if times is None else (_SENSIBLE_RATES[0] * times, _SENSIBLE_RATES[1] * times)
 
 
 def rate_remark(config: TrainConfig, *, full_size: bool) -> str:
-    """Returns what to say of a learning rate that is far from any that trains a LoRA, or beyond what its tooltip calls
-    sensible; "" for the others. `full_size`: a released Wan is trained. Smaller ones take higher rates.
+    """Returns a warning on a learning rate outside the known or the usual ones; "" otherwise.
+
+    `full_size`: a released Wan, for which the usual rates hold; smaller models take higher ones.
     """
     low, high = _RATES.get(config.optimizer, _USUAL_RATES)
     rate, name = config.learning_rate, config.optimizer
@@ -186,9 +177,9 @@ def _ends(rates: tuple[float, float]) -> str:
 
 
 def still_remark(step: int, change: float, config: TrainConfig) -> str:
-    """Returns what to say of a run whose LoRA does not move; "" where it does, or it is too early to tell.
+    """Returns a warning on a LoRA that does not move; "" where it does, or before step 200.
 
-    `change`: root mean square, over the weights that the LoRA changes, of how much it changes them.
+    `change`: RMS update over the weights that the LoRA adapts.
     """
     if step < _STEPS_THAT_SHOW or change >= _NO_CHANGE:
         return ""
@@ -202,19 +193,19 @@ def still_remark(step: int, change: float, config: TrainConfig) -> str:
 
 
 def remark_on_adapter(config: LoraConfig, values: int) -> str:
-    """Returns what is trained instead of a plain LoRA; "" where it is one."""
+    """Returns the note on an adapter other than a plain LoRA; "" for one."""
     if config.kind == "LoRA" and config.init == "default":
         return ""
     return f"Trains {config.describe()}: {KINDS[config.kind]}; {values:,} values."
 
 
 def remarks_on_clips(clips: CacheSet) -> list[str]:
-    """Returns a warning where the model is given all that it should predict."""
+    """Returns a warning where the model is given every frame that it should predict."""
     return [NOTHING_TO_PREDICT] if clips.given_whole else []
 
 
 def remark_on_scaling(plan: ModelPlan, compute: torch.dtype, config: TrainConfig) -> list[str]:
-    """Returns a warning where linears run in float16, which cannot say small gradients, and the loss is not scaled."""
+    """Returns a warning on float16 linears without loss scaling: small gradients underflow."""
     if compute != torch.float16 or config.loss_scaling != "off":
         return []
     vanish = "The base computes in fp16, in which small gradients vanish. Set loss_scaling to dynamic"
@@ -224,10 +215,7 @@ def remark_on_scaling(plan: ModelPlan, compute: torch.dtype, config: TrainConfig
 
 
 def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
-    """Returns what a preview of one expert of an A14B pair shows, since it looks like the pair's.
-
-    Returns "" for a single model.
-    """
+    """Returns what previews of one expert of a pair show, and do not; "" for a single model."""
     if variant.boundary is None:
         return ""
     if variant.expert == HIGH:
@@ -250,7 +238,7 @@ def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
 
 
 def start_note(config: RunConfig, roots: Roots) -> str:
-    """Returns which LoRA both experts start from, where there is none for the second alone; "" for other runs."""
+    """Returns the note on one start LoRA for both experts; "" for other runs."""
     lora = config.lora
     if config.train.expert != "both" or not lora.start_from or lora.low_noise_start_from:
         return ""
@@ -263,7 +251,7 @@ def start_note(config: RunConfig, roots: Roots) -> str:
 
 
 def set_aside_note(store: SaveStore) -> str:
-    """Returns where damaged saved steps lie and what they take, since nobody deletes them; "" without one."""
+    """Returns the note on damaged saved steps and their size, since nothing deletes them; "" without any."""
     folders, size = store.set_aside(), 0
     for file in (file for folder in folders if not folder.is_symlink() for file in folder.glob("*")):
         with contextlib.suppress(OSError):
@@ -279,7 +267,7 @@ def set_aside_note(store: SaveStore) -> str:
 
 
 def disk_remark(directory: Path, bytes_of_a_save: int) -> str:
-    """Returns what to say of a disk without room for two saved steps; "" where there is room, or nobody says so."""
+    """Returns a warning on a disk without room for two saved steps; "" with room, or where the size is unknown."""
     need = free = 2 * bytes_of_a_save
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(directory).free
@@ -293,10 +281,7 @@ def disk_remark(directory: Path, bytes_of_a_save: int) -> str:
 
 
 def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunConfig) -> TrainingError:
-    """Returns why a run ended whose steps were no longer finite after `good_step`, and what of it is good.
-
-    A saved step counts as good once a step after it was finite.
-    """
+    """Returns the error of a run without finite steps after `good_step`: which saved step is good, what helps."""
     good = store.latest(config.job_id)
     stands = "No good step was saved."
     if good:
@@ -316,7 +301,7 @@ def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunC
 
 
 def lower_rate(rate: float, optimizer: str) -> float:
-    """Returns half of a rate, or of one that was far too high the usual one."""
+    """Returns half of a rate; for a far too high one, the upper usual rate."""
     high = _RATES.get(optimizer, _USUAL_RATES)[1]
     if rate / 2 <= high:
         return rate / 2
@@ -325,5 +310,5 @@ def lower_rate(rate: float, optimizer: str) -> float:
 
 
 def _written(rate: float) -> str:
-    """Returns a learning rate as its widget shows it, without an exponent."""
+    """Returns a learning rate without an exponent, as its widget shows it."""
     return f"{rate:.12f}".rstrip("0").rstrip(".")

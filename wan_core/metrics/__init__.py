@@ -1,13 +1,12 @@
-"""Events to metrics.jsonl, and reading it back: its records, by line number (pages), or from its end (tail)."""
+"""Writes events to metrics.jsonl and reads them: as records, by line number (pages), or from the end (tail)."""
 
 from __future__ import annotations
 
 from .best import Suggestion, suggest, suggest_of_pair
 from .health import HealthWatch
 from .jsonl import JsonlSink
-from .measured import read_experts, read_measured
+from .measured import broken_previews, read_experts, read_measured
 from .pages import MetricsPages
-from .previews import broken_previews
 from .records import finite, read_loss_curve, records_of, whole
 from .tail import MetricsTail, read_tail
 

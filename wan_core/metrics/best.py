@@ -1,7 +1,6 @@
-"""Suggests a saved step from the held-out losses of a run, and finds the step from which it over-fits. Pure functions.
+"""Suggests a saved step by held-out losses, and finds the step from which a run overfits. Pure functions.
 
-Held-out clips differ from each other, and the loss varies from one evaluation to the next. A difference below that
-noise suggests nothing, and the sentence says so.
+A difference below the noise between clips and between evaluations suggests nothing, and the sentence says so.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from .measured import Measured, mean_of, together
 from .records import LossCurve
 
 _LEAST = 0.005
-"""share of the loss before training below which no difference counts"""
+"""minimum noise, as a share of the loss before training"""
 _UNKNOWN = 0.03
-"""that share where the noise cannot be estimated"""
+"""the same where the noise cannot be estimated"""
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""97.5 % points of Student's t with 1, 2, ... degrees of freedom; beyond, the last serves"""
+"""97.5 % points of Student's t with 1, 2, ... degrees of freedom; the last also for more"""
 _LEAST_CLIPS, _LEAST_POINTS = 3, 5
-"""clips, and evaluations, from which noise is estimated"""
+"""minimum clips, and evaluations, for an estimate of noise"""
 _SIGMAS = 2.5
 _MAD = 0.6745
 _SURE = 3.0
-"""standard errors by which the training loss must have fallen"""
+"""minimum fall of the training loss, in standard errors"""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The saved step that is suggested, or None, with a sentence that says why."""
+    """The suggested saved step, or None, and a sentence that says why."""
 
     step: int | None
     why: str
     overfits_from: int | None = None
-    """the step with the lowest held-out loss, where that has risen since while the training loss fell"""
+    """step with the lowest held-out loss, if that loss rose afterwards while the training loss fell"""
 
 
 def suggest(
@@ -49,11 +48,10 @@ def suggest(
     broken: Mapping[int, str] | None = None,
     nothing_to_learn: str = "",
 ) -> Suggestion:
-    """Returns the saved step with the lowest held-out loss, where that lies below the one before training by more than
-    noise.
+    """Returns the saved step with the lowest held-out loss, if it improved by more than noise.
 
-    `measured` is in order of its steps, `broken` says of steps what is wrong with their previews,
-    `nothing_to_learn` of the clips why no loss of theirs says anything, as a sentence.
+    `measured`: ordered by step. `broken`: step -> fault of its previews. `nothing_to_learn`: why no loss on these clips
+    means anything, as a sentence.
     """
     broken = broken or {}
     if nothing_to_learn:
@@ -74,15 +72,15 @@ def suggest(
             "No step is suggested: that takes the held-out loss before training and at two saved steps or more.",
         )
     overfits = overfits_from(points, curve) if curve is not None else None
-    whole_ones = [point for point in candidates if point.step not in broken]
-    if not whole_ones:
+    intact = [point for point in candidates if point.step not in broken]
+    if not intact:
         why = broken[min(candidates, key=lambda point: point.loss).step]
         return Suggestion(
             None,
             filled("No step is suggested: the previews of all saved steps look broken ({why}).", why=why),
             overfits,
         )
-    best = min(whole_ones, key=lambda point: point.loss)
+    best = min(intact, key=lambda point: point.loss)
     noise = noise_of(points, best, before)
     gain = before.loss - best.loss
     if gain <= noise:
@@ -134,11 +132,11 @@ def suggest_of_pair(
     broken: Mapping[int, str] | None = None,
     nothing_to_learn: str = "",
 ) -> Suggestion:
-    """Returns what `suggest` does for a run of both experts, by the mean of their losses as each saved step holds them.
+    """Returns the suggestion of a run of both experts, by the mean of their losses at each saved step.
 
-    A step during which an expert changed that was not measured since is judged once it was. Each over-fits by itself:
-    `curves` are the training losses of each. A sentence says who was judged.
+    `curves`: training loss of each expert; each overfits by itself.
     """
+    # Only settled points: elsewhere an expert was trained since its evaluation, so its loss is of another step.
     settled = [point for point in together(list(experts.values())) if point.settled]
     found = suggest(settled, saved, broken=broken, nothing_to_learn=nothing_to_learn)
     if nothing_to_learn or not settled:
@@ -157,19 +155,17 @@ def suggest_of_pair(
 
 
 def _stands_alone(points: Sequence[Measured], best: Measured) -> bool:
-    """Returns whether an evaluation next to the best one, before training apart, shows less than half of its gain."""
+    """Returns whether an evaluation next to the best one shows less than half of its gain."""
     place, before = points.index(best), points[0].loss
-    beside = [points[other] for other in (place - 1, place + 1) if 0 < other < len(points)]
-    return any(before - point.loss < (before - best.loss) / 2 for point in beside)
+    neighbours = [points[other] for other in (place - 1, place + 1) if 0 < other < len(points)]
+    return any(before - point.loss < (before - best.loss) / 2 for point in neighbours)
 
 
 def noise_of(points: Sequence[Measured], one: Measured, other: Measured) -> float:
-    """Returns the difference of two evaluations that noise may make, half a percent of the loss before training at
-    least.
+    """Returns the noise of the difference between two evaluations, at least half a percent of the loss before training.
 
-    Three clips or more, the same in both, say it themselves: Student's t at 97.5 % times the standard error of their
-    mean difference. Else it is what the loss wanders from one evaluation to the next, by its second differences, so
-    that a steady fall is no noise; the lowest of many wanders lower, which their number allows for.
+    With three clips or more in both: Student's t at 97.5 % times the standard error of their mean difference. Else by
+    the second differences of all losses.
     """
     before, losses = abs(points[0].loss), [point.loss for point in points]
     clips = len(one.per_clip)
@@ -179,31 +175,30 @@ def noise_of(points: Sequence[Measured], one: Measured, other: Measured) -> floa
         return max(_LEAST * before, quantile * stdev(apart) / math.sqrt(clips))
     if len(losses) < _LEAST_POINTS:
         return _UNKNOWN * before
+    # Second differences, so that a steady fall is no noise; of independent noise they have 6 times its variance.
     bends = [a - 2 * b + c for a, b, c in zip(losses, losses[1:], losses[2:], strict=False)]
     sigma = median(abs(bend) for bend in bends) / _MAD / math.sqrt(6)
+    # The minimum of n losses lies sqrt(2 ln n) standard deviations low by chance.
     return max(_LEAST * before, sigma * (math.sqrt(2 * math.log(len(losses))) + _SIGMAS))
 
 
 def overfits_from(points: Sequence[Measured], curve: LossCurve) -> int | None:
-    """Returns the step with the lowest held-out loss, where the mean of the last two evaluations lies above it by more
-    than noise and the training loss fell meanwhile; None else.
-
-    The training loss of a step depends on the noise level drawn, so it counts as fallen only where the means before and
-    after differ by three standard errors.
+    """Returns the step with the lowest held-out loss, if the mean of the last two evaluations is above it by more than
+    noise and the training loss fell meanwhile; else None.
     """
     if len(points) < _LEAST_CLIPS:
         return None
     best = min(points, key=lambda point: point.loss)
     later = [point for point in points if point.step > best.step]
-    if len(later) < 2 or not _lies_above(points, mean_of(later[-2:]), best):
+    if len(later) < 2:
+        return None
+    last = mean_of(later[-2:])
+    if last.loss - best.loss <= noise_of(points, last, best):
         return None
     middle = np.searchsorted(curve.steps, best.step, side="right")
     earlier, since = curve.losses[:middle], curve.losses[middle:]
     if len(earlier) < 2 or len(since) < 2:
         return None
+    # By standard errors: the loss of a single step depends mostly on the sigma drawn.
     error = math.sqrt(float(np.var(earlier, ddof=1)) / len(earlier) + float(np.var(since, ddof=1)) / len(since))
     return best.step if float(earlier.mean() - since.mean()) > _SURE * error else None
-
-
-def _lies_above(points: Sequence[Measured], one: Measured, best: Measured) -> bool:
-    return one.loss - best.loss > noise_of(points, one, best)

@@ -1,7 +1,6 @@
-"""Finds divergence, worse evaluations and plateaus while a run trains: each is a mark at a step, with one sentence.
+"""Marks divergence, worse evaluations and plateaus of a run, compared with its own earlier figures.
 
-Figures are compared with earlier ones of the same run. Each kind is marked once; an explosion again after gradients
-calmed down.
+Each kind is marked once; divergence again after the gradients calmed down.
 """
 
 from __future__ import annotations
@@ -14,26 +13,27 @@ from statistics import median
 
 from ..events import Evaluated, Event, Marked, StepDone
 from ..words import filled
-from .best import Measured, noise_of
-from .records import finite, records_of, whole
+from .best import noise_of
+from .measured import Measured, read_experts
+from .records import finite, records_of
 
 _WORSE = 1.5
 """times the evaluation loss before training"""
 _NEW, _USUAL = 8, 60
-"""steps whose medians are compared: the newest, and those before them"""
+"""steps whose medians are compared: the newest, and the steps before"""
 _NORM, _LOSS, _LOSS_ALONE = 10.0, 1.5, 3.0
-"""times the usual: gradients that grew so much together with the loss, or the loss alone"""
+"""times the usual: gradient norm and loss together, or the loss alone"""
 _LOSS_AT_ONCE = 10.0
-"""times that of the steps before, where there are few of them yet: the loss, and gradients as much as ever"""
+"""times the usual, in place of `_LOSS` before `_USUAL` steps"""
 _CALM = 2.0
-"""times the usual, below which an explosion is over"""
+"""times the usual: an explosion is over below it"""
 _FLAT, _LEAST = 6, 10
-"""evaluations without a lower one, of at least so many, are a plateau"""
+"""newest evaluations without a lower loss, of at least `_LEAST`, are a plateau"""
 
 
 @dataclass
 class _Expert:
-    """The memory of one model's figures."""
+    """Figures of one model so far."""
 
     norms: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
     losses: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
@@ -47,12 +47,12 @@ class HealthWatch:
     """Marks problems of a run from its events."""
 
     def __init__(self, metrics_file: Path) -> None:
-        """`metrics_file`: the evaluations of earlier sessions; read at the first evaluation."""
+        """`metrics_file`: has the evaluations of earlier sessions; read at the first evaluation."""
         self._file, self._read = metrics_file, False
         self._experts: dict[str, _Expert] = {}
 
     def hear(self, event: Event) -> list[Marked]:
-        """Returns the marks that `event` gives rise to."""
+        """Returns the marks that `event` causes."""
         if isinstance(event, StepDone):
             return self._step(event)
         if isinstance(event, Evaluated):
@@ -118,11 +118,8 @@ class HealthWatch:
 
     def _read_file(self) -> None:
         self._read = True
-        for record in records_of(self._file, (Evaluated.name,)):
-            step, loss = whole(record.get("step")), finite(record.get("eval_loss"))
-            if step is not None and loss is not None:
-                expert = self._of(str(record.get("expert", "")))
-                expert.measured = [*(m for m in expert.measured if m.step < step), Measured(step, loss)]
+        for name, measured in read_experts(self._file).items():
+            self._of(name).measured = measured
         for record in records_of(self._file, (Marked.name,)):
             expert = self._of(str(record.get("expert", "")))
             expert.worse |= record.get("kind") == "worse"
@@ -130,23 +127,21 @@ class HealthWatch:
 
 
 def _explodes(norm: float, loss: float, usual_is_known: bool) -> bool:
-    """Returns whether gradients and loss grew as in a run that diverges; few steps prove less than many."""
-    if usual_is_known:
+    """Returns whether gradients and loss grew as in a diverging run."""
+    if usual_is_known:  # few steps prove less than many
         return (norm > _NORM and loss > _LOSS) or loss > _LOSS_ALONE
     return norm > _NORM and loss > _LOSS_AT_ONCE
 
 
 def _growth(values: Sequence[float]) -> float:
-    """Returns the median of the newest values over that of those before."""
+    """Returns the median of the newest values over the median of the earlier values."""
     kept = list(values)
     usual = median(kept[:-_NEW])
     return median(kept[-_NEW:]) / usual if usual > 0 else 1.0
 
 
 def _flat_since(points: Sequence[Measured]) -> int | None:
-    """Returns the step with the lowest loss, where the evaluations since then are many and none is lower by more than
-    noise.
-    """
+    """Returns the step with the lowest loss before the newest evaluations, if none of them is lower by more than noise."""
     if len(points) < _LEAST:
         return None
     earlier, since = points[:-_FLAT], points[-_FLAT:]

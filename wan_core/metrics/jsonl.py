@@ -1,7 +1,4 @@
-"""metrics.jsonl: one event a line, append-only.
-
-A torn last line is tolerated; of a step trained twice the last line counts.
-"""
+"""Writes metrics.jsonl: one event a line, append-only. Of a step trained twice the last line counts."""
 
 from __future__ import annotations
 
@@ -29,10 +26,9 @@ _KEPT = (StepDone, StepSkipped, Evaluated, Suggested, Marked, CheckpointSaved, S
 
 
 class JsonlSink:
-    """Appends the events worth keeping, each line at once, so a kill loses at most a part of the last one.
+    """Appends events, each line at once: a kill loses at most part of the last line.
 
-    While the disk is full, or another program holds the file open (Windows), lines wait and are written with the next
-    event.
+    While the disk is full, or another program holds the file open (Windows), lines wait for the next event.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,8 +48,8 @@ class JsonlSink:
             _log.warning("%s was not let go: what it should say of this session is lost.", self._path.name)
 
     def _opened(self) -> BinaryIO | None:
-        """Returns the file, opened to append; None while another program holds it."""
-        torn = _ends_torn(self._path)
+        """Returns the file opened to append; None while another program holds it."""
+        torn = _ends_torn(self._path)  # by a kill: its remains become a line of their own
         try:
             file = open_append(self._path)
         except OSError as error:
@@ -76,7 +72,7 @@ class JsonlSink:
                 raise OSError("short write")
             self._waiting = b""
         except OSError:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # removes the part of a line that fit on the disk
                 self._file.truncate(end)
 
 

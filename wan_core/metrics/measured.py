@@ -1,8 +1,4 @@
-"""The evaluations of a run, read back; the two experts of a pair joined into one loss of each saved step.
-
-An expert does not change while the other one trains, so its loss at a step of the run is that of its evaluation with as
-many steps of its own, before or after.
-"""
+"""Reads the evaluations of a run, with the mean of both experts of a pair, and finds its broken previews."""
 
 from __future__ import annotations
 
@@ -11,29 +7,39 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from ..events import Evaluated
+from ..events import Evaluated, SampleReady
 from .records import finite, records_of, whole
+
+_Measures = dict[str, float]
+_LIMITS = {
+    "empty": (0.5, 1.0, "frames of one colour"),
+    "flicker": (0.02, 4.0, "flicker"),
+    "grid": (0.5, 3.0, "a grid"),
+}
+"""measure -> (minimum difference, minimum ratio, words) by which a broken preview exceeds the one before training
+
+Likeness (`ssim`) has no limit: a run that learns differs as much as one that overfits (docs/training_run.md).
+"""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One evaluation: the loss at a step, and that of each of its clips."""
+    """One evaluation: the loss at a step, also per clip."""
 
     step: int
     loss: float
     held_out: bool = False
     per_clip: tuple[float, ...] = ()
     own_step: int | None = None
-    """the steps of the measured expert; None in a run of one model"""
+    """step of the evaluated expert; None in a run of one model"""
     settled: bool = True
-    """False where an expert has changed since its evaluation: the loss is then of no saved step"""
+    """False where an expert was trained after its evaluation, so that the loss is of no saved step"""
 
 
 def read_experts(path: Path) -> dict[str, list[Measured]]:
-    """Returns the evaluations of a metrics.jsonl by expert ('' for the one model of a run), in order of their step.
+    """Returns the evaluations of a metrics.jsonl by expert ('' in a run of one model), ordered by step.
 
-    Of a step measured twice the last one counts; a loss that is not finite counts as none. Never raises for the content
-    of a line.
+    The last evaluation of a step counts; one that is not finite removes it. Never raises for the content of a line.
     """
     experts: dict[str, dict[int, Measured]] = {}
     for record in records_of(path, (Evaluated.name,)):
@@ -58,13 +64,13 @@ def read_experts(path: Path) -> dict[str, list[Measured]]:
 
 
 def read_measured(path: Path) -> list[Measured]:
-    """Returns the evaluations of a metrics.jsonl in order of their step, those of two experts `together`."""
+    """Returns the evaluations of a metrics.jsonl ordered by step, of two experts `together`."""
     return together(list(read_experts(path).values()))
 
 
 def together(experts: Sequence[Sequence[Measured]]) -> list[Measured]:
-    """Returns the evaluations of one model as they are; of two experts, their mean at each step at which one was
-    measured, `settled` where both figures are those of that step.
+    """Returns the evaluations of one model unchanged; of two experts, their mean at each step that one was evaluated
+    at, `settled` where both losses are of that step.
     """
     if len(experts) < 2:
         return [point for one in experts for point in one]
@@ -73,19 +79,18 @@ def together(experts: Sequence[Sequence[Measured]]) -> list[Measured]:
 
 
 def _of_both(experts: Sequence[Sequence[Measured]], step: int) -> Measured | None:
-    """Returns the mean loss of two experts at a step of the run at which one of them was measured."""
+    """Returns the mean loss of two experts at a step of the run at which one of them was evaluated."""
     here = [next((point for point in one if point.step == step), None) for one in experts]
-    other = next(point for point in here if point is not None)
-    found = [point or _as_it_was(one, step, other) for one, point in zip(experts, here, strict=True)]
+    evaluated = next(point for point in here if point is not None)
+    found = [point or _valid_at(one, step, evaluated) for one, point in zip(experts, here, strict=True)]
     points = [point for point in found if point is not None]
     return replace(mean_of(points), settled=all(point.settled for point in points)) if points else None
 
 
-def _as_it_was(one: Sequence[Measured], step: int, other: Measured) -> Measured | None:
-    """Returns the evaluation of an expert that holds while the other one is measured at `step` of the run.
-
-    The steps of both add up to those of the run, so that its own are known: an evaluation at exactly these is settled.
-    """
+def _valid_at(one: Sequence[Measured], step: int, other: Measured) -> Measured | None:
+    """Returns the evaluation of one expert that is valid at `step` of the run, where the `other` was evaluated."""
+    # Both experts' steps add up to the run's. An expert does not change while the other trains, so an evaluation at
+    # exactly its own step is valid whenever it was made.
     own = None if other.own_step is None else step - other.own_step
     exact = next((point for point in one if own is not None and point.own_step == own), None)
     newest = next((point for point in reversed(one) if point.step <= step), None)
@@ -93,7 +98,33 @@ def _as_it_was(one: Sequence[Measured], step: int, other: Measured) -> Measured 
 
 
 def mean_of(points: Sequence[Measured]) -> Measured:
-    """Returns several evaluations as one at the step of the last."""
+    """Returns the mean of several evaluations, at the step of the last."""
     alike = len({len(point.per_clip) for point in points}) == 1
     per_clip = tuple(map(fmean, zip(*(p.per_clip for p in points), strict=True))) if alike else ()
     return Measured(points[-1].step, fmean(p.loss for p in points), all(p.held_out for p in points), per_clip)
+
+
+def broken_previews(path: Path) -> dict[int, str]:
+    """Returns step -> fault with its figure, for each step of a metrics.jsonl most of whose previews look broken."""
+    clips: dict[tuple[int, str], _Measures] = {}
+    for record in records_of(path, (SampleReady.name,)):
+        step, measures = whole(record.get("step")), record.get("measures")
+        if step is not None and isinstance(measures, dict):
+            known = {str(name): number for name, value in measures.items() if (number := finite(value)) is not None}
+            clips[step, str(record.get("sample_id", "")).rpartition("_p")[2]] = known
+    verdicts: dict[int, list[str]] = {}
+    for (step, prompt), measures in clips.items():
+        # Against the same prompt before training: where the base model flickers, flicker is not the run's fault.
+        if step and (base := clips.get((0, prompt))) is not None:
+            verdicts.setdefault(step, []).append(_fault(measures, base))
+    return {step: max(faults) for step, faults in verdicts.items() if 2 * sum(map(bool, faults)) > len(faults)}
+
+
+def _fault(measures: _Measures, base: _Measures) -> str:
+    """Returns the fault of a clip compared with its base; "" for none."""
+    for name, (more, times, words) in _LIMITS.items():
+        if name in measures and name in base:
+            found, before = measures[name], base[name]
+            if found - before >= more and found >= times * before:
+                return f"{words}: {found:.2f}, before training {before:.2f}"
+    return ""

@@ -1,7 +1,7 @@
-"""metrics.jsonl by line number, for a page that follows a run: the records since line N.
+"""Pages of metrics.jsonl by line number, for a browser page that follows a run.
 
-Owns one index per file: the offset of every thousandth line. It grows with the file and is rebuilt for another file of
-the same name. The last line counts once its newline is written.
+Owns an index of every thousandth line's offset, rebuilt for another file of the same name. A line counts once its
+newline is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .records import finite, lines_of, parse_record
 _LINES_PER_PAGE = 5000
 _THIN_LINES_PER_PAGE = 20_000
 _NEWEST_LINES = 1000
-"""lines at the end of the file that a thin page holds in full: the page shows the facts of the newest step"""
+"""lines at the end of the file that a thin page has in full: the browser shows all values of the newest step"""
 _OF_A_CURVE = ("step", "loss", "seconds", "timestep_mean", "prior_loss")
 _LONGEST_EXPERT = 40
 _LINES_PER_MARK = 1000
@@ -34,13 +34,13 @@ class Page:
     """An answer to `since N`."""
 
     next: int
-    """the line to request next time"""
+    """line to request next"""
     records: list[dict[str, Any]]
-    """one for each line that is a record; a line torn by a kill counts and is left out"""
+    """of each valid line; a line torn by a kill is counted but missing"""
     more: bool
     """whether the file has further lines"""
     restarted: bool
-    """the file has fewer lines than requested: it is another one, so begin again at line 0"""
+    """the file has fewer lines than requested, so it is another file: restart at line 0"""
 
 
 class MetricsPages:
@@ -52,19 +52,16 @@ class MetricsPages:
         self._forget()
 
     def count(self) -> int:
-        """Returns the number of whole lines so far; 0 while there is no file.
-
-        Reads only what was appended since the last call.
-        """
+        """Returns the number of complete lines; 0 without a file. Reads only what was appended since the last call."""
         with self._lock, contextlib.suppress(FileError, OSError), open_regular(self._path, follow_links=False) as file:
             self._refresh(file)
             return self._lines
         return 0
 
     def since(self, line: int, limit: int = _LINES_PER_PAGE, *, thin: bool = False) -> Page:
-        """Returns the records from line number `line` (0 is the first) on, at most `limit` lines and 4 MiB.
+        """Returns the records from line `line` (0 = first) on, at most `limit` lines and 4 MiB.
 
-        `thin`: up to 20,000 lines, of whose steps all but the last thousand of the file hold only what a curve needs.
+        `thin`: up to 20,000 lines, whose steps have only the values of curves, except in the file's last thousand.
         """
         limit = _THIN_LINES_PER_PAGE if thin else limit
         with self._lock, contextlib.suppress(FileError, OSError), open_regular(self._path, follow_links=False) as file:
@@ -80,7 +77,7 @@ class MetricsPages:
         self._marks = [0]  # offset of line 0, 1000, 2000 ...
         self._lines = 0
         self._end = 0  # just after the last newline
-        self._tail = b""  # what stands before it
+        self._tail = b""  # the bytes before it
 
     def _refresh(self, file: BinaryIO) -> None:
         info = os.fstat(file.fileno())
@@ -98,7 +95,8 @@ class MetricsPages:
         self._tail = file.read(min(self._end, _TAIL_BYTES))
 
     def _is_same(self, file: BinaryIO) -> bool:
-        """Returns False for another file that got the number of a deleted one."""
+        """Returns whether the indexed lines still end in the same bytes."""
+        # The inode alone does not prove it: a new file may get the number of a deleted one.
         file.seek(self._end - len(self._tail))
         return file.read(len(self._tail)) == self._tail
 
@@ -121,7 +119,7 @@ class MetricsPages:
         number, size = first, 0
         while number < last and size < _PAGE_BYTES:
             line = next(lines, b"")
-            if not line:  # a writer took lines back that did not fit on the disk
+            if not line:  # the writer truncated lines that did not fit on the disk
                 break
             number, record = number + 1, parse_record(line)
             if record is not None and number <= full and record.get("event") == StepDone.name:
@@ -134,6 +132,6 @@ class MetricsPages:
 
 
 def _thinned(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns a step with what curves, times and the histogram of timesteps need: a third of its bytes."""
+    """Returns a step's record with the values of curves, times and the timestep histogram: a third of its bytes."""
     numbers = {key: record[key] for key in _OF_A_CURVE if finite(record.get(key)) is not None}
     return {"event": StepDone.name, "expert": str(record.get("expert", ""))[:_LONGEST_EXPERT], **numbers}

@@ -1,6 +1,6 @@
-"""Reads the records of a metrics.jsonl from front to back. Owns what a line, a number and a step of that file are.
+"""Reads the records of a metrics.jsonl in order; defines a valid line, number and step.
 
-Files outlive programs, and people edit them: torn lines, damaged lines and lines far longer than ours are skipped.
+Torn, damaged and overlong lines are skipped, since files outlive programs and people edit them.
 """
 
 from __future__ import annotations
@@ -21,26 +21,24 @@ from ..events import StepDone
 from ..files import FileError, open_regular
 
 _LONGEST_LINE = 8 << 20
+# Once: `json.loads` with an argument constructs a decoder per line, a third of the time.
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
-"""made once: `json.loads` with an argument makes one for each line, which costs a third of the time"""
 
 
 @dataclass(frozen=True)
 class LossCurve:
-    """The training loss of a run in order of its steps; of a step trained twice the last line counts."""
+    """Training loss by step; of a step trained twice the last line counts."""
 
     steps: NDArray[np.int64]
+    """ascending; only steps with a finite loss"""
     losses: NDArray[np.float64]
-    """(len(steps),), finite; a step with another loss is left out"""
+    """(len(steps),)"""
     seconds_per_step: float = 0.0
-    """median over the run; 0 before its first step"""
+    """median over the run; 0 before the first step"""
 
 
 def read_loss_curve(path: Path, expert: str = "") -> LossCurve:
-    """Returns the loss curve of a metrics.jsonl, or of one expert of a pair; empty without a file.
-
-    Never raises for the content of a line.
-    """
+    """Returns the loss curve of a metrics.jsonl, or of one expert in it; empty without a file."""
     losses: dict[int, float | None] = {}
     seconds: dict[int, float | None] = {}
     for record in records_of(path, (StepDone.name,)):
@@ -56,7 +54,7 @@ def read_loss_curve(path: Path, expert: str = "") -> LossCurve:
 
 
 def records_of(path: Path, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yields the records of events of these names, in the order of the file."""
+    """Yields the records of events of these names, in file order. Never raises for the content of a line."""
     marks = [kind.encode() for kind in kinds]
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
         for line in lines_of(file, _LONGEST_LINE):
@@ -68,17 +66,17 @@ def records_of(path: Path, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
 
 
 def lines_of(file: BinaryIO, longest: int) -> Iterator[bytes]:
-    """Yields the complete lines from where `file` stands; for a line above `longest` bytes only its newline."""
+    """Yields the complete lines from the position of `file` on; of a line above `longest` bytes only the newline."""
     while line := file.readline(longest):
         is_long = not line.endswith(b"\n")
         while line and not line.endswith(b"\n"):
             line = file.readline(longest)
-        if line:  # else the last line has no newline yet: its writer is not done
+        if line:  # else the last line is still being written
             yield b"\n" if is_long else line
 
 
 def parse_record(line: bytes) -> dict[str, Any] | None:
-    """Returns the record of a line; None for any other line. Numbers JSON does not know (NaN) become None."""
+    """Returns the record of a line; None for an invalid line. NaN and infinities become None."""
     try:
         record = _DECODER.decode(line.decode())
     except (ValueError, RecursionError):
@@ -87,10 +85,7 @@ def parse_record(line: bytes) -> dict[str, Any] | None:
 
 
 def finite(value: object) -> float | None:
-    """Returns the number as a float.
-
-    Returns None for anything else: texts, truth values, NaN, infinities and what no float holds.
-    """
+    """Returns a finite number as a float; None for anything else, also bool, NaN and integers too large for a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -101,5 +96,5 @@ def finite(value: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """Returns the number of a step, 0 or more and exact in every reader of JSON; None for anything else."""
+    """Returns an integer from 0 to 2^53, exact in every reader of JSON; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None

@@ -1,7 +1,4 @@
-"""The newest facts of a run, from the end of its metrics.jsonl.
-
-Read backwards, a long run costs what a short one does.
-"""
+"""Reads the newest records of a run backwards from the end of metrics.jsonl, in time independent of its length."""
 
 from __future__ import annotations
 
@@ -26,26 +23,25 @@ _HEADS = {f'"event": "{kind.name}"'.encode(): kind.name for kind in (StepDone, S
 
 @dataclass(frozen=True)
 class MetricsTail:
-    """The newest of each kind of record."""
+    """The newest values of a run."""
 
     step: dict[str, Any] = field(default_factory=dict[str, Any])
-    """record of the last step; empty before the first"""
+    """record of the last step; {} before the first"""
     reached: int | None = None
-    """number of the last step, skipped ones included"""
+    """number of the last step, skipped steps included"""
     seconds_per_step: float | None = None
     """median of the last 20 steps"""
     eval_loss: float | None = None
     eval_step: int | None = None
     eval_held_out: bool | None = None
-    """whether `eval_loss` is of held-out clips"""
     eval_expert: str = ""
-    """expert of `eval_loss`; empty in a run of one model"""
+    """"" in a run of one model"""
     suggested: dict[str, Any] | None = None
-    """record of the suggestion after that evaluation; None without one"""
+    """record of the suggestion after that evaluation"""
 
 
 def read_tail(path: Path) -> MetricsTail:
-    """Returns the newest facts of a metrics.jsonl; empty when there is none."""
+    """Returns the newest values of a metrics.jsonl; the defaults without a file."""
     steps: list[dict[str, Any]] = []
     reached: int | None = None
     evaluated: dict[str, Any] | None = None
@@ -77,25 +73,25 @@ def read_tail(path: Path) -> MetricsTail:
 
 
 def _kind(line: bytes) -> str:
-    """Returns which event a line is, without parsing it: `to_line` writes the name first."""
+    """Returns the event name of a line without parsing it: `to_line` writes it first."""
     head = line[:40]
     return next((name for mark, name in _HEADS.items() if mark in head), "")
 
 
 def _backwards(file: BinaryIO) -> Iterator[bytes]:
-    """Yields whole lines, the last one first; a torn last line is not among them."""
+    """Yields the complete lines, last first, without a torn last line."""
     place = file.seek(0, os.SEEK_END)
     stop = max(0, place - _SEARCH_BYTES)
-    rest, torn, block = b"", True, _FIRST_BLOCK_BYTES
+    head, torn, block = b"", True, _FIRST_BLOCK_BYTES
     while place > stop:
         size, block = min(block, place - stop), _BLOCK_BYTES
         place -= size
         file.seek(place)
-        pieces = (file.read(size) + rest).split(b"\n")
-        rest = pieces[0]
+        pieces = (file.read(size) + head).split(b"\n")
+        head = pieces[0]  # its beginning is in the block before
         for line in reversed(pieces[1:]):
             if not torn:
                 yield line
-            torn = False  # what stands after the last newline
+            torn = False  # the first piece from the end is what follows the last newline
     if not torn and stop == 0:
-        yield rest
+        yield head

@@ -213,9 +213,9 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
 
 def _told(directory: Path, options: argparse.Namespace, emit: Emit) -> AbstractContextManager[Emit]:
     """Returns `emit` that tells the trackers of this machine too. Before commands are read, as libraries are."""
-    from ..trackers import told
+    from ..trackers import with_trackers
 
-    return told(emit, directory, options.trackers, waits=not options.send_later)
+    return with_trackers(emit, directory, options.trackers, waits=not options.send_later)
 
 
 def _silent(_event: Event) -> None:

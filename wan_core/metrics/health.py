@@ -141,7 +141,7 @@ def _growth(values: Sequence[float]) -> float:
 
 
 def _flat_since(points: Sequence[Measured]) -> int | None:
-    """Returns the step with the lowest loss before the newest evaluations, if none of them is lower by more than noise."""
+    """Returns the step with the lowest loss before the newest evaluations, if none of these is clearly lower."""
     if len(points) < _LEAST:
         return None
     earlier, since = points[:-_FLAT], points[-_FLAT:]

@@ -1,8 +1,8 @@
-"""Tells others of a run: TensorBoard, a tracker, a webhook, a mirror. Only the server's own settings decide."""
+"""Trackers of a run: TensorBoard, hosted trackers, webhook, mirror. Only the server's settings enable them."""
 
 from __future__ import annotations
 
 from .settings import ServerSettings
-from .telling import told
+from .tracked import with_trackers
 
-__all__ = ["ServerSettings", "told"]
+__all__ = ["ServerSettings", "with_trackers"]

@@ -1,4 +1,4 @@
-"""A run's own end of the process that sends what it tells others: starts it, and hands it the run's events."""
+"""Starts the sender process of a run and writes the run's events to its stdin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .figures import About
 _LAUNCH = Path(__file__).resolve().parents[1] / "launch.py"
 _FLAGS = ("CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW")
 _OWN_GROUP = sum(getattr(subprocess, name, 0) for name in _FLAGS)
-"""of Windows; elsewhere a new session: whoever ends the run by force does not end what sends its last words"""
+"""Windows; elsewhere a new session: killing the run does not kill the process that sends its last events"""
 _MOMENT_S = 0.5
 _LATE = (
     "What this run tells others is not all sent. A process of its own goes on with it; what that cannot send is kept, "
@@ -33,10 +33,10 @@ _ENDED = (
 
 
 class Companion:
-    """Takes events as a `Delivery` does. What the process says comes back as complaints."""
+    """A `Delivery` through the sender process, whose output comes back as complaints."""
 
     def __init__(self, directory: Path, settings: Path, about: About, *, waits: bool) -> None:
-        """`settings`: the file of the server. `waits`: the end of the run waits until all was taken, not a moment."""
+        """`settings`: the server's file. `waits`: the end of the run waits until everything is sent."""
         command = [sys.executable, "-X", "utf8", str(_LAUNCH), "send", str(directory)]
         self._line = _Line([*command, "--trackers", str(settings), "--follow"], directory.parent, about, waits=waits)
         self._events = Delivery(self._line, late=_LATE)
@@ -46,17 +46,17 @@ class Companion:
         self._events.put(event)
 
     def complaints(self) -> list[str]:
-        """Returns what went wrong since the last call, as sentences."""
+        """Returns the failures since the last call, as sentences."""
         return self._events.complaints() + self._line.heard()
 
     def close(self) -> list[str]:
-        """Says that the run has ended; the process goes on alone where it is not done in a moment."""
+        """Ends the stream of events; returns the last complaints. The process may outlive this one."""
         left = self._events.close()
         return self._line.heard() + left
 
 
 class _Line:
-    """The process as a destination: each event is a line of its stdin."""
+    """The sender process as a destination: each event is a line of its stdin."""
 
     title = "What sends this run's news"
 
@@ -68,10 +68,10 @@ class _Line:
         self.patience_s = float("inf") if waits else _MOMENT_S
 
     def begin(self) -> None:
-        """Starts it, and says which run it is of. Raises OSError where that cannot be."""
+        """Starts the process and writes `About`. Raises OSError."""
         self._process = subprocess.Popen(
             self._command,
-            cwd=self._folder,  # of the runs: nothing keeps the run itself from being deleted
+            cwd=self._folder,  # not the run's own folder: Windows cannot delete a process's working directory
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -83,11 +83,10 @@ class _Line:
         self._write(json.dumps(dataclasses.asdict(self._about)) + "\n")
 
     def take(self, event: Event) -> None:
-        """Hands an event on."""
         self._write(to_line(event))
 
     def end(self) -> None:
-        """Says that the run has ended, and waits for the process, which ends by itself."""
+        """Closes stdin and waits for the process to exit."""
         if self._process is not None and self._process.stdin is not None and self._reader is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._process.stdin.close()
@@ -95,7 +94,7 @@ class _Line:
             self._process.wait()
 
     def heard(self) -> list[str]:
-        """Returns what the process said since the last call."""
+        """Returns the sentences of the process since the last call."""
         return [self._heard.popleft() for _ in range(len(self._heard))]
 
     def _write(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Events on their way to somebody else: in a thread of their own, so that no step waits and no failure ends a run."""
+"""Delivers events in a thread per destination, so that no step waits and no failure ends a run."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ..words import logger, shortened
 
 _log = logger(__name__)
 _WAITING = 4096
-"""from so many events on that wait, steps are left out; a saved step and the end of a run never are"""
+"""queued events above which steps are dropped; other events never are"""
 _RETRY_S = 60.0
-"""between two tries to begin"""
+"""between two calls of a failing `begin`"""
 _LONGEST_S = 6 * 3600.0
-"""that an end is waited for, however well it goes on"""
+"""longest wait at the end, whatever the progress"""
 
 
 class Destination(Protocol):
-    """Somebody who is told of a run. May raise anything, and may take its time."""
+    """A receiver of a run's events. Its methods may raise anything and may block."""
 
     title: str
-    """as a sentence names it: "The webhook" """
+    """its name in sentences: "The webhook" """
     patience_s: float
-    """how long its end is waited for, from when it last moved"""
+    """wait at the end, from its last progress"""
 
     def begin(self) -> None:
         """Called once, before the first event."""
@@ -47,7 +47,7 @@ class Delivery:
     """One destination, served by one thread."""
 
     def __init__(self, destination: Destination, *, begins: bool = False, late: str = "") -> None:
-        """`begins`: before the first event, and without one. `late`: what to say where patience ends."""
+        """`begins`: begin without waiting for an event. `late`: the complaint where patience ends."""
         self._destination, self._begins, self._late = destination, begins, late
         self._events: deque[Event] = deque()
         self._changed = threading.Condition()
@@ -55,12 +55,12 @@ class Delivery:
         self._complaints: deque[str] = deque(maxlen=8)
         self._failing = False
         self.failure = ""
-        """why it last failed"""
+        """reason of the last failure"""
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"wan-{destination.title}")
         self._thread.start()
 
     def put(self, event: Event) -> None:
-        """Returns at once; where too many wait, a step more is left out, as a curve can bear."""
+        """Queues an event without blocking; drops a step while too many events wait."""
         with self._changed:
             if isinstance(event, StepDone) and len(self._events) >= _WAITING:
                 return
@@ -68,20 +68,20 @@ class Delivery:
             self._changed.notify()
 
     def complaints(self) -> list[str]:
-        """Returns what went wrong since the last call, as sentences; a failure that goes on is told once."""
+        """Returns the failures since the last call, as sentences; a lasting failure once."""
         found: list[str] = []
         while self._complaints:
             found.append(self._complaints.popleft())
         return found
 
     def close(self) -> list[str]:
-        """Waits until everything is delivered, or patience ends; returns the last complaints."""
+        """Waits until everything is delivered or patience ends; returns the last complaints."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         began = time.monotonic()
         while self._thread.is_alive() and time.monotonic() < self._until(began):
-            self._thread.join(0.1)  # in short pieces: a signal ends the wait on every system
+            self._thread.join(0.1)  # short, since on Windows a signal does not interrupt a join
         left = self.complaints()
         if self._thread.is_alive():
             left.append(
@@ -92,7 +92,8 @@ class Delivery:
         return left
 
     def _until(self, began: float) -> float:
-        """Returns when patience ends. One that takes message after message says when it took the last."""
+        """Returns the time at which patience ends."""
+        # A destination that sends message after message notes its progress in `moved_at`.
         moved = max(began, getattr(self._destination, "moved_at", began))
         return min(moved + self._destination.patience_s, began + _LONGEST_S)
 
@@ -116,10 +117,10 @@ class Delivery:
             return self._events.popleft()
 
     def _guarded(self, act: Callable[[], None]) -> bool:
-        """Returns whether `act` went well; the first of several failures in a row becomes a complaint."""
+        """Returns whether `act` succeeded; the first of consecutive failures becomes a complaint."""
         try:
             act()
-        except BaseException as error:  # a library may raise SystemExit where it has no key
+        except BaseException as error:  # a tracker's library may raise SystemExit without a key
             if not self._failing:
                 self.failure = shortened(_reason_of(error), 300)
                 _log.warning("%s failed: %s: %s", self._destination.title, type(error).__name__, self.failure)
@@ -131,8 +132,9 @@ class Delivery:
 
 
 def _reason_of(error: BaseException) -> str:
-    """Returns what an error says, in one line, without secrets."""
-    from ..export.secrets import without_secrets  # these rooms import torch, and most senders never fail
+    """Returns an error's message in one line, without secrets."""
+    # Imported here: both import torch, which the sender process needs for failures only.
+    from ..export.secrets import without_secrets
     from ..job import disk_sentence
 
     said = disk_sentence(error) if isinstance(error, OSError) and error.errno in DISK_FULL else str(error)

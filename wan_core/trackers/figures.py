@@ -1,4 +1,4 @@
-"""Makes what trackers show of a run: numbers by their names, the same in each of them."""
+"""The figures that trackers show of a run, under the same names in each."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import TYPE_CHECKING, Any
 from ..events import Evaluated, Event, Marked, StepDone, Suggested
 
 if TYPE_CHECKING:
-    from ..job import RunConfig  # which imports torch, and a sender does without
+    from ..job import RunConfig  # imports torch, which the sender process does without
 
 Scalar = str | int | float | bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """The run that trackers are told of."""
+    """The run, as trackers show it."""
 
     folder: str
-    """name of its directory: unique among the runs of a machine"""
+    """name of its directory, unique on a machine"""
     name: str
     steps: int
     settings: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
-    """of training, LoRA and model, by `train.learning_rate` and the like"""
+    """of training, LoRA and model, by names such as `train.learning_rate`"""
 
     @classmethod
     def of(cls, directory: Path, config: RunConfig) -> About:
-        """Returns what trackers are told of the run in `directory`: no prompt, no folder of this machine."""
-        told = {name: getattr(config, name).to_dict() for name in ("model", "lora", "train")}
+        """Returns the run in `directory`, without prompts and without paths of this machine."""
+        settings = {name: getattr(config, name).to_dict() for name in ("model", "lora", "train")}
         return cls(
-            folder=directory.name, name=config.run_name, steps=config.train.steps, settings=dict(_flat("", told))
+            folder=directory.name, name=config.run_name, steps=config.train.steps, settings=dict(_flat("", settings))
         )
 
 
 def figures_of(event: Event) -> dict[str, float]:
-    """Returns the finite numbers of an event by name; empty where it has none. Those of a pair end in their expert."""
+    """Returns the finite numbers of an event by name; names of a pair end in the expert."""
     found: dict[str, float | None] = {}
     if isinstance(event, StepDone):
         pair = f"/{event.expert}" if event.expert in ("high", "low") else ""
@@ -61,7 +61,7 @@ def figures_of(event: Event) -> dict[str, float]:
 
 
 def text_of(event: Event) -> str:
-    """Returns the sentence of an event that is one; "" for the others."""
+    """Returns the sentence of a mark or a suggestion; "" for other events."""
     if isinstance(event, Marked):
         return event.text
     return event.why if isinstance(event, Suggested) else ""

@@ -1,7 +1,8 @@
-"""Weights & Biases, trackio and MLflow: each told the same figures through its own library."""
+"""Trackers through their own libraries: TensorBoard, Weights & Biases, trackio and MLflow."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,41 +10,73 @@ from typing import Any
 
 from ..errors import ConfigError, DependencyError
 from ..events import Event
+from ..files import own_folder
 from ..packages import imported, pip_line
 from .figures import About, figures_of, text_of
 from .settings import TrackerSettings
 
 _MOST_TEXT = 250
-"""characters MLflow takes for a setting"""
+"""characters that MLflow accepts for a setting"""
 
 
-_STEERS = ("wandb/settings", ".wandb")
-"""read by wandb where it works, the second one in place of the first: it sends the key to whatever host they name"""
+class TensorBoard:
+    """Event files in the folder `tensorboard` of the run."""
+
+    title = "TensorBoard"
+    patience_s = 30.0
+
+    def __init__(self, directory: Path, about: About, first_step: int, flush_seconds: int) -> None:
+        """`first_step`: figures from it on replace older ones. Raises ImportError without the package."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._make = lambda: SummaryWriter(
+            str(own_folder(directory, "tensorboard")), purge_step=first_step or None, flush_secs=flush_seconds
+        )
+        self._about, self._writer = about, None
+        self._step = max(0, first_step - 1)
+
+    def begin(self) -> None:
+        """Opens the file. Raises FileError where a link leads out of the run."""
+        self._writer = self._make()
+        settings = json.dumps(self._about.settings, indent=2)
+        self._writer.add_text("settings", f"```\n{settings}\n```", self._step)
+
+    def take(self, event: Event) -> None:
+        """Writes the figures and the sentence of an event."""
+        writer: Any = self._writer
+        self._step = getattr(event, "step", self._step)
+        for name, value in figures_of(event).items():
+            writer.add_scalar(name, value, self._step)
+        if text := text_of(event):
+            writer.add_text(event.name, text, self._step)
+
+    def end(self) -> None:
+        """Closes the file."""
+        if self._writer is not None:
+            self._writer.close()
 
 
-def _check_unsteered(directory: Path) -> None:
-    """Raises ConfigError for a run folder that would steer wandb, and keeps git away from it."""
-    for name in _STEERS:
+def _check_wandb_folder(directory: Path) -> None:
+    """Raises ConfigError for a run folder with settings of wandb, and keeps wandb from running git there."""
+    # wandb reads both from its working folder, and sends the API key to the host that they name.
+    for name in ("wandb/settings", ".wandb"):
         if os.path.lexists(directory / name):
             raise ConfigError(
                 f"{directory.name} holds {name}, by which a run folder would say where your key and figures go. "
                 "Remove it."
             )
-    os.environ["WANDB_DISABLE_GIT"] = "true"  # git runs the commands that a folder's own repository names
+    os.environ["WANDB_DISABLE_GIT"] = "true"  # git runs commands that a folder's own .git/config names
 
 
 class Hosted:
-    """A run in somebody's tracker. Their libraries find keys and servers in environment variables of their own."""
+    """A run in Weights & Biases, trackio or MLflow, whose libraries read keys from environment variables."""
 
     patience_s = 60.0
 
     def __init__(self, settings: TrackerSettings, directory: Path, about: About) -> None:
-        """Raises DependencyError where the library is missing, ConfigError for a folder that would steer it.
-
-        Nothing is sent before `begin`.
-        """
+        """Raises DependencyError without the library, ConfigError for a folder with settings of wandb."""
         if settings.kind == "wandb":
-            _check_unsteered(directory)
+            _check_wandb_folder(directory)
         self.title = {"wandb": "Weights & Biases", "trackio": "trackio", "mlflow": "MLflow"}[settings.kind]
         try:
             self._library: Any = imported(settings.kind)
@@ -56,7 +89,7 @@ class Hosted:
         self._step = 0
 
     def begin(self) -> None:
-        """Makes the run there, or goes on with the one of the same folder."""
+        """Creates the run at the tracker, or resumes the one of the same folder."""
         library, settings, about = self._library, self._settings, self._about
         if settings.kind == "mlflow":
             if settings.address:
@@ -85,7 +118,7 @@ class Hosted:
         self._log = lambda figures, step: library.log(figures, step=step)
 
     def take(self, event: Event) -> None:
-        """Sends what the event has."""
+        """Sends the figures of an event, and its sentence to wandb."""
         self._step = getattr(event, "step", self._step)
         if figures := figures_of(event):
             self._log(figures, self._step)
@@ -93,5 +126,5 @@ class Hosted:
             self._library.log({event.name: text}, step=self._step)
 
     def end(self) -> None:
-        """Ends the run there."""
+        """Ends the run at the tracker."""
         getattr(self._library, "end_run" if self._settings.kind == "mlflow" else "finish")()

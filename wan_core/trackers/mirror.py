@@ -1,4 +1,4 @@
-"""Saved steps and previews, copied to a folder elsewhere: a bucket, a server, another disk."""
+"""Copies saved steps and previews to a bucket, a server or another disk."""
 
 from __future__ import annotations
 
@@ -48,18 +48,17 @@ class Gone(WanTrainerError):  # noqa: N818  what happened, as a sentence
 
 
 class Mirror:
-    """Copies each saved step once it is committed; the manifest goes last, so a folder that has one is whole. Then what
-    was measured, and the previews and clips of Validate Video, each once.
+    """Copies saved steps (manifest last, so a folder with a manifest is complete), metrics, and clips.
 
-    What could not be copied is tried again with the next saved step and at the end, in a later session too, also of
-    another run beside it. Of what is read nothing stays open and no link is followed: a run can be deleted meanwhile.
+    Failed copies are retried with the next saved step, at the end, and in later sessions of any run in the same folder.
+    Files are opened per piece and links never followed, so that a run can be deleted meanwhile.
     """
 
     title = "The mirror"
     patience_s = 900.0
 
     def __init__(self, settings: MirrorSettings, directory: Path) -> None:
-        """Raises DependencyError where the library for such an address is missing, ConfigError for no address."""
+        """Raises DependencyError without the library for the address, ConfigError for an invalid address."""
         import fsspec
 
         scheme = urlsplit(settings.url).scheme
@@ -80,36 +79,33 @@ class Mirror:
         self._directory = directory
         self._files: Any = None
         self._root = ""
-        self._whole: set[tuple[str, str]] = set()
-        """saved steps that are known to be there, by run and folder"""
+        self._copied: set[tuple[str, str]] = set()
+        """(run, folder) of saved steps known to be at the mirror"""
         self._clips: set[tuple[str, int]] = set()
-        """clips that are known to be there, by their place and size"""
+        """(path, size) of clips known to be at the mirror"""
         self.outbox = Outbox(directory.parent, "mirror")
         self.moved_at = 0.0
 
     def keep(self, event: Event) -> None:
-        """Notes in the outbox that there is something to copy. Raises OSError or FileError where that cannot be."""
+        """Adds an event that needs a copy to the outbox. Raises OSError or FileError."""
         if isinstance(event, _COPIED_AT):
             saved = event.folder.rpartition("/")[2] if isinstance(event, CheckpointSaved) else ""
             self.outbox.put({"run": self._directory.name, "saved": saved})
 
     def begin(self) -> None:
-        """Finds the storage."""
+        """Opens the storage."""
         from fsspec.core import url_to_fs
 
         self._files, root = url_to_fs(self._url)
         self._root = root.rstrip("/")
 
     def take(self, event: Event) -> None:
-        """Copies the saved steps and previews that are not there yet, and what the run measured so far.
-
-        Raises Gone, and what the storage raises.
-        """
+        """Copies missing saved steps and previews, and the metrics. Raises Gone, and what the storage raises."""
         if isinstance(event, _COPIED_AT):
             self._copy_waiting()
 
     def end(self) -> None:
-        """Copies what waits; where another process does so, waits for it."""
+        """Copies what waits; while another process copies, waits for it."""
         while not self._copy_waiting() and self.outbox.waiting():
             time.sleep(_LOOK_AGAIN_S)
 
@@ -124,46 +120,46 @@ class Mirror:
                     waiting.setdefault(self.outbox.run_of(message), {})[file] = str(message.get("saved"))
             for directory, files in waiting.items():
                 pruned = self._copy_run(directory, {*files.values()}) if directory is not None and files else []
-                for file in files:  # noted later than this is copied later
+                for file in files:  # only these: a message written meanwhile may be of a later step
                     self.outbox.remove(file)
                 for name in pruned:
                     raise Gone(f"{name} was pruned before it was copied. Raise keep_last_saves.")
         return True
 
     def _copy_run(self, directory: Path, saved: set[str]) -> list[str]:
-        """Returns those of `saved` that can no longer be copied."""
+        """Copies a run; returns the steps of `saved` that no longer exist and were not copied."""
         there = f"{self._root}/{directory.name}"
         self._files.makedirs(there, exist_ok=True)
-        for folder in self._behind(directory):
+        for folder in self._missing_steps(directory):
             self._copy_step(folder, f"{there}/{folder.name}")
         for name in _OF_THE_RUN:
             self._put(directory / name, directory, f"{there}/{name}")
         self._copy_clips(directory / _SAMPLES, directory, f"{there}/{_SAMPLES}")
         missing = (
-            name for name in sorted(saved) if _STEP.fullmatch(name) and (directory.name, name) not in self._whole
+            name for name in sorted(saved) if _STEP.fullmatch(name) and (directory.name, name) not in self._copied
         )
         return [name for name in missing if not self._files.exists(f"{there}/{name}/{_MANIFEST}")]
 
-    def _behind(self, directory: Path) -> Iterator[Path]:
-        """The saved steps of a run that are not there whole, oldest first."""
+    def _missing_steps(self, directory: Path) -> Iterator[Path]:
+        """Yields the saved steps of a run that are not complete at the mirror, oldest first."""
         saves = directory / "saves"
         names = sorted(os.listdir(saves), key=lambda name: (len(name), name)) if _is_folder(saves) else []
         for name in names:
             folder = saves / name
-            if (directory.name, name) in self._whole or not _STEP.fullmatch(name) or not _is_folder(folder):
+            if (directory.name, name) in self._copied or not _STEP.fullmatch(name) or not _is_folder(folder):
                 continue
             if not (folder / _MANIFEST).is_file():
                 continue
-            if self._is_there(folder / _MANIFEST, directory, f"{self._root}/{directory.name}/{name}/{_MANIFEST}"):
-                self._whole.add((directory.name, name))
+            if self._is_complete(folder / _MANIFEST, directory, f"{self._root}/{directory.name}/{name}/{_MANIFEST}"):
+                self._copied.add((directory.name, name))
             else:
                 yield folder
 
-    def _is_there(self, manifest: Path, run: Path, there: str) -> bool:
-        """Returns whether a step is there whole, and is this one: a run of the name may have been there before."""
+    def _is_complete(self, manifest: Path, run: Path, there: str) -> bool:
+        """Returns whether this very step is complete at the mirror."""
         if not self._files.exists(there):
             return False
-        try:
+        try:  # by content, since an earlier run of the same name may have left its own step there
             return self._files.cat_file(there) == _piece(manifest, run, 0)[0]
         except (FileError, OSError):
             return False
@@ -177,13 +173,13 @@ class Mirror:
         if _MANIFEST not in names:
             return  # pruned meanwhile
         self._files.makedirs(there, exist_ok=True)
-        if self._files.exists(f"{there}/{_MANIFEST}"):  # of another run
+        if self._files.exists(f"{there}/{_MANIFEST}"):  # of another run: it would vouch for a mixture of both
             self._files.rm_file(f"{there}/{_MANIFEST}")
         if all(self._put(folder / name, folder.parent.parent, f"{there}/{name}") for name in (*wanted, _MANIFEST)):
-            self._whole.add((folder.parent.parent.name, folder.name))
+            self._copied.add((folder.parent.parent.name, folder.name))
 
     def _copy_clips(self, folder: Path, run: Path, there: str) -> None:
-        """Copies the clips of a folder and of those in it that are not there in their whole size, then its index."""
+        """Copies the clips of a folder and its subfolders that are missing or of another size, then its index."""
         for clip, size in _clips_in(folder):
             place = f"{there}/{clip.relative_to(folder).as_posix()}"
             if (place, size) in self._clips:
@@ -198,7 +194,7 @@ class Mirror:
             self._put(folder / _INDEX, run, f"{there}/{_INDEX}")
 
     def _put(self, here: Path, run: Path, there: str) -> bool:
-        """Returns False, and copies nothing or not all, where the file is gone or another one than it was."""
+        """Copies a file; returns False where it vanished or changed, with nothing or a part of it copied."""
         try:
             piece, size = _piece(here, run, 0)
         except (FileError, OSError):
@@ -217,8 +213,9 @@ class Mirror:
 
 
 def _piece(file: Path, run: Path, place: int) -> tuple[bytes, int]:
-    """Returns some bytes from `place` on, and the size of the file, which is closed again. Raises FileError or OSError
-    for what is no regular file of that name, and where a link is on the way to it.
+    """Returns (bytes from `place` on, size of the file), with the file closed again.
+
+    Raises FileError or OSError for anything but a regular file below `run`, reached without links.
     """
     with open_inside(file, run) as opened:
         opened.seek(place)
@@ -226,13 +223,11 @@ def _piece(file: Path, run: Path, place: int) -> tuple[bytes, int]:
 
 
 def _clips_in(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yields the clips and pictures of a folder of samples, then those of the folders in it, with their sizes; none of
-    links, or of what is deleted meanwhile.
-    """
+    """Yields (path, size) of the clips and pictures in a folder, then in its subfolders; follows no links."""
     entries = _entries(folder)
     for entry in [*entries, *(inner for one in entries if _is_folder(one) for inner in _entries(one))]:
-        if entry.suffix in _CLIPS and _is_file(entry):
-            with contextlib.suppress(OSError):
+        if entry.suffix in _CLIPS and entry.is_file() and not entry.is_symlink():
+            with contextlib.suppress(OSError):  # deleted meanwhile
                 yield entry, entry.stat().st_size
 
 
@@ -240,10 +235,6 @@ def _entries(folder: Path) -> list[Path]:
     with contextlib.suppress(OSError):
         return [folder / name for name in sorted(os.listdir(folder)) if name[0] != "."] if _is_folder(folder) else []
     return []
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
 
 
 def _is_folder(path: Path) -> bool:

@@ -1,8 +1,7 @@
-"""Keeps what is still to be sent of the runs of a folder: small files in `_outbox` beside them, each written whole.
+"""Unsent messages of the runs of a folder: one file each in its subfolder `_outbox`, written atomically.
 
-It stands beside the runs and not in them: whatever lies in the folder of a run, which may be a stranger's, sends
-nothing, and a run can be deleted while something of it waits. A file goes once its message was taken: where the process
-is killed between the two, that one message is sent twice, and none is lost.
+Not inside a run: a foreign run folder must not send anything, and a run can be deleted while its messages wait. A file
+is removed after its message was sent, so a kill in between sends that message twice and loses none.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from ..files import FileError, atomic_write_json, locked, open_inside, remove_fi
 _FOLDER = "_outbox"
 _NAME = re.compile(r"(\d{20})\.(webhook|mirror)\.json")
 _MOST = 500
-"""files of a kind; the oldest go"""
+"""files of a kind; the oldest are removed"""
 _LONGEST_BYTES = 1 << 20
 _AHEAD_NS = 24 * 3600 * 10**9
 
 
 class Outbox:
-    """The files of one kind, webhook or mirror. Made with the first of them."""
+    """The messages of one kind, webhook or mirror. Creates its folder with the first message."""
 
     def __init__(self, runs: Path, kind: str) -> None:
         self._runs, self._kind = runs, kind
         self._done: set[Path] = set()
-        """taken out, though on Windows a program that holds one open keeps it there"""
+        """sent, but still present: on Windows another program may hold them open"""
 
     def put(self, message: dict[str, Any]) -> None:
-        """Keep a message until it is sent. Raises OSError or FileError where it cannot be written."""
+        """Keep a message until it is sent. Raises OSError or FileError."""
         known, now = self.waiting(), time.time_ns()
         numbers = (int(file.name.partition(".")[0]) for file in known)
-        # A clock may be set back a little; a number that is far ahead is of nobody's message.
+        # A clock may be set back a little, and order must hold; a number far ahead is no message of ours.
         newest = max((number for number in numbers if number < now + _AHEAD_NS), default=0)
         name = f"{max(newest + 1, now):020d}.{self._kind}.json"
         atomic_write_json(self._runs / _FOLDER / name, message, self._runs)
@@ -47,7 +46,7 @@ class Outbox:
             self.remove(old)
 
     def waiting(self) -> list[Path]:
-        """Returns the files, oldest first; a link is none."""
+        """Returns the files without links, oldest first."""
         folder = self._runs / _FOLDER
         try:
             with os.scandir(folder) as entries:
@@ -60,7 +59,7 @@ class Outbox:
         return [file for file in found if file not in done]
 
     def read(self, file: Path) -> dict[str, Any] | None:
-        """Returns the message of a file, or None where it cannot be read; one that is no message is removed."""
+        """Returns the message of a file; None where it is unreadable. An invalid file is removed."""
         try:
             with open_inside(file, self._runs) as opened:
                 data = opened.read(_LONGEST_BYTES)
@@ -74,7 +73,7 @@ class Outbox:
         return None
 
     def run_of(self, message: dict[str, Any]) -> Path | None:
-        """Returns the folder of the run that a message is of; None where that was deleted, or is none beside it."""
+        """Returns the folder of a message's run; None where there is no such run."""
         try:
             directory = self._runs / safe_name(str(message.get("run")), "run")
         except ConfigError:
@@ -82,14 +81,14 @@ class Outbox:
         return directory if (directory / "run.json").is_file() and not directory.is_symlink() else None
 
     def remove(self, file: Path) -> None:
-        """Take a file out; one that is gone already is no error, and one that is held open goes later."""
+        """Remove a file; a missing one is no error, and one that is held open is removed later."""
         self._done.add(file)
         if remove_file(file, self._runs):
             self._done.remove(file)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Gives whether nobody else sends messages of this kind; nobody does until the end."""
+        """Yields whether this process holds the lock on sending messages of this kind."""
         with contextlib.ExitStack() as held:
             try:
                 lock = self._runs / _FOLDER / f".{self._kind}.lock"

@@ -1,7 +1,7 @@
-"""The process that sends what a run tells others: it holds no GPU and no lock of the run, and may outlive it.
+"""The sender process of a run: holds no GPU and no lock of the run, and may outlive it.
 
-Its stdin carries a line of JSON about the run and then the run's events; the end of stdin is the end of the run. It
-ends by itself: once everything was taken, or nobody took anything for a while.
+Its stdin has a line of JSON about the run, then the run's events, and closes with the run. It exits once everything
+is sent, or after a while without progress.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -28,18 +28,19 @@ Say = Callable[[str], None]
 
 
 class Keeping(Destination, Protocol):
-    """A destination whose messages wait in a file until they are taken."""
+    """A destination whose messages wait in an outbox until they are sent."""
 
     outbox: Outbox
 
     def keep(self, event: Event) -> None:
-        """Writes down what is to be sent of an event, at once."""
+        """Puts the message of an event into the outbox."""
         ...
 
 
 def serve(directory: Path, settings: ServerSettings, lines: BinaryIO, out: BinaryIO) -> None:
-    """Send what the events of `lines` say, until they end and all was taken, or patience ends. Each failure is a line
-    of `out`; once nobody reads there, of the run's log.
+    """Send the events of `lines` until they end and everything is sent, or patience ends.
+
+    Each failure is a line of `out`, or of the run's log once `out` is closed.
     """
     first = lines.readline()
     if not first:
@@ -51,8 +52,10 @@ def serve(directory: Path, settings: ServerSettings, lines: BinaryIO, out: Binar
     for destination in keeping:
         if earlier := len(destination.outbox.waiting()):
             say(f"{destination.title} had not taken {counted(earlier, 'message')} before this run began. Sent now too.")
-    for event in _events(lines):
-        for destination in keeping:
+    for line in lines:
+        if (event := parse_event(line.decode("utf-8", "replace"))) is None:
+            continue
+        for destination in keeping:  # on disk first: a kill from here on loses no message
             try:
                 destination.keep(event)
             except (OSError, WanTrainerError) as error:
@@ -64,12 +67,16 @@ def serve(directory: Path, settings: ServerSettings, lines: BinaryIO, out: Binar
         say.all(delivery.close())
     for destination in keeping:
         if left := len(destination.outbox.waiting()):
-            say(_unsent(destination.title, left))
+            say(
+                f"{destination.title} has not taken {counted(left, 'message')}. What is kept is sent with the next run "
+                "in this folder, or by: python wan_core/launch.py send RUN"
+            )
 
 
 def send_what_waits(directory: Path, settings: ServerSettings, about: About) -> dict[str, dict[str, object]]:
-    """Send what waits of the run in `directory` and of those beside it, and every saved step of that run that is not
-    at the mirror. Returns, by kind, how many messages were taken, how many wait, and why.
+    """Send the waiting messages of all runs in the folder of `directory`, and its saved steps that the mirror lacks.
+
+    Returns, by kind, the numbers of messages sent and waiting, and why they wait.
     """
     found: dict[str, dict[str, object]] = {}
     for kind, destination in zip(_kinds_of(settings), _keeping_of(settings, directory, about), strict=True):
@@ -84,18 +91,10 @@ def send_what_waits(directory: Path, settings: ServerSettings, about: About) -> 
     return found
 
 
-def _unsent(title: str, left: int) -> str:
-    """Returns what to say of messages that were not taken."""
-    return (
-        f"{title} has not taken {counted(left, 'message')}. What is kept is sent with the next run in this folder, "
-        "or by: python wan_core/launch.py send RUN"
-    )
-
-
 def elsewhere_of(settings: ServerSettings, directory: Path, about: About) -> list[Destination]:
-    """Returns whom the settings name beyond this machine, each ready to begin; imports their libraries.
+    """Returns the destinations of the settings beyond this machine; imports their libraries.
 
-    Raises DependencyError and ConfigError for what cannot be.
+    Raises DependencyError and ConfigError for an unusable one.
     """
     return [*_hosted_of(settings, directory, about), *_keeping_of(settings, directory, about)]
 
@@ -120,14 +119,8 @@ def _hosted_of(settings: ServerSettings, directory: Path, about: About) -> Seque
     return (Hosted(settings.tracker, directory, about),)
 
 
-def _events(lines: BinaryIO) -> Iterator[Event]:
-    for line in lines:
-        if (event := parse_event(line.decode("utf-8", "replace"))) is not None:
-            yield event
-
-
 class _Saying:
-    """Says a sentence once: to the run while it listens, into its log afterwards."""
+    """Reports each sentence once: to the run while it reads, else into its log."""
 
     def __init__(self, directory: Path, out: BinaryIO) -> None:
         self._directory, self._out, self._said = directory, out, set[str]()
@@ -140,11 +133,11 @@ class _Saying:
             self._out.write(json.dumps({"said": sentence}).encode("ascii") + b"\n")
             self._out.flush()
         except (OSError, ValueError):
-            self._keep(sentence)
+            self._log(sentence)
 
-    def _keep(self, sentence: str) -> None:
+    def _log(self, sentence: str) -> None:
         if not (self._directory / "run.json").is_file():
-            return  # deleted: nothing of it is made again
+            return  # deleted: a log would create its folder again
         with contextlib.suppress(OSError, FileError), open_append(self._directory / "log.txt") as log:
             when = time.strftime("%Y-%m-%d %H:%M:%S")
             log.write(f"{when} WARNING wan_trainer: {plain(sentence)}\n".encode())

@@ -1,6 +1,6 @@
-"""Reads what the owner of a machine lets leave it: trackers, a webhook, a mirror. It stands in one file of the server.
+"""Settings of trackers, webhook and mirror, from one file of the server.
 
-No workflow and no request can switch any of it on, so a graph from a stranger sends nothing anywhere.
+No workflow and no request can enable any of them, so a foreign graph sends nothing anywhere.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WebhookSettings(Config):
     allow_private: bool = setting(False, "Also http, and addresses of your own network.")
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for an event that is none, and for an address that is none."""
+        """Raises ConfigError for an unknown event or an invalid address."""
         super().__post_init__()
         for name in self.events:
             if name not in _EVENTS:
@@ -67,7 +67,7 @@ class MirrorSettings(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings(Config):
-    """All of the file. Nothing is switched on but TensorBoard, which is local."""
+    """The complete file. By default only TensorBoard is on, which is local."""
 
     tensorboard: TensorBoardSettings = field(default_factory=TensorBoardSettings)
     tracker: TrackerSettings = field(default_factory=TrackerSettings)
@@ -76,7 +76,7 @@ class ServerSettings(Config):
 
     @classmethod
     def read(cls, path: Path) -> ServerSettings:
-        """Returns what the file asks for. Raises ConfigError, with the file's name and the key, for what is wrong."""
+        """Returns the settings of a file. Raises ConfigError with the file's name and the key."""
         try:
             return cls.from_dict(read_json(path))
         except WanTrainerError as error:

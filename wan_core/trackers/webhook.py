@@ -1,4 +1,4 @@
-"""A request for each event, to an address the owner of the server gave. It waits in the outbox until it was taken."""
+"""Posts events to an address of the server's owner; unsent ones wait in the outbox."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ from .outbox import Outbox
 from .settings import WebhookSettings
 
 _TIMEOUT_S = 10.0
-"""of one try, whatever of it takes long: finding the address, connecting, or an answer that comes in drops"""
+"""of one attempt: resolving, connecting, and the complete answer"""
 _MOST_FAILED = 3
-"""messages; the others wait for the next time then"""
+"""messages, after which the others wait for the next event"""
 _PAUSES_S = (1.0, 5.0)
-"""after a try that failed, before the next; the last one counts"""
+"""between attempts"""
 _LOOK_AGAIN_S = 0.5
 _LONGEST = 1900
 """characters; Discord takes 2,000"""
 _TRANSLATED, _TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48")
-"""IPv4 behind a translator, of anybody and of one's own network (RFC 6052, RFC 8215)"""
+"""IPv4 in IPv6 by a public and a local translator (RFC 6052, RFC 8215)"""
 
 
 class Unreachable(WanTrainerError):  # noqa: N818  what happened, as a sentence
-    """The address did not take an event. Says no more of it than its host."""
+    """The address did not accept an event. Names only its host: paths hold keys."""
 
 
 class Webhook:
-    """Posts events as JSON. Only to addresses of the open internet, unless the settings allow others."""
+    """Posts events as JSON, only to public addresses unless the settings allow others."""
 
     title = "The webhook"
     patience_s = 30.0
 
     def __init__(self, settings: WebhookSettings, runs: Path, about: About) -> None:
-        """`runs`: the folder of the run. Raises ConfigError for an address that cannot be one."""
+        """`runs`: the folder that holds the run. Raises ConfigError for an invalid address."""
         parts = urlsplit(settings.url)
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -72,28 +72,26 @@ class Webhook:
         self.moved_at = 0.0
 
     def keep(self, event: Event) -> None:
-        """Puts the event into the outbox where it is wanted. Raises OSError or FileError where that cannot be."""
+        """Puts a configured event into the outbox. Raises OSError or FileError."""
         self._last = event if isinstance(event, StepDone) else self._last
         if event.name in self._settings.events:
             self.outbox.put({"run": self._about.folder, "body": self._body(event)})
 
     def begin(self) -> None:
-        """Nothing is sent before an event."""
+        """Nothing to prepare."""
 
     def end(self) -> None:
-        """Posts what waits; where another process does so, waits for it."""
+        """Posts what waits; while another process posts, waits for it."""
         while not self._post_waiting() and self.outbox.waiting():
             time.sleep(_LOOK_AGAIN_S)
 
     def take(self, event: Event) -> None:
-        """Posts what waits, once there is an event that is wanted."""
+        """Posts what waits, at a configured event."""
         if event.name in self._settings.events:
             self._post_waiting()
 
     def _post_waiting(self) -> bool:
-        """Returns False where another process posts. Raises Unreachable, or what the network raises, at the last try of
-        the first message that was not taken.
-        """
+        """Posts what waits; returns False where another process posts. Raises the first message's last error."""
         failures: list[Exception] = []
         with self.outbox.alone() as alone:
             for file in self.outbox.waiting() if alone else ():
@@ -131,7 +129,8 @@ class Webhook:
         return {"version": 1, **about, **json.loads(to_line(event))}
 
     def _post(self, body: bytes) -> None:
-        """One try, given up after its time: no timeout of a socket ends a slow resolver, or an answer in drops."""
+        """Makes one attempt within `_TIMEOUT_S`."""
+        # In a thread: a socket's timeout limits neither a slow resolver nor an answer that comes byte by byte.
         tried = _Try(self, body)
         tried.join(_TIMEOUT_S)
         if tried.is_alive():
@@ -147,7 +146,7 @@ class Webhook:
             raise Unreachable(f"{self._host} answered {tried.status}. Look at the address and its key.")
 
     def status_of(self, body: bytes, connections: list[http.client.HTTPConnection]) -> int:
-        """Posts `body`; returns the status of the answer. The connection stands in `connections` once it is made."""
+        """Posts `body`; returns the status. Adds its connection to `connections`, for `_Try.give_up`."""
         connections.append(connection := self._connection())
         try:
             headers = {"Content-Type": "application/json", "User-Agent": "ComfyUI-WanTrainer", "Connection": "close"}
@@ -157,8 +156,8 @@ class Webhook:
             connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
-        """Returns a connection to one address of the host, which was looked at: what a name means may change."""
-        address = self._address()
+        """Returns a connection to one checked address of the host."""
+        address = self._address()  # not to the name, which could resolve to a private address the next time
         if not self._secure:
             return http.client.HTTPConnection(address, self._port, timeout=2 * _TIMEOUT_S)
         return _Pinned(self._host, self._port, address)
@@ -176,7 +175,7 @@ class Webhook:
 
 
 class _Try(threading.Thread):
-    """One request, in a thread that nobody has to wait for."""
+    """One request in a daemon thread."""
 
     def __init__(self, webhook: Webhook, body: bytes) -> None:
         super().__init__(daemon=True, name="wan-webhook-try")
@@ -193,7 +192,7 @@ class _Try(threading.Thread):
             self.error = error
 
     def give_up(self) -> None:
-        """End a connection that is still read from."""
+        """Shut down the connection, which ends the thread's read."""
         for connection in self._connections:
             if (sock := connection.sock) is not None:
                 with contextlib.suppress(OSError):
@@ -201,7 +200,7 @@ class _Try(threading.Thread):
 
 
 class _Pinned(http.client.HTTPSConnection):
-    """HTTPS to `address`, whose certificate must be that of `host`."""
+    """HTTPS to `address` with the certificate of `host`."""
 
     def __init__(self, host: str, port: int, address: str) -> None:
         self._checked, self._tls = address, ssl.create_default_context()
@@ -218,7 +217,7 @@ class _Pinned(http.client.HTTPSConnection):
 
 
 def _is_public(address: str) -> bool:
-    """Returns whether an address is of the open internet; so must be one that is written inside of it."""
+    """Returns whether an address is public, and every IPv4 address embedded in it too."""
     found = ipaddress.ip_address(address.partition("%")[0])
     hidden: list[ipaddress.IPv4Address] = []
     if isinstance(found, ipaddress.IPv6Address):
@@ -231,7 +230,7 @@ def _is_public(address: str) -> bool:
 
 
 def sentence_of(event: Event, about: About, last: StepDone | None) -> str:
-    """Returns an event in words; `last` is the newest step."""
+    """Returns an event as a sentence; `last`: the newest step."""
     loss = f", loss {last.loss:.4f}" if last is not None else ""
     if isinstance(event, CheckpointSaved):
         said = f"step {event.step} of {about.steps} is saved{loss}."

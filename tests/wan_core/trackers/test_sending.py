@@ -23,7 +23,7 @@ from wan_core.cli.send import settings_file
 from wan_core.errors import ConfigError, ExitCode
 from wan_core.events import CheckpointSaved, Event, Finished, Note, StepDone, to_line
 from wan_core.files import is_locked
-from wan_core.trackers import told
+from wan_core.trackers import with_trackers
 from wan_core.trackers.figures import About
 from wan_core.trackers.mirror import Mirror
 from wan_core.trackers.outbox import Outbox
@@ -265,7 +265,7 @@ def test_a_sender_that_dies_ends_nothing(tmp_path: Path, hook: SimpleNamespace) 
     address = {"url": hook.url, "allow_private": True}
     file.write_text(json.dumps({"webhook": address, "tensorboard": {"enabled": False}}))
     heard: list[Event] = []
-    with told(heard.append, run.directory, file, waits=True) as tell:
+    with with_trackers(heard.append, run.directory, file, waits=True) as tell:
         tell(SAVED)
         until(lambda: hook.posted)
         (companion,) = tell._deliveries
@@ -301,7 +301,7 @@ def finish():
     file = tmp_path / "trackers.json"
     file.write_text(json.dumps({"tracker": {"kind": "trackio"}, "tensorboard": {"enabled": False}}))
     heard: list[Event] = []
-    with told(heard.append, run.directory, file, waits=False) as tell:
+    with with_trackers(heard.append, run.directory, file, waits=False) as tell:
         tell(STEP)
     assert [event.text[:33] for event in heard if isinstance(event, Note)] == ["What this run tells others is not"]
     until((library / "finishing").exists)

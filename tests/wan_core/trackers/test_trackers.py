@@ -25,9 +25,9 @@ from wan_core.packages import version_of
 from wan_core.trackers import ServerSettings
 from wan_core.trackers.delivery import Delivery
 from wan_core.trackers.figures import About, figures_of
+from wan_core.trackers.hosted import TensorBoard
 from wan_core.trackers.settings import MirrorSettings, WebhookSettings
-from wan_core.trackers.telling import Telling, trackers_of
-from wan_core.trackers.tensorboard import TensorBoard
+from wan_core.trackers.tracked import Tracked, trackers_of
 from wan_core.trackers.webhook import Webhook
 from wan_core.train import SaveStore, TrainConfig
 
@@ -188,7 +188,7 @@ class Failing:
 @pytest.mark.parametrize("fails", ["begin", "take", "end"])
 def test_a_failure_is_said_once_without_a_key_and_ends_nothing(fails: str) -> None:
     heard: list[Event] = []
-    with Telling(heard.append, [Delivery(Failing({fails}))]) as tell:
+    with Tracked(heard.append, [Delivery(Failing({fails}))]) as tell:
         for _ in range(5):
             tell(STEP)
             time.sleep(0.02)
@@ -202,7 +202,7 @@ def test_a_failure_is_said_once_without_a_key_and_ends_nothing(fails: str) -> No
 def test_nobody_waits_for_a_slow_one_until_the_end_of_the_run() -> None:
     slow = Failing(set(), slow_s=0.05)
     began = time.monotonic()
-    with Telling(lambda _: None, [Delivery(slow)]) as tell:
+    with Tracked(lambda _: None, [Delivery(slow)]) as tell:
         for _ in range(6):
             tell(STEP)
         assert time.monotonic() - began < 0.05 * 6
@@ -213,7 +213,7 @@ def test_a_slow_one_misses_steps_and_never_a_saved_one(monkeypatch: pytest.Monke
     monkeypatch.setattr("wan_core.trackers.delivery._WAITING", 3)
     saved = [CheckpointSaved(step=step, folder=f"saves/step-{step:06d}") for step in range(3)]
     slow = Failing(set(), slow_s=0.02)
-    with Telling(lambda _: None, [Delivery(slow)]) as tell:
+    with Tracked(lambda _: None, [Delivery(slow)]) as tell:
         for one in saved:
             tell(one)
             for _ in range(20):
@@ -226,7 +226,7 @@ def test_a_destination_that_hangs_is_left_behind() -> None:
     hanging = Failing(set(), slow_s=60.0)
     hanging.patience_s = 0.2
     heard: list[Event] = []
-    with Telling(heard.append, [Delivery(hanging)]) as tell:
+    with Tracked(heard.append, [Delivery(hanging)]) as tell:
         tell(STEP)
     (note,) = (event for event in heard if isinstance(event, Note))
     assert note.text.startswith("The test had not taken everything 0 s after the run ended.")
@@ -234,7 +234,7 @@ def test_a_destination_that_hangs_is_left_behind() -> None:
 
 def test_a_run_that_fails_is_told_and_its_error_is_the_same() -> None:
     destination = Failing(set())
-    with pytest.raises(TrainingError, match="5 steps"), Telling(lambda _: None, [Delivery(destination)]):
+    with pytest.raises(TrainingError, match="5 steps"), Tracked(lambda _: None, [Delivery(destination)]):
         raise TrainingError("5 steps in a row had non-finite loss.")
     (failed,) = destination.taken
     assert isinstance(failed, Failed)

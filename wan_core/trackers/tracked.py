@@ -1,4 +1,4 @@
-"""A run tells its trackers: what the engine emits goes on to each of them."""
+"""Forwards the events of a run to its trackers."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ from .settings import ServerSettings
 _log = logger(__name__)
 
 
-def told(emit: Emit, directory: Path, file: Path | None, *, waits: bool) -> Telling:
-    """Returns `emit` that tells those too whom the settings in `file` name: TensorBoard from here, all who are
-    elsewhere through a process of their own. `waits`: the end of the run waits until they took everything.
+def with_trackers(emit: Emit, directory: Path, file: Path | None, *, waits: bool) -> Tracked:
+    """Returns `emit` with the trackers of the settings in `file`: TensorBoard in this process, others in the sender.
 
-    Raises DependencyError and ConfigError for what cannot be, before anything is told.
+    `waits`: the end of the run waits until everything is sent. Raises DependencyError and ConfigError for unusable
+    settings.
     """
     settings = ServerSettings.read(file) if file is not None else ServerSettings()
     here, elsewhere = trackers_of(settings, directory)
     deliveries: list[Delivery | Companion] = [Delivery(destination) for destination in here]
     if elsewhere and file is not None:
         deliveries.append(Companion(directory, file.resolve(), _about(directory), waits=waits))
-    return Telling(emit, deliveries)
+    return Tracked(emit, deliveries)
 
 
 def trackers_of(settings: ServerSettings, directory: Path) -> tuple[list[Destination], list[Destination]]:
-    """Returns whom the settings name for the run in `directory`, on this machine and elsewhere, each ready to begin;
-    imports their libraries.
+    """Returns the destinations of the settings (on this machine, elsewhere); imports their libraries.
 
-    Raises DependencyError and ConfigError for what cannot be.
+    Raises DependencyError and ConfigError for an unusable one.
     """
     from ..train import SaveStore
 
     about = _about(directory)
     here: list[Destination] = []
     if settings.tensorboard.enabled and version_of("tensorboard"):
-        from .tensorboard import TensorBoard
+        from .hosted import TensorBoard
 
         saved = SaveStore(directory).steps()
         first_step = saved[-1] + 1 if saved else 0
         try:
             here.append(TensorBoard(directory, about, first_step, settings.tensorboard.flush_seconds))
-        except ImportError as error:  # there, and broken: nobody asked for it by name
+        except ImportError as error:  # a broken installation; no error, since TensorBoard is on by default
             _log.warning("TensorBoard cannot be imported: %s", error)
     return here, elsewhere_of(settings, directory, about)
 
@@ -61,20 +60,20 @@ def _about(directory: Path) -> About:
     return About.of(directory, read_run(directory))
 
 
-class Telling:
-    """An `Emit` that tells trackers too. Used as a context: at its end they are told how the run ended."""
+class Tracked:
+    """An `Emit` with trackers. As a context it sends how the run ended, and waits for deliveries."""
 
     def __init__(self, emit: Emit, deliveries: Sequence[Delivery | Companion]) -> None:
         self._emit, self._deliveries = emit, deliveries
 
     def __call__(self, event: Event) -> None:
-        """Hands an event on; never waits, and never raises for a tracker."""
+        """Forwards an event; never waits, and never raises for a tracker."""
         self._emit(event)
         for delivery in self._deliveries:
             delivery.put(event)
             self._complain(delivery.complaints())
 
-    def __enter__(self) -> Telling:
+    def __enter__(self) -> Tracked:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: TracebackType | None) -> None:

@@ -37,10 +37,9 @@ def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         serve(directory, settings, os.fdopen(os.dup(0), "rb"), out)
         sys.stderr.flush()
         os._exit(ExitCode.DONE)  # threads of libraries, and a destination that hangs, do not hold it
-    from ..job import read_run
     from ..trackers.figures import About
 
-    found = send_what_waits(directory, settings, About.of(directory, read_run(directory)))
+    found = send_what_waits(directory, settings, About.read(directory))
     print_json(out, {"version": 1, **found})
     out.flush()
     whole = not any(kind["waiting"] for kind in found.values())

@@ -35,7 +35,7 @@ _ROOM = 5
 
 @dataclass(frozen=True)
 class RunDecision:
-    """The directory of a job, and what is left to do there."""
+    """The directory of a job, and whether it starts, resumes or is done."""
 
     directory: Path
     action: str

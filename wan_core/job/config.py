@@ -48,7 +48,7 @@ class DataConfig(Config):
     """The cache set a run trains on."""
 
     fingerprint: str
-    """content hash of the set; its file lies in the cache folder"""
+    """content hash of the set, a file in the cache folder"""
     num_items: int = internal(0, "never")
 
 

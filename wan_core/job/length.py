@@ -54,7 +54,11 @@ class TimeLimit:
     """Counts the hours of training of a run over all of its sessions, without encoding."""
 
     def __init__(self, directory: Path, train: TrainConfig) -> None:
-        self._train, self._spent = train, _seconds_spent(directory / "metrics.jsonl") if train.max_train_hours else 0.0
+        self._train, self._spent = train, 0.0
+        if train.max_train_hours:
+            records = records_of(directory / "metrics.jsonl", (StepDone.name, StageEnded.name))
+            seconds = ((one["event"], one.get("stage", ""), finite(one.get("seconds"))) for one in records)
+            self._spent = sum(_seconds_of(*one) for one in seconds)
         self._seconds: list[float] = []
         self.ended = False
         """whether the run was saved after its hours were over"""
@@ -100,13 +104,6 @@ class TimeLimit:
 def hours_are_over(directory: Path, train: TrainConfig) -> bool:
     """Returns whether the run in `directory` has used its hours of training."""
     return TimeLimit(directory, train).is_over
-
-
-def _seconds_spent(metrics: Path) -> float:
-    return sum(
-        _seconds_of(record["event"], record.get("stage", ""), finite(record.get("seconds")))
-        for record in records_of(metrics, (StepDone.name, StageEnded.name))
-    )
 
 
 def _seconds_of(name: str, stage: object, seconds: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Opens what a run.json names: the base file's header, the cache and the cache set. Reads no weights.
+"""Opens the files of a run.json: the base file's header, the cache and the cache set. Reads no weights.
 
 The header is read only here; loading and prediction use `OpenRun.file`.
 """
@@ -59,11 +59,6 @@ class OpenRun:
         starts = self.variant.family.starts_from == FIRST_LATENT
         return self.config.train.first_frame_conditioning_p if starts else 0.0
 
-    @property
-    def prior_share(self) -> float:
-        """Share of prior preservation clips."""
-        return self.cache_set.prior_share
-
     def adapters(self, *, with_start: bool) -> LoraConfig:
         """Returns the adapter settings; without `with_start`, without the start LoRA, which saved steps contain."""
         return self.config.lora if with_start else replace(self.config.lora, start_from="")
@@ -81,7 +76,7 @@ class OpenRun:
             levels.require_draws((height, width))
         check_files(self.config, self.roots, with_start=with_start)
         self.cache_set.require_fit(variant.name, variant.latents, variant.conditioning)
-        if self.prior_share == 1:
+        if self.cache_set.prior_share == 1:
             raise ConfigError(
                 f"All {len(self.cache_set.items)} clips are of datasets with prior_preservation, which keep what the "
                 "model knows, so nothing would be learnt. Connect what is to be learnt too, or set that to 0."

@@ -1,4 +1,4 @@
-"""Remarks on a run: sentences on what a user should know and may change."""
+"""Remarks on a run: warnings and notes for the user."""
 
 from __future__ import annotations
 

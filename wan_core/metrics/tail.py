@@ -59,15 +59,16 @@ def read_tail(path: Path) -> MetricsTail:
                 suggested = parse_record(line)
             if evaluated is not None and len(steps) == _PACE_STEPS:
                 break
+    evaluated = evaluated or {}
     seconds = [number for s in steps if (number := finite(s.get("seconds"))) is not None]
     return MetricsTail(
         step=steps[0] if steps else {},
         reached=reached,
         seconds_per_step=median(seconds) if seconds else None,
-        eval_loss=finite((evaluated or {}).get("eval_loss")),
-        eval_step=whole((evaluated or {}).get("step")),
-        eval_held_out=held_out if isinstance(held_out := (evaluated or {}).get("held_out"), bool) else None,
-        eval_expert=expert if isinstance(expert := (evaluated or {}).get("expert"), str) else "",
+        eval_loss=finite(evaluated.get("eval_loss")),
+        eval_step=whole(evaluated.get("step")),
+        eval_held_out=held_out if isinstance(held_out := evaluated.get("held_out"), bool) else None,
+        eval_expert=expert if isinstance(expert := evaluated.get("expert"), str) else "",
         suggested=suggested,
     )
 

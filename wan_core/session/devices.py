@@ -79,7 +79,7 @@ class Devices:
 
     @property
     def here(self) -> Placed | None:
-        """What is on the devices; None before the first load and after a failed one."""
+        """The model on the devices; None before the first load and after a failed one."""
         return self._last if self._last is not None and self._last.on_device else None
 
     @property

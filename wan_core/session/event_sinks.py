@@ -8,24 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from ..events import Emit, Evaluated, Event, Note, Stage, StageEnded, StepDone
 from ..job.length import TimeLimit
 from ..metrics import HealthWatch, JsonlSink, finite, records_of, whole
 from ..train import TrainConfig
 from ..train.meters import MemoryReading
+from .expert import Expert
 from .spill import SpillWatch
 
 _LAST = 3
 """newest stages of a kind, whose mean predicts the next one"""
-
-
-class _Measured(Protocol):
-    """The trained model on the devices, whose meters are read at the end of a stage."""
-
-    def hear(self, event: Event) -> None: ...
-    def end_phase(self, stage: str) -> MemoryReading: ...
 
 
 class EventSinks:
@@ -36,7 +29,7 @@ class EventSinks:
         self._out, self._limit, self._remaining = out, limit, Remaining(train)
         self._sink = JsonlSink(directory / "metrics.jsonl") if leads else None
         self._health = HealthWatch(directory / "metrics.jsonl") if leads else None
-        self.at_work: Callable[[], _Measured | None] = lambda: None
+        self.at_work: Callable[[], Expert | None] = lambda: None
         """returns the trained model on the devices; set once one is planned"""
         self.spill: SpillWatch | None = None
         """set once the devices are known"""

@@ -6,12 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..events import Evaluated, Event, Marked, StepDone, Suggested
-
-if TYPE_CHECKING:
-    from ..job import RunConfig  # imports torch, which the sender process does without
 
 Scalar = str | int | float | bool
 
@@ -28,8 +25,11 @@ class About:
     """of training, LoRA and model, by names such as `train.learning_rate`"""
 
     @classmethod
-    def of(cls, directory: Path, config: RunConfig) -> About:
+    def read(cls, directory: Path) -> About:
         """Returns the run in `directory`, without prompts and without paths of this machine."""
+        from ..job import read_run  # imports torch, which the sender process does without
+
+        config = read_run(directory)
         settings = {name: getattr(config, name).to_dict() for name in ("model", "lora", "train")}
         return cls(
             folder=directory.name, name=config.run_name, steps=config.train.steps, settings=dict(_flat("", settings))

@@ -34,7 +34,6 @@ _PACKAGES = {
 _OF_THE_RUN = ("run.json", "metrics.jsonl")
 _STEP = re.compile(r"step-\d{6,}")
 _PIECE_BYTES = 8 << 20
-_LOOK_AGAIN_S = 0.5
 _SAMPLES, _INDEX = "samples", "index.json"
 _CLIPS = (".mp4", ".webm", ".png", ".webp")
 _STATE, _MANIFEST = "state.safetensors", "manifest.json"
@@ -106,8 +105,7 @@ class Mirror:
 
     def end(self) -> None:
         """Copies what waits; while another process copies, waits for it."""
-        while not self._copy_waiting() and self.outbox.waiting():
-            time.sleep(_LOOK_AGAIN_S)
+        self.outbox.drain(self._copy_waiting)
 
     def _copy_waiting(self) -> bool:
         """Returns False where another process copies."""

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ _FOLDER = "_outbox"
 _NAME = re.compile(r"(\d{20})\.(webhook|mirror)\.json")
 _MOST = 500
 """files of a kind; the oldest are removed"""
+_RETRY_S = 0.5
 _LONGEST_BYTES = 1 << 20
 _AHEAD_NS = 24 * 3600 * 10**9
 
@@ -85,6 +86,11 @@ class Outbox:
         self._done.add(file)
         if remove_file(file, self._runs):
             self._done.remove(file)
+
+    def drain(self, send: Callable[[], bool]) -> None:
+        """Calls `send` until nothing waits; it returns False while another process is sending."""
+        while not send() and self.waiting():
+            time.sleep(_RETRY_S)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:

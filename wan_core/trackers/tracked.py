@@ -29,7 +29,7 @@ def with_trackers(emit: Emit, directory: Path, file: Path | None, *, waits: bool
     here, elsewhere = trackers_of(settings, directory)
     deliveries: list[Delivery | Companion] = [Delivery(destination) for destination in here]
     if elsewhere and file is not None:
-        deliveries.append(Companion(directory, file.resolve(), _about(directory), waits=waits))
+        deliveries.append(Companion(directory, file.resolve(), About.read(directory), waits=waits))
     return Tracked(emit, deliveries)
 
 
@@ -40,7 +40,7 @@ def trackers_of(settings: ServerSettings, directory: Path) -> tuple[list[Destina
     """
     from ..train import SaveStore
 
-    about = _about(directory)
+    about = About.read(directory)
     here: list[Destination] = []
     if settings.tensorboard.enabled and version_of("tensorboard"):
         from .hosted import TensorBoard
@@ -52,12 +52,6 @@ def trackers_of(settings: ServerSettings, directory: Path) -> tuple[list[Destina
         except ImportError as error:  # a broken installation; no error, since TensorBoard is on by default
             _log.warning("TensorBoard cannot be imported: %s", error)
     return here, elsewhere_of(settings, directory, about)
-
-
-def _about(directory: Path) -> About:
-    from ..job import read_run
-
-    return About.of(directory, read_run(directory))
 
 
 class Tracked:

@@ -38,7 +38,6 @@ _MOST_FAILED = 3
 """messages, after which the others wait for the next event"""
 _PAUSES_S = (1.0, 5.0)
 """between attempts"""
-_LOOK_AGAIN_S = 0.5
 _LONGEST = 1900
 """characters; Discord takes 2,000"""
 _TRANSLATED, _TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48")
@@ -82,8 +81,7 @@ class Webhook:
 
     def end(self) -> None:
         """Posts what waits; while another process posts, waits for it."""
-        while not self._post_waiting() and self.outbox.waiting():
-            time.sleep(_LOOK_AGAIN_S)
+        self.outbox.drain(self._post_waiting)
 
     def take(self, event: Event) -> None:
         """Posts what waits, at a configured event."""

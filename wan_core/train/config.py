@@ -24,7 +24,7 @@ _EXPERT_ORDERS = ("high first", "alternating")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(UpdateConfig, ObjectiveConfig):
-    """Everything the loop needs besides model, LoRA and data."""
+    """All settings of training except model, LoRA and data."""
 
     caption_dropout: float = groups.batch(
         0.0,

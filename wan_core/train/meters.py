@@ -41,7 +41,10 @@ class DeviceMeters:
         found: MemoryReading = {}
         for name, values in self._present().items():
             before = self._highest.get(name, {})
-            highest = {key: _larger(before.get(key), values[key]) for key in ("peak", "reserved")}
+            highest = {
+                key: max((one for one in (before.get(key), values[key]) if one is not None), default=None)
+                for key in ("peak", "reserved")
+            }
             self._highest[name] = highest
             plan = {"predicted": self._predicted.get(name), "total": self._total[name]}
             found[name] = {"now": values["now"], **highest, **plan}
@@ -57,10 +60,6 @@ class DeviceMeters:
 
     def _present(self) -> MemoryReading:
         return {str(device): _present(device) for device in self._devices}
-
-
-def _larger(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else max(one, other)
 
 
 def added_up(readings: Iterable[MemoryReading]) -> MemoryReading:
@@ -85,7 +84,7 @@ def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
 
 def _computing(devices: Iterable[torch.device]) -> tuple[torch.device, ...]:
     """Returns the distinct devices, without the CPU next to accelerators."""
-    # There the CPU only holds offloaded weights, and its reading would be of the whole process.
+    # There the CPU only holds offloaded weights, and its reading would be of the complete process.
     found = tuple(dict.fromkeys(devices))
     return tuple(device for device in found if device.type != "cpu") or found
 

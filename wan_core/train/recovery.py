@@ -27,7 +27,7 @@ _SCALE = "loss_scale"
 _REASONS = {"loss": "the loss is not finite", "gradients": "the gradients are not finite"}
 
 
-class NotFinite(TrainingError):  # noqa: N818  what happened, and no more: who keeps the saves says what stands
+class NotFinite(TrainingError):  # noqa: N818  an event; the session adds which saved step is good
     """Too many consecutive steps were not finite."""
 
 

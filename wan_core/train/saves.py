@@ -197,7 +197,7 @@ class SaveStore:
         except BaseException as error:
             self._remove_staged(staged)
             if isinstance(error, OSError) and error.filename is None:
-                error.filename = os.fspath(final)  # a failed write does not say what it wrote
+                error.filename = os.fspath(final)  # the error of a failed write has no file name
             raise
         return SavedStep(step, final, job_id, progress, bool(low_noise_lora))
 

@@ -155,7 +155,7 @@ def test_a_run_says_how_far_it_strayed_and_learns_something_else(tmp_path: Path)
 def test_what_is_learnt_is_evaluated_and_a_set_of_prior_clips_alone_is_refused(tmp_path: Path) -> None:
     run = marked(make_run(tmp_path, train=settings()), 0, 1)
     (opened,) = open_experts(run.directory, run.roots)
-    assert opened.prior_share == pytest.approx(2 / 3)
+    assert opened.cache_set.prior_share == pytest.approx(2 / 3)
     opened.check(with_start=True)
     batches = Batches(opened.cache_set, opened.cache, seed=0, batch_size=1)
     assert [item.prior for item in batches.evaluation_items(3)] == [0.0]

@@ -34,7 +34,7 @@ from tests.browser.test_panel_trains import wait_for_points
 from wan_core.errors import OutOfMemory
 from wan_core.files import atomic_write_json
 from wan_core.job import DataConfig, RunConfig, disk_sentence
-from wan_core.job.remarks import what_stands
+from wan_core.job.remarks import not_finite_error
 from wan_core.load import ModelPlan
 from wan_core.session.full_memory import memory_named
 from wan_core.train import NotFinite, SaveStore, TrainConfig
@@ -204,7 +204,7 @@ def test_the_sentence_of_each_failure_is_whole(
     reasons = {
         "memory": sentence_of(torch.OutOfMemoryError(full), config),
         "ram": sentence_of(MemoryError(), config),
-        "not_finite": str(what_stands(not_finite, 44, saved_at(40), config)),
+        "not_finite": str(not_finite_error(not_finite, 44, saved_at(40), config)),
         "disk": full_disk(tmp_path / "output" / "wan_trainer" / "smoke_test" / "status.json", config, monkeypatch),
     }
     lines = whole_run(64, 150, 10)

@@ -182,7 +182,7 @@ def _ema(options: argparse.Namespace, emit: Emit, out: BinaryIO) -> int:
 
 def _judged_mean(directory: Path, options: argparse.Namespace, emit: Emit) -> int:
     from ..job.power_mean import make_mean_run
-    from ..session.train_job import judge_job
+    from ..session.train_job import evaluate_job
 
     if options.to is not None:
         raise ConfigError("--judge makes a run, and --to names a file. Leave one of them out.")
@@ -190,7 +190,7 @@ def _judged_mean(directory: Path, options: argparse.Namespace, emit: Emit) -> in
     made, mean = make_mean_run(directory, options.width, options.step)
     shares = ", ".join(f"{step}: {share:.3f}" for step, share in zip(mean.steps, mean.shares, strict=True))
     emit(Note(text=f"Run {made.name} is the mean of the saved steps of {directory.name} ({shares})."))
-    judge_job(made, roots, emit=emit, control=_control(made, options.controlled))
+    evaluate_job(made, roots, emit=emit, control=_control(made, options.controlled))
     return ExitCode.DONE
 
 

@@ -70,10 +70,10 @@ def used_on(config: RunConfig, loras: Mapping[str, str], trigger: str = "") -> l
         for expert, file in zip(experts, files, strict=False)
         if expert in loras
     ]
-    return [*_under(config.model), *own] if own else []
+    return [*_frozen_loras(config.model), *own] if own else []
 
 
-def _under(plan: ModelPlan) -> list[dict[str, Any]]:
+def _frozen_loras(plan: ModelPlan) -> list[dict[str, Any]]:
     """Returns the model files of the frozen LoRAs."""
     return [
         {"lora": lora.partition(":")[2], "model": model.partition(":")[2], "strength": strength}
@@ -86,7 +86,7 @@ def _under(plan: ModelPlan) -> list[dict[str, Any]]:
     ]
 
 
-def closing_of(saved: SavedStep | None, config: RunConfig, variant: str) -> dict[str, Any]:
+def result_of(saved: SavedStep | None, config: RunConfig, variant: str) -> dict[str, Any]:
     """Returns `use` and `template` of the last event: the LoRA files of the newest step, and ComfyUI's graph or "".
 
     `variant`: the model's name, "" where it was not read.

@@ -280,7 +280,7 @@ def disk_remark(directory: Path, bytes_of_a_save: int) -> str:
     )
 
 
-def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunConfig) -> TrainingError:
+def not_finite_error(error: NotFinite, good_step: int, store: SaveStore, config: RunConfig) -> TrainingError:
     """Returns the error of a run without finite steps after `good_step`: which saved step is good, what helps."""
     good = store.latest(config.job_id)
     stands = "No good step was saved."

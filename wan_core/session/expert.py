@@ -40,7 +40,7 @@ class TrainedState:
     """the weights to save, evaluate and preview, or the LoRA file of a saved step"""
 
     @property
-    def judged(self) -> LoraWeights:
+    def evaluated_weights(self) -> LoraWeights:
         """The weights to evaluate and preview, float32: the EMA or the optimizer's average if any, else the trained."""
         names = [name.removeprefix("lora.") for name in self.state if name.startswith("lora.")]
         if not names:
@@ -136,7 +136,7 @@ class Expert(Placed):
         return found if found is not None and found.step else None
 
     def _now(self) -> TrainedState:
-        with self.trainer.optimizer.judged():
+        with self.trainer.optimizer.evaluated_weights():
             lora = exported(self.model)
         return TrainedState(self.trainer.state(), self.trainer.progress(), lora)
 

@@ -27,8 +27,8 @@ from .expert import saved_of
 from .full_memory import memory_named
 from .loading import read_weights
 from .preview_loras import check_preview_loras, with_preview_loras
+from .previews import inputs_of
 from .session import Session
-from .showing import inputs_of
 
 
 def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
@@ -134,7 +134,7 @@ class Renderers:
             self._saved, self._weights = None, {}  # freed first: two steps' weights need not fit at once
             for run in (one.run for one in self._models):
                 if (trained := saved_of(saved, run)) is not None:
-                    self._weights[run.config.train.expert_name] = trained.judged
+                    self._weights[run.config.train.expert_name] = trained.evaluated_weights
             self._saved = saved
         trained_here = (one.run.config.train.expert_name for one in self._models if one.run.trained)
         return [name for name in trained_here if name not in self._weights]

@@ -14,9 +14,9 @@ from ..files import Hold, LockLost, Roots, locked
 from ..job.config import read_run, read_status
 from ..job.length import TimeLimit
 from ..job.open import OpenRun, open_experts
-from ..job.outcome import closing_of
+from ..job.outcome import result_of
 from ..job.partner import pair_of_previews
-from ..job.remarks import LOCKLESS, disk_remark, rate_remark, set_aside_note, start_note, what_stands
+from ..job.remarks import LOCKLESS, disk_remark, not_finite_error, rate_remark, set_aside_note, start_note
 from ..train import Group, NotFinite, check_split
 from ..words import filled, shortened
 from .event_sinks import EventSinks
@@ -24,9 +24,9 @@ from .expert import Expert
 from .experts import Experts
 from .full_memory import memory_named
 from .preview_loras import check_preview_loras
+from .previews import make_previews, preview_inputs
 from .saving import Saver
 from .session import Session, TimedControl
-from .showing import begin_showing, preview_inputs
 from .spill import SpillWatch
 from .training import Training
 
@@ -54,13 +54,13 @@ def run_job(
         return worker.train(max_steps, require_state, before or {}, profile_steps)
 
 
-def judge_job(directory: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
+def evaluate_job(directory: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
     """Evaluate and preview the newest saved step of a run, without training.
 
     Raises CheckpointError without a saved step, Stopped, and what `run_job` raises while loading.
     """
     with _worker(directory, roots, emit, control, Group()) as worker:
-        return worker.judge()
+        return worker.evaluate()
 
 
 @contextlib.contextmanager
@@ -152,7 +152,7 @@ class _Worker:
             good = training.experts.good_step
             if self.session.leads:
                 saver.store.suspect(self.sinks.good_until(good))
-            raise what_stands(error, good, saver.store, self.session.config) from error
+            raise not_finite_error(error, good, saver.store, self.session.config) from error
         except Exception as error:
             # A preview displaced the trained model and it does not fit back; its trained state is in host memory.
             if isinstance(error, OutOfMemory) or self._at_work is None:
@@ -163,14 +163,14 @@ class _Worker:
             return self._finish("stopped", saver.saved_step, reason)
         return self._finish("done" if training.experts.step == total else "stopped", training.experts.step)
 
-    def judge(self) -> Finished:
+    def evaluate(self) -> Finished:
         """Evaluate and render the newest saved step."""
         self.saver.clean()
         self.saver.find_saved()
         if self.saver.saved is None:
             raise CheckpointError(f"Run {self.session.directory.name} has no saved step. Train it first.")
         known = read_status(self.session.directory)
-        self._load().judge(self.saver.saved)
+        self._load().evaluate(self.saver.saved)
         return self._finish(known.state, self.saver.saved_step, known.reason)
 
     def _found_finished(self, require_state: bool) -> Finished | None:
@@ -227,7 +227,7 @@ class _Worker:
             experts,
             self.saver,
             self.limit,
-            showing=begin_showing(session, experts, previews),
+            previews=make_previews(session, experts, previews),
             nothing_to_learn=nothing_shown_reason(first.cache_set, first.cache.entries),
             profile_steps=profile_steps,
         )
@@ -264,7 +264,7 @@ class _Worker:
             saver.write_status(state, reason)
         session.emit(Stage(stage="done", done=step, total=session.config.train.steps))
         variant = self._open[0].variant.name if self._open else ""
-        result = {"reason": reason, "saved_step": saver.saved_step} | closing_of(saver.saved, session.config, variant)
+        result = {"reason": reason, "saved_step": saver.saved_step} | result_of(saver.saved, session.config, variant)
         finished = Finished(state=state, step=step, result=result)
         session.emit(finished)
         return finished

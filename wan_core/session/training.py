@@ -13,10 +13,10 @@ from ..job.length import TimeLimit
 from ..job.outcome import steps_worth_keeping, suggestion_of
 from ..train import NotFinite, SavedStep, expert_setting
 from .experts import Experts
+from .previews import Previews
 from .profiling import PROFILED_STEPS, StepProfiler
 from .saving import Saver
 from .session import Session
-from .showing import Showing
 
 
 class Training:
@@ -29,7 +29,7 @@ class Training:
         saver: Saver,
         limit: TimeLimit,
         *,
-        showing: Showing | None = None,
+        previews: Previews | None = None,
         nothing_to_learn: str = "",
         profile_steps: int = 0,
     ) -> None:
@@ -38,7 +38,7 @@ class Training:
         `profile_steps`: steps to profile, from the session's second on.
         """
         self.session, self.experts, self.saver, self._limit = session, experts, saver, limit
-        self._showing, self._nothing_to_learn = showing, nothing_to_learn
+        self._previews, self._nothing_to_learn = previews, nothing_to_learn
         self.profiler, self._profile_steps = StepProfiler(session.directory, session.emit), profile_steps
         self._due: set[str] = set()
         """of save, evaluate, sample, suggest, profile and end: due after the last step"""
@@ -111,7 +111,7 @@ class Training:
             self._due.add("profile")
         return bool(self._due)
 
-    def judge(self, saved: SavedStep) -> None:
+    def evaluate(self, saved: SavedStep) -> None:
         """Evaluate each model and render previews of the loaded saved step."""
         self.session.emit(self.saver.look(saved, self.experts))
         for expert in self.experts.all:
@@ -143,9 +143,9 @@ class Training:
                 self._due.add("suggest")
 
     def _sample(self) -> None:
-        if self._showing is not None:
+        if self._previews is not None:
             with self.session.timed("sample", self.experts.step):
-                self._showing.render(self.experts.step)
+                self._previews.render(self.experts.step)
 
     def _suggest(self) -> None:
         """Emit the suggested saved step."""

@@ -67,7 +67,7 @@ class AdapterOptimizer:
                 group["lr"] = rate * group["rate_factor"]
 
     @contextmanager
-    def judged(self) -> Iterator[None]:
+    def evaluated_weights(self) -> Iterator[None]:
         """Inside, the model has the weights to evaluate, preview and save; afterwards the trained weights, bitwise.
 
         They differ for an EMA, and for an optimizer with an averaged iterate (schedule-free).
@@ -97,7 +97,7 @@ class AdapterOptimizer:
         """
         found: dict[str, Tensor] = {} if self._mean is None else self._mean.state()
         if self._mean is None and self._modes is not None:
-            with self.judged():
+            with self.evaluated_weights():
                 found |= {f"judged.{name}": p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
         for name, parameter in self.stepped.items():
             for key, value in self.inner.state.get(parameter, {}).items():

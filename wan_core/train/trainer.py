@@ -271,7 +271,7 @@ class Trainer:
 
     def evaluate(self) -> Evaluated | None:
         """Returns the evaluation loss; None without clips or memory for it."""
-        with self.optimizer.judged():
+        with self.optimizer.evaluated_weights():
             return self._evaluation.measure(self.step)
 
     def rehearse(self) -> None:

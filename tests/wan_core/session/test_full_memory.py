@@ -12,7 +12,7 @@ import torch
 
 from wan_core.errors import OutOfMemory
 from wan_core.job.config import DataConfig, RunConfig
-from wan_core.job.remarks import what_stands
+from wan_core.job.remarks import not_finite_error
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
@@ -109,7 +109,7 @@ def test_the_lower_of_a_learning_rate_that_was_too_high_is_written_as_its_widget
 ) -> None:
     store = cast(SaveStore, SimpleNamespace(latest=lambda _job: None))
     config = replace(PLAIN, train=TrainConfig(learning_rate=rate))
-    helps = str(what_stands(NotFinite("No."), 3, store, config)).split("this order: ")[1].split("; ")
+    helps = str(not_finite_error(NotFinite("No."), 3, store, config)).split("this order: ")[1].split("; ")
     assert helps[0] == f"learning_rate {lower} (begins a new run)"
     bf16 = replace(config, model=replace(PLAIN.model, base_precision="bf16"))
     halved = replace(config, train=TrainConfig(learning_rate=rate / 2))

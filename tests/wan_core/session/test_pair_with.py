@@ -20,7 +20,7 @@ from wan_core.job.open import open_experts
 from wan_core.job.power_mean import make_mean_run
 from wan_core.metrics import read_experts
 from wan_core.sampler import SampleConfig
-from wan_core.session.train_job import judge_job, run_job
+from wan_core.session.train_job import evaluate_job, run_job
 from wan_core.train import SaveStore
 
 STEPS = 4
@@ -122,7 +122,7 @@ def test_the_mean_of_a_pairs_saved_steps_is_judged_for_both_experts(name: str, t
     made, mean = make_mean_run(run.directory, 0.2, None)
     assert [file.name for file in mean.files] == ["lora.safetensors", "lora_low_noise.safetensors"]
     heard: list[Event] = []
-    judge_job(made, run.roots, emit=heard.append, control=SignalControl(signals=False))
+    evaluate_job(made, run.roots, emit=heard.append, control=SignalControl(signals=False))
     judged = [event for event in heard if isinstance(event, Evaluated)]
     assert [(event.expert, event.step) for event in judged] == [("high", STEPS), ("low", STEPS)]
     own = read_experts(run.directory / "metrics.jsonl")

@@ -86,7 +86,7 @@ def test_what_is_judged_is_the_same_wherever_the_optimizer_is() -> None:
         optimizer = AdapterOptimizer(weights, settings("schedule_free", offload_optimizer=offload))
         stepped(optimizer, weights, 0, 3)
         trained = values(weights)
-        with optimizer.judged():
+        with optimizer.evaluated_weights():
             found.append(values(weights))
             assert not same(found[-1], trained)
         assert same(values(weights), trained)

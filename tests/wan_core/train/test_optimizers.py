@@ -212,7 +212,7 @@ def test_weights_are_the_trained_ones_again_after_they_were_judged() -> None:
             weight.grad = torch.randn_like(weight)
         optimizer.step(1e-3)
     before = {name: weight.detach().clone() for name, weight in weights.items()}
-    with optimizer.judged():
+    with optimizer.evaluated_weights():
         assert not same(weights, before)
     assert same(weights, before)
 

@@ -24,7 +24,7 @@ from .preview_loras import with_preview_loras
 from .session import Session
 
 
-class Showing:
+class Previews:
     """Renders the previews of a run, each model in its own sigma range."""
 
     def __init__(self, session: Session, experts: Experts, inputs: PreviewInputs) -> None:
@@ -71,7 +71,7 @@ class Showing:
             raise MemoryError(str(error)) from error
         run = replace(one.run, has_partner=self._experts.partner is not None)
         with (
-            one.trainer.optimizer.judged() if isinstance(one, Expert) else nullcontext(),
+            one.trainer.optimizer.evaluated_weights() if isinstance(one, Expert) else nullcontext(),
             evaluating(one.model) as model,
             with_preview_loras(model, run, self._loras),
         ):
@@ -91,7 +91,7 @@ def inputs_of(run: OpenRun, preview: SampleConfig) -> PreviewInputs:
     return read_preview_inputs(run.cache, run.cache_set, preview, run.variant, starts_from_clip=starts)
 
 
-def begin_showing(session: Session, experts: Experts, previews: PreviewInputs | None) -> Showing | None:
+def make_previews(session: Session, experts: Experts, previews: PreviewInputs | None) -> Previews | None:
     """Returns the renderer of `previews` and emits a note on the models they use; None for a run without previews."""
     if previews is None:
         return None
@@ -104,4 +104,4 @@ def begin_showing(session: Session, experts: Experts, previews: PreviewInputs | 
     elif not experts.both:
         note = preview_note(run.variant, previews)
     session.note(note)
-    return Showing(session, experts, previews)
+    return Previews(session, experts, previews)

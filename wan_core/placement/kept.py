@@ -63,6 +63,10 @@ class KeptTensors:
         self._stack: list[_Kept] = []
         self._block = 0
 
+    def __del__(self) -> None:
+        for kept in self._stack:  # of a pass that broke off
+            self._wait(kept)
+
     def put(self, tensor: Tensor) -> Callable[[], Tensor] | None:
         """Begins to copy a tensor of any shape to the host, and returns what gives it back; None where it has to stay.
 

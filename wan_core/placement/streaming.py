@@ -164,6 +164,10 @@ class Ring:
         self._resting: dict[str, _RestingBlock] = {}
         self._buffers: list[_Buffer] = []
 
+    def __del__(self) -> None:
+        # The last pass began to copy the blocks of the next one. Freed before, their buffers would be somebody else's.
+        self.release()
+
     def settle(self, name: str, block: nn.Module) -> None:
         """Moves the frozen tensors of a block of the order to where they rest, if they do not rest already."""
         if name in self._resting:

@@ -281,6 +281,20 @@ def test_a_pass_without_a_backward_pass_leaves_nothing_behind() -> None:
     assert moved.chunks == LARGE
 
 
+@pytest.mark.parametrize("breaks_off", [False, True])
+def test_what_is_on_its_way_is_waited_for_before_its_memory_goes(breaks_off: bool) -> None:
+    """Of a model that is dropped: the blocks of a pass that does not come, or what a pass that broke off kept."""
+    moved = job(MEASURES["all"])
+    moved.step()
+    with torch.set_grad_enabled(breaks_off):
+        moved.forward()
+    copies = moved.copies.begun
+    assert [copy for copy in copies if copy.waited_at < 0]
+    del moved.model, moved.offload
+    gc.collect()
+    assert not [copy for copy in copies if copy.waited_at < 0]
+
+
 def test_two_passes_before_the_first_backward_pass_are_told_apart() -> None:
     plain, moved = job(MemoryMeasures()), job(MEASURES["all"])
     found = []

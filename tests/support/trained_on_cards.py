@@ -1,0 +1,190 @@
+"""Tiny runs of the engine on stand-in cards, with the same run on the CPU; run as a script.
+
+Arguments: a folder, and names of RUNS, each alone or with a name of PLANTED: "fp8 + no wait". Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from safetensors.torch import load_file
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.support.stand_in_card import Book, open_cards, runtime
+from tests.support.tiny_run import ONE_LOOK, TINY, make_run
+from wan_core.control import SignalControl
+from wan_core.errors import WanTrainerError
+from wan_core.events import Event, StepDone
+from wan_core.load import ModelPlan
+from wan_core.lora import LoraConfig
+from wan_core.model import block, modulate
+from wan_core.placement import PlacementConfig, copies, kept
+from wan_core.plan import here, planning
+from wan_core.precision import QuantizeConfig
+from wan_core.session.train_job import run_job
+from wan_core.train import TrainConfig
+
+STEPS = 2
+SHAPE = replace(TINY, num_layers=5)
+TRAIN: dict[str, Any] = {
+    "eval_items": 0,
+    "steps": STEPS,
+    "save_every_n_steps": STEPS,
+    "preview_every_n_steps": 0,
+    "learning_rate": 1e-3,
+    "memory": "manual",
+    "max_bad_steps": 1,
+}
+Found = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How the base is stored, over how many cards it lies, and what is offloaded."""
+
+    scheme: str = ""
+    cards: int = 1
+    once: bool = True
+    train: dict[str, Any] = field(default_factory=dict)
+
+    def alike(self) -> Run:
+        """The run whose numbers these are: plain, on the CPU."""
+        names = ("gradient_accumulation_steps",)
+        return Run(self.scheme, train={name: self.train[name] for name in names if name in self.train})
+
+
+FP8, INT8 = "fp8_e4m3fn", "int8"
+RUNS = {
+    "plain": Run(train=dict(ONE_LOOK)),
+    "fp8": Run(FP8),
+    "int8": Run(INT8),
+    "inputs offloaded": Run(train={"offload_activations": "on"}),
+    "two blocks swapped": Run(train={"blocks_to_swap": 2}),
+    "fp8, swapped and offloaded": Run(FP8, train={"blocks_to_swap": 2, "offload_activations": "on"}),
+    "int8, all swapped": Run(INT8, train={"blocks_to_swap": 99, **ONE_LOOK}),
+    "attention kept": Run(train={"checkpointing_policy": "attn_output"}),
+    "attention offloaded": Run(
+        train={"checkpointing_policy": "custom", "checkpointing_names_offloaded": ("attn_output",)}
+    ),
+    "products offloaded": Run(train={"checkpointing_policy": "offload_matmul_without_batch"}),
+    "unchecked blocks": Run(train={"unchecked_blocks": 2}),
+    "nothing checked": Run(train={"gradient_checkpointing": False}),
+    "optimizer offloaded": Run(train={"offload_optimizer": True}),
+    "fp8, dequantized by chunk": Run(FP8, once=False, train={"blocks_to_swap": 2}),
+    "two micro-batches": Run(
+        FP8, train={"gradient_accumulation_steps": 2, "blocks_to_swap": 3, "offload_activations": "on"}
+    ),
+    "two cards": Run(cards=2),
+    "two cards, fp8, everything": Run(
+        FP8, 2, train={"blocks_to_swap": 4, "offload_activations": "on", "offload_optimizer": True}
+    ),
+}
+
+
+def _copies_at_once(self: copies.CudaCopies, source: torch.Tensor, target: torch.Tensor) -> Any:
+    """`CudaCopies.start`, without its first line."""
+    stream = self._in if target.is_cuda else self._out
+    with torch.cuda.stream(stream):
+        target.copy_(source, non_blocking=True)
+        return stream.record_event()
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+PLANTED: dict[str, Callable[[], Any]] = {
+    "no wait": lambda: mock.patch.object(copies.CudaCopies, "wait", _nothing),
+    "no wait before leaving": lambda: mock.patch.object(kept.KeptTensors, "_wait", _nothing),
+    "no order": lambda: mock.patch.object(copies.CudaCopies, "start", _copies_at_once),
+}
+"""what one line less would be: nobody waits for a copy; what is kept leaves before it is copied; a copy does not wait
+for what is computed before it"""
+
+
+def trained(folder: Path, run: Run, devices: str, hear: Callable[[Event], Any]) -> Found:
+    """The LoRA and the optimizer's state of a run on these devices, and its losses."""
+    plan = ModelPlan(
+        base_file="diffusion_models:wan_tiny_t2v.safetensors",
+        base_precision="bf16",
+        quantize=QuantizeConfig(scheme=run.scheme) if run.scheme else None,
+        placement=PlacementConfig(mode="split blocks" if "," in devices else "one device", devices=devices),
+    )
+    train = TrainConfig(**{**TRAIN, **run.train})
+    made = make_run(
+        folder, shape=SHAPE, plan=plan, lora=LoraConfig(rank=4), train=train, size=(6, 4, 6), text_rows=3
+    )  # six latent frames of 2x3 tokens
+    losses: list[float] = []
+
+    def emit(event: Event) -> None:
+        if isinstance(event, StepDone):
+            losses.append(event.loss)
+        hear(event)
+
+    run_job(made.directory, made.roots, emit=emit, control=SignalControl())
+    saved = made.directory / "saves" / f"step-{STEPS:06d}"
+    found = {name: value for file in sorted(saved.glob("*.safetensors")) for name, value in load_file(file).items()}
+    return found | {"losses": torch.tensor(losses)}
+
+
+def measured(folder: Path, run: Run, book: Book, expected: Found, plant: str) -> dict[str, Any]:
+    """What happens on the cards in a run, and which of its tensors differ from `expected`."""
+    pages: list[Counter[tuple[str, str]]] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, StepDone):
+            pages.append(book.counts.copy())
+
+    def asked(train: TrainConfig) -> Any:
+        return replace(planning.asked_measures(train), dequantize_once=run.once)
+
+    book.clear()
+    began, found, said = time.monotonic(), Found(), ""
+    devices = ",".join(f"cuda:{number}" for number in range(run.cards))
+    with PLANTED[plant]() if plant else mock.patch.object(here, "asked_measures", asked):
+        try:
+            found = trained(folder, run, devices, hear)
+        except WanTrainerError as error:
+            said = f"{type(error).__name__}: {error}"
+    gc.collect()  # nothing may be freed while it is copied, at the end of a run neither
+    alike = [n for n in expected if n in found and torch.equal(found[n], expected[n])]
+    return {
+        "said": said,
+        "tensors": len(expected),
+        "alike": len(alike),
+        "differ": sorted(expected.keys() ^ {*alike})[:5],
+        "on the way": [runtime.on_the_way(0), runtime.on_the_way(1)],
+        "faults": book.faults(),
+        "waits": book.waits(),
+        "copies": book.copies(),
+        "of_a_step": Book.waits_of(pages[-1] - pages[-2]) if len(pages) > 1 else {},
+        "seconds": round(time.monotonic() - began, 2),
+    }
+
+
+def main(folder: Path, names: list[str]) -> None:
+    block.WanBlock.chunk_tokens, kept.CHUNK_BYTES = 20, 1 << 16
+    modulate._HAS_FUSED_RMS_NORM = False  # CUDA's kernel; its composite sums in another order than ours on the CPU
+    book, expected, report = open_cards(2), dict[str, Found](), {}
+    for number, name in enumerate(names):
+        run, plant = RUNS[name.partition(" + ")[0]], name.partition(" + ")[2]
+        alike = repr(run.alike())
+        if alike not in expected:
+            expected[alike] = trained(folder / f"{number} cpu", run.alike(), "cpu", _nothing)
+        report[name] = measured(folder / str(number), run, book, expected[alike], plant)
+    print(json.dumps(report))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:] or list(RUNS))

@@ -1,0 +1,96 @@
+"""Tiny runs on stand-in cards (tests/support/stand_in_card): the CPU's numbers to the last bit, and no missing wait."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import stand_in_card
+from tests.support.forked import RunScript
+
+SCRIPT = Path(__file__).parents[2] / "support" / "trained_on_cards.py"
+IN_CI = (
+    "fp8, swapped and offloaded",
+    "int8, all swapped",
+    "attention offloaded",
+    "optimizer offloaded",
+    "two cards, fp8, everything",
+)
+LONG = (
+    "plain",
+    "fp8",
+    "int8",
+    "inputs offloaded",
+    "two blocks swapped",
+    "attention kept",
+    "products offloaded",
+    "unchecked blocks",
+    "nothing checked",
+    "fp8, dequantized by chunk",
+    "two micro-batches",
+    "two cards",
+)
+CLIPPED = {"value: wan_core/train/trainer.py:_clipped": 2}
+"""the gradient norm, and the loss"""
+EACH_WEIGHT = {
+    "copy to the card: wan_core/train/weight_copies.py:at_hand": 100,
+    "copy to the host: wan_core/train/weight_copies.py:take": 200,
+}
+"""of 50 linears two matrices each, which go home; before that they and their gradients come one by one"""
+PLANTED = {
+    "two blocks swapped + no wait": "read before it arrived",
+    "inputs offloaded + no wait before leaving": "freed while it was copied",
+    "inputs offloaded + no order": "began before what was computed",
+}
+
+
+@pytest.fixture(scope="module")
+def trained(run_script: RunScript, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Runs by name, as tests/support/trained_on_cards.py reports them."""
+    if lacking := stand_in_card.missing():
+        pytest.skip(lacking)
+    stand_in_card.library()
+    known: dict[str, Any] = {}
+
+    def of(*names: str) -> dict[str, Any]:
+        if names[0] not in known:
+            done = run_script(SCRIPT, str(tmp_path_factory.mktemp("cards")), *names)
+            assert done.returncode == 0, done.stderr[-2000:]
+            known.update(json.loads(done.stdout))
+        return known
+
+    return of
+
+
+def assert_as_on_the_cpu(found: dict[str, Any], *, offloads_optimizer: bool) -> None:
+    assert found["said"] == "", "a tensor on the wrong device would be said here"
+    assert found["differ"] == []
+    assert found["tensors"] == 5 * 10 * (3 + 2 + 2 * 2) + 101, "LoRA with its alphas, what trains, two moments; steps"
+    assert found["faults"] == {}
+    assert found["of_a_step"] == CLIPPED | (EACH_WEIGHT if offloads_optimizer else {})
+
+
+@pytest.mark.lasts(12)
+@pytest.mark.parametrize("name", IN_CI)
+def test_a_run_on_cards_is_the_run_on_the_cpu_to_the_last_bit(trained: Any, name: str) -> None:
+    found = trained(*IN_CI, *PLANTED)[name]
+    assert_as_on_the_cpu(found, offloads_optimizer="optimizer" in name or "everything" in name)
+    begun = found["copies"].get("copy not waited for: wan_core/placement/copies.py:start", 0)
+    assert (begun > 0) == (name != "optimizer offloaded")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", LONG)
+def test_so_is_one_of_every_setting_of_memory(trained: Any, name: str) -> None:
+    assert_as_on_the_cpu(trained(*LONG)[name], offloads_optimizer=False)
+
+
+@pytest.mark.lasts(12)
+@pytest.mark.parametrize(("name", "fault"), PLANTED.items())
+def test_a_missing_wait_is_found(trained: Any, name: str, fault: str) -> None:
+    found = trained(*IN_CI, *PLANTED)[name]
+    assert any(said.startswith(fault) for said in found["faults"])
+    assert found["said"].startswith("TrainingError"), "and what was read is not finite"

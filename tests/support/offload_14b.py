@@ -24,11 +24,11 @@ from torch.utils.flop_counter import flop_registry
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.support.sim_device import register
+from tests.support.stand_in_card import open_cards
 from tests.support.timeline import Event, timeline
 from wan_core.families import BLOCK_LISTS
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import Conditioning, WanShape, WanTransformer
+from wan_core.model import Conditioning, WanShape, WanTransformer, modulate
 from wan_core.model.attention import WanAttention
 from wan_core.placement import BlockOffload, DeviceCarrier, MemoryMeasures, Placement, running_order
 from wan_core.placement.plan import split_blocks
@@ -63,7 +63,7 @@ class Devices(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.device.type == "sim"]
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.device.type == "cuda"]
         for leaf in made:
             self._count(leaf)
         name = func._schema.name
@@ -180,7 +180,7 @@ def measured(
     """Peaks and times of a step and of a preview, by device."""
     shape, started = cut(name, layers), time.monotonic()
     model, layers = skeleton(shape), shape.num_layers
-    homes = [torch.device("sim", number) for number in range(cards)]
+    homes = [torch.device("cuda", number) for number in range(cards)]
     placement = split_blocks(homes, layers, "auto")
     with FakeTensorMode(allow_non_fake_inputs=True), Devices() as devices:
         measures = MemoryMeasures(offload_inputs=offload, blocks_to_swap=swap)
@@ -232,5 +232,6 @@ def step(model: WanTransformer, optimizer: torch.optim.Optimizer, frames: int, h
 
 
 if __name__ == "__main__":
-    register()
+    open_cards(4)
+    modulate._HAS_FUSED_RMS_NORM = False  # torch without CUDA has its kernel as a composite of many tensors
     print(json.dumps(measured(**json.loads(sys.argv[1]))))  # noqa: T201

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.support.sim_device import register
+from tests.support.stand_in_card import open_cards
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import Constants, Passage, WanShape, WanTransformer, draw_passages, read_routes
 from wan_core.placement import DeviceCarrier
@@ -66,8 +66,8 @@ def put_on(model: WanTransformer, devices: list[torch.device], blocks: int) -> P
 
 
 def main(blocks: int, forgotten: list[int]) -> None:
-    register()
-    devices = [torch.device("sim", 0), torch.device("sim", 1)]
+    open_cards(4)
+    devices = [torch.device("cuda", 0), torch.device("cuda", 1)]
     short = meta_model(SIX)
     model = short if blocks == SIX.num_layers else meta_model(replace(SHAPE, num_layers=blocks))
     started = time.monotonic()

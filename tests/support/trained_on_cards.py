@@ -176,6 +176,7 @@ def measured(folder: Path, run: Run, book: Book, expected: Found, plant: str) ->
 def main(folder: Path, names: list[str]) -> None:
     block.WanBlock.chunk_tokens, kept.CHUNK_BYTES = 20, 1 << 16
     modulate._HAS_FUSED_RMS_NORM = False  # CUDA's kernel; its composite sums in another order than ours on the CPU
+    torch.set_num_threads(1)
     book, expected, report = open_cards(2), dict[str, Found](), {}
     for number, name in enumerate(names):
         run, plant = RUNS[name.partition(" + ")[0]], name.partition(" + ")[2]

@@ -237,7 +237,8 @@ Tensor& set_(Tensor& self, c10::Storage source, int64_t offset, at::IntArrayRef 
 // The CPU's kernel where it is what torch takes there: by itself torch would look for CUDA's own.
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& mask, double dropout,
                  bool causal, std::optional<double> scale, bool grouped) {
-  if (at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped) == 1)
+  bool fake = query.key_set().has(c10::DispatchKey::Python);  // of no values: torch cannot ask CUDA for its choice
+  if (!fake && at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped) == 1)
     return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, causal, mask, scale));
   return std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, mask, dropout, causal, std::nullopt, scale, grouped));
 }

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support import sim_device
+from tests.support import stand_in_card
 from tests.support.forked import RunScript
 from tests.support.offload_14b import cut, latent_size
 from tests.support.timeline import Event, timeline
@@ -29,7 +29,7 @@ from wan_core.precision import PrecisionPolicy
 
 SCRIPT = Path(__file__).parents[2] / "support" / "offload_14b.py"
 GIB = 2**30
-FIRST, SECOND = "sim:0", "sim:1"
+FIRST, SECOND = "cuda:0", "cuda:1"
 
 
 class Case(NamedTuple):
@@ -71,7 +71,7 @@ def short_and_long(cases: Iterable[Case]) -> list[Any]:
 @pytest.fixture(scope="module")
 def measured(run_script: RunScript) -> Callable[[Case], dict[str, Any]]:
     """What the meter reads in loading, a preview and a step of a case; each is run once."""
-    if lacking := sim_device.missing():
+    if lacking := stand_in_card.missing():
         pytest.skip(lacking)
 
     @functools.cache
@@ -128,7 +128,7 @@ def planned_over_measured(case: Case, meter: dict[str, dict[str, int]]) -> dict[
     measures = MemoryMeasures(offload_inputs=case.offload, blocks_to_swap=case.swap)
     planned = estimate_memory(job(case), step, measures=measures, preview=step).devices
     ratios = {
-        f"{phase} {number}": planned[f"cuda:{number}"].phases[phase] / meter[phase][f"sim:{number}"]
+        f"{phase} {number}": planned[f"cuda:{number}"].phases[phase] / meter[phase][f"cuda:{number}"]
         for phase in ("step", "preview")
         for number in range(case.cards)
         if phase in planned[f"cuda:{number}"].phases

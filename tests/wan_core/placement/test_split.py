@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import sim_device
+from tests.support import stand_in_card
 from tests.support.cards import gpu, put_in
 from tests.support.forked import RunScript
 from wan_core.errors import ConfigError, PlacementError
@@ -29,7 +29,7 @@ def step_of_14b(request: pytest.FixtureRequest, run_script: RunScript) -> dict[s
 
     Before it come three forward passes of six blocks with one bridge left out each.
     """
-    if lacking := sim_device.missing():
+    if lacking := stand_in_card.missing():
         pytest.skip(lacking)
     done = run_script(SCRIPT, str(request.param), *FORGOTTEN)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -41,7 +41,7 @@ def test_a_14b_step_runs_on_two_devices_with_checkpointing_in_under_3_gib(step_o
     assert step_of_14b["adapters"] == 2 * 10 * step_of_14b["blocks"]
     assert step_of_14b["gradients_at_home"]
     assert step_of_14b["routed_at_home"], "tokens that pass by from a layer of one device to one of the other"
-    assert step_of_14b["norm_of_all_gradients_on"] == "sim:0", "clipped by the norm over both devices"
+    assert step_of_14b["norm_of_all_gradients_on"] == "cuda:0", "clipped by the norm over both devices"
     assert step_of_14b["on_second_device"] == step_of_14b["adapters"] // 2
     assert step_of_14b["peak_rss_bytes"] < 3 * 2**30
 
@@ -49,7 +49,7 @@ def test_a_14b_step_runs_on_two_devices_with_checkpointing_in_under_3_gib(step_o
 @pytest.mark.slow
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
 def test_leaving_out_one_bridge_is_an_error(step_of_14b: dict[str, Any], forgotten: str) -> None:
-    assert "found at least two devices, sim:1 and sim:0" in step_of_14b["errors"][forgotten]
+    assert "found at least two devices, cuda:1 and cuda:0" in step_of_14b["errors"][forgotten]
     assert step_of_14b["with_every_bridge"] == [1, 16, 1, 60, 104], "with all of them the same pass is none"
 
 

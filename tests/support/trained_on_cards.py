@@ -25,9 +25,9 @@ from tests.support.stand_in_card import Book, open_cards, runtime
 from tests.support.tiny_run import ONE_LOOK, TINY, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import WanTrainerError
-from wan_core.events import Event, StepDone
+from wan_core.events import Event, Note, StepDone
 from wan_core.load import ModelPlan
-from wan_core.lora import LoraConfig
+from wan_core.lora import LoraConfig, one_pass
 from wan_core.model import block, modulate
 from wan_core.placement import PlacementConfig, copies, kept
 from wan_core.plan import here, planning
@@ -56,6 +56,10 @@ class Run:
     scheme: str = ""
     cards: int = 1
     once: bool = True
+    locked: bool = True
+    """whether the system page-locks memory"""
+    memory: int = 1 << 34
+    """bytes of a card"""
     train: dict[str, Any] = field(default_factory=dict)
 
     def alike(self) -> Run:
@@ -82,6 +86,8 @@ RUNS = {
     "nothing checked": Run(train={"gradient_checkpointing": False}),
     "optimizer offloaded": Run(train={"offload_optimizer": True}),
     "fp8, dequantized by chunk": Run(FP8, once=False, train={"blocks_to_swap": 2}),
+    "nothing locked": Run(INT8, locked=False, train={"blocks_to_swap": 3, "offload_activations": "on"}),
+    "memory runs out": Run(memory=9 << 20, train={"unchecked_blocks": 5}),
     "two micro-batches": Run(
         FP8, train={"gradient_accumulation_steps": 2, "blocks_to_swap": 3, "offload_activations": "on"}
     ),
@@ -140,16 +146,21 @@ def trained(folder: Path, run: Run, devices: str, hear: Callable[[Event], Any]) 
 
 def measured(folder: Path, run: Run, book: Book, expected: Found, plant: str) -> dict[str, Any]:
     """What happens on the cards in a run, and which of its tensors differ from `expected`."""
-    pages: list[Counter[tuple[str, str]]] = []
+    pages, notes = list[Counter[tuple[str, str]]](), list[str]()
 
     def hear(event: Event) -> None:
         if isinstance(event, StepDone):
             pages.append(book.counts.copy())
+        if isinstance(event, Note) and event.level == "warning":
+            notes.append(event.text)
 
     def asked(train: TrainConfig) -> Any:
         return replace(planning.asked_measures(train), dequantize_once=run.once)
 
     book.clear()
+    runtime.limit_locked((1 << 34) * run.locked)
+    runtime.limit_memory(run.memory)
+    torch.cuda.reset_peak_memory_stats(0)
     began, found, said = time.monotonic(), Found(), ""
     devices = ",".join(f"cuda:{number}" for number in range(run.cards))
     with PLANTED[plant]() if plant else mock.patch.object(here, "asked_measures", asked):
@@ -161,6 +172,8 @@ def measured(folder: Path, run: Run, book: Book, expected: Found, plant: str) ->
     alike = [n for n in expected if n in found and torch.equal(found[n], expected[n])]
     return {
         "said": said,
+        "notes": notes,
+        "peak": torch.cuda.max_memory_allocated(0),
         "tensors": len(expected),
         "alike": len(alike),
         "differ": sorted(expected.keys() ^ {*alike})[:5],
@@ -176,6 +189,7 @@ def measured(folder: Path, run: Run, book: Book, expected: Found, plant: str) ->
 def main(folder: Path, names: list[str]) -> None:
     block.WanBlock.chunk_tokens, kept.CHUNK_BYTES = 20, 1 << 16
     modulate._HAS_FUSED_RMS_NORM = False  # CUDA's kernel; its composite sums in another order than ours on the CPU
+    one_pass._SEPARATE = frozenset()  # the CPU sums as cards do
     torch.set_num_threads(1)
     book, expected, report = open_cards(2), dict[str, Found](), {}
     for number, name in enumerate(names):

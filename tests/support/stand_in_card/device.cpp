@@ -179,5 +179,8 @@ void card_pin(const char* data, size_t bytes) {
 }
 size_t card_bytes(int card, int peak) { return peak ? card::held[card].peak : card::held[card].now; }
 void card_reset_peak(int card) { card::held[card].peak = card::held[card].now; }
+void card_limit(size_t bytes) {
+  for (auto& one : card::held) one.most = bytes;
+}
 size_t card_on_the_way(int card) { return card::on_the_way(card); }
 }

@@ -200,6 +200,11 @@ def limit_locked(size: int) -> None:
     _open.lockable = size
 
 
+def limit_memory(size: int) -> None:
+    """Gives every card `size` bytes; what it holds beyond stays."""
+    _open.lib.card_limit(size)
+
+
 def install(lib: Any, book: Book, count: int, memory: int) -> None:
     """Puts the cards into torch: C++ does its part as it opens, `torch.cuda` its own."""
     global _open
@@ -272,6 +277,7 @@ _SIGNATURES: list[tuple[str, Any, list[Any]]] = [
     ("card_synchronize", None, [_INT]),
     ("card_pin", None, [_AT, _SIZE]),
     ("card_bytes", _SIZE, [_INT, _INT]),
+    ("card_limit", None, [_SIZE]),
     ("card_reset_peak", None, [_INT]),
     ("card_on_the_way", _SIZE, [_INT]),
 ]

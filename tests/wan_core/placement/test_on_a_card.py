@@ -31,6 +31,7 @@ LONG = (
     "nothing checked",
     "fp8, dequantized by chunk",
     "two micro-batches",
+    "nothing locked",
     "two cards",
 )
 CLIPPED = {"value: wan_core/train/trainer.py:_clipped": 2}
@@ -40,11 +41,15 @@ EACH_WEIGHT = {
     "copy to the host: wan_core/train/weight_copies.py:take": 200,
 }
 """of 50 linears two matrices each, which go home; before that they and their gradients come one by one"""
+NOT_FINITE = "TrainingError: 1 steps in a row gave no usable"
 PLANTED = {
-    "two blocks swapped + no wait": "read before it arrived",
-    "inputs offloaded + no wait before leaving": "freed while it was copied",
-    "inputs offloaded + no order": "began before what was computed",
+    "two blocks swapped + no wait": ("read before it arrived", NOT_FINITE),
+    "inputs offloaded + no wait before leaving": ("freed while it was copied", NOT_FINITE),
+    "inputs offloaded + no order": ("began before what was computed", NOT_FINITE),
+    "two cards + no bridge": ("", "RuntimeError: Expected all tensors to be on the same device"),
+    "a full card": ("", "OutOfMemory: The GPU ran out of memory"),
 }
+"""a fault, and how the run ends"""
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +94,8 @@ def test_so_is_one_of_every_setting_of_memory(trained: Any, name: str) -> None:
 
 
 @pytest.mark.lasts(12)
-@pytest.mark.parametrize(("name", "fault"), PLANTED.items())
-def test_a_missing_wait_is_found(trained: Any, name: str, fault: str) -> None:
-    found = trained(*IN_CI, *PLANTED)[name]
-    assert any(said.startswith(fault) for said in found["faults"])
-    assert found["said"].startswith("TrainingError"), "and what was read is not finite"
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_missing_wait_or_bridge_is_found(trained: Any, name: str) -> None:
+    found, (fault, said) = trained(*IN_CI, *PLANTED)[name], PLANTED[name]
+    assert found["said"].startswith(said)
+    assert any(one.startswith(fault) for one in found["faults"]) if fault else not found["faults"]

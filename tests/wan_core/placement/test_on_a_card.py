@@ -37,7 +37,7 @@ LONG = (
 CLIPPED = {"value: wan_core/train/trainer.py:_clipped": 2}
 """the gradient norm, and the loss"""
 EACH_WEIGHT = {
-    "copy to the card: wan_core/train/weight_copies.py:at_hand": 100,
+    "copy to the card: wan_core/train/weight_copies.py:synced": 100,
     "copy to the host: wan_core/train/weight_copies.py:take": 200,
 }
 """of 50 linears two matrices each, which go home; before that they and their gradients come one by one"""

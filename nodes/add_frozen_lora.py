@@ -14,7 +14,7 @@ from .bridge.widgets import judged_when_it_runs, searched_as
 
 
 class AddFrozenLora(io.ComfyNode):
-    """Serves training on top of a distilled or a style LoRA. It stands behind LoadWanModel; several stand in a row."""
+    """For training on top of a distilled or a style LoRA. Placed after LoadWanModel; several can be chained."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

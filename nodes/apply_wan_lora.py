@@ -13,11 +13,11 @@ from .bridge.acting import with_acting
 from .bridge.progress import announced
 from .bridge.types import CATEGORY, RunHandle, WanRun
 from .bridge.widgets import number, searched_as, text
-from .runs.facts import asked_steps, chosen_steps, saved_step
+from .runs.facts import chosen_steps, parsed_steps, saved_step
 
 
 class ApplyWanLoRA(io.ComfyNode):
-    """Counts what it changed: a LoRA that does not fit is an error here, not a line in the log."""
+    """Checks every module of the LoRA: a LoRA that does not fit is an error here, not a line in the log."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -34,7 +34,7 @@ class ApplyWanLoRA(io.ComfyNode):
                 ),
                 text("saved_step", "latest", "latest, best (the suggested one), or a number such as 500."),
                 number(
-                    "strength_high_noise",  # the id that saved workflows have, from when there was no other model
+                    "strength_high_noise",  # the id in saved workflows, shown as strength_model
                     1.0,
                     -100.0,
                     100.0,
@@ -63,10 +63,10 @@ class ApplyWanLoRA(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, saved_step: str | None = None) -> bool | str:
-        """Refuses when the graph is queued what would be refused when the training before it is over."""
+        """Refuses a wrong list of steps when the graph is queued, not after hours of training."""
         try:
-            if saved_step is not None:  # linked: known only when it runs
-                numbers = [step for step in asked_steps(saved_step) if isinstance(step, int)]
+            if saved_step is not None:  # None: linked, known only when it runs
+                numbers = [step for step in parsed_steps(saved_step) if isinstance(step, int)]
                 if len(numbers) > 1:
                     raise _too_many(saved_step, len(numbers))
         except WanTrainerError as error:
@@ -102,9 +102,9 @@ def _too_many(saved_step: str, steps: int) -> ConfigError:
 
 
 def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert: str = "") -> Any:
-    """A clone of `model` with the LoRA of a saved step; ExportError names what found no place.
+    """Returns a clone of `model` with the LoRA of a saved step. Raises ExportError where a module does not fit.
 
-    `expert`: low_noise for the second LoRA of a run of both experts; its model stays as it is while that has not begun.
+    `expert`: low_noise for the second LoRA of a run of both experts; `model` itself before that one's first step.
     """
     saved = saved_step(run.directory, step)
     if expert and "" in saved.loras:
@@ -128,7 +128,7 @@ def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert:
 
 
 def _fits(part: Acting, module: Any) -> bool:
-    """Returns whether a module has the sizes of the one a part was trained for, as far as it says them."""
+    """Returns whether a module has the sizes of the trained one; True for a module without known sizes."""
     if hasattr(module, "out_features"):
         return part.shape() == (module.out_features, module.in_features)[: len(part.shape())]
     return part.shape() == tuple(getattr(module, "normalized_shape", part.shape()))

@@ -20,7 +20,7 @@ from .bridge.scanning import space_of
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, ComfyVae, encoder_identity, is_linked
 from .bridge.types import CATEGORY, WanCache, WanDataset
 from .bridge.widgets import combo, judged_when_it_runs, one_of, searched_as
-from .engine.asked import refuse_what_does_not_fit
+from .engine.requested import check_requested
 
 _log = logger(__name__)
 
@@ -28,7 +28,7 @@ MODES = ["auto", "rebuild"]
 
 
 class CacheLatents(io.ComfyNode):
-    """Entries are named by what made them, so nothing is ever stale: an edited clip simply has another entry."""
+    """An entry's key is a digest of clip, encoder and settings, so no entry is ever stale: an edited clip is a miss."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -65,7 +65,7 @@ class CacheLatents(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when the cache is deleted or entries are evicted, so the node looks again."""
+        """Returns a mark that changes when the cache is deleted or entries are evicted."""
         return cache_state()
 
     @classmethod
@@ -73,7 +73,7 @@ class CacheLatents(io.ComfyNode):
         cls, dataset: Dataset, vae: Any = None, clip: Any = None, clip_vision: Any = None, mode: str = "auto"
     ) -> list[str]:
         one_of("mode", mode, MODES)
-        dataset.require_captions()  # before an encoder is loaded, which some loaders need to be known
+        dataset.require_captions()  # first: below, an encoder may be loaded for its identity
         sockets = {"vae": vae, "clip": clip, "clip_vision": clip_vision}
         with stops_become_interrupts():
             identities = cls._identities(dataset, sockets)
@@ -82,7 +82,7 @@ class CacheLatents(io.ComfyNode):
             plan = cls._plan(dataset, identities, mode)
         wanted = {"vae": plan.needs_vae, "clip": plan.missing_texts, "clip_vision": plan.needs_vision}
         if any(wanted.values()):  # before an encoder is loaded
-            refuse_what_does_not_fit(cls.hidden.dynprompt, cls.hidden.unique_id, plan.cache_set)
+            check_requested(cls.hidden.dynprompt, cls.hidden.unique_id, plan.cache_set)
         return [name for name, loaded in sockets.items() if wanted[name] and loaded is None]
 
     @classmethod
@@ -103,7 +103,7 @@ class CacheLatents(io.ComfyNode):
             plan = cls._plan(dataset, identities, mode)
             if plan.missing("latent") and plan.cache_set.given_whole:
                 _log.warning(NOTHING_TO_PREDICT)
-            # Judged whenever it is there: what another VAE encoded earlier is no better.
+            # Checked also when all entries are hits: a wrong VAE would have encoded them.
             codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if vae is not None else None
             encoder = ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None
             vision = ComfyImageEncoder(clip_vision, str(identities["clip_vision"])) if plan.needs_vision else None
@@ -129,7 +129,7 @@ class CacheLatents(io.ComfyNode):
 
     @classmethod
     def _identities(cls, dataset: Dataset, sockets: dict[str, Any]) -> dict[str, str | None]:
-        """Returns the identities of the encoders this dataset needs; None where only the loaded object could tell."""
+        """Returns the identities of the encoders of this dataset; None where it takes the loaded object."""
         prompt, node, cache = cls.hidden.dynprompt, cls.hidden.unique_id, folders.cache()
         found = {name: encoder_identity(prompt, node, name, sockets[name], cache) for name in ("vae", "clip")}
         if dataset.kind.vision and is_linked(prompt, node, "clip_vision"):

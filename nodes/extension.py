@@ -57,14 +57,11 @@ NODES: list[type[io.ComfyNode]] = [
 
 
 class WanTrainerExtension(ComfyExtension):
-    """The object that ComfyUI asks for the nodes of this pack."""
-
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         nodes = [guarded(node) for node in NODES]
         if loaded_before(nodes):
             return []
         taken = TakenIds(nodes)
-        register_routes(
-            taken, {node.__name__: node for node in NODES}
-        )  # here, because ComfyUI 0.3.75 calls no on_load; a second call adds nothing
+        # Here, because ComfyUI 0.3.75 calls no on_load; a second call adds nothing.
+        register_routes(taken, {node.__name__: node for node in NODES})
         return [*taken.free(), *map(second_of, nodes)]

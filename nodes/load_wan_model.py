@@ -1,4 +1,4 @@
-"""Load Wan Model (Training): names the model a LoRA is trained on. Reads its headers, not its weights."""
+"""Load Wan Model (Training): names the base model of a training. Reads headers, not weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ from ..wan_core.precision import PRESETS, PrecisionPolicy
 from .bridge import folders
 from .bridge.progress import announced
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import asked_of, check_menus, combo, comfyui_checks_menus, file_of, one_of, searched_as, widget
+from .bridge.widgets import (
+    check_menus,
+    combo,
+    comfyui_checks_menus,
+    file_of,
+    one_of,
+    searched_as,
+    widget,
+    widget_values,
+)
 
 VARIANTS = ["auto", *AMBIGUOUS_NAMES]
 NONE = "none"
@@ -42,8 +51,6 @@ assert set(POLICIES) == set(_MEANING) == set(PRESETS)
 
 
 class LoadWanModel(io.ComfyNode):
-    """The first node of every training graph."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -93,12 +100,12 @@ class LoadWanModel(io.ComfyNode):
 
     @classmethod
     def _names_both(cls, diffusion_model: str | None = None, low_noise_model: str = NONE) -> bool | str:
-        """Says which files are missing when the graph is queued, beside what else is."""
+        """Returns a sentence about missing files when the graph is queued."""
         return _missing(diffusion_model, low_noise_model) or True
 
     @classmethod
     def _names_the_first(cls, diffusion_model: str | None = None) -> bool | str:
-        """Says that the model is missing; of the other file ComfyUI says it."""
+        """Returns a sentence about a missing model; ComfyUI's menu check covers the other file."""
         return _missing(diffusion_model, NONE) or True
 
     validate_inputs: Any = _names_the_first if comfyui_checks_menus() else _names_both
@@ -146,20 +153,20 @@ class LoadWanModel(io.ComfyNode):
             lines.append(FLOAT32)
         lines += said or on_cards
         info = "\n".join([*lines, f"precision {policy}: {_MEANING[policy]}"])
-        return io.NodeOutput(handle, info, ui={"wan_model": [{**_model_facts(handle), "asked": asked_of(cls)}]})
+        return io.NodeOutput(handle, info, ui={"wan_model": [{**_model_facts(handle), "asked": widget_values(cls)}]})
 
 
 def _chosen(diffusion_model: str | None) -> str:
-    """The file asked for; the first of the menu where a queued graph leaves it out."""
+    """Returns the requested file; the first of the menu where a queued graph leaves it out."""
     known = folders.diffusion_models()
     if not known:
         raise ConfigError("models/diffusion_models holds no model. Put a Wan model there, then press R on the canvas.")
-    asked = next(iter(known), "") if diffusion_model is None else diffusion_model
-    return file_of("diffusion_model", asked, known, "diffusion_models")
+    requested = next(iter(known), "") if diffusion_model is None else diffusion_model
+    return file_of("diffusion_model", requested, known, "diffusion_models")
 
 
 def _missing(diffusion_model: str | None, low_noise_model: str) -> str:
-    """Says which of the files asked for are not there; "" where they are."""
+    """Returns a sentence about the missing files; "" for none."""
     said: list[str] = []
     for found in (lambda: _chosen(diffusion_model), lambda: low_noise_model == NONE or _low_noise(low_noise_model, "")):
         try:
@@ -182,7 +189,7 @@ def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
 
 
 def _size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
-    """Says what the weights take in memory; of a GGUF that is unpacked also that its file says something else."""
+    """Returns a sentence about the weights' memory, and about the file's size where a GGUF is dequantized at load."""
     loaded = weights_once_loaded(plan, file)
     unpacked = ", ".join(unpacked_kinds(plan, file))
     if not unpacked:
@@ -199,12 +206,11 @@ def _files(plan: ModelPlan, roots: Roots) -> tuple[WanFile, ...]:
 
 
 def devices() -> list[str]:
-    """default, every GPU, cpu."""
     return ["default", *gpu_names(), "cpu"]
 
 
 def _said_of_cards(plan: ModelPlan) -> list[str]:
-    """Returns what each kind of card of a plan can, a sentence each; PlacementError for one that torch cannot use."""
+    """Returns a sentence for each kind of card of a plan. Raises PlacementError for one that torch cannot use."""
     cards = [abilities_of(name) for name in plan.placement.device_names()]
     for refusal in (card.refusal() for card in cards):
         if refusal:
@@ -213,7 +219,7 @@ def _said_of_cards(plan: ModelPlan) -> list[str]:
 
 
 def describe(file: WanFile, plan: ModelPlan) -> list[str]:
-    """A few lines about a model: what it is, what else it could be, how it is stored, what it computes in and takes."""
+    """Returns lines about a model: variant, other candidates, storage, compute dtype and memory."""
     variant, header = file.variant, file.header
     stored = ", ".join(sorted({weight.dtype for weight in file.weights.values()}))
     parameters = sum(prod(weight.shape) for weight in file.weights.values())
@@ -233,9 +239,7 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
 
 
 def _model_facts(model: ModelHandle) -> dict[str, Any]:
-    """Returns which model it is, where its half of the noise levels ends (sigma, null for a model without experts), and
-    what discrete_flow_shift 0 stands for.
-    """
+    """Returns the facts of the page's cards; `boundary` is the sigma between the experts, null without experts."""
     variant = model.variant
     pair = bool(model.plan.low_noise_file)
     return {

@@ -6,22 +6,22 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..wan_core.cache import CacheSet
 from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.job import with_expert
-from ..wan_core.load import ModelPlan
 from ..wan_core.lora import LoraConfig
 from ..wan_core.placement import Room
-from ..wan_core.plan import MemoryPlan, job_on_clips, plan_here, plan_memory, plan_sentences
-from ..wan_core.train import EXPERTS, TrainConfig, expert_named, settings_of_expert
+from ..wan_core.plan import Job, MemoryPlan, plan_here, plan_memory, plan_sentences
+from ..wan_core.train import TrainConfig, expert_named
 from .bridge import folders
 from .bridge.held_models import held_models, idle_bytes, in_words
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, SettingsHandle, WanCache, WanSettings, WanTrainModel
 from .bridge.widgets import check_menus, searched_as, widget
+from .engine.requested import RequestedTraining
+from .runs.job import expert_of
 
 
 class PlanMemory(io.ComfyNode):
-    """Reads headers and the sizes of the clips; no weight is loaded."""
+    """Reads headers and the sizes of clips; loads no weights."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -63,25 +63,22 @@ class PlanMemory(io.ComfyNode):
         lora = replace(settings.lora if settings is not None else LoraConfig(), rank=rank)
         roots = folders.roots()
         plan = model.plan.of_expert(expert_named(expert), roots)
-        train = replace(train, expert="both" if plan.low_noise_file else expert)
-        plans = [_planned(plan.of_expert(one, roots), one, lora, train, cache.cache_set) for one in train.experts]
+        training = RequestedTraining(plan, lora, replace(train, expert=expert_of(plan, expert)), preview=None)
+        plans = [_planned(training.job(one, cache.cache_set)) for one in training.train.experts]
         largest = max(plans, key=lambda one: max((m.peak for m in one.estimate.devices.values()), default=0))
         report = plan_sentences(largest)
         if held := in_words(held_models()):
             report += f"\nComfyUI holds {held} of RAM; before a training it lets go of what no node waits for."
         if len(plans) > 1:
-            resting = max(weights_once_loaded(one.job.model, one.job.file) for one in plans) / 2**30
+            offloaded = max(weights_once_loaded(one.job.model, one.job.file) for one in plans) / 2**30
             report += (
-                f"\nThe two experts take turns on the device. The one that rests takes {resting:.1f} GiB of host "
+                f"\nThe two experts take turns on the device. The one that rests takes {offloaded:.1f} GiB of host "
                 "memory where so much is free; else it is read again."
             )
         return io.NodeOutput(report, all(one.fits for one in plans), ui={"text": [report]})
 
 
-def _planned(plan: ModelPlan, expert: str, lora: LoraConfig, train: TrainConfig, clips: CacheSet) -> MemoryPlan:
-    roots, own = folders.roots(), settings_of_expert(train, expert)
-    if expert == EXPERTS[1] and train.low_noise_rank:
-        lora = lora.with_rank(train.low_noise_rank)
-    job = job_on_clips(plan, roots, lora, own, clips)
-    with_expert(job.file.variant, own.expert)
+def _planned(job: Job) -> MemoryPlan:
+    with_expert(job.file.variant, job.train.expert)  # refuses an expert that the file is not
+    # Without a GPU: the needs alone, compared with no device's memory.
     return plan_here(job, idle_bytes()) or plan_memory(job, Room(devices={}))

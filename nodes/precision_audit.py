@@ -1,9 +1,7 @@
-"""Precision Audit (Wan): what each precision switch costs on this model and these clips, measured before training."""
+"""Precision Audit (Wan): the error of each precision switch on this model and these clips, measured before training."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +20,13 @@ from .bridge.progress import NodeProgress
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
 from .bridge.widgets import searched_as, widget
 from .engine.session import run_engine
-from .runs.facts import output_file
+from .runs.facts import output_file, short_digest
 
 _PICTURE = "precision_audit.png"
 
 
 class PrecisionAudit(io.ComfyNode):
-    """The report stays on disk under a name made from model, clips and settings: asking again measures nothing."""
+    """The report is stored under a digest of model, clips and settings: an equal queue measures nothing."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -84,23 +82,22 @@ class PrecisionAudit(io.ComfyNode):
 
 
 def _folder(run: RunConfig, config: AuditConfig) -> Path:
-    """output/wan_trainer/_audits/<model>-<hash of everything that decides the report>."""
+    """Returns output/wan_trainer/_audits/<model>-<digest of everything that decides the report>."""
     identity = {
         "job": run.job_id,
-        "placement": run.model.placement.to_dict(),  # no part of a job's identity, but devices round differently
+        "placement": run.model.placement.to_dict(),  # not part of a job's identity, but devices round differently
         "audit": config.to_dict(),
         "pack": run.pack_version,
         "torch": torch.__version__,
     }
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     model = Path(run.model.base_file.rpartition(":")[2]).stem
-    return folders.runs_folder() / "_audits" / f"{model}-{digest}"
+    return folders.runs_folder() / "_audits" / f"{model}-{short_digest(identity)}"
 
 
 def _measure(
     directory: Path, run: RunConfig, config: AuditConfig, progress: NodeProgress, button: CancelButton
 ) -> None:
-    """Let the engine measure; a pressed Cancel leaves no report."""
+    """Runs the audit in the engine. Raises InterruptProcessingException after Cancel, without a report."""
     atomic_write_json(directory / "run.json", run.to_dict(), directory.parent)
 
     def on_event(event: Event) -> None:

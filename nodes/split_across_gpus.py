@@ -15,16 +15,13 @@ from ..wan_core.footprint import placements_of, planned_weights
 from ..wan_core.placement import MODES, PlacementConfig, resolve_placement, total_bytes
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import asked_of, judged_when_it_runs, one_of, searched_as, widget
+from .bridge.widgets import judged_when_it_runs, one_of, searched_as, widget, widget_values
 
 AUTO = "auto"
 
 
 class SplitAcrossGPUs(io.ComfyNode):
-    """Returns a new plan; the blocks go to their devices when TrainLoRA builds the model.
-
-    An output node, so that "run selected" draws the split without training.
-    """
+    """Returns a new plan; blocks are placed when TrainLoRA builds the model. Output node for "run selected"."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -63,19 +60,19 @@ class SplitAcrossGPUs(io.ComfyNode):
             mode="split blocks" if mode == AUTO else mode, devices=devices.strip(), split_at=split_at.strip()
         )
         if placement.mode == "copy per GPU":
-            # How many copies train is part of the job; "all" is another number elsewhere.
+            # The number of copies is part of a job's identity; "all" is another number on another machine.
             placement = replace(placement, devices=",".join(placement.device_names()))
         resolve_placement(placement, model.variant.shape.num_layers)  # refuses devices and numbers that do not exist
         split = replace(model, plan=model.plan.with_placement(placement))
-        facts = {**_split_facts(split, folders.roots()), "asked": asked_of(cls)}
+        facts = {**_split_facts(split, folders.roots()), "asked": widget_values(cls)}
         return io.NodeOutput(split, ui={"wan_split": [facts]})
 
 
 def _split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
-    """Returns which block lies where, and the bytes the weights will take on each device once loaded.
+    """Returns the device of every block, and the bytes of the loaded weights by device.
 
-    `copies` holds one list for each model copy that trains: an index into `devices` for every block; embeddings and
-    head lie with the first block. `predicted` is the peak of a training step: null until something predicts it.
+    `copies`: for each model copy an index into `devices` for every block; embeddings and head are on the first block's.
+    `predicted`, the peak of a training step, is always null here.
     """
     shape = model.variant.shape
     placements = placements_of(model.plan, shape.num_layers)
@@ -96,11 +93,11 @@ def _split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
 
 
 def _title(device: torch.device) -> str:
-    """Returns what its maker calls the device; empty for the CPU."""
+    """Returns the vendor's name of the device; empty for the CPU."""
     return abilities_of(device).name if device.type == "cuda" else ""
 
 
 def _total(device: torch.device) -> int | None:
-    """Bytes the device has; None where nobody knows."""
+    """Returns the bytes of the device; None where they are not known."""
     total = total_bytes(device)
     return total if total < 1 << 60 else None

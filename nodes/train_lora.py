@@ -1,4 +1,4 @@
-"""Train Wan LoRA: runs the engine in a process of its own and waits for it. Run again, and it resumes or is done."""
+"""Train Wan LoRA: runs the engine in a process of its own and waits for it. An equal queue resumes or is complete."""
 
 from __future__ import annotations
 
@@ -31,13 +31,22 @@ from .bridge.types import (
 )
 from .bridge.unreadable import check_readable
 from .bridge.widgets import check_menus, combo, judged_when_it_runs, one_of, searched_as, text, whole, widget
-from .engine.asked import AskedTraining, note_training
-from .runs.job import NONE, RESUME, TRAIN_WIDGETS, AskedJob, expert_of, start_reference, train_config
+from .engine.requested import RequestedTraining, note_training
+from .runs.job import (
+    NONE,
+    RESUME,
+    TRAIN_WIDGETS,
+    RequestedJob,
+    expert_of,
+    lora_config,
+    start_reference,
+    train_config,
+)
 from .runs.training import QueuedTraining
 
 
 class TrainLoRA(io.ComfyNode):
-    """A run is a directory, output/wan_trainer/<run_name>. Which one a queue belongs to is decided by its content."""
+    """A run is a directory, output/wan_trainer/<run_name>; a queue belongs to the one with equal identity."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -119,17 +128,15 @@ class TrainLoRA(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, run_name: str | None = "my_lora", **_: object) -> object:
-        """Returns a mark that changes with the runs of that name, and where something of a run is taken away: a deleted
-        or unfinished one is read again.
-        """
+        """Returns a mark that changes with the runs of that name, and when files of a run are deleted or changed."""
         try:
             name = name_key(safe_name(run_name or "my_lora", "run_name"))
         except WanTrainerError:
             return []  # check_lazy_status refuses it
         runs = folders.runs_folder()
         own = sorted(one for one in runs.iterdir() if name_key(one.name).startswith(name)) if runs.is_dir() else []
-        told = (directory / file for directory in own for file in ("run.json", *STATUS_FILES))
-        return [[file_mark(path) for path in told if path.is_file()], RUNS.losses()]
+        files = (directory / file for directory in own for file in ("run.json", *STATUS_FILES))
+        return [[file_mark(path) for path in files if path.is_file()], RUNS.losses()]
 
     @classmethod
     def check_lazy_status(
@@ -141,9 +148,9 @@ class TrainLoRA(io.ComfyNode):
         validation: SampleConfig | None = None,
         **widgets: Any,
     ) -> list[str]:
-        """Asks for the clips once all else is known, so that whoever encodes them can refuse what does not fit.
+        """Requests the cache after all widgets are checked: the prompt fails before clips are encoded for an hour.
 
-        What this node itself refuses, it refuses here: the prompt fails before a clip is encoded for an hour.
+        The encoding node then checks the training's memory (`check_requested`).
         """
         if cache is not None:
             return []
@@ -151,11 +158,7 @@ class TrainLoRA(io.ComfyNode):
         train = train_config(settings, vae is not None, {k: widgets[k] for k in TRAIN_WIDGETS if k in widgets})
         plan = model.plan.of_expert(train.expert_name, folders.roots())
         train = replace(train, expert=expert_of(plan, train.expert))
-        base = settings.lora if settings is not None else LoraConfig()
-        swept = dict(settings.swept) if settings is not None else {}
-        own = {name: swept.get(name, widgets.get(name, getattr(LoraConfig, name))) for name in ("rank", "alpha")}
-        lora = replace(base, **own)
-        note_training(cls.hidden.unique_id, AskedTraining(plan, lora, train, validation))
+        note_training(cls.hidden.unique_id, RequestedTraining(plan, lora_config(settings, widgets), train, validation))
         return ["cache"]
 
     @classmethod
@@ -180,7 +183,7 @@ class TrainLoRA(io.ComfyNode):
         steps_this_queue: int = 0,
         blocks_to_swap: int = TrainConfig.blocks_to_swap,
     ) -> io.NodeOutput:
-        asked = AskedJob(
+        requested = RequestedJob(
             model,
             settings,
             vae is not None,
@@ -198,17 +201,12 @@ class TrainLoRA(io.ComfyNode):
                 "blocks_to_swap": blocks_to_swap,
             },
         )
-        config = asked.config(DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)))
-        preview = AskedTraining(config.model, config.lora, config.train, validation).sized(cache.cache_set)
+        config = requested.config(DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)))
+        preview = RequestedTraining(config.model, config.lora, config.train, validation).sized(cache.cache_set)
         train = with_clip_values(config.train, cache.cache_set, config.model.placement.ranks)
         config = replace(config, train=train, preview=preview)
         codec = cls._codec(vae, model) if vae is not None and preview_every_n_steps else None
-        decision = choose_run(
-            folders.runs_folder(),
-            config,
-            resume=resume,
-            elsewhere=asked.elsewhere(config),
-        )
+        decision = choose_run(folders.runs_folder(), config, resume=resume, elsewhere=requested.elsewhere(config))
         config = decision.job
         if decision.action == "start":
             for one in config.train.experts:
@@ -216,7 +214,8 @@ class TrainLoRA(io.ComfyNode):
                 half = one if one in EXPERTS else model.variant.expert
                 check_adapters(adapters, model.variant.shape, folders.roots(), config.train, expert=half)
         if decision.action != "done":
-            AskedTraining(config.model, config.lora, config.train, config.preview).check(cache.cache_set)
+            # After choose_run: a resumed run keeps settings of its own.
+            RequestedTraining(config.model, config.lora, config.train, config.preview).check(cache.cache_set)
         job = QueuedTraining(cls.hidden, model, cache, decision)
         if decision.action != "done":
             if codec is not None and preview is not None:
@@ -232,13 +231,13 @@ class TrainLoRA(io.ComfyNode):
 
 
 def _check_widgets(widgets: dict[str, Any]) -> None:
-    """Raises ConfigError for what no config of the job holds; train_config and LoraConfig judge the others."""
+    """Raises ConfigError for widgets outside of the job's configs, which check their own settings."""
     check_readable(widgets)
     new_run_name(widgets.get("run_name", "my_lora"))
     check_menus(TrainConfig, {"expert": widgets.get("expert", TrainConfig.expert)})
     one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
     start_reference(widgets.get("start_from_lora", NONE))
-    if (asked := widgets.get("steps_this_queue", 0)) < 0:
-        raise ConfigError(f"steps_this_queue {asked} is out of range. Use 0 for all steps, or 1 or more.")
+    if (steps := widgets.get("steps_this_queue", 0)) < 0:
+        raise ConfigError(f"steps_this_queue {steps} is out of range. Use 0 for all steps, or 1 or more.")
     if (trackers := folders.user_trackers_file()).is_file():
         ServerSettings.read(trackers)

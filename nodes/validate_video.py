@@ -1,4 +1,4 @@
-"""Validate Video (Preview LoRA): renders the base model, saved steps and LoRA files side by side, from one noise."""
+"""Validate Video (Preview LoRA): renders base model, saved steps and LoRA files side by side from the same noise."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .bridge.progress import NodeProgress, announced, graph_of
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
 from .bridge.types import CATEGORY, ModelHandle, RunHandle, WanLoras, WanRun, WanTrainModel, WanValidation
-from .bridge.widgets import asked_of, combo, flag, one_of, searched_as, text
-from .runs.facts import asked_steps, chosen_steps, output_file
+from .bridge.widgets import combo, flag, one_of, searched_as, text, widget_values
+from .runs.facts import chosen_steps, output_file, parsed_steps
+from .runs.job import folder_without_run
 from .runs.rendering import Rendering
 from .runs.scrub import scrubbed
-from .runs.without_run import folder_without_run
 
 FORMATS = ["mp4", "webm"]
 
 
 class ValidateVideo(io.ComfyNode):
-    """A grid of clips beside the files of a run; those that are there already are not rendered again."""
+    """A grid of clips in a run directory; existing clips are not rendered again."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -99,12 +99,9 @@ class ValidateVideo(io.ComfyNode):
         seeds: str | None = None,
         grid_format: str | None = None,
     ) -> bool | str:
-        """Refuses when the graph is queued what would be refused when a night of training is over.
-
-        What is linked is None here: known only when it runs.
-        """
-        try:
-            steps = asked_steps("" if saved_steps is None or _is_none(saved_steps) else saved_steps)
+        """Refuses wrong lists when the graph is queued, not after a night of training."""
+        try:  # a linked input is None: its value is known only when the node runs
+            steps = parsed_steps("" if saved_steps is None or _is_none(saved_steps) else saved_steps)
             numbers = [step for step in steps if isinstance(step, int)]
             columns = len(_strengths("1" if strengths is None else strengths)) * (len(numbers) or 1)
             refuse_too_many(len(_seeds(seeds or "")) or 1, columns)
@@ -116,7 +113,7 @@ class ValidateVideo(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when rendered clips are taken away, so that they are rendered again."""
+        """Returns a mark that changes when rendered clips are deleted."""
         return RUNS.losses()
 
     @classmethod
@@ -157,7 +154,7 @@ class ValidateVideo(io.ComfyNode):
             partner=None if partner is None else partner.plan,
             partner_digest="" if partner is None else _digest_of(partner),
         )
-        job.cells()  # refuses too many of them
+        job.cells()  # raises for too many
         rendering = Rendering(run.directory, job, run.fps, _metadata(cls.hidden))
         button = CancelButton()
         if not rendering.is_complete():
@@ -170,7 +167,7 @@ class ValidateVideo(io.ComfyNode):
         videos = [InputImpl.VideoFromFile(str(file)) for file in rendering.files()]
         shown = [output_file(file) for file in rendering.shown()]
         metrics = rendering.metrics()
-        facts = {**rendering.facts(), "asked": asked_of(cls)}
+        facts = {**rendering.facts(), "asked": widget_values(cls)}
         ui = {"images": shown, "animated": [True], "text": [metrics], "wan_clips": [facts]}
         return io.NodeOutput(videos, rendering.sheet(), metrics, InputImpl.VideoFromFile(str(movie)), ui=ui)
 
@@ -185,7 +182,7 @@ def _check_without_run(loras: tuple[FrozenLora, ...], listed: str, partner: Mode
 
 
 def _digest_of(partner: ModelHandle) -> str:
-    """Returns what is in the files of a partner: of both of a pair either may be the one that renders."""
+    """Returns the digests of a partner's files; of a pair either may be the one that renders."""
     files = (partner.plan.base_file, partner.plan.low_noise_file)
     return " ".join(checkpoint_digest(folders.roots().resolve(file)) for file in files if file)
 
@@ -223,10 +220,7 @@ def _seeds(listed: str) -> tuple[int, ...]:
 
 
 def _metadata(hidden: Any) -> dict[str, str]:
-    """Returns the graph as ComfyUI's own savers write it into files, without paths and secrets.
-
-    Nothing where ComfyUI was started with --disable-metadata.
-    """
+    """Returns the graph as ComfyUI's own savers write it, without paths and secrets; {} under --disable-metadata."""
     if args.disable_metadata:
         return {}
     known = {"prompt": hidden.prompt, **(hidden.extra_pnginfo or {})}

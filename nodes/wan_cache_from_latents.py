@@ -20,7 +20,7 @@ from .bridge.widgets import searched_as
 
 
 class WanCacheFromLatents(io.ComfyNode):
-    """Takes lists, such as core MakeTrainingDataset gives."""
+    """Takes lists, such as those of core MakeTrainingDataset."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -67,7 +67,7 @@ class WanCacheFromLatents(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when the cache is deleted or entries are evicted, so that it is made again."""
+        """Returns a mark that changes when the cache is deleted or entries are evicted."""
         return cache_state()
 
     @classmethod
@@ -79,7 +79,8 @@ class WanCacheFromLatents(io.ComfyNode):
         **_: object,
     ) -> list[str]:
         given = {"empty": empty[0], "negative": negative[0]}
-        wanted = [name for name, value in given.items() if value is None and not cls._is_linked(name)]
+        prompt, node = cls.hidden.dynprompt, cls.hidden.unique_id
+        wanted = [name for name, value in given.items() if value is None and not is_linked(prompt, node, name)]
         return ["clip"] if wants_clip(cls.hidden, clip[0], wanted, folders.cache()) else []
 
     @classmethod
@@ -119,7 +120,3 @@ class WanCacheFromLatents(io.ComfyNode):
         if given is None:
             return prompt_key(cls.hidden, clip, name, cache)
         return store_text(cache, text_features(given, f"the {name} prompt"), f"the {name} prompt")
-
-    @classmethod
-    def _is_linked(cls, socket: str) -> bool:
-        return is_linked(cls.hidden.dynprompt, cls.hidden.unique_id, socket)

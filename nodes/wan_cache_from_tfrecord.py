@@ -1,19 +1,17 @@
-"""Wan Cache from TFRecord: latents and text features that MaxDiffusion's scripts (or our export) wrote, as a cache."""
+"""Wan Cache from TFRecord: latents and text features of MaxDiffusion's scripts (or our export) as a cache."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import folder_paths
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.dataset import allowed_folder, list_folders, read_roots
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.files import file_mark
 from ..wan_core.importers import PromptKeys, import_records, record_files
 from .bridge import folders
+from .bridge.folders import dataset_folder, dataset_folders
 from .bridge.handed import cache_state, hand_cache
 from .bridge.interrupts import stops_become_interrupts
 from .bridge.progress import announced
@@ -43,7 +41,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
                 ),
                 combo(
                     "folder",
-                    _choices(),
+                    dataset_folders(),
                     "A folder below ComfyUI's input folder, or below a root listed in user/wan_trainer/roots.json.",
                 ),
                 io.Clip.Input(
@@ -68,16 +66,16 @@ class WanCacheFromTFRecord(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, folder: str | None = None) -> bool | str:
-        """Names `folder` here, which also lets one in that was made a moment ago."""
+        """Checks `folder` itself, so that ComfyUI accepts a folder newer than its menu."""
         try:
-            return folder is None or bool(_folder(folder))
+            return folder is None or bool(dataset_folder(folder))
         except WanTrainerError as error:
             return announced(error)
 
     @classmethod
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> object:
-        """Returns a mark that changes with the files, and when somebody deletes the cache or entries were evicted."""
-        files = record_files(_folder(folder))
+        """Returns a mark that changes with the files, and when the cache is deleted or entries are evicted."""
+        files = record_files(dataset_folder(folder))
         return [[file_mark(path) for path in files], cache_state()]
 
     @classmethod
@@ -94,7 +92,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
             if "clip" in cls.hidden.dynprompt.get_node(cls.hidden.unique_id)["inputs"]:
                 prompts = PromptKeys(*(prompt_key(cls.hidden, clip, name, cache) for name in ("empty", "negative")))
             read = import_records(
-                _folder(folder),
+                dataset_folder(folder),
                 cache,
                 prompts=prompts,
                 fps=variant.fps,
@@ -112,19 +110,3 @@ class WanCacheFromTFRecord(io.ComfyNode):
             text += f"\n{read.timesteps} records carry evaluation timesteps, which are not used"
         handle = hand_cache(found, read.cache_set)
         return io.NodeOutput(handle, text, ui={"text": [text]})
-
-
-def _choices() -> list[str]:
-    try:
-        return list_folders(_input(), read_roots(folders.user_roots_file()))
-    except WanTrainerError:  # a broken roots file shows when the node runs
-        return list_folders(_input(), [])
-
-
-def _folder(reference: str | None) -> Path:
-    chosen = next(iter(_choices()), "") if reference is None else reference
-    return allowed_folder(chosen, input_root=_input(), extra_roots=read_roots(folders.user_roots_file()))
-
-
-def _input() -> Path:
-    return Path(folder_paths.get_input_directory())

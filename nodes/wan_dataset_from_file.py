@@ -100,10 +100,10 @@ class WanDatasetFromFile(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, file: str | None = None, other_file: str | None = "") -> bool | str:
-        """Refuses a file before anything runs; naming it here also lets one in that was made a moment ago."""
+        """Refuses a file before anything runs. It checks `file` itself, so that one newer than the menu passes."""
         try:
             require_pyav()
-            if other_file is not None and (file is not None or other_file):  # else linked or left out: known later
+            if other_file is not None and (file is not None or other_file):  # else linked or left out
                 _file(file, other_file)
         except WanTrainerError as error:
             return announced(error)
@@ -135,16 +135,17 @@ class WanDatasetFromFile(io.ComfyNode):
         num_frames: int = DatasetConfig.num_frames,
         **_others: object,
     ) -> list[tuple[int, int, int]]:
-        """Returns (width, height, frames) of each dataset that the settings of another trainer name, the widgets' where
-        they do not say it. Opens no clip. Raises WanTrainerError where the file cannot be read.
+        """Returns (width, height, frames) of each dataset in another trainer's settings, with the widgets as fallback.
+
+        Opens no clip. Raises WanTrainerError where the file cannot be read.
         """
         stated = stated_settings(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
-        asked = {"width": width, "height": height, "num_frames": num_frames}
-        return [tuple(int({**asked, **settings}[side]) for side in asked) for settings in stated]  # type: ignore[misc]
+        own = {"width": width, "height": height, "num_frames": num_frames}
+        return [tuple(int({**own, **settings}[side]) for side in own) for settings in stated]  # type: ignore[misc]
 
     @classmethod
     def stated_mark(cls, file: str | None = None, other_file: str = "", **_others: object) -> str:
-        """Returns what changes when `stated_sizes` may. Raises WanTrainerError where the file cannot be read."""
+        """Returns a mark of the files behind `stated_sizes`. Raises WanTrainerError where the file cannot be read."""
         return stated_mark(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
 
     @classmethod
@@ -207,19 +208,19 @@ class WanDatasetFromFile(io.ComfyNode):
 
 
 def _source_files() -> list[str]:
-    """References for the menu; a broken roots file shows up when the node runs."""
+    """Lists references for the menu."""
     try:
         roots = read_roots(folders.user_roots_file())
-    except WanTrainerError:
+    except WanTrainerError:  # a damaged roots.json is refused when the node runs
         roots = []
     return list_sources(input_folder(), named_roots(roots))
 
 
 def _file(file: str | None, other_file: str) -> Path:
-    """The file asked for: typed, chosen, or the first of the menu where a queued graph leaves it out."""
+    """Returns the requested file: typed, chosen, or the first of the menu where a queued graph leaves it out."""
     input_root, *extra_roots = allowed_places()
-    asked = other_file.strip() or (next(iter(_source_files()), "") if file is None else file)
-    return allowed_file(asked, input_root=input_root, extra_roots=extra_roots)
+    requested = other_file.strip() or (next(iter(_source_files()), "") if file is None else file)
+    return allowed_file(requested, input_root=input_root, extra_roots=extra_roots)
 
 
 def _columns(given: dict[str, object]) -> Columns:

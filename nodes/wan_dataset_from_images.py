@@ -25,7 +25,7 @@ _BATCH_IS = ["clip", "stills"]
 
 
 class WanDatasetFromImages(io.ComfyNode):
-    """A node of its own beside WanVideoDataset, because taking lists turns every widget into a list."""
+    """Not part of WanVideoDataset, because `is_input_list` turns every widget into a list."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -74,12 +74,12 @@ class WanDatasetFromImages(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when what was kept is deleted or damaged, so that it is written again."""
+        """Returns a mark that changes when stored clips are deleted or changed."""
         return CACHE.losses()
 
     @classmethod
     def validate_inputs(cls) -> bool | str:
-        """Refuses a PyAV that would keep the clips inexactly."""
+        """Refuses a PyAV without lossless encoding."""
         try:
             require_pyav()
         except WanTrainerError as error:
@@ -127,20 +127,20 @@ class WanDatasetFromImages(io.ComfyNode):
 
 
 def _pixels(image: Any) -> Pixels:
-    """Returns the frames of an IMAGE; those of a VIDEO when they are asked for, so that one clip is in memory."""
+    """Returns the frames of an IMAGE, or a function that decodes those of a VIDEO: one clip at a time in memory."""
     return image if isinstance(image, Tensor) else lambda: image.get_components().images
 
 
 def _rates(images: Sequence[Any], fps: Sequence[float], usual: float) -> list[float]:
-    """Returns the frames per second of each clip: as given, once or for each, and its own where that is 0."""
+    """Returns the frames per second of each clip: one of `fps` for all or each, the clip's own for 0."""
     given = [fps[0]] * len(images) if len(fps) == 1 else list(fps)
     if len(given) != len(images):
-        return given  # match_captions refuses them with the numbers
+        return given  # match_captions refuses them and names the numbers
     return [rate or _own_rate(image, usual) for rate, image in zip(given, images, strict=True)]
 
 
 def _own_rate(image: Any, usual: float) -> float:
     if isinstance(image, Tensor):
         return usual
-    known = getattr(image, "get_frame_rate", None)  # ComfyUI 0.3.75 has none: there only the decoded clip knows
+    known = getattr(image, "get_frame_rate", None)  # missing in ComfyUI 0.3.75, where the clip must be decoded
     return float(known() if known is not None else image.get_components().frame_rate)

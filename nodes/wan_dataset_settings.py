@@ -1,4 +1,4 @@
-"""Wan Dataset Settings: what WanVideoDataset has no widget for. Leave it out to use the defaults."""
+"""Wan Dataset Settings: dataset settings without a widget on WanVideoDataset. Optional."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from .bridge.types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsTyp
 from .bridge.widgets import check_menus, searched_as, widget
 
 _NEW_HELD_OUT_RATIO = -1.0
-"""A few files, where there are enough: what a new node begins with. A queue that leaves it out means 0, the default of
-DatasetConfig."""
+"""default of a new node: a few files, where there are enough; a queue without it means 0, DatasetConfig's default"""
 
 
 class WanDatasetSettings(io.ComfyNode):
-    """Checks the settings and hands them on; WanVideoDataset uses them."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -57,13 +54,13 @@ class WanDatasetSettings(io.ComfyNode):
         check_menus(DatasetConfig, values)
         values["frame_buckets"] = _lengths(frame_buckets)
         values |= _held_out([line.strip() for line in held_out.splitlines() if line.strip()])
-        # num_frames and the rest come from WanVideoDataset; what can be checked without them is checked here.
+        # Checked here as far as possible; num_frames and other settings come from WanVideoDataset.
         DatasetConfig.from_dict(values)
         return io.NodeOutput(DatasetSettingsHandle(tuple(values.items())))
 
 
 def _held_out(names: list[str]) -> dict[str, Any]:
-    """The settings that lines of file names, and at most one folder ending in /, stand for."""
+    """Returns the settings of lines of file names and at most one folder, which ends in /."""
     files = tuple(name for name in names if not name.endswith("/"))
     folders = [name.rstrip("/") for name in names if name.endswith("/")]
     if len(folders) > 1:

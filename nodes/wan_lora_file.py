@@ -11,7 +11,7 @@ from .bridge.widgets import judged_when_it_runs, searched_as
 
 
 class WanLoraFile(io.ComfyNode):
-    """Names a file; nothing is loaded. Several stand one behind another."""
+    """Names a file; nothing is loaded. Several can be chained."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

@@ -1,4 +1,4 @@
-"""Precision Policy (Wan): what each part of the model computes in, where a preset is not enough."""
+"""Precision Policy (Wan): the compute dtype of each part of the model, where a preset is not enough."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AS_LOADED, AS_PRESET = "as loaded", "as preset"
 
 
 class WanPrecisionPolicy(io.ComfyNode):
-    """Returns a new plan. PrecisionAudit measures what each switch costs."""
+    """Returns a new plan. PrecisionAudit measures the error of each switch."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -75,13 +75,13 @@ class WanPrecisionPolicy(io.ComfyNode):
     ) -> io.NodeOutput:
         check_menus(PrecisionPolicy, {"matmul": matmul})
         one_of("preset", preset, (AS_LOADED, *PRESETS))
-        asked = dict(
+        given = dict(
             residual=residual, norm=norm, qk_norm=qk_norm, time=time, modulation=modulation, head=head,
             rope_table=rope_table, rope=rope, attention=attention, adapter=adapter,
         )  # fmt: skip
         switches = {
             part: one_of(part, value, (AS_PRESET, *switch_values(part)))
-            for part, value in asked.items()
+            for part, value in given.items()
             if value != AS_PRESET
         }
         base = model.plan.precision.to_dict() if preset == AS_LOADED else {"preset": preset}
@@ -91,7 +91,7 @@ class WanPrecisionPolicy(io.ComfyNode):
 
 
 def _describe_policy(handle: ModelHandle) -> str:
-    """The policy in words, and the dtype of every part."""
+    """Returns the policy in words, and the dtype of every part."""
     policy, numerics = handle.plan.precision, handle.plan.precision.numerics(handle.compute_dtype)
     parts = [f"{part}: {dtype_name(getattr(numerics, part))}" for part in ("compute", *SWITCHES, "matmul")]
     return "\n".join([f"precision {policy.describe()}", *parts])

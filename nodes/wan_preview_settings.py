@@ -1,4 +1,4 @@
-"""Wan Preview Settings: what the preview clips show, and how they are sampled."""
+"""Wan Preview Settings: prompts and sampling of the preview clips."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class WanPreviewSettings(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when somebody takes away what prompts and pictures were encoded into."""
+        """Returns a mark that changes when entries of prompts and pictures are deleted."""
         return cache_state()
 
     @classmethod
@@ -160,7 +160,7 @@ class WanPreviewSettings(io.ComfyNode):
 
     @classmethod
     def _encode(cls, clip: Any, wanted: list[str]) -> dict[str, str]:
-        """Cache keys of the texts, each encoded unless it is there."""
+        """Returns text -> cache key, each encoded on a miss."""
         if not wanted:
             return {}
         cache, progress = folders.cache(), NodeProgress(cls.hidden.unique_id)
@@ -176,7 +176,7 @@ class WanPreviewSettings(io.ComfyNode):
 
     @classmethod
     def _encode_pictures(cls, clip_vision: Any, pictures: list[str]) -> str:
-        """Cache key of the image tokens of the pictures; "" when there are none, or nothing to encode them with."""
+        """Returns the cache key of the pictures' image tokens, encoded on a miss; "" without pictures or encoder."""
         if not pictures or not is_linked(cls.hidden.dynprompt, cls.hidden.unique_id, "clip_vision"):
             return ""
         cache = folders.cache()
@@ -193,12 +193,12 @@ class WanPreviewSettings(io.ComfyNode):
 
 
 def _kept(cache: LatentCache, start_image: Tensor | None, end_image: Tensor | None) -> list[str]:
-    """Names of the pictures that came in, in the order their tokens have."""
+    """Returns the names of the stored pictures, in the order of their tokens."""
     return [name for name in (keep_picture(cache, start_image, 0), keep_picture(cache, end_image, -1)) if name]
 
 
 def _check_each(config: SampleConfig) -> None:
-    """Raises ConfigError that names the prompt whose own settings cannot be."""
+    """Raises ConfigError naming the prompt whose own settings are invalid."""
     for index, own in enumerate(config.prompt_settings):
         try:
             config.of_prompt(index)
@@ -211,7 +211,7 @@ def _is_default(negative_prompt: str) -> bool:
 
 
 def _texts(library: list[tuple[str, PreviewPrompt]], negative_prompt: str) -> list[str]:
-    """Lists every text that is encoded; Wan's own negative prompt, which every cache holds, for clips without a run."""
+    """Lists the texts to encode; Wan's negative prompt too, because a rendering without a run has no cache set."""
     negatives = [own.negative_prompt for _, own in library if own.negative_prompt is not None]
     wanted = [*(prompt for prompt, _ in library), *negatives]
     if not _is_default(negative_prompt):

@@ -19,7 +19,7 @@ _SWEPT = [
     *("weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "lora_dropout", "caption_dropout"),
     *("loraplus_lr_ratio", "ema_decay", "loss_type", "huber_delta", "loss_weighting", "min_timestep", "max_timestep"),
 ]
-"""settings of Train Wan LoRA and Wan Train Settings, by the names of their widgets"""
+"""widget names of Train Wan LoRA and Wan Train Settings"""
 _OF_LORA = names_on_nodes(LoraConfig)
 _MOST = 100
 _LED_BY = {
@@ -29,11 +29,11 @@ _LED_BY = {
     },
     "gradient_accumulation_steps": {"global_batch_size": "says how many clips a step has, whatever is accumulated"},
 }
-"""setting -> what would have it make no difference, where that is not 0"""
+"""setting -> the settings that override it where they are not 0"""
 
 
 class WanSweepSettings(io.ComfyNode):
-    """Gives a list, so ComfyUI runs Train Wan LoRA once for each value; two of them in a row make every pair."""
+    """Returns a list, so ComfyUI runs Train Wan LoRA once for each value; two chained nodes make every pair."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -87,7 +87,7 @@ class WanSweepSettings(io.ComfyNode):
 
 
 def _refuse_without_effect(setting: str, said: dict[str, object]) -> None:
-    """Raises ConfigError for a sweep whose runs would be one and the same, by what Wan Train Settings says."""
+    """Raises ConfigError for a sweep whose runs would be equal, because Wan Train Settings overrides the setting."""
     for other, why in _LED_BY.get(setting, {}).items():
         if value := said.get(other):
             raise ConfigError(
@@ -97,7 +97,7 @@ def _refuse_without_effect(setting: str, said: dict[str, object]) -> None:
 
 
 def _values(setting: str, written: str) -> list[object]:
-    """The values in order, each once. Raises ConfigError for one that cannot be, or too many."""
+    """Returns the values in order, each once. Raises ConfigError for an invalid one, or too many."""
     words = [word.strip() for line in written.splitlines() for word in line.split(",") if word.strip()]
     if not 1 <= len(words) <= _MOST:
         raise ConfigError(f"values names {len(words)} values of {setting}. Write 1 to {_MOST}, such as 5e-5, 1e-4.")

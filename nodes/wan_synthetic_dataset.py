@@ -12,7 +12,7 @@ from .bridge.widgets import searched_as, widget
 
 
 class WanSyntheticDataset(io.ComfyNode):
-    """Gives a cache at once: its entries are drawn when the trainer reads them, the disk holds their list alone."""
+    """Returns a cache set whose entries are drawn when the trainer reads them; only their list is on disk."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -40,7 +40,7 @@ class WanSyntheticDataset(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when the list is deleted or damaged, so that it is written again."""
+        """Returns a mark that changes when the list is deleted or damaged."""
         return cache_state()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Wan Train Settings: everything about training that TrainLoRA has no widget for. Leave it out to use the defaults."""
+"""Wan Train Settings: training settings without a widget on TrainLoRA. Optional."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ _EVAL = listed(TrainConfig.eval_timesteps)
 
 
 class WanTrainSettings(io.ComfyNode):
-    """Checks the settings and hands them on; TrainLoRA uses them."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -122,10 +120,10 @@ class WanTrainSettings(io.ComfyNode):
         one_of("target_preset", target_preset, tuple(TARGET_PRESETS))
         for name in values.keys() & _READ.keys():
             values[name] = _READ[name](name, values[name])
-        if values.get("compile"):  # here, and not after clips were encoded for an hour
+        if values.get("compile"):  # here: TrainLoRA runs after clips were encoded for an hour
             check_compile(torch.device("cuda" if gpu_count() else "cpu"))
         adapter = {name: values.pop(shown) for shown, name in names_on_nodes(LoraConfig).items() if shown in values}
-        # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.
+        # The steps are TrainLoRA's; with so many, any warm-up passes here.
         train = TrainConfig.from_dict({**values, "steps": 10_000_000})
         train.check_grammar()
         check_optimizer(train)
@@ -155,4 +153,4 @@ _READ: dict[str, Callable[[str, str], tuple[Any, ...]]] = {
     **dict.fromkeys(("checkpointing_names_saved", "checkpointing_names_offloaded"), _words),
     **dict.fromkeys(("lr_patterns", "rank_patterns"), _lines),
 }
-"""how the text of a widget becomes several values"""
+"""widget -> parser of a text with several values"""

@@ -1,24 +1,18 @@
-"""Wan Video Dataset: a folder of clips or stills with captions, cut to what the model needs. Trains nothing."""
+"""Wan Video Dataset: a folder of clips or stills with captions, cut for the model. Trains nothing."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from comfy_api.latest import io
 
 from ..wan_core.dataset import (
     Dataset,
     DatasetConfig,
-    allowed_folder,
     fingerprint_of_folder,
-    list_folders,
-    read_roots,
     scan_folder,
 )
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.video import require_pyav
-from .bridge import folders
-from .bridge.folders import allowed_places, input_folder
+from .bridge.folders import allowed_places, dataset_folder, dataset_folders, dataset_reference
 from .bridge.progress import announced
 from .bridge.scanning import chosen_elsewhere, dataset_input, dataset_outputs, scanned_output
 from .bridge.types import CATEGORY, DatasetSettingsHandle, ModelHandle
@@ -43,7 +37,7 @@ class WanVideoDataset(io.ComfyNode):
                 dataset_input("model"),
                 combo(
                     "folder",
-                    _dataset_folders(),
+                    dataset_folders(),
                     "A folder in ComfyUI's input folder, or in a root listed in user/wan_trainer/roots.json.",
                 ),
                 *(
@@ -61,11 +55,11 @@ class WanVideoDataset(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, folder: str | None = None) -> bool | str:
-        """Refuses a folder before anything runs; naming it here also lets a folder in that was made a moment ago."""
+        """Refuses a folder before anything runs. It checks `folder` itself, so that one newer than the menu passes."""
         try:
             require_pyav()
-            if folder is not None:  # linked: known only when it runs
-                _folder(folder)
+            if folder is not None:  # None: linked, known only when it runs
+                dataset_folder(folder)
         except WanTrainerError as error:
             return announced(error)
         return True
@@ -73,7 +67,7 @@ class WanVideoDataset(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> str:
         # Whether subfolders count is known only when the node runs.
-        return fingerprint_of_folder(_folder(folder), recursive=True, allowed=allowed_places())
+        return fingerprint_of_folder(dataset_folder(folder), recursive=True, allowed=allowed_places())
 
     @classmethod
     def execute(
@@ -92,7 +86,7 @@ class WanVideoDataset(io.ComfyNode):
         settings: DatasetSettingsHandle | None = None,
     ) -> io.NodeOutput:
         config = DatasetConfig(
-            folder=_reference(folder),
+            folder=dataset_reference(folder),
             trigger_word=trigger_word,
             caption_extension=caption_extension,
             width=width,
@@ -103,22 +97,4 @@ class WanVideoDataset(io.ComfyNode):
             **chosen_elsewhere(model, force_rate, settings),
         )
 
-        return scanned_output(cls, append_to, lambda context: (scan_folder(config, _folder(folder), context),))
-
-
-def _dataset_folders() -> list[str]:
-    """References for the menu; a broken roots file shows up when the node runs."""
-    try:
-        return list_folders(input_folder(), read_roots(folders.user_roots_file()))
-    except WanTrainerError:
-        return list_folders(input_folder(), [])
-
-
-def _reference(folder: str | None) -> str:
-    """The folder asked for; the first of the menu where a queued graph leaves it out."""
-    return next(iter(_dataset_folders()), "") if folder is None else folder
-
-
-def _folder(folder: str | None) -> Path:
-    input_root, *extra_roots = allowed_places()
-    return allowed_folder(_reference(folder), input_root=input_root, extra_roots=extra_roots)
+        return scanned_output(cls, append_to, lambda context: (scan_folder(config, dataset_folder(folder), context),))

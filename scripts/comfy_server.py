@@ -1,4 +1,4 @@
-"""A real ComfyUI as a child process with this pack in it: for the demo and for the tests.
+"""A real ComfyUI with this pack as a child process, for the demo and the tests.
 
     with ComfyServer(base, comfyui=tree) as comfy:
         entry = comfy.run(graph)            # queue through POST /prompt and wait
@@ -35,7 +35,7 @@ Graph = dict[str, dict[str, Any]]
 
 
 class ComfyError(RuntimeError):
-    """The server did not start, or a prompt did not end as it should. The message ends with the log's last lines."""
+    """The server did not start, or a prompt failed. The message ends with the log's last lines."""
 
 
 # What ComfyUI writes before each line since 2026: ESC[32m[INFO]ESC[0m and a blank. A few lines have a colour besides.
@@ -45,7 +45,7 @@ _LEVEL = re.compile(
 
 
 class PromptRefused(ComfyError):  # noqa: N818  (it is named after what happened)
-    """POST /prompt said 400, or dropped a branch. `body` is the parsed answer."""
+    """POST /prompt returned 400, or dropped a branch. `body` is the parsed response."""
 
     def __init__(self, message: str, body: dict[str, Any]) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ def link_folder(source: Path, link: Path) -> None:
 
 
 def make_base(base: Path, packs: Sequence[Path] = ()) -> Path:
-    """A base directory with the folders ComfyUI expects, this pack, and `packs` beside it."""
+    """Creates a base directory with ComfyUI's folders, this pack and `packs`."""
     for name in ("input", "output", "temp", "user", "custom_nodes", "models/diffusion_models"):
         (base / name).mkdir(parents=True, exist_ok=True)
     for name in ("vae", "loras", "text_encoders", "clip_vision"):
@@ -81,7 +81,7 @@ def make_base(base: Path, packs: Sequence[Path] = ()) -> Path:
 
 
 class ComfyServer:
-    """One ComfyUI process on a free port of this machine. Not shared between base directories."""
+    """One ComfyUI process with its own base directory, on a free port."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class ComfyServer:
         return self.process.pid
 
     def start(self, port: int = 0) -> ComfyServer:
-        """Start and wait until it answers; 0 = a free port. Raises ComfyError with the log's end when it does not."""
+        """Start and wait for the first response; 0 = a free port. Raises ComfyError with the log's end on failure."""
         if self.process is not None:
             raise ComfyError("The server is running already.")
         self._starts += 1
@@ -179,7 +179,7 @@ class ComfyServer:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """End the server and every process below it, gently and then by force."""
+        """Terminate the server and its child processes, then kill those that remain."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -195,19 +195,19 @@ class ComfyServer:
                 child.kill()
 
     def kill(self) -> None:
-        """End only the server process, as the kernel would: no clean-up runs, children are left to notice."""
+        """Kill only the server process, as the kernel would: without clean-up, child processes continue."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()
             process.wait(10)
 
     def restart(self) -> ComfyServer:
-        """Stop, then start on the same base directory (another port)."""
+        """Stop, then start with the same base directory on another port."""
         self.stop()
         return self.start()
 
     def children(self) -> list[int]:
-        """Process ids below the server now: workers and video decoders."""
+        """Process ids of the server's child processes: workers and video decoders."""
         return [child.pid for child in _descendants(self.pid)]
 
     # ---- talking ---------------------------------------------------------------------------------
@@ -223,16 +223,16 @@ class ComfyServer:
         return self._open(request, timeout)
 
     def view(self, file: dict[str, str]) -> bytes:
-        """The bytes of a file as the page would fetch it; `file` is an entry of a node's ui output."""
+        """Bytes of a file through ComfyUI's /view; `file` is an entry of a node's ui output."""
         query = {key: file.get(key, "") for key in ("filename", "subfolder", "type")}
         return bytes(self.get("/view?" + urllib.parse.urlencode(query)))
 
     def object_info(self, node: str = "") -> dict[str, Any]:
-        """What every node (or one) takes and gives."""
+        """/object_info of all nodes, or of one."""
         return self.get("/object_info" + (f"/{node}" if node else ""), timeout=60)
 
     def setting(self, name: str, value: Any) -> None:
-        """Set a frontend setting, as the settings dialog would."""
+        """Set a frontend setting, as the settings dialog does."""
         self.post(f"/settings/{name}", value)
 
     def upload(self, file: Path, subfolder: str = "", overwrite: bool = True) -> dict[str, str]:
@@ -264,7 +264,7 @@ class ComfyServer:
     ) -> str:
         """Queue an API graph; returns its prompt id.
 
-        PromptRefused when ComfyUI refuses it, or, unless `partial`, when it would run only some of the branches.
+        Raises PromptRefused where ComfyUI refuses it, or, unless `partial`, where it drops a branch.
         """
         body: dict[str, Any] = {"prompt": prompt, "client_id": client_id or self.client_id}
         if extra_data:
@@ -283,7 +283,7 @@ class ComfyServer:
         return self.get(f"/history/{prompt_id}").get(prompt_id)
 
     def wait(self, prompt_id: str, timeout: float = 300, check: bool = True) -> dict[str, Any]:
-        """Wait for the prompt's history entry. With `check`, anything but success raises ComfyError with the reason."""
+        """Wait for the prompt's history entry. With `check`, raises ComfyError with the reason of a failure."""
         deadline = time.monotonic() + timeout
         while True:
             entry = self.history(prompt_id)
@@ -303,17 +303,17 @@ class ComfyServer:
         return self.wait(self.queue(prompt, **queue), timeout, check)
 
     def interrupt(self, prompt_id: str | None = None) -> None:
-        """What the Cancel button sends."""
+        """Press Cancel."""
         self.post("/interrupt", {"prompt_id": prompt_id} if prompt_id else {})
 
     @staticmethod
     def outputs(entry: dict[str, Any], node: str) -> dict[str, Any]:
-        """The ui output of a node in a history entry; empty when it showed nothing."""
+        """The ui output of a node in a history entry; empty without one."""
         return entry["outputs"].get(node, {})
 
     @staticmethod
     def error(entry: dict[str, Any]) -> str:
-        """Why a prompt failed: `node type: message`, or `interrupted`; empty when it did not."""
+        """Reason of a failed prompt: `node type: message`, or `interrupted`; empty after success."""
         for kind, data in entry["status"]["messages"]:
             if kind == "execution_error":
                 return f"{data['node_type']}: {data['exception_message'].strip()}"
@@ -323,7 +323,7 @@ class ComfyServer:
 
     @contextlib.contextmanager
     def events(self, client_id: str | None = None) -> Iterator[Recorder]:
-        """Record websocket messages while the block runs. Prompts queued with the same client id report here."""
+        """Record websocket messages inside. Prompts queued with the same client id send theirs here."""
         recorder = Recorder(self.url, client_id or self.client_id)
         recorder.open()
         try:
@@ -334,7 +334,7 @@ class ComfyServer:
     # ---- log -------------------------------------------------------------------------------------
 
     def log_text(self) -> str:
-        """Everything the server printed, all starts of this object together, without the colours of newer ComfyUI."""
+        """Output of all starts of this server, without the colours of newer ComfyUI."""
         try:
             return _LEVEL.sub(r"\1", self.log_file.read_text(encoding="utf-8", errors="replace"))
         except OSError:
@@ -354,7 +354,7 @@ class ComfyServer:
 
 
 class Recorder:
-    """Websocket messages of one client, as they came: `messages` has (type, data) pairs, `binary` the raw previews."""
+    """Websocket messages of one client: `messages` has (type, data) pairs, `binary` the raw previews."""
 
     def __init__(self, url: str, client_id: str) -> None:
         self.messages: list[tuple[str, dict[str, Any]]] = []
@@ -372,7 +372,7 @@ class Recorder:
             raise ComfyError(f"The websocket did not open: {self._problem or 'no answer'}")
 
     def close(self) -> None:
-        """Ends the recording after what the server has sent so far: its answer to a ping comes behind all of that."""
+        """Stop recording after all messages so far: the server's pong arrives behind them."""
         if self._closing:
             loop, stop = self._closing
             with contextlib.suppress(RuntimeError):
@@ -380,12 +380,12 @@ class Recorder:
         self._thread.join(10)
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """The data of every message of one type so far."""
+        """Data of every message of one type so far."""
         with self._change:
             return [data for name, data in self.messages if name == kind]
 
     def wait_for(self, kind: str, count: int = 1, timeout: float = 60) -> list[dict[str, Any]]:
-        """Wait until `count` messages of one type have come."""
+        """Wait for `count` messages of one type."""
         with self._change:
             met = self._change.wait_for(lambda: sum(name == kind for name, _ in self.messages) >= count, timeout)
             if not met:
@@ -440,7 +440,7 @@ class Recorder:
 
 
 def _reasons(answer: dict[str, Any]) -> str:
-    """The refusals of a /prompt answer in one line."""
+    """Returns the refusals of a /prompt response in one line."""
     reasons = []
     for node, found in (answer.get("node_errors") or {}).items():
         for error in found["errors"]:
@@ -455,7 +455,7 @@ def _free_port() -> int:
 
 
 def _descendants(pid: int) -> list[Any]:
-    """Processes below `pid`, deepest last. Empty without psutil, which ComfyUI itself brings."""
+    """Returns the descendants of `pid`, deepest last. Empty without psutil, which ComfyUI requires."""
     try:
         import psutil
     except ImportError:

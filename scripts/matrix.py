@@ -1,10 +1,10 @@
-"""The engine and the nodes on other versions: `python3 scripts/matrix.py STACK [--python EXE]`.
+"""Tests engine and nodes on other versions: `python3 scripts/matrix.py STACK [--python EXE]`.
 
-Each stack gets a virtual environment of its own below .cache/matrix (6 GB: torch with its CUDA libraries, as users have
-it), made once: ComfyUI's packages, then `pip install -r requirements.txt` as a user does it. On `oldest` and `newest`
-run what other packs import, the engine's tests, the nodes' in a real ComfyUI, and a graph that trains and generates; on
-`torch-2.6`, `torch-2.7` and `torch-2.9` what other packs import, no more. docs/versions.md keeps what came out.
-The stack that people usually have is that of `scripts/test.py`. Run that one first: it fetches ComfyUI and the clips.
+Each stack gets a virtual environment below .cache/matrix (6 GB: torch with CUDA libraries), made once: ComfyUI's
+packages, then `pip install -r requirements.txt` as a user does it. `oldest` and `newest` run the imports of other
+packs, the engine's tests, the nodes' tests in a real ComfyUI, and a graph that trains and generates; `torch-2.6`,
+`torch-2.7` and `torch-2.9` only the imports of other packs. Results: docs/versions.md. Run `scripts/test.py` first: it
+tests the usual stack, and fetches ComfyUI and the clips.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from environment import CACHE, ROOT, say
 
 @dataclass(frozen=True)
 class Stack:
-    """Versions that go together. What is not pinned is the newest that fits."""
+    """Versions that go together; packages without a pin are the newest that fit."""
 
     python: str
     pins: tuple[str, ...]
     constrained: bool
-    """what `pins` leaves open follows tests/constraints.txt"""
+    """whether packages without a pin follow tests/constraints.txt"""
     stages: tuple[str, ...] = ("engine", "nodes", "smoke")
 
 
 def _of(torch: str, torchvision: str) -> tuple[str, ...]:
-    """A torch, and the other two of its release that every ComfyUI has."""
+    """Returns pins of torch, torchvision and torchaudio of one release."""
     return f"torch=={torch}", f"torchvision=={torchvision}", f"torchaudio=={torch}"
 
 
@@ -47,7 +47,7 @@ STACKS = {
             *_of("2.6.0", "0.21.0"),
             "peft==0.20.0",
             "av==17.1.0",
-            "comfy-kitchen==0.2.8",  # the tests' reference for nvfp4; 0.2.12 cannot be imported beside torch 2.6
+            "comfy-kitchen==0.2.8",  # the tests' reference for nvfp4; 0.2.12 cannot be imported with torch 2.6
         ),
         constrained=True,
     ),
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def interpreter(stack: Stack, named: str | None) -> str:
-    """An interpreter of the stack's version, or SystemExit with one sentence."""
+    """Returns an interpreter of the stack's version. Raises SystemExit with one sentence without one."""
     found = shutil.which(named or f"python{stack.python}")
     if not found:
         raise SystemExit(f"Python {stack.python} is needed and python{stack.python} was not found; name one: --python")
@@ -102,7 +102,7 @@ def interpreter(stack: Stack, named: str | None) -> str:
 
 
 def prepare(name: str, stack: Stack, base: str, folder: Path) -> Path:
-    """The environment of a stack, made anew when what it is made from changed."""
+    """Returns the Python of a stack's environment, which is made again when its requirements change."""
     venv, stamp = folder / name, folder / f"{name}.json"
     tree = comfyui()
     needed, pins = environment.requirements(tree)
@@ -141,7 +141,7 @@ def comfyui() -> Path:
 
 
 def other_packs(python: Path) -> str:
-    """Whether what other packs import still works after this one was installed."""
+    """Tests that the imports of other packs work after this one was installed. Returns the result in words."""
     done = subprocess.run([str(python), "-c", OTHER_PACKS], capture_output=True, text=True, check=False)
     if done.returncode:
         say(done.stderr[-3000:])
@@ -149,7 +149,7 @@ def other_packs(python: Path) -> str:
 
 
 def run_stage(python: Path, stage: str, more: list[str]) -> str:
-    """One pytest run on that stack; what pytest says in its last line."""
+    """Runs pytest on that stack. Returns pytest's last line."""
     say(f"\n== {stage}")
     command = [str(python), "-m", "pytest", *STAGES[stage], "-q", "-p", "no:cacheprovider"]
     variables = {"OMP_NUM_THREADS": "1", **os.environ}

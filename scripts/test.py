@@ -3,8 +3,8 @@
 Needs nothing but Python 3.10 and a package index. Prints the seconds each stage took against its budget, names the
 slowest tests, says what was skipped and why, and ends with one line of totals. Exit code 0 only if every stage passed.
 
-`--fast` is for between two edits: ruff, and the tests of the unit layer that do not last. Nothing is measured against a
-budget then, and what it leaves out has to pass before a commit.
+`--fast` is for between two edits: ruff, and the short tests of the unit layer, without budgets. The other tests must
+pass before a commit.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main() -> int:
         say(f"Missing. {sentence}")
 
     totals = Totals()
-    # Together, as one alone leaves a core idle: pyright keeps one busy, and a test of a server waits for it.
+    # In parallel, because each alone leaves a core idle: pyright uses one, and a test of a server often waits.
     beside = [layer for layer in ("unit", "comfy") if layer in chosen] if cores() > 1 and len(chosen) > 1 else []
     with ExitStack() as runs:
         begun = {layer: runs.enter_context(PytestRun(layer, rest, ready, aside=True)) for layer in beside}
@@ -110,8 +110,8 @@ def main() -> int:
 
 
 def lint(ready: Environment, totals: Totals) -> bool:
-    """Style and types, and the pure logic of the web part. Each tool counts as one test; they run beside each other."""
-    tools: dict[str, list[str]] = {}  # the one that takes longest first
+    """Style, types, and the unit tests of web/, in parallel. Each tool counts as one test."""
+    tools: dict[str, list[str]] = {}  # the slowest first
     typed = [name for name in ("wan_core", "nodes") if any((ROOT / name).rglob("*.py"))]
     if ready.node_tools and typed:
         link_tree_for_pyright(ready.comfyui)
@@ -145,7 +145,7 @@ def node_tests() -> list[str]:
 
 
 def run_tools(tools: dict[str, list[str]], totals: Totals) -> bool:
-    """Runs checkers quietly, two at a time; shows what one said only when it found something."""
+    """Runs checkers two at a time; prints the output of those that fail."""
 
     def run(command: list[str]) -> tuple[float, subprocess.CompletedProcess[str]]:
         began = time.monotonic()
@@ -166,7 +166,7 @@ def run_tools(tools: dict[str, list[str]], totals: Totals) -> bool:
 
 
 def count_node_tests(done: subprocess.CompletedProcess[str], totals: Totals) -> str:
-    """Adds what node's own runner counted; returns it in words."""
+    """Adds the counts of node's runner; returns them in words."""
     counts = dict(re.findall(r"^(?:#|ℹ) (pass|fail|skipped) (\d+)", done.stdout, re.MULTILINE))
     passed, failed, skipped = (int(counts.get(kind, 0)) for kind in ("pass", "fail", "skipped"))
     totals.passed += passed
@@ -195,18 +195,19 @@ def link_tree_for_pyright(comfyui: Path) -> None:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Returns the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
 
 
 def processes(layer: str) -> int:
-    """How many processes share the tests: two, but one where two browsers would draw in turns on a single core."""
+    """Returns the processes of pytest-xdist: two, but one for browsers on a single core."""
     return 1 if layer == "browser" and cores() == 1 else 2
 
 
 class PytestRun:
-    """One pytest run of one layer. Its output goes to the terminal as it comes or, of a run that goes on `aside` of
-    others, from the moment its result is asked for; its totals come back in a file."""
+    """One pytest run of one layer. Prints its output at once, or with `aside` from the call of `result` on; its totals
+    come back in a file.
+    """
 
     def __init__(self, layer: str, rest: list[str], ready: Environment, *, aside: bool = False) -> None:
         self.layer = layer
@@ -220,15 +221,13 @@ class PytestRun:
             "-m",
             "pytest",
             "-p",
-            "count_plugin",
-            "-p",
             "order_plugin",
             "-m",
             MARKS[layer],
             *(("--quick",) if layer == "fast" else ()),
             *(("--color=yes",) if sys.stdout.isatty() else ()),
-            # Most of the time goes into starting processes that use one core. On the canvas, a process per frontend;
-            # where ComfyUI or diffusers is imported for scripts, one for all of them.
+            # Most of the time is spent starting processes that use one core. For the canvas a process per frontend;
+            # files whose scripts import ComfyUI or diffusers share one process.
             *(() if rest else ("-n", str(processes(layer)), "--dist", "loadfile", "--no-loadscope-reorder")),
             *(("-p", "frontend_plugin") if layer == "browser" and not rest else ()),
             *(("-p", "shared_plugin") if layer in ("unit", "comfy") and not rest else ()),
@@ -237,7 +236,7 @@ class PytestRun:
         variables = {**ready.variables(), "WAN_TRAINER_COUNTS": str(self.counts)}
         # Without byte code each of some hundred processes compiles the pack again.
         variables.pop("PYTHONDONTWRITEBYTECODE", None)
-        # Two cores: a thread pool per process (torch, ComfyUI, worker) would fight for them.
+        # Two cores: the thread pools of torch, ComfyUI and worker would compete for them.
         variables.setdefault("OMP_NUM_THREADS", "1")
         self.output = environment.CACHE / f"output-{layer}.txt" if aside else None
         with open(self.output, "wb") if self.output else nullcontext() as out:
@@ -253,12 +252,12 @@ class PytestRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends what still runs, as after Ctrl-C."""
+        """Kills a run that has not ended, as after Ctrl-C."""
         if self.process.poll() is None:
             self.process.terminate()
 
     def result(self, totals: Totals) -> Stage:
-        """Shows what the run says until it has ended, and adds what it counted."""
+        """Prints the output until the run has ended, and adds its counts."""
         if self.output:
             self._show(self.output)
         self.watch.join()
@@ -280,7 +279,7 @@ class PytestRun:
         with open(output, encoding="utf-8", errors="replace", newline="") as said:
             running = True
             while running:
-                running = self.watch.is_alive()  # before the last read, so that nothing said meanwhile is lost
+                running = self.watch.is_alive()  # before the last read, so that no output is lost
                 sys.stdout.write(said.read())
                 sys.stdout.flush()
                 self.watch.join(timeout=0.5)
@@ -299,7 +298,7 @@ def report(stages: list[Stage], totals: Totals, ready: Environment, *, budgets: 
         say(f"{stage.name:<10} {stage.seconds:7.1f}  {stage.verdict}")
     for name, layers in PARTS.items() if budgets else ():
         of_part = [stage for stage in stages if stage.name in layers]
-        # From the first of them to the last: they ran beside each other.
+        # From the first start to the last end: they ran in parallel.
         seconds = max((s.ended for s in of_part), default=0) - min((s.began for s in of_part), default=0)
         over = "OVER BUDGET" if seconds > BUDGET_S[name] else "within budget"
         say(f"budget {name}: {seconds:.0f} of {BUDGET_S[name]} s, {over}")

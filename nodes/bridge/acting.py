@@ -1,8 +1,8 @@
-"""LoRAs beside the weights of a core MODEL: hooks while the model runs, and nothing of them otherwise.
+"""LoRAs on a core MODEL by forward hooks that exist only while the model runs.
 
-ComfyUI's own way adds a LoRA to the weights. A packed weight is unpacked, added to and packed again for it, which loses
-more than a small LoRA is; a bf16 one is rounded. Here each module's output gets its change added, so the base stays as
-it is, whoever moves, packs or swaps it.
+ComfyUI merges a LoRA into the weights. A quantized weight is dequantized and quantized again for it, which loses more
+than a small LoRA changes; a bf16 weight is rounded. Hooks add the LoRA to each module's output and leave the base as
+it is.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ from ...wan_core.lora import Acting
 
 
 def with_acting(model: Any, parts: Mapping[str, Acting], name: str) -> Any:
-    """Returns a clone of `model` to which the parts of a LoRA are added while it samples; `name` is for refusals.
-
-    ComfyUI loads, counts and unloads their values as those of a model beside it.
-    """
+    """Returns a clone of `model` that applies the parts of a LoRA while it samples; `name` is for refusals."""
     patched, key = model.clone(), f"wan_trainer_{uuid.uuid4().hex}"
+    # As an additional model: ComfyUI then loads, counts and offloads the LoRA's values with the model.
     values = nn.ModuleList(parts.values())
     devices = {"load_device": model.load_device, "offload_device": model.offload_device}
     patched.set_additional_models(key, [comfy.model_patcher.ModelPatcher(values, **devices)])
@@ -36,12 +34,15 @@ def with_acting(model: Any, parts: Mapping[str, Acting], name: str) -> Any:
 
 
 def _run(parts: Mapping[str, Acting], name: str, executor: Any, *args: Any, **kwargs: Any) -> Any:
-    """One pass through the model, called by ComfyUI in its place."""
+    """Wraps one forward pass. Raises ExportError where no part acted."""
     base = executor.class_obj
     for part in parts.values():
         part.ran = False
     mark = getattr(base, "current_weight_patches_uuid", None)
-    with _as_written(), _hooked(base.diffusion_model, parts, mark):
+    # Code that torch.compile made before does not see hooks that come and go. set_stance: since torch 2.6.
+    stance = getattr(torch.compiler, "set_stance", None)
+    eager: AbstractContextManager[Any] = stance("force_eager") if stance else nullcontext()
+    with eager, _hooked(base.diffusion_model, parts, mark):
         result = executor(*args, **kwargs)
     if not any(part.ran for part in parts.values()):
         raise ExportError(
@@ -49,12 +50,6 @@ def _run(parts: Mapping[str, Acting], name: str, executor: Any, *args: Any, **kw
             "LoRA behind that node, or use core Load LoRA."
         )
     return result
-
-
-def _as_written() -> AbstractContextManager[Any]:
-    """Runs compiled code as it is written: what torch.compile made of a model does not see hooks that come and go."""
-    stance = getattr(torch.compiler, "set_stance", None)  # since torch 2.6
-    return stance("force_eager") if stance else nullcontext()
 
 
 @contextmanager

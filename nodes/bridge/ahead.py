@@ -1,4 +1,4 @@
-"""A graph that was not queued: what the widgets of a page say of a training, as the job the planner knows.
+"""The planner's job of a graph that is not queued, from the widgets that the page sends.
 
 The nodes themselves turn their widgets into a plan, as when they are queued; they read headers and load nothing.
 """
@@ -27,54 +27,53 @@ from .types import ModelHandle, SettingsHandle
 LOADER, SETTINGS, TRAINER, LORA = "LoadWanModel", "WanTrainSettings", "TrainLoRA", "WanLoraFile"
 _FROM_FILE = "WanDatasetFromFile"
 CHANGES = ("WanPrecisionPolicy", "Fp8Quantize", "SplitAcrossGPUs", "AddFrozenLora")
-"""nodes that take a model and give one"""
+"""nodes that take a model and return one"""
 _LONGEST = 16
 _KEPT = 8
 _LARGEST = 16384
-"""of a side in pixels, and of the frames of a clip"""
+"""limit of a side in pixels, and of the frames of a clip"""
 
 
 @dataclass
 class Ahead:
-    """Reads what a page asks. Keeps the newest models, whose headers need not be read for every turn of a widget."""
+    """Makes jobs of requests. Keeps the newest models, so that headers are not read for every turn of a widget."""
 
     nodes: Mapping[str, type[io.ComfyNode]]
     """the node classes of this pack by their ids"""
     _models: dict[str, ModelHandle] = field(default_factory=dict[str, ModelHandle])
 
-    def job(self, asked: Mapping[str, Any]) -> Job:
-        """Returns the job. Raises a WanTrainerError where a node would refuse, or what was asked is no such graph.
+    def job(self, body: Mapping[str, Any]) -> Job:
+        """Returns the job. Raises a WanTrainerError where a node would refuse, or where `body` is no such graph.
 
-        `asked`: `chain`, pairs of a node's id and its widgets from Load Wan Model on; `settings`, widgets of Wan Train
-        Settings, or none; `train`, those of Train Wan LoRA; `sizes`, the (width, height, frames) of each dataset, and
-        `files`, the widgets of each Wan Dataset From File whose settings file says them;
-        `preview`, that of the previews with 0 for what is a clip's, or none; `prompts`, their text and trigger word,
-        where a prompt may say a size of its own; `preview_size` as that widget, `pictured` whether a start image is
-        linked; `loras`, the widgets of each Wan LoRA File that acts in previews.
+        `body`: `chain`, pairs of a node's id and its widgets from Load Wan Model on; `settings`, widgets of Wan Train
+        Settings, or none; `train`, widgets of Train Wan LoRA; `sizes`, (width, height, frames) of each dataset;
+        `files`, widgets of each Wan Dataset From File whose settings file has the sizes; `preview`, the size of
+        previews (0: as the clips), or none; `prompts`, their text and trigger word; `preview_size`, that widget;
+        `pictured`, whether a start image is linked; `loras`, widgets of each Wan LoRA File for previews.
         """
-        model = self._model(_chain(asked.get("chain")))
-        values = self._values(TRAINER, asked.get("train"))
+        model = self._model(_chain(body.get("chain")))
+        values = self._values(TRAINER, body.get("train"))
         roots = folders.roots()
         expert = values.get("expert", TrainConfig.expert)
-        # Both experts take the same; which one is trained may still be open.
+        # Both experts take the same memory, so either stands in while it is open which one is trained.
         plan = model.plan.of_expert(expert_named(expert if expert in ("high", "low") else "high"), roots)
-        settings = self._settings(asked.get("settings"))
+        settings = self._settings(body.get("settings"))
         file = inspect_model(plan, roots)
         names = ("steps", "preview_every_n_steps", "blocks_to_swap")
-        asked_for = {name: values[name] for name in names if name in values}
-        train = TrainConfig.from_dict({**(dict(settings.train) if settings else {}), **asked_for})
+        own = {name: values[name] for name in names if name in values}
+        train = TrainConfig.from_dict({**(dict(settings.train) if settings else {}), **own})
         train = with_global_batch(with_model_values(train, file.variant), plan.placement.ranks)
         base = settings.lora if settings else LoraConfig()
         grid, space = file.variant.latents.size_multiple, file.variant.latents
-        steps = [_step(size, grid, space, train.batch_size) for size in self._clip_sizes(asked)]
+        steps = [_step(size, grid, space, train.batch_size) for size in self._clip_sizes(body)]
         step = max(steps, key=lambda one: one.tokens)
         preview, gives_way, beside = None, False, 0
-        if train.preview_every_n_steps and asked.get("preview") is not None:
-            (size,) = _sizes([asked["preview"]], least=0)
-            own, gives_way = _as_template(size, asked, file.variant, train)
-            previews = [_preview(one, grid, space, step) for one in _own_sizes(own, asked.get("prompts"))]
+        if train.preview_every_n_steps and body.get("preview") is not None:
+            (size,) = _sizes([body["preview"]], least=0)
+            own, gives_way = _as_template(size, body, file.variant, train)
+            previews = [_preview(one, grid, space, step) for one in _own_sizes(own, body.get("prompts"))]
             preview = max(previews, key=lambda one: one.tokens)
-            beside = beside_preview(plan, roots, file, expert, self._loras(asked.get("loras")))
+            beside = beside_preview(plan, roots, file, expert, self._loras(body.get("loras")))
         return Job(
             model=plan,
             roots=roots,
@@ -89,30 +88,29 @@ class Ahead:
         )
 
     def trainer(
-        self, asked: Mapping[str, Any], widgets: Any
+        self, body: Mapping[str, Any], widgets: Any
     ) -> tuple[ModelHandle, SettingsHandle | None, dict[str, Any]]:
-        """Returns what a Train Wan LoRA is given: its model and settings, and these widgets, checked."""
+        """Returns the model, the settings and the checked widgets of a Train Wan LoRA."""
         values = self._values(TRAINER, widgets)
-        return self._model(_chain(asked.get("chain"))), self._settings(asked.get("settings")), values
+        return self._model(_chain(body.get("chain"))), self._settings(body.get("settings")), values
 
-    def mark(self, asked: Mapping[str, Any]) -> str:
-        """Returns what changes when the file of the model does, or a run here teaches: an answer holds as long."""
+    def mark(self, body: Mapping[str, Any]) -> str:
+        """Returns a mark that changes with the files of the request and the measurements of own runs."""
         loras = [
-            self.nodes[LORA].fingerprint_inputs(**self._values(LORA, widgets))
-            for widgets in _listed(asked.get("loras"))
+            self.nodes[LORA].fingerprint_inputs(**self._values(LORA, widgets)) for widgets in _listed(body.get("loras"))
         ]
-        files = [self._settings_mark(widgets) for widgets in _listed(asked.get("files"))]
-        return repr([self._file_mark(_chain(asked.get("chain"))), loras, files, own_runs_of(folders.roots())])
+        files = [self._settings_mark(widgets) for widgets in _listed(body.get("files"))]
+        return repr([self._file_mark(_chain(body.get("chain"))), loras, files, own_runs_of(folders.roots())])
 
-    def _clip_sizes(self, asked: Mapping[str, Any]) -> list[tuple[int, int, int]]:
-        """Returns those of all datasets. A settings file that cannot be read is refused when it is queued."""
-        files = _listed(asked.get("files"))
-        sizes = _sizes(asked.get("sizes")) if asked.get("sizes") or not files else []
+    def _clip_sizes(self, body: Mapping[str, Any]) -> list[tuple[int, int, int]]:
+        """Returns (width, height, frames) of all datasets."""
+        files = _listed(body.get("files"))
+        sizes = _sizes(body.get("sizes")) if body.get("sizes") or not files else []
         for widgets in files:
             values = self._values(_FROM_FILE, widgets)
             try:
                 sizes += self.nodes[_FROM_FILE].stated_sizes(**values)  # pyright: ignore[reportAttributeAccessIssue]
-            except (WanTrainerError, OSError):
+            except (WanTrainerError, OSError):  # refused when it is queued; the widgets are the fallback of a plan
                 sizes += _sizes([[values.get(side) for side in ("width", "height", "num_frames")]])
         return sizes
 
@@ -155,7 +153,8 @@ class Ahead:
         return result[0]
 
     def _values(self, kind: str, widgets: Any) -> dict[str, Any]:
-        """Returns the values of a node's own widgets, of the kinds they have: nobody else has checked them."""
+        """Returns the values of a node's own widgets, with their types and bounds checked."""
+        # ComfyUI checks these of a queued graph only.
         if not isinstance(widgets, dict):
             raise ConfigError(f"The widgets of {kind} must be a JSON object.")
         known = {given.id: given for given in self.nodes[kind].define_schema().inputs}
@@ -188,7 +187,7 @@ def _checked(widget: io.Input, value: Any) -> Any:
 
 
 def _chain(listed: Any) -> list[tuple[str, Any]]:
-    """Returns the nodes from Load Wan Model on. Raises ConfigError for any other chain."""
+    """Returns (node id, widgets) from Load Wan Model on. Raises ConfigError for any other chain."""
     pairs = listed if isinstance(listed, list) else []
     found = [(str(pair[0]), pair[1]) for pair in pairs if isinstance(pair, list | tuple) and len(pair) == 2]
     kinds = [kind for kind, _ in found]
@@ -198,7 +197,7 @@ def _chain(listed: Any) -> list[tuple[str, Any]]:
 
 
 def _listed(loras: Any) -> list[Any]:
-    """Returns the widgets of each node. Raises ConfigError for what is no list, or for a longer one than a page has."""
+    """Returns the widgets of each node. Raises ConfigError unless it is a list of at most `_LONGEST`."""
     found = [] if loras is None else loras
     if not isinstance(found, list) or len(found) > _LONGEST:
         raise ConfigError(f"loras must be a list of at most {_LONGEST} nodes' widgets.")
@@ -217,21 +216,21 @@ def _sizes(listed: Any, least: int = 1) -> list[tuple[int, int, int]]:
 
 
 def _as_template(
-    size: tuple[int, int, int], asked: Mapping[str, Any], variant: WanVariant, train: TrainConfig
+    size: tuple[int, int, int], body: Mapping[str, Any], variant: WanVariant, train: TrainConfig
 ) -> tuple[tuple[int, int, int], bool]:
-    """Returns the size of previews, and whether it gives way to what fits: that of ComfyUI's template, where asked."""
+    """Returns the size of previews, that of ComfyUI's template where requested, and whether fewer frames will do."""
     starts = train.first_frame_conditioning_p >= 1
-    free = is_free_of_clips(variant, pictured=asked.get("pictured") is True, starts_from_clip=starts)
-    if asked.get("preview_size") != AS_TEMPLATE or not free:
+    free = is_free_of_clips(variant, pictured=body.get("pictured") is True, starts_from_clip=starts)
+    if body.get("preview_size") != AS_TEMPLATE or not free:
         return size, False
     width, height, frames = size
     config = SampleConfig(width=width, height=height, num_frames=frames, preview_size=AS_TEMPLATE)
     found = sized_as_template(config, variant)
-    return (found.width, found.height, found.num_frames), found != config and asked.get("prompts") is None
+    return (found.width, found.height, found.num_frames), found != config and body.get("prompts") is None
 
 
 def _own_sizes(size: tuple[int, int, int], prompts: Any) -> list[tuple[int, int, int]]:
-    """Returns the size of every prompt's clip: its own, else that of all."""
+    """Returns the size of every prompt's clip: its own, else `size`."""
     if prompts is None:
         return [size]
     if not isinstance(prompts, list) or len(prompts) != 2 or not all(isinstance(one, str) for one in prompts):
@@ -242,8 +241,9 @@ def _own_sizes(size: tuple[int, int, int], prompts: Any) -> list[tuple[int, int,
 
 
 def _step(size: tuple[int, int, int], grid: int, space: LatentSpace, batch_size: int) -> StepShape:
-    """Returns a micro-batch of clips of a size, cut to what the model takes as a scan would cut them."""
+    """Returns the shape of a micro-batch, with clips cut to the model's grid as a scan cuts them."""
     width, height, frames = size
+    # 4n+1 frames and multiples of `grid` pixels, rounded down.
     return StepShape(
         batch_size=batch_size,
         latent_frames=space.latent_frames((frames - 1) // space.temporal_stride * space.temporal_stride + 1),
@@ -254,10 +254,10 @@ def _step(size: tuple[int, int, int], grid: int, space: LatentSpace, batch_size:
 
 def _preview(size: tuple[int, int, int], grid: int, space: LatentSpace, clip: StepShape) -> StepShape:
     width, height, frames = size
-    asked = _step((max(width, 1), max(height, 1), max(frames, 1)), grid, space, 1)
+    own = _step((max(width, 1), max(height, 1), max(frames, 1)), grid, space, 1)
     return StepShape(
         batch_size=1,
-        latent_frames=asked.latent_frames if frames else clip.latent_frames,
-        latent_height=asked.latent_height if height else clip.latent_height,
-        latent_width=asked.latent_width if width else clip.latent_width,
+        latent_frames=own.latent_frames if frames else clip.latent_frames,
+        latent_height=own.latent_height if height else clip.latent_height,
+        latent_width=own.latent_width if width else clip.latent_width,
     )

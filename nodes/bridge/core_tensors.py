@@ -1,7 +1,7 @@
 """Core LATENT and CONDITIONING as the engine's clips: raw latents are normalised here, exactly once.
 
-What a sampler would read of a CONDITIONING is read in the same way: image latents are normalised by groups of the
-VAE's channels, masks say 1 where a frame is given.
+A CONDITIONING is read as a sampler reads it: image latents are normalised by groups of the VAE's channels, masks are 1
+where a frame is given.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor
 from ...wan_core.checkpoint import WanVariant
 from ...wan_core.errors import DatasetError
 from ...wan_core.importers import TensorClip, checked_text
+from .sockets import ordinary
 
 _MASK_CHANNELS = 4
 
 
 def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: WanVariant) -> Iterator[TensorClip]:
-    """The clips of a list of LATENTs, each with its text and what else the model of that variant reads.
+    """Yields the clips of LATENTs with their text and conditions of `variant`, converted one at a time.
 
-    One CONDITIONING for each LATENT: its only prompt counts for all clips of the batch, and as many prompts as clips
-    are one for each, as core ResolutionBucket groups them. Or one CONDITIONING for each clip. DatasetError at once when
-    their numbers do not go together. Clips are converted one at a time.
+    One CONDITIONING per LATENT, whose single prompt applies to the batch, or with a prompt per clip as core
+    ResolutionBucket groups them. Or one CONDITIONING per clip. Raises DatasetError at once where the numbers differ.
     """
     batches = [_samples(latent, number) for number, latent in enumerate(latents, 1)]
     raw = [clip for batch in batches for clip in batch]
@@ -44,7 +44,7 @@ def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: Wan
 
 
 def text_features(conditioning: Any, name: str) -> Tensor:
-    """The features (L, 4096) float32 of a CONDITIONING, real tokens only; DatasetError unless umT5 can have made it."""
+    """Returns features (L, 4096) float32, real tokens only. Raises DatasetError unless umT5 can have made them."""
     tensor, values = _entry(conditioning, name)
     if values.get("pooled_output") is not None:
         raise DatasetError(
@@ -54,11 +54,11 @@ def text_features(conditioning: Any, name: str) -> Tensor:
         )
     if tensor.ndim != 3 or len(tensor) != 1:
         raise DatasetError(f"The text of {name} has shape {list(tensor.shape)}; one prompt is (1, tokens, 4096).")
-    return _plain(checked_text(tensor, name))
+    return ordinary(checked_text(tensor, name))
 
 
 def _texts(conditioning: Any, clips: int) -> list[tuple[Any, int]]:
-    """Returns for each clip of a batch the CONDITIONING of its prompt, and which row of what comes with it is its."""
+    """Returns for each clip of a batch its CONDITIONING, and its row in the tensors of that."""
     if len(conditioning) == clips > 1:
         return [([entry], 0) for entry in conditioning]
     return [(conditioning, place) for place in range(clips)]
@@ -84,7 +84,7 @@ def _clip(raw: Tensor, conditioning: Any, place: int, name: str, variant: WanVar
         )
     _, values = _entry(conditioning, name)
     return TensorClip(
-        latent=_plain(space.normalise(raw.cpu())),
+        latent=ordinary(space.normalise(raw.cpu())),
         text=text_features(conditioning, name),
         name=name,
         condition={field: _READ[field](values, place, raw, name, variant) for field in variant.conditioning.tensors},
@@ -102,7 +102,7 @@ def _entry(conditioning: Any, name: str) -> tuple[Tensor, dict[str, Any]]:
 
 
 def _channels(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    """Returns what a sampler puts behind the noised latent: the mask where the model has room for one, then images."""
+    """Returns the channels concatenated to the noised latent: a mask where the model takes one, then images."""
     wanted = variant.shape.condition_channels
     image = values.get("concat_latent_image")
     if image is None:
@@ -116,21 +116,21 @@ def _channels(values: dict[str, Any], place: int, raw: Tensor, name: str, varian
         )
     image = _normalised(_one(image, place), variant)
     if image.shape[0] == wanted:
-        return _plain(image)
+        return ordinary(image)
     if image.shape[0] + _MASK_CHANNELS != wanted:
         raise DatasetError(
             f"The image latents of {name} have {image.shape[0]} channels, {variant.name} reads {wanted}. Use the "
             "conditioning node made for this model."
         )
-    return _plain(torch.cat([_mask(values.get("concat_mask"), place, raw), image]))
+    return ordinary(torch.cat([_mask(values.get("concat_mask"), place, raw), image]))
 
 
 def _mask(mask: Tensor | None, place: int, raw: Tensor) -> Tensor:
-    """Returns (4, F, h, w), 1 where a frame is given. ComfyUI stores the opposite, often once for all four, and may
-    stop before the last frame."""
+    """Returns (4, F, h, w), 1 where a frame is given."""
     if mask is None:
         return torch.zeros(_MASK_CHANNELS, *raw.shape[1:])
-    given = 1.0 - _one(mask, place).float().cpu()
+    given = 1.0 - _one(mask, place).float().cpu()  # ComfyUI stores 0 where a frame is given
+    # ComfyUI often stores one channel for all four, and may stop before the last frame.
     if given.shape[0] != _MASK_CHANNELS:
         given = given.mean(0, keepdim=True).expand(_MASK_CHANNELS, -1, -1, -1)
     missing = raw.shape[1] - given.shape[1]
@@ -144,7 +144,7 @@ def _image_tokens(values: dict[str, Any], place: int, _raw: Tensor, name: str, v
             f"The CONDITIONING of {name} has no CLIP vision output, and {variant.name} reads it. Connect "
             "CLIPVisionEncode to the conditioning node."
         )
-    return _plain(_one(output["penultimate_hidden_states"], place))
+    return ordinary(_one(output["penultimate_hidden_states"], place))
 
 
 def _vace(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
@@ -154,7 +154,7 @@ def _vace(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: 
             f"The CONDITIONING of {name} holds {len(frames)} VACE inputs; one is trained on. Send it through "
             "WanVaceToVideo once."
         )
-    return _plain(torch.cat([_normalised(_one(frames[0], place), variant), _one(masks[0], place).float().cpu()]))
+    return ordinary(torch.cat([_normalised(_one(frames[0], place), variant), _one(masks[0], place).float().cpu()]))
 
 
 def _camera(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
@@ -164,26 +164,20 @@ def _camera(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant
             f"The CONDITIONING of {name} has no camera path, and {variant.name} reads one. Send it through "
             "WanCameraImageToVideo."
         )
-    return _plain(_one(rays, place))
+    return ordinary(_one(rays, place))
 
 
 _READ = {"channels": _channels, "image_tokens": _image_tokens, "vace": _vace, "camera": _camera}
 
 
 def _one(batch: Tensor, place: int) -> Tensor:
-    """The member of a batch that goes with the clip at that place; one counts for all."""
+    """Returns the row of the clip at `place`; a batch of one applies to all clips."""
     return batch[place if len(batch) > place else -1]
 
 
 def _normalised(images: Tensor, variant: WanVariant) -> Tensor:
-    """Normalises raw latents of several images that stand one behind the other along the channels."""
+    """Normalises raw latents of several images that are concatenated along the channels."""
     step = variant.latents.channels
     if images.shape[0] % step:
         raise DatasetError(f"Image latents have {images.shape[0]} channels; they must be a multiple of {step}.")
     return torch.cat([variant.latents.normalise(part) for part in images.float().cpu().split(step)])
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """Nodes run under inference mode; what leaves them must not be an inference tensor."""
-    with torch.inference_mode(False):
-        return tensor.float().cpu().clone()

@@ -1,7 +1,7 @@
-"""The door of every node: what comes in is a text or comes from a node, and what is raised can be printed by anyone.
+"""Checks around every node method: texts and sockets of the inputs, and exceptions that any log can print.
 
-ComfyUI writes the whole chain of an exception into its log; one character its encoding does not know ends the thread
-that works the queue, and with it the server, until somebody restarts it.
+ComfyUI logs an exception with its causes. One character that the log's encoding lacks ends the thread of the queue, and
+nothing runs until the server is restarted.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from .interrupts import InterruptProcessingException, press_again, processing_in
 from .progress import announced
 
 _FINGERPRINT = "fingerprint_inputs"
-"""ComfyUI drops whatever this raises and goes on, so a press of Cancel has to be there still"""
+"""ComfyUI drops exceptions of this one and goes on, so a press of Cancel is put back"""
 _CALLED = (_FINGERPRINT, "check_lazy_status", "execute")
-"""what ComfyUI calls with values of the graph; validate_inputs answers with a sentence of ours instead of raising"""
+"""methods that get values of the graph; validate_inputs returns a sentence instead of raising"""
 
 
 def guarded(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
-    """Puts the door in front of the methods of a node class, and returns the class itself."""
+    """Wraps the methods of a node class in place, once. Returns the class."""
     for name in _CALLED:
         method = node.__dict__.get(name)
         if isinstance(method, classmethod) and not hasattr(method.__func__, "__wrapped__"):
-            setattr(node, name, classmethod(_behind_the_door(node, method.__func__)))
+            setattr(node, name, classmethod(_checked(node, method.__func__)))
     return node
 
 
-def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[..., Any]:
+def _checked(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(cls: type[io.ComfyNode], *given: Any, **inputs: Any) -> Any:
         try:
@@ -47,22 +47,24 @@ def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Ca
             if method.__name__ == _FINGERPRINT:
                 press_again()
             raise
-        except OSError as error:  # as Python says it, it has a path of this machine, and nothing to do
+        except OSError as error:  # Python's text has a path of this machine, and no remedy
             full = FileError(disk_sentence(error))
             announced(full)
             raise full.with_traceback(error.__traceback__) from None
         except Exception as error:
             if isinstance(error, WanTrainerError):
                 announced(error)
-            if all(_can_be_printed(link) for link in _chain(error)):
+            if all(line == plain(line) for link in _chain(error) for line in str(link).split("\n")):
                 raise
-            raise _alone(error) from None
+            if isinstance(error, WanTrainerError):
+                raise error from None  # its causes are what cannot be printed
+            raise TrainingError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__) from None
 
     return call
 
 
 def _check_texts(inputs: dict[str, Any]) -> None:
-    """ConfigError for half of a character: files, encoders and the engine refuse it later, and less clearly."""
+    """Raises ConfigError for a lone surrogate: files, encoders and the engine refuse it later, and less clearly."""
     for name, value in inputs.items():
         for text in _texts(value):
             if not is_text(text):
@@ -70,8 +72,8 @@ def _check_texts(inputs: dict[str, Any]) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yields every text in `value`, however deep in lists and dicts; keys too. A loop is looked through once."""
-    waiting, seen = [value], set[int]()
+    """Yields every text in nested lists and dicts, keys included."""
+    waiting, seen = [value], set[int]()  # not recursive: values may be nested deeper than Python follows, or in a loop
     while waiting:
         item = waiting.pop()
         if isinstance(item, str):
@@ -82,7 +84,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _check_sockets(node: type[io.ComfyNode], inputs: dict[str, Any]) -> None:
-    """ConfigError for a text or a number where a node's output belongs: ComfyUI lets API graphs send either."""
+    """Raises ConfigError for a text or a number at a socket, which ComfyUI lets an API graph send."""
     for name in _sockets(node) & inputs.keys():
         value = inputs[name]
         for item in value if isinstance(value, list | tuple) else (value,):
@@ -95,7 +97,7 @@ def _check_sockets(node: type[io.ComfyNode], inputs: dict[str, Any]) -> None:
 
 @functools.cache
 def _sockets(node: type[io.ComfyNode]) -> frozenset[str]:
-    """The inputs that have no widget."""
+    """Returns the ids of inputs without a widget."""
     return frozenset(given.id for given in node.define_schema().inputs if not isinstance(given, io.WidgetInput))
 
 
@@ -105,14 +107,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _can_be_printed(error: BaseException) -> bool:
-    return all(line == plain(line) for line in str(error).split("\n"))
-
-
-def _alone(error: Exception) -> WanTrainerError:
-    """Returns `error` without those behind it, whose words are not ours; a foreign one as a sentence of ours."""
-    if isinstance(error, WanTrainerError):
-        return error
-    return TrainingError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)

@@ -1,4 +1,4 @@
-"""ComfyUI's folders as the roots the engine knows, and the folders a dataset may lie in (rule S2)."""
+"""ComfyUI's folders as the engine's roots, and the folders that datasets may be in (rule S2)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import folder_paths
 
 from ...wan_core.cache import LatentCache
-from ...wan_core.dataset import read_roots
-from ...wan_core.errors import ConfigError
+from ...wan_core.dataset import allowed_folder, list_folders, read_roots
+from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.files import Roots
 
 
 def runs_folder() -> Path:
-    """Returns the folder of runs and cache, which it does not make. Raises ConfigError when a file has its name."""
+    """Returns the folder of runs and cache, which may not exist yet. Raises ConfigError where a file has its name."""
     folder = Path(folder_paths.get_output_directory()) / "wan_trainer"
     if folder.exists() and not folder.is_dir():
         raise ConfigError("output/wan_trainer is a file. Move it away, so that runs can be written there.")
@@ -22,12 +22,12 @@ def runs_folder() -> Path:
 
 
 def cache() -> LatentCache:
-    """The one latent cache of this ComfyUI."""
+    """Returns the latent cache of this ComfyUI."""
     return LatentCache(runs_folder() / "_cache")
 
 
 def roots() -> Roots:
-    """Returns every folder a run file may refer to, by name."""
+    """Returns every folder that a run.json may refer to, by name."""
 
     def folders(kind: str) -> tuple[str, ...]:
         return tuple(os.path.abspath(folder) for folder in folder_paths.get_folder_paths(kind))
@@ -44,7 +44,7 @@ def roots() -> Roots:
 
 
 def roots_file() -> Path:
-    """The roots, written where a worker can read them; ComfyUI wipes this folder at start and stop."""
+    """Writes the roots for a worker process and returns the file. ComfyUI empties its folder at start and stop."""
     temporary = Path(folder_paths.get_temp_directory())
     path = temporary / "wan_trainer" / "roots.json"
     roots().write(path, temporary)
@@ -52,7 +52,7 @@ def roots_file() -> Path:
 
 
 def user_roots_file() -> Path:
-    """The list of further dataset folders. Only a person edits it; the pack only reads it."""
+    """Returns the list of further dataset folders. Only a person edits it; the pack only reads it."""
     return Path(folder_paths.get_user_directory()) / "wan_trainer" / "roots.json"
 
 
@@ -62,30 +62,48 @@ def input_folder() -> Path:
 
 
 def allowed_places() -> tuple[Path, ...]:
-    """Returns the places a dataset may lie in: ComfyUI's input folder and the roots of the server-side file."""
+    """Returns the folders that datasets may be in: ComfyUI's input folder and the roots of the server-side file."""
     return (input_folder(), *read_roots(user_roots_file()))
 
 
+def dataset_folders() -> list[str]:
+    """Lists references of dataset folders for a menu."""
+    try:
+        return list_folders(input_folder(), read_roots(user_roots_file()))
+    except WanTrainerError:  # a damaged roots.json is refused when the node runs, not when ComfyUI lists the nodes
+        return list_folders(input_folder(), [])
+
+
+def dataset_reference(reference: str | None) -> str:
+    """Returns the requested folder; the first of the menu where a queued graph leaves it out."""
+    return next(iter(dataset_folders()), "") if reference is None else reference
+
+
+def dataset_folder(reference: str | None) -> Path:
+    """Returns the path of `dataset_reference`. Raises a WanTrainerError for a folder outside of the allowed ones."""
+    input_root, *extra_roots = allowed_places()
+    return allowed_folder(dataset_reference(reference), input_root=input_root, extra_roots=extra_roots)
+
+
 def user_hosts_file() -> Path:
-    """Names under which browsers may reach this server (rule S10). Only a person edits it; the pack only reads it."""
+    """Returns the list of names under which browsers may reach this server (rule S10). Only a person edits it."""
     return Path(folder_paths.get_user_directory()) / "wan_trainer" / "hosts.json"
 
 
 def user_trackers_file() -> Path:
-    """Returns the file that says who else is told of runs. Only a person edits it; the pack only reads it."""
+    """Returns the settings of trackers and webhooks. Only a person edits it."""
     return Path(folder_paths.get_user_directory()) / "wan_trainer" / "trackers.json"
 
 
 def file_names(kind: str) -> list[str]:
-    """The files ComfyUI lists for a kind of model, spelled as its own loaders spell them."""
+    """Lists the files of a kind of model as ComfyUI's own loaders spell them."""
     return list(folder_paths.get_filename_list(kind))
 
 
 def diffusion_models() -> list[str]:
-    """Lists what LoadWanModel offers: files, GGUFs and folders by their path below the models folder.
+    """Lists files, GGUFs and model folders by their path below the models folder.
 
-    A folder is one as diffusers or the official repositories write it; one with its weights under `transformer` goes by
-    its own name. Its files are not listed beside it.
+    A folder has diffusers' or the official layout, and is listed in place of its files.
     """
     found = set(file_names("diffusion_models"))
     for root in folder_paths.get_folder_paths("diffusion_models"):
@@ -106,7 +124,7 @@ def _is_model_folder(files: list[str]) -> bool:
 
 
 def _folder_name(root: str, relative: str) -> str:
-    """Returns `X` for X/transformer, and for X/transformer_2 where that is the only one; otherwise the path itself."""
+    """Returns `X` for X/transformer, and for X/transformer_2 where there is no X/transformer; else the path."""
     above, name = os.path.split(relative)
     if above and (
         name == "transformer"
@@ -117,26 +135,24 @@ def _folder_name(root: str, relative: str) -> str:
 
 
 def model_reference(kind: str, name: str) -> str:
-    """Returns `kind:relative` of a listed file, the same on every system."""
+    """Returns `kind:relative/path` of a listed file, with forward slashes on every system."""
     return f"{kind}:{name.replace(os.sep, '/')}"
 
 
 def publish_folder() -> Path:
-    """Returns the folder finished LoRAs go to: wan_trainer/ below the first loras folder that can be written.
-
-    ComfyUI lists output/loras among them. The first one where none can.
-    """
+    """Returns wan_trainer/ below the first loras folder that can be written; below the first of all where none can."""
     places = publish_folders()
     return next((place for place in places if _can_be_written(place)), places[0])
 
 
 def publish_folders() -> list[Path]:
-    """Returns every folder that LoRAs of ours may lie in, as loaders look them up."""
+    """Returns every folder that published LoRAs may be in, in the order of ComfyUI's loaders."""
     return [Path(folder) / "wan_trainer" for folder in folder_paths.get_folder_paths("loras")]
 
 
 def _can_be_written(place: Path) -> bool:
-    """Returns whether a folder can be, or be made; a dead link in its way makes it none."""
+    """Returns whether a folder exists or can be created there, and can be written."""
+    # lexists: a dead link in the way cannot become a folder.
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
     return place.is_dir() and os.access(place, os.W_OK | os.X_OK)

@@ -1,8 +1,8 @@
-"""Notices when files that a node handed on are taken away or changed, so that the node runs again.
+"""Detects that files in a node's output were deleted or changed, so that the node runs again.
 
-ComfyUI hands on what a node gave as long as its fingerprint stays, and a fingerprint is taken before anything runs:
-what lies on disk says nothing there, since a folder that was deleted looks as it did before the first queue. So a
-fingerprint is a count that only grows: how often something that was handed on was found to be no longer as it was.
+ComfyUI reuses an output while the node's fingerprint stays the same, and takes fingerprints before anything runs. The
+state of the disk is no fingerprint: a deleted folder looks as it did before the first queue. The fingerprint here is a
+count of losses, which only grows.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _FOLDERS = ("latents", "texts", "conditions", "masks", "evaluations", "sets", "p
 
 
 class Handed:
-    """Files and folders by whom they belong to, and their marks when they were handed on."""
+    """The files and folders of outputs by owner, with their marks at that time."""
 
     def __init__(self) -> None:
         self._marks: dict[str, dict[Path, list[int]]] = {}
         self._losses, self._lock = 0, threading.Lock()
 
     def note(self, owner: str, paths: Iterable[Path]) -> None:
-        """Remembers the paths of `owner` as they are now, in place of those before."""
+        """Replaces the paths of `owner`, with their marks of now."""
         marks = {path: _mark(path) for path in paths}
         with self._lock:
             self._marks[owner] = marks
 
     def losses(self) -> int:
-        """Returns how often something was found gone or changed; the same loss counts once."""
+        """Returns how often a file was found deleted or changed; a loss counts once."""
         with self._lock:
             lost = [owner for owner, marks in self._marks.items() if any(_mark(p) != m for p, m in marks.items())]
             for owner in lost:
@@ -44,30 +44,30 @@ class Handed:
 
 
 def _mark(path: Path) -> list[int]:
-    """Returns the mark of a file; of a folder, whose files come and go, the inode alone; nothing of nothing."""
-    try:
+    """Returns the mark of a file, the inode of a folder, [] for a missing path."""
+    try:  # a folder's times change with every file in it
         return [path.stat().st_ino] if path.is_dir() else file_mark(path)
     except OSError:
         return []
 
 
 CACHE, RUNS = Handed(), Handed()
-"""sets, clips and pictures in the cache folder; runs with their saved steps, LoRAs and clips"""
+"""cache sets, clips and pictures of the cache folder; runs with their saved steps, LoRAs and clips"""
 
 
 def cache_folders() -> list[Path]:
-    """Lists the folders that the cache has now."""
+    """Lists the existing folders of the cache."""
     return [part for part in (folders.cache().root / name for name in _FOLDERS) if part.is_dir()]
 
 
 def hand_cache(report: EncodingReport, cache_set: CacheSet) -> CacheHandle:
-    """Returns the handle of a set that this queue made or found, and remembers where it lies."""
+    """Returns the handle of a cache set, and notes its files."""
     CACHE.note(report.fingerprint, [folders.cache().set_file(report.fingerprint), *cache_folders()])
     return CacheHandle(report.fingerprint, cache_set, report, current_prompt_id())
 
 
 def cache_state() -> list[int]:
-    """Returns a mark that changes when a set that was handed on, or a whole folder of the cache, is gone or changed,
-    when entries are evicted, and when somebody could not read one: a node that made some then has to look again.
+    """Returns a fingerprint that changes when a noted set or a cache folder is deleted, or when entries are evicted or
+    found damaged: a node that encodes then checks its entries again.
     """
     return [CACHE.losses(), removals_seen(folders.cache())]

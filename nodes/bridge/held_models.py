@@ -1,12 +1,12 @@
-"""Models that ComfyUI itself holds in the computer's memory (RAM): names, sizes, and letting go of those nobody needs.
+"""Models that ComfyUI holds in host memory: names, sizes, and releasing those that no waiting node needs.
 
-ComfyUI keeps what its nodes gave, so that an equal queue runs nothing twice, and models with it: a text encoder of
-11 GB for all the hours of a training that has its captions encoded. Its own button, *Free model and node cache*, works
-between two prompts, so a training lets go of the same itself.
+ComfyUI caches node outputs, models included: a text encoder of 11 GB stays in RAM for the hours of a training whose
+captions are encoded already. ComfyUI's button *Free model and node cache* works between two prompts only, so a training
+releases the same models itself.
 
-No version has a door to these caches. They are found by their classes, which ComfyUI takes entries out of while a
-prompt runs too (`--cache-ram`): a node that waits for its turn has the values of its inputs beside them
-(`ExecutionList.execution_cache`). Where a version has them no more, nothing is known, and nothing is let go.
+ComfyUI has no interface to these caches; they are found by class. Removing entries while a prompt runs is safe, as
+ComfyUI does it too (`--cache-ram`): a node that waits keeps its inputs in `ExecutionList.execution_cache`. In a version
+without these classes nothing is found and nothing is released.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ from ...wan_core.words import first_line, logger, plain
 _log = logger(__name__)
 _GIB = 1 << 30
 _KINDS = (("execution", "PromptExecutor"), ("comfy_execution.graph", "ExecutionList"))
-"""the classes that hold what nodes gave: for later queues, and for the nodes of a prompt that have not run yet"""
+"""the classes that hold node outputs: for later queues, and for the nodes of a prompt that have not run yet"""
 _PLACES = ("execution", "__main__", "main")
-"""the modules whose functions hold them: the loop over prompts in main.py, and what runs one"""
+"""the modules whose functions have instances as local variables: the loop over prompts in main.py, and the executor"""
 _HOLDERS = ("patcher", "model", "control_model")
-"""attributes under which ComfyUI's objects, and those of other packs, hold a module or what holds one"""
+"""attributes of ComfyUI's and other packs' objects that lead to a module"""
 _DEEPEST = 6
 _WORTH_SAYING = _GIB // 2
 _SEEN: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""models that were found once and are there still, whoever holds them now"""
+"""models found before that are still in memory, also where no cache holds them any more"""
 
 
 @dataclass(frozen=True)
 class HeldModel:
-    """One model, by the class of its module."""
-
     name: str
+    """class of the module"""
     bytes: int
 
 
 def held_models() -> list[HeldModel]:
-    """Lists the models in ComfyUI's RAM, the largest first; what lies on a GPU or is a mapped file is not counted."""
+    """Lists the models in ComfyUI's RAM, largest first; parameters on a GPU and mapped files are not counted."""
     try:
-        return _held(_Caches.found())
-    except Exception as error:  # never the end of a run
+        caches, count = _Caches.found(), _Counted()
+        found = [HeldModel(type(one).__name__, count.of(one)) for one in _all_modules(caches)]
+        pinned = [HeldModel(type(one.model).__name__, _pinned_bytes(one)) for one in _loaded()]
+        return sorted((one for one in found + pinned if one.bytes), key=lambda one: -one.bytes)
+    except Exception as error:  # a ComfyUI with other internals must never end a run
         _log.warning("what ComfyUI holds in RAM is not known: %s", first_line(error))
         return []
 
 
 def idle_bytes() -> int:
-    """Returns the bytes that `release_idle_models` would free now, less those that models on a GPU will take here
-    when they make room there.
-    """
+    """Returns the bytes that `release_idle_models` would free, less the bytes that ComfyUI offloads from GPUs."""
     try:
         caches, count = _Caches.found(), _Counted()
         stay = [module for module in _all_modules(caches) if module not in caches.idle_modules]
         coming = sum(part.nbytes for module in stay for part in _parts(module) if part.device.type == "cuda")
         for module in stay:
-            count.of(module)  # what is shared with them stays
+            count.of(module)  # storages shared with these stay allocated
         return max(sum(map(count.of, caches.idle_modules)) - coming, 0)
     except Exception as error:
         _log.warning("what ComfyUI holds in RAM is not known: %s", first_line(error))
@@ -76,18 +76,18 @@ def idle_bytes() -> int:
 
 
 def release_idle_models() -> None:
-    """Take models out of ComfyUI's caches that no node of the running prompt waits for; a later queue loads them again.
+    """Removes models from ComfyUI's caches that no node of the running prompt waits for.
 
-    Before GPUs are freed: what has gone need not come back from there.
+    Call before GPUs are freed: a released model is then not offloaded to RAM first. A later queue loads them again.
     """
     try:
-        gc.collect()  # lists of prompts that are over
+        gc.collect()  # lists of finished prompts
         caches, count = _Caches.found(), _Counted()
         if not caches.prompts:
-            return  # one runs, or nothing would ask, so its list is of a kind that nobody knows here
+            return  # a prompt runs now, so its list has a class that is not known here
         going = [(weakref.ref(one), HeldModel(type(one).__name__, count.of(one))) for one in caches.idle_modules]
         for cache, key in caches.idle:
-            # A prompt of 0.33 keeps a list of the entries that it began with, so the entry is emptied too.
+            # A prompt of ComfyUI 0.33 keeps a list of its initial entries, so the entry is emptied too.
             outputs = getattr(cache.pop(key, None), "outputs", None)
             if isinstance(outputs, list):
                 outputs.clear()
@@ -101,7 +101,7 @@ def release_idle_models() -> None:
 
 
 def in_words(models: Iterable[HeldModel]) -> str:
-    """Returns "9.4 GiB (WanTEModel 6.7, WanVAE 0.5)"; "" where it is not worth a word."""
+    """Returns "9.4 GiB (WanTEModel 6.7, WanVAE 0.5)"; "" for less than half a GiB."""
     models = list(models)
     total = sum(one.bytes for one in models)
     if total < _WORTH_SAYING:
@@ -112,14 +112,14 @@ def in_words(models: Iterable[HeldModel]) -> str:
 
 @dataclass
 class _Caches:
-    """The caches of this process, as they are now."""
+    """A snapshot of ComfyUI's caches."""
 
     prompts: int = 0
-    """how many that run have a list of nodes which wait"""
+    """running prompts whose list of waiting nodes was found"""
     waited_for: list[Any] = field(default_factory=list[Any])
     """entries of nodes that have not run yet"""
     idle: list[tuple[MutableMapping[Any, Any], Any]] = field(default_factory=list[tuple[MutableMapping[Any, Any], Any]])
-    """cache and key of each entry with a model that nobody waits for"""
+    """cache and key of each entry with a model that no node waits for"""
     idle_modules: list[nn.Module] = field(default_factory=list[nn.Module])
 
     @classmethod
@@ -127,10 +127,11 @@ class _Caches:
         self = cls()
         kinds = [getattr(sys.modules.get(module), name, None) for module, name in _KINDS]
         if None in kinds:
-            return self  # nobody knows who waits
+            return self  # which nodes wait is not known
         executors, lists = _instances(kinds)
         self.prompts = len(lists)
-        nodes = [node for one in lists for node in list(one.execution_cache.values())]  # a page asks from its thread
+        # Copies of dicts: requests of the page come here from other threads than the queue's.
+        nodes = [node for one in lists for node in list(one.execution_cache.values())]
         self.waited_for = [entry for node in nodes for entry in list(node.values())]
         waiting = _modules(self.waited_for)
         for cache in (store for one in executors for store in _stores(one.caches.outputs)):
@@ -141,13 +142,6 @@ class _Caches:
                     self.idle_modules += [one for one in modules if one not in (*waiting, *self.idle_modules)]
         _SEEN.update([*waiting, *self.idle_modules])
         return self
-
-
-def _held(caches: _Caches) -> list[HeldModel]:
-    count = _Counted()
-    found = [HeldModel(type(one).__name__, count.of(one)) for one in _all_modules(caches)]
-    pinned = [HeldModel(type(one.model).__name__, _pinned_bytes(one)) for one in _loaded()]
-    return sorted((one for one in found + pinned if one.bytes), key=lambda one: -one.bytes)
 
 
 def _all_modules(caches: _Caches) -> list[nn.Module]:
@@ -162,16 +156,16 @@ def _loaded() -> list[Any]:
 
 
 def _pinned_bytes(patcher: Any) -> int:
-    """Returns the page-locked memory through which a model of dynamic VRAM (0.33) passes; its weights are a file."""
+    """Returns the pinned buffers of a model with dynamic VRAM (ComfyUI 0.33), whose weights are a mapped file."""
     is_dynamic = getattr(patcher, "is_dynamic", None)
     return int(patcher.loaded_ram_size()) if is_dynamic is not None and is_dynamic() else 0
 
 
 def _instances(kinds: list[Any]) -> list[list[Any]]:
-    """Returns the instances of each class, and of what a pack made of it, that ComfyUI's own functions work with now.
+    """Returns the instances of each class, subclasses included, among the local variables of ComfyUI's functions.
 
-    They are looked for in the variables of these functions. A walk over all objects (`gc.get_objects`) would hold a
-    tuple that another thread is just making, and Python ends that with a SystemError there.
+    Not by `gc.get_objects`: it would reference a tuple that another thread is just building, which Python answers with
+    a SystemError in that thread.
     """
     found: list[list[Any]] = [[] for _ in kinds]
     for top in list(sys._current_frames().values()):
@@ -189,7 +183,7 @@ def _instances(kinds: list[Any]) -> list[list[Any]]:
 
 
 def _stores(cache: Any) -> Iterator[MutableMapping[Any, Any]]:
-    """Yields the entries of a cache and of those below it; none under --cache-none."""
+    """Yields the entries of a cache and its subcaches; none under --cache-none."""
     if isinstance(store := getattr(cache, "cache", None), dict):
         yield store
     for below in list(getattr(cache, "subcaches", {}).values()):
@@ -197,7 +191,7 @@ def _stores(cache: Any) -> Iterator[MutableMapping[Any, Any]]:
 
 
 def _modules(value: Any) -> list[nn.Module]:
-    """Lists the modules in what a node gave, wherever they are in it."""
+    """Lists the modules inside a node's output."""
     return list(dict.fromkeys(_found_in(value, 0)))
 
 
@@ -212,21 +206,21 @@ def _found_in(value: Any, depth: int) -> Iterator[nn.Module]:
     elif isinstance(value, list | tuple):
         for one in value:
             yield from _found_in(one, depth + 1)
-    else:  # by its own dictionary: an attribute may be code that loads something
+    else:  # by __dict__: a property may load something
         own = getattr(value, "__dict__", {})
         for name in _HOLDERS:
             yield from _found_in(own.get(name), depth + 1)
 
 
 class _Counted:
-    """Counts each piece of memory once, however many modules have a part in it."""
+    """Counts each storage once, however many modules share it."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self._files = _MappedFiles()
 
     def of(self, module: nn.Module) -> int:
-        """Returns the bytes of a module in the computer's memory which it has not counted yet."""
+        """Returns the bytes of a module in host memory that were not counted before."""
         total = 0
         for part in _parts(module):
             if part.device.type != "cpu":
@@ -245,7 +239,7 @@ def _parts(module: nn.Module) -> Iterator[Tensor]:
 
 
 def _plain_parts(tensor: Tensor) -> Iterator[Tensor]:
-    """Yields the tensors that a quantized one is made of; else itself."""
+    """Yields the tensors inside a quantized one; else itself."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         yield tensor
@@ -255,7 +249,7 @@ def _plain_parts(tensor: Tensor) -> Iterator[Tensor]:
 
 
 class _MappedFiles:
-    """The addresses that are pages of a file: the system takes those back when it needs memory. Told by Linux alone."""
+    """The address ranges of mapped files, which the system reclaims under memory pressure. Empty except on Linux."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -277,8 +271,8 @@ class _MappedFiles:
 
 
 def _give_back() -> None:
-    """Give the system what was freed: Linux' allocator keeps pieces below 32 MiB for the next that asks."""
+    """Returns freed memory to the system: Linux' allocator keeps pieces below 32 MiB for reuse."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:  # of glibc alone
+        if trim is not None:  # glibc only
             trim(0)

@@ -1,4 +1,4 @@
-"""ComfyUI's Cancel button, as presses that can be asked for instead of exceptions that fly."""
+"""ComfyUI's Cancel button as presses that are polled, in place of exceptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ raise_if_cancelled = mm.throw_exception_if_processing_interrupted
 
 
 class CancelButton:
-    """Turns ComfyUI's interrupt flag into presses: reading one clears the flag, so that the next press is seen too."""
+    """Turns ComfyUI's interrupt flag into presses: reading a press clears the flag, so that a second one is seen."""
 
     def __init__(self) -> None:
         self._caught = False
@@ -38,15 +38,15 @@ class CancelButton:
 
 
 def press_again() -> None:
-    """Puts a press back that nobody has acted on."""
+    """Sets the flag again for a press that nothing has acted on."""
     mm.interrupt_current_processing(True)
 
 
 @contextlib.contextmanager
 def stops_become_interrupts() -> Iterator[None]:
-    """Turns Stopped into ComfyUI's interrupt, where no worker is: around scans and encodings in this process.
+    """Turns Stopped into ComfyUI's interrupt, around scans and encodings in this process.
 
-    Their should_stop is `mm.processing_interrupted`. With a worker it is `CancelButton` that counts.
+    Their `should_stop` is `mm.processing_interrupted`; a worker process is stopped by `CancelButton` instead.
     """
     try:
         yield

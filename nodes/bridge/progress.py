@@ -46,7 +46,7 @@ _log = logger(__name__)
 
 
 class NodeProgress:
-    """The face of one node while it works. Updates are throttled: ComfyUI sends each of them with all started nodes."""
+    """Progress bar and status line of one node. Throttled: ComfyUI sends every update with all started nodes."""
 
     def __init__(
         self,
@@ -57,11 +57,10 @@ class NodeProgress:
         pictures: bool = True,
         facts: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        """Keeps a press of Cancel noticed here for the `button`; without one ComfyUI's interrupt is raised.
+        """`button` keeps presses of Cancel noticed here; without it ComfyUI's interrupt is raised.
 
-        `graph` is the id of the workflow the node stands in (`graph_of`): node ids are the same in many graphs.
-        `pictures` sends preview pictures with the bar; a node whose output is the clip itself does without. `facts` is
-        asked whenever a status is sent, and goes with it.
+        `graph` is the id of the node's workflow (`graph_of`), as node ids repeat over graphs. `pictures` sends preview
+        pictures with the bar. `facts` is called for every status and sent with it.
         """
         self._node_id = node_id
         self._pictures = pictures
@@ -89,13 +88,14 @@ class NodeProgress:
             self._bar.update_absolute(done, total, preview)
 
     def show(self, picture: Image.Image) -> None:
-        """A preview picture, sent with the next update."""
+        """Send a preview picture with the next update."""
         if self._pictures:
             self._preview, self._last_bar = picture, 0.0
 
     def say(self, text: str, now: bool = False, about: dict[str, Any] | None = None, **facts: Any) -> None:
-        """The status line of the node. `about` is what `text` says as plain data, from which the page makes its own
-        sentence in the reader's language: `kind` and the values in it. It goes with this text alone, facts stay.
+        """Send the status line of the node. `facts` stay for later lines.
+
+        `about` is `text` as data, `kind` and values: the page makes a sentence in the reader's language from it.
         """
         self._status.update(facts, text=text, about=about)
         moment = time.monotonic()
@@ -106,7 +106,7 @@ class NodeProgress:
             server.send_sync(_STATUS_EVENT, with_sentences({**self._status, **prompt, **self._facts()}))
 
     def on_event(self, event: Event) -> None:
-        """Show an event of the engine."""
+        """Show an event of the engine, and log its line."""
         if line := self._lines.line(_without_files(event)):
             level = logging.WARNING if isinstance(event, Note) and event.level == "warning" else logging.INFO
             run = self._status.get("run")
@@ -176,24 +176,24 @@ class NodeProgress:
 
 
 def _shown(value: float | None) -> str:
-    """Four digits; what is not finite comes as null, and the page shows it the same."""
+    """Four digits; "nan" for null, which stands for a value that is not finite."""
     return "nan" if value is None else f"{value:.4f}"
 
 
 def graph_of(hidden: Any) -> str:
-    """Id of the workflow that was queued, as the canvas names it; empty for a head-less queue."""
+    """Returns the canvas' id of the queued workflow; empty for a headless queue."""
     workflow = (hidden.extra_pnginfo or {}).get("workflow")
     return str(workflow.get("id") or "")[:100] if isinstance(workflow, dict) else ""
 
 
 def current_prompt_id() -> str:
-    """The queue entry that runs now."""
+    """Returns the id of the running queue entry."""
     return str(_server().last_prompt_id)
 
 
 def announced(error: WanTrainerError) -> str:
-    """Returns the text of a refusal whose template and values the page was sent: ComfyUI's own messages carry text."""
-    said = with_sentences({"text": str(error)})
+    """Sends template and values of a refusal to the page. Returns the text."""
+    said = with_sentences({"text": str(error)})  # ComfyUI's own error event has text only
     with contextlib.suppress(ImportError, AttributeError):  # no server runs
         if said.keys() > {"text"}:
             _server().send_sync(_SENTENCES_EVENT, said)
@@ -213,5 +213,5 @@ def _clock(seconds: float) -> str:
 
 
 def _without_files(event: Event) -> Event:
-    """Returns the end of a run without its files: they are published after it, under the names that loaders list."""
+    """Returns a Finished event without its files, which are published later under the names that loaders list."""
     return replace(event, result={**event.result, "use": None}) if isinstance(event, Finished) else event

@@ -1,8 +1,11 @@
-"""The common part of the dataset nodes: allowed places, fields the model decides, and a scan shown on the node."""
+"""The common part of the dataset nodes: shared inputs, a scan and its card, and the scans that routes may edit."""
 
 from __future__ import annotations
 
 import contextlib
+import secrets
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from comfy_api.latest import io, ui
 
 from ...wan_core.cache import LatentCache
 from ...wan_core.dataset import (
+    CaptionEdits,
     Dataset,
     DatasetReview,
     KnownFiles,
@@ -22,6 +26,7 @@ from ...wan_core.dataset import (
     dataset_facts,
     dataset_report,
     dataset_review,
+    scanned_files,
 )
 from ...wan_core.model import LATENT_SPACES, WAN21_LATENTS, LatentSpace
 from ...wan_core.video import VideoProcess
@@ -29,13 +34,45 @@ from . import folders
 from .folders import allowed_places
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
-from .scans import SCANS
 from .types import DatasetSettingsHandle, ModelHandle, WanDataset, WanDatasetSettingsType, WanTrainModel
-from .widgets import asked_of, number
+from .widgets import number, widget_values
+
+_MOST = 64
+_MOST_FILES = 400_000
+
+
+class Scans:
+    """The newest scans of this server by a random id; the page sends that id and a clip's number, never a path."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, CaptionEdits] = OrderedDict()
+        self._turn = threading.Lock()
+
+    def add(self, dataset: Dataset) -> str:
+        """Returns the new id of a dataset's files."""
+        scan = secrets.token_hex(16)
+        edits = CaptionEdits(scanned_files(dataset), folders.allowed_places, (folders.cache().root / "unpacked",))
+        with self._turn:
+            self._known[scan] = edits
+            # Both limits, because one scan of 100,000 files weighs as much as thousands of small ones.
+            while len(self._known) > 1 and (
+                len(self._known) > _MOST or sum(map(len, self._known.values())) > _MOST_FILES
+            ):
+                self._known.popitem(last=False)
+        return scan
+
+    def get(self, scan: str) -> CaptionEdits | None:
+        """Returns the files of a scan; None for an unknown or forgotten id."""
+        with self._turn:
+            return self._known.get(scan)
+
+
+SCANS = Scans()
+"""the scans of this process"""
 
 
 def dataset_input(name: str) -> io.Input:
-    """Returns an input that dataset nodes have alike: model, force_rate, append_to or settings."""
+    """Returns a shared input of the dataset nodes: model, force_rate, append_to or settings."""
     if name == "model":
         return WanTrainModel.Input(name, tooltip="Tells the frame rate and the size grid. From Load Wan Model.")
     if name == "force_rate":
@@ -46,7 +83,7 @@ def dataset_input(name: str) -> io.Input:
 
 
 def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSettingsHandle | None) -> dict[str, Any]:
-    """Fields of DatasetConfig that model and WanDatasetSettings decide; `force_rate` 0 is the model's own."""
+    """Returns the fields of DatasetConfig that model and WanDatasetSettings decide; `force_rate` 0: the model's own."""
     return {
         "fps": force_rate or model.variant.fps,
         "size_multiple": model.variant.latents.size_multiple,
@@ -56,7 +93,7 @@ def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSet
 
 
 def dataset_outputs() -> list[io.Output]:
-    """Returns the outputs every dataset node declares."""
+    """Returns the outputs of every dataset node."""
     return [
         WanDataset.Output(display_name="dataset", tooltip="For Cache Latents + Captions."),
         io.String.Output(display_name="report", tooltip="What was found, and what was skipped and why."),
@@ -69,7 +106,7 @@ def scanned_output(
     append_to: Dataset | None,
     scan: Callable[[ScanContext], tuple[ScanResult, ...]],
 ) -> io.NodeOutput:
-    """Run `scan`, put its datasets behind those of `append_to`, and show what was found on the node."""
+    """Runs `scan`, appends its datasets to `append_to`, and shows the result on the node."""
     cache = folders.cache()
     with stops_become_interrupts(), _saved_at_last(cache.files), VideoProcess(mm.processing_interrupted) as video:
         scanned = scan(scan_context(node, video, allowed_places(), cache.files))
@@ -77,15 +114,15 @@ def scanned_output(
         sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
         review = _review(dataset, video, cache)
     report = f"{dataset_report(dataset)}\n\n{review.report()}"
-    facts = {**dataset_facts(review), "asked": asked_of(node), "scan": SCANS.add(dataset)}
-    # Not as "images": the page would draw the sheet a second time, small, below the card that shows it.
+    facts = {**dataset_facts(review), "asked": widget_values(node), "scan": SCANS.add(dataset)}
+    # Not as "images": the page would draw the sheet a second time below the card.
     facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
     return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})
 
 
 @contextlib.contextmanager
 def _saved_at_last(known: KnownFiles) -> Iterator[None]:
-    """Keeps what a scan found also when it is stopped, so that the next one goes on from there."""
+    """Saves the known files also when a scan is stopped, so that the next one reads only the others."""
     try:
         yield
     finally:
@@ -95,7 +132,7 @@ def _saved_at_last(known: KnownFiles) -> Iterator[None]:
 def scan_context(
     node: type[io.ComfyNode], video: VideoProcess, allowed: Sequence[Path] = (), known: KnownFiles | None = None
 ) -> ScanContext:
-    """A scan that fills the bar of the node and ends with the queue's button to stop."""
+    """Returns the context of a scan that shows the node's progress bar and stops with Cancel."""
     progress = NodeProgress(node.hidden.unique_id)
     return ScanContext(
         video,
@@ -107,7 +144,7 @@ def scan_context(
 
 
 def _review(dataset: Dataset, video: VideoProcess, cache: LatentCache) -> DatasetReview:
-    """Epochs, speed, copies and size; what it hashes is known to CacheLatents."""
+    """Returns epochs, speed, copies and size; CacheLatents reuses the digests."""
     space = space_of(dataset)
     return dataset_review(
         dataset,
@@ -120,6 +157,6 @@ def _review(dataset: Dataset, video: VideoProcess, cache: LatentCache) -> Datase
 
 
 def space_of(dataset: Dataset) -> LatentSpace:
-    """Returns the latent space of the model the dataset was cut for, which its size multiple tells."""
+    """Returns the latent space of the dataset's model, by its size multiple."""
     multiple = dataset.parts[0].config.size_multiple
     return next((space for space in LATENT_SPACES if space.size_multiple == multiple), WAN21_LATENTS)

@@ -1,8 +1,8 @@
-"""A second id for every node that no other pack has, for the day when another pack has the first.
+"""A second, prefixed id of every node, for the case that another pack uses the first.
 
-`LoadWanModel` is also a node of VideoX-Fun, and ids are one list in ComfyUI: whoever comes last has it, and nobody is
-told. So a taken id is left to whoever has it, every node also answers to `WanTrainer_<id>`, and a line in the log and
-the route /wan_trainer/ids say which ids are somebody else's. While the short id is ours, menus do not show the second.
+`LoadWanModel` is also a node of VideoX-Fun. ComfyUI has one list of ids, in which the last pack silently replaces the
+first. Here a taken id stays with the other pack, every node is also registered as `WanTrainer_<id>`, and the log and
+the route /wan_trainer/ids name the taken ids. Menus hide the second id while the short one is ours.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ Node = type[io.ComfyNode]
 
 
 class TakenIds:
-    """Our short ids that other packs have. Asks ComfyUI's list each time: packs load before and after ours."""
+    """Our short ids that other packs use. Reads ComfyUI's list each time: packs load before and after ours."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self._nodes = {_id_of(node): node for node in nodes}
 
     def free(self) -> list[Node]:
-        """The nodes whose id nobody has yet: taking one would break the graphs of the pack that has it."""
+        """Returns the nodes whose id no other pack uses: replacing one would break the graphs of that pack."""
         taken = self.by_pack()
         return [node for node_id, node in self._nodes.items() if node_id not in taken]
 
     def by_pack(self) -> dict[str, str]:
-        """short id -> the pack that has it, as ComfyUI names packs ("custom_nodes.VideoX-Fun"). Empty: all is well."""
+        """Returns taken short id -> pack, as ComfyUI names packs ("custom_nodes.VideoX-Fun")."""
         return {
             node_id: str(getattr(holder, "RELATIVE_PYTHON_MODULE", "") or holder.__module__)
             for node_id, node in self._nodes.items()
             if (holder := _all_nodes().get(node_id)) is not None and holder is not node
         }
 
-    async def tell(self, _app: Any = None) -> None:
-        """One line in the log, once every pack is loaded."""
+    async def log_taken(self, _app: Any = None) -> None:
+        """Logs one line for each pack with ids of ours. Call once every pack is loaded."""
         packs: dict[str, list[str]] = {}
         for node_id, pack in self.by_pack().items():
             packs.setdefault(pack, []).append(node_id)
@@ -57,11 +57,12 @@ class TakenIds:
 
 
 def second_of(node: Node) -> Node:
-    """The node under its second id: the same inputs, outputs and doings."""
+    """Returns a subclass of the node with its second id."""
 
     def define_schema(cls: Node) -> io.Schema:
         schema = node.define_schema()
-        schema.is_deprecated = _all_nodes().get(schema.node_id) is node  # what menus and the search leave out
+        # Menus and the search leave out what is deprecated.
+        schema.is_deprecated = _all_nodes().get(schema.node_id) is node
         schema.node_id = PREFIX + schema.node_id
         return schema
 
@@ -70,7 +71,7 @@ def second_of(node: Node) -> Node:
 
 
 def loaded_before(nodes: list[Node]) -> bool:
-    """Returns whether another copy of this pack is loaded; if so, a line in the log says which one is used."""
+    """Returns whether another copy of this pack is loaded, and logs which one is used."""
     other = _all_nodes().get(PREFIX + _id_of(nodes[0]))
     if other is None:
         return False
@@ -85,5 +86,5 @@ def _id_of(node: Node) -> str:
 
 
 def _all_nodes() -> dict[str, Any]:
-    """ComfyUI's list of nodes; empty where there is no ComfyUI (tools that list the nodes of a pack)."""
+    """Returns ComfyUI's nodes by id; empty without a ComfyUI (tools that list the nodes of a pack)."""
     return getattr(sys.modules.get("nodes"), "NODE_CLASS_MAPPINGS", {})

@@ -1,8 +1,8 @@
 """ComfyUI's VAE, CLIP and CLIP_VISION sockets as the engine's LatentCodec, TextEncoder and ImageEncoder.
 
-Tensors leave these classes as plain ones: nodes run under torch.inference_mode, and an inference tensor could not be
-written into later. Which weights are behind a socket is told from the graph where possible, so none is loaded; the two
-prompts that every cache set needs are encoded by a lazy CLIP socket, once.
+Returned tensors are ordinary ones: nodes run under torch.inference_mode, and an inference tensor cannot be written
+later. The identity of an encoder comes from the graph where possible, so that none is loaded for it. The two prompts of
+every cache set are encoded once, through a lazy CLIP socket.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ...wan_core.model import LatentSpace
 
 _VAE_FILES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
 _VAE_CLASSES = {"wan2.1": (wan21.WanVAE, 96), "wan2.2": (wan22.WanVAE, 160)}
-"""ComfyUI's class of each, and the width of its first layer"""
+"""latent space -> ComfyUI's class of its VAE, and the width of its first layer"""
 _IMAGE_TOKENS = (257, 1280)
-_END_TOKEN = 1  # umT5's </s>; 0 is padding
+_END_TOKEN, _PADDING = 1, 0  # of umT5; the end token is </s>
 
 
 class ComfyVae:
-    """A VAE socket. Encodes one clip at a time: a batch of videos would lose frames (ComfyUI crops the wrong axis)."""
+    """A VAE socket. Raises ConfigError for a VAE that is not the model's."""
 
     def __init__(self, vae: Any, identity: str, space: LatentSpace) -> None:
         channels = getattr(vae, "latent_channels", None)
@@ -57,16 +57,17 @@ class ComfyVae:
 
     def encode(self, pixels: Tensor) -> Tensor:
         """One clip (F, H, W, 3) float32 in [0, 1], F = 4n+1, to its normalised latent (C, F', h, w) float32, CPU."""
+        # One clip at a time: of a batch of videos ComfyUI crops the wrong axis, which loses frames.
         raw = self._vae.encode(pixels[:, :, :, :3])
-        return _plain(self.space.normalise(raw[0].cpu()))
+        return ordinary(self.space.normalise(raw[0].cpu()))
 
     def decode(self, latent: Tensor) -> Tensor:
         """A normalised latent (C, F', h, w) to pixels (F, H, W, 3) float32 in [0, 1] on the CPU."""
         pixels = self._vae.decode(self.space.denormalise(latent)[None])
-        return _plain(pixels.reshape(-1, *pixels.shape[-3:]).float().cpu().clamp(0, 1))
+        return ordinary(pixels.reshape(-1, *pixels.shape[-3:]).clamp(0, 1))
 
     def fits(self, latent: Tensor) -> bool:
-        """Returns whether decoding `latent` fits beside what is on the VAE's device now, with a tenth to spare."""
+        """Returns whether decoding `latent` fits into the free memory of the VAE's device, with a tenth to spare."""
         device = self._vae.device
         if mm.is_device_cpu(device):
             return True
@@ -84,33 +85,31 @@ class ComfyTextEncoder:
 
     def encode(self, text: str) -> Tensor:
         """The features (L, 4096) float32 of one prompt, trimmed to its real tokens (L <= 512), on the CPU."""
-        tokens = self._tokens(text)
-        length = len(next(iter(tokens.values()))[0])
-        features = self._clip.encode_from_tokens_scheduled(_padded(tokens))[0][0]
+        tokens = self._row(text)
+        if len(tokens) > TEXT_LENGTH:  # the official tokenizer keeps the end token when it cuts
+            tokens = [*tokens[: TEXT_LENGTH - 1], (_END_TOKEN, 1.0)]
+        # ComfyUI pads to no more than the text needs; the official pipeline encodes 512 tokens, padding masked.
+        padded = [*tokens, *[(_PADDING, 1.0)] * (TEXT_LENGTH - len(tokens))]
+        features = self._clip.encode_from_tokens_scheduled({"umt5xxl": [padded]})[0][0]
         if features.ndim != 3 or features.shape[-1] != TEXT_WIDTH:
             raise _not_umt5()
-        return _plain(features[0, :length].float().cpu())
+        return ordinary(features[0, : len(tokens)])
 
     def count_tokens(self, text: str) -> int:
         """Counts the tokens of `text` before it is cut, its end token included."""
         return len(self._row(text))
 
-    def _tokens(self, text: str) -> dict[str, Any]:
-        """The real tokens, cut to Wan's 512 as the official tokenizer does: the end token stays."""
-        row = self._row(text)
-        if len(row) > TEXT_LENGTH:
-            row = [*row[: TEXT_LENGTH - 1], (_END_TOKEN, 1.0)]
-        return {"umt5xxl": [row]}
-
     def _row(self, text: str) -> list[Any]:
+        """Returns (token, weight) of every real token."""
         # Captions are prose: a bracket is a bracket, not ComfyUI's emphasis.
         literal = text.replace("(", "\\(").replace(")", "\\)")
         found = self._clip.tokenize(literal)
         if list(found) != ["umt5xxl"]:
             raise _not_umt5()
         row = found["umt5xxl"][0]
-        length = max((i + 1 for i, token in enumerate(row) if not _is_padding(token[0])), default=1)
-        return row[:length]
+        # A token may be an embedding tensor, which has no truth value against 0.
+        real = (i + 1 for i, (token, *_) in enumerate(row) if not isinstance(token, int) or token != _PADDING)
+        return row[: max(real, default=1)]
 
 
 class ComfyImageEncoder:
@@ -131,16 +130,16 @@ class ComfyImageEncoder:
                 "clip_vision_h.safetensors in Load CLIP Vision.",
                 size=size,
             )
-        return _plain(tokens[0].float().cpu())
+        return ordinary(tokens[0])
 
 
 def _unlike_wans(vae: Any, space: LatentSpace) -> str:
-    """Returns in which way a VAE with the channels of Wan's is not Wan's; empty: it is.
+    """Returns why a VAE with Wan's channels is not Wan's VAE; empty where it is.
 
-    Tiny autoencoders and VAEs of other models have latents of the same shape, and frames out of step in time.
+    Tiny autoencoders and VAEs of other models have latents of the same shape, but other values and timing.
     """
     part = getattr(vae, "first_stage_model", None)
-    for holder in ("_orig_mod", "module"):  # torch.compile and DataParallel hold it so
+    for holder in ("_orig_mod", "module"):  # wrappers of torch.compile and DataParallel
         part = getattr(part, holder, part)
     kind, width = _VAE_CLASSES[space.name]
     if isinstance(part, TAEHV):
@@ -153,38 +152,28 @@ def _unlike_wans(vae: Any, space: LatentSpace) -> str:
     return "" if colours == 3 else f"reads pictures of {colours} channels"
 
 
-def _is_padding(token: Any) -> bool:
-    return isinstance(token, int) and token == 0
-
-
-def _padded(tokens: dict[str, Any]) -> dict[str, Any]:
-    row = tokens["umt5xxl"][0]
-    return {"umt5xxl": [[*row, *[(0, 1.0)] * (TEXT_LENGTH - len(row))]]}
-
-
 def _not_umt5() -> ConfigError:
     return ConfigError(
         "The CLIP is not umt5, the text encoder of Wan. Choose umt5_xxl in Load CLIP and set its type to wan."
     )
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def ordinary(tensor: Tensor) -> Tensor:
+    """Returns a float32 copy on the CPU that is no inference tensor, so that it can be written later."""
     with torch.inference_mode(False):
-        plain = tensor.clone()
-    assert not plain.is_inference()
-    return plain
+        return tensor.float().cpu().clone()
 
 
 _hashed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _loaded_as: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-"""the identity of the file an encoder object came from, when it was first seen"""
+"""encoder object -> identity of its file when it was first seen"""
 
 
 def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cache: LatentCache) -> str | None:
-    """The identity of the encoder linked to `socket`, or None when only the loaded object could tell and is not there.
+    """Returns the identity of the encoder linked to `socket`; None where it takes the loaded object and there is none.
 
-    Core loaders name a file: its content is hashed once and remembered. Anything else is hashed weight by weight.
-    ConfigError for a file that was replaced since its loader read it: ComfyUI keeps what it loaded.
+    The file of a core loader is hashed once; any other encoder is hashed weight by weight. Raises ConfigError for a
+    file that was replaced after its loader had read it, since ComfyUI keeps the loaded object.
     """
     found = _from_graph(dynprompt, node_id, socket, cache)
     if found is not None:
@@ -194,19 +183,13 @@ def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cac
                 "encode. Free ComfyUI's node cache or start it again, then press Run."
             )
         return found
-    return _socket_identity(loaded) if loaded is not None else None
-
-
-def _socket_identity(encoder: Any) -> str:
-    """A hash of everything an encoder object computes with; remembered for as long as the object lives."""
-    known = _hashed.get(encoder)
-    if known is None:
-        known = _hashed[encoder] = _hash_weights(encoder)
-    return known
+    if loaded is not None and loaded not in _hashed:
+        _hashed[loaded] = _hash_weights(loaded)
+    return _hashed[loaded] if loaded is not None else None
 
 
 def is_linked(dynprompt: Any, node_id: str, socket: str) -> bool:
-    """Returns whether something is wired to an optional socket."""
+    """Returns whether an optional socket is linked."""
     return isinstance(dynprompt.get_node(node_id)["inputs"].get(socket), list)
 
 
@@ -239,6 +222,7 @@ def _file_identity(kind: str, name: object, cache: LatentCache) -> str | None:
 
 
 def _hash_weights(encoder: Any) -> str:
+    """Returns a hash of weights and patches of an encoder object."""
     holders = ("first_stage_model", "cond_stage_model", "model")  # of a VAE, a CLIP, a CLIP vision encoder
     model = next(part for name in holders if (part := getattr(encoder, name, None)) is not None)
     digest = hashlib.sha256(type(model).__name__.encode())
@@ -256,7 +240,7 @@ _PROMPTS = {"empty": "", "negative": DEFAULT_NEGATIVE_PROMPT}
 
 
 def wants_clip(hidden: Any, clip: Any, names: list[str], cache: LatentCache) -> bool:
-    """Returns whether the encoder wired to `clip` must be loaded for the prompts of those names (empty, negative)."""
+    """Returns whether the encoder at `clip` must be loaded for these prompts ("empty", "negative")."""
     if clip is not None or not names or not _is_wired(hidden):
         return False
     identity = _identity(hidden, None, cache)
@@ -264,7 +248,7 @@ def wants_clip(hidden: Any, clip: Any, names: list[str], cache: LatentCache) -> 
 
 
 def prompt_key(hidden: Any, clip: Any, name: str, cache: LatentCache) -> str:
-    """The cache entry of one of the two prompts, encoded now if it is not there; ConfigError without a CLIP."""
+    """Returns the cache key of one of the two prompts, encoded on a miss. Raises ConfigError without a CLIP."""
     identity = _identity(hidden, clip, cache)
     if identity is None:
         raise ConfigError(
@@ -278,7 +262,7 @@ def prompt_key(hidden: Any, clip: Any, name: str, cache: LatentCache) -> str:
 
 
 def _identity(hidden: Any, clip: Any, cache: LatentCache) -> str | None:
-    """Returns the identity, or None where nothing is wired or only the loaded object could tell."""
+    """Returns the identity of the linked CLIP; None without a link, or where it takes the loaded object."""
     if not _is_wired(hidden):
         return None
     return encoder_identity(hidden.dynprompt, hidden.unique_id, "clip", clip, cache)

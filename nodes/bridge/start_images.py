@@ -1,4 +1,4 @@
-"""Start and end pictures of image-to-video previews: kept when they come in, encoded where a VAE is at hand."""
+"""Start and end pictures of image-to-video previews: stored in the cache, and encoded by the node that has a VAE."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _GREY = 0.5
 
 
 def keep_picture(cache: LatentCache, image: Tensor | None, place: int) -> str:
-    """The name of picture `place` of an IMAGE (F, H, W, C), kept in the cache; "" for none."""
+    """Stores frame `place` of an IMAGE (F, H, W, C) in the cache. Returns its name, "" for no image."""
     return "" if image is None else write_picture(cache.root, image[place, :, :, :3])
 
 
 def vision_tokens_key(pictures: list[str], vision_identity: str) -> str:
-    """Name of the image tokens of kept pictures, in this order."""
+    """Returns the cache key of the image tokens of stored pictures, in this order."""
     return condition_key(
         content_digest="".join(pictures),
         transform={"kind": "pictures"},
@@ -38,7 +38,7 @@ def vision_tokens_key(pictures: list[str], vision_identity: str) -> str:
 
 
 def write_vision_tokens(cache: LatentCache, key: str, pictures: list[str], encoder: ComfyImageEncoder) -> None:
-    """Encode kept pictures, whole and at their own size, as ComfyUI's CLIPVisionEncode with crop "none" does."""
+    """Encode stored pictures uncropped and at their own size, as ComfyUI's CLIPVisionEncode with crop "none"."""
     tokens = torch.cat([encoder.encode(read_picture(cache.root, name)) for name in pictures])
     cache.write_condition(key, {"image_tokens": tokens}, "the start image")
 
@@ -46,18 +46,14 @@ def write_vision_tokens(cache: LatentCache, key: str, pictures: list[str], encod
 def encode_start_images(
     config: SampleConfig, cache: LatentCache, cache_set: CacheSet, variant: WanVariant, codec: ComfyVae
 ) -> SampleConfig:
-    """Returns `config` with the cache keys of its pictures at the size of each clip, encoded unless they are there."""
+    """Returns `config` with the cache keys of its pictures at the size of each clip, encoded on a miss."""
     if not (config.start_image or config.end_image):
         return config
-    own = tuple(
-        _with_keys(prompt, _encoded(config.of_prompt(index), cache, cache_set, variant, codec))
-        for index, prompt in enumerate(config.prompt_settings)
-    )
-    return replace(_encoded(config, cache, cache_set, variant, codec), prompt_settings=own)
-
-
-def _with_keys(prompt: PreviewPrompt, encoded: SampleConfig) -> PreviewPrompt:
-    return replace(prompt, condition_key=encoded.condition_key, first_frame_key=encoded.first_frame_key)
+    own: list[PreviewPrompt] = []
+    for index, prompt in enumerate(config.prompt_settings):  # a prompt may have a size of its own
+        found = _encoded(config.of_prompt(index), cache, cache_set, variant, codec)
+        own.append(replace(prompt, condition_key=found.condition_key, first_frame_key=found.first_frame_key))
+    return replace(_encoded(config, cache, cache_set, variant, codec), prompt_settings=tuple(own))
 
 
 def _encoded(
@@ -117,6 +113,6 @@ def _channels(
 
 
 def _fitted(cache: LatentCache, name: str, how: dict[str, Any]) -> Tensor:
-    """A kept picture (H, W, 3) at the preview's size, scaled and cropped as ComfyUI's WanImageToVideo does."""
+    """Returns a stored picture (H, W, 3) at the preview's size, scaled and cropped as by ComfyUI's WanImageToVideo."""
     picture = read_picture(cache.root, name)[None].movedim(-1, 1)
     return common_upscale(picture, how["width"], how["height"], "bilinear", "center").movedim(1, -1)[0]

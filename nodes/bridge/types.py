@@ -1,4 +1,4 @@
-"""Wire types, and the small frozen handles that travel on them. No handle holds a tensor or a loaded model."""
+"""Socket types and their frozen handles. No handle holds a tensor or a loaded model."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ WanRun = io.Custom("WAN_RUN")
 
 @dataclass(frozen=True)
 class ModelHandle:
-    """A WAN_TRAIN_MODEL: the plan, and what the file's header said (of a pair, the high-noise file's)."""
+    """A WAN_TRAIN_MODEL: the plan, and facts from the file's header (of a pair, the high-noise file's)."""
 
     plan: ModelPlan
     variant: WanVariant
     compute_dtype: torch.dtype
     quantization: str
-    """how the file stores its linears; none when it is not quantized"""
-    asked_precision: str = "as in file"
-    """what base_precision was set to; the plan holds what a new run makes of it"""
+    """how the file stores its linears; "none" where it is not quantized"""
+    base_precision: str = "as in file"
+    """the widget base_precision; the plan has the resolved value"""
 
     def __repr__(self) -> str:
         scheme = f", {self.plan.quantize.scheme}" if self.plan.quantize else ""
@@ -55,7 +55,7 @@ class CacheHandle:
     cache_set: CacheSet
     report: EncodingReport
     prompt_id: str
-    """the queue entry that filled it; for a later one everything was reused"""
+    """the queue entry that encoded it; for a later one all entries are cache hits"""
 
     def __repr__(self) -> str:
         return f"<cache of {len(self.cache_set.items)} items, {self.fingerprint[:12]}>"
@@ -63,22 +63,22 @@ class CacheHandle:
 
 @dataclass(frozen=True)
 class SettingsHandle:
-    """A WAN_SETTINGS: settings of TrainConfig by name, and the LoRA settings TrainLoRA has no widget for."""
+    """A WAN_SETTINGS: settings of TrainConfig by name, and the LoRA settings without a widget on TrainLoRA."""
 
     train: tuple[tuple[str, object], ...]
     lora: LoraConfig
     swept: tuple[tuple[str, object], ...] = ()
-    """of a sweep: what leads over the widgets of TrainLoRA too"""
+    """settings of a sweep, which override the widgets of TrainLoRA too"""
 
     def over(self, widgets: Mapping[str, object]) -> dict[str, Any]:
-        """Returns the settings of a training with those of TrainLoRA's own widgets, and a sweep's in their place."""
+        """Returns the settings of a training: these, then TrainLoRA's own widgets, then a sweep's."""
         known = settings_of(TrainConfig)
         return {**dict(self.train), **widgets, **{name: value for name, value in self.swept if name in known}}
 
     def run_name(self, name: str) -> str:
-        """Returns the name of the run: with each value of a sweep behind it, as a file may be called."""
+        """Returns `name` followed by the values of a sweep."""
         words = [f"{key}_{value:g}" if isinstance(value, float) else f"{key}_{value}" for key, value in self.swept]
-        return "_".join([name, *(word.replace("+", "") for word in words)])
+        return "_".join([name, *(word.replace("+", "") for word in words)])  # 1e+06: no folder name has a plus
 
     def __repr__(self) -> str:
         return f"<training settings, batch_size {dict(self.train).get('batch_size')}>"
@@ -86,7 +86,7 @@ class SettingsHandle:
 
 @dataclass(frozen=True)
 class DatasetSettingsHandle:
-    """A WAN_DATASET_SETTINGS: settings of DatasetConfig by name, those WanVideoDataset has no widget for."""
+    """A WAN_DATASET_SETTINGS: settings of DatasetConfig by name, without a widget on WanVideoDataset."""
 
     values: tuple[tuple[str, Any], ...]
 

@@ -1,8 +1,8 @@
-"""Numbers of a queued graph that are none, such as steps "abc": kept from ComfyUI until our node can refuse them.
+"""Values of number widgets that are no numbers, such as steps "abc": hidden from ComfyUI until our node refuses them.
 
-ComfyUI turns the values of number widgets into numbers before it asks a node. Where that fails it drops the node and
-what stands behind it, runs the other outputs of the graph, and answers with a success in which nothing was trained. So
-such a value goes through the check as a number that nobody writes, and the node, once it runs, says what it was.
+ComfyUI converts these values before it calls a node. Where that fails it drops the node and the nodes behind it, runs
+the other outputs, and reports a success in which nothing was trained. So such a value passes as a number far outside of
+every range, and the node names the original value when it runs.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from ...wan_core.errors import ConfigError
 
 _KINDS = {"INT": int, "FLOAT": float}
 _FIRST = -(10**15)
-"""a whole number that a float holds exactly, far below what any widget takes"""
+"""an integer that a float holds exactly, far below the minimum of any widget"""
 _KEPT = 1000
 _texts: OrderedDict[int, str] = OrderedDict()
-"""number that stands for a value -> what the value was"""
+"""stand-in number -> original value"""
 
 
-def with_readable_numbers(asked: Any, schemas: Mapping[str, Any]) -> Any:
-    """Returns the body of POST /prompt with numbers in the place of values that are none; anything else as it came.
+def with_readable_numbers(body: Any, schemas: Mapping[str, Any]) -> Any:
+    """Returns the body of POST /prompt with stand-ins for values that are no numbers.
 
-    `schemas`: node id -> class, of the nodes that ask `check_readable`.
+    `schemas`: node id -> class, of the nodes that call `check_readable`.
     """
-    prompt = cast("dict[str, Any]", asked).get("prompt") if isinstance(asked, dict) else None
+    prompt = cast("dict[str, Any]", body).get("prompt") if isinstance(body, dict) else None
     for node in prompt.values() if isinstance(prompt, dict) else ():
         kind = schemas.get(str(node.get("class_type"))) if isinstance(node, dict) else None
         inputs: Any = node.get("inputs") if kind is not None else None
@@ -36,11 +36,11 @@ def with_readable_numbers(asked: Any, schemas: Mapping[str, Any]) -> Any:
                 number = _KINDS.get(said[0]) if isinstance(said[0], str) else None
                 if number is not None and name in inputs and not _is_readable(inputs[name], number):
                     inputs[name] = number(_stand_in(inputs[name]))
-    return asked
+    return body
 
 
 def check_readable(widgets: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a number that stands for a value that was none."""
+    """Raises ConfigError for a stand-in, naming the original value."""
     for name, value in widgets.items():
         if isinstance(value, int | float) and (text := _texts.get(cast("int", value))) is not None:
             raise ConfigError(f'{name} is "{text}"; it must be a number.')
@@ -52,7 +52,7 @@ def _is_readable(value: Any, number: type[int] | type[float]) -> bool:
     try:
         number(value)
     except (TypeError, ValueError, OverflowError):
-        return isinstance(value, dict)  # ComfyUI's own way to say a value
+        return isinstance(value, dict)  # ComfyUI's own form of a wrapped value
     return True
 
 

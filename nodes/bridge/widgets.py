@@ -1,10 +1,10 @@
-"""Inputs as every node of the pack declares them: with a default, a tooltip, and optional in API JSON.
+"""Inputs of the pack's nodes: with a default, a tooltip, and optional in API JSON.
 
 ComfyUI calls a required input without a value "missing" even when it has a default, and 0.3.75 does not check the
 value of a COMBO; so widgets are declared optional, and `one_of` and `check_menus` check them.
 
-What is a setting of a config is shown by `widget`, which reads default, bounds, choices and tooltip at the field; the
-other makers are for what belongs to a node alone.
+`widget` makes the input of a config's setting from the field's default, bounds, choices and tooltip; the other makers
+are for inputs that belong to a node alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ...wan_core.words import filled
 def widget(config: type[Config], name: str, **own: Any) -> io.Input:
     """Returns the widget of the setting `name` of `config`.
 
-    `own` is what this node says otherwise (default, tooltip, options of a menu) and further keywords of the input. A
-    setting of several values is shown as text, which `listed` writes. The page reads its group as `wan_group`.
+    `own` overrides default, tooltip or options, and adds keywords of the input. A setting of several values becomes a
+    text (`listed`). The page reads its group as `wan_group`.
     """
     known = settings_of(config)[name]
     made = _shown(known, known.called or name, **own)
@@ -51,14 +51,14 @@ def _shown(known: Setting, name: str, **own: Any) -> io.Input:
 
 
 def listed(values: Sequence[object]) -> str:
-    """Returns several values as the text of a widget: numbers with commas, texts a line each."""
+    """Returns values as the text of a widget: numbers with commas, texts a line each."""
     if all(isinstance(value, int | float) for value in values):
         return ", ".join(f"{value:g}" for value in values)
     return "\n".join(map(str, values))
 
 
 def check_menus(config: type[Config], values: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first of `values` that the menu of its setting does not offer."""
+    """Raises ConfigError for the first value that is not among the choices of its setting."""
     for name, own in names_on_nodes(config).items():
         if name in values and (choices := settings_of(config)[own].choices):
             one_of(name, values[name], choices)
@@ -72,7 +72,8 @@ def whole(name: str, default: int, low: int, high: int, tooltip: str, step: int 
 def number(
     name: str, default: float, low: float, high: float, tooltip: str, step: float = 0.01, **more: Any
 ) -> io.Input:
-    """A FLOAT widget. Values are not rounded to `step`: 1e-4 and 5e-7 stay what they are."""
+    """A FLOAT widget."""
+    # round=1e-9: by default the page rounds to `step`, which makes 0 of 5e-7.
     return io.Float.Input(
         name, optional=True, default=default, min=low, max=high, step=step, round=1e-9, tooltip=tooltip, **more
     )
@@ -91,11 +92,8 @@ def flag(name: str, default: bool, tooltip: str) -> io.Input:
 
 
 def combo(name: str, options: list[str], tooltip: str, default: str | None = None) -> io.Input:
-    """A COMBO widget; the default is the first option.
-
-    Where there is nothing to choose, the empty text is offered: the page would show "undefined" otherwise.
-    """
-    options = options or [""]
+    """A COMBO widget; the default is the first option."""
+    options = options or [""]  # the page shows "undefined" for a menu without options
     first = default if default is not None else options[0]
     return io.Combo.Input(name, options=options, optional=True, default=first, tooltip=tooltip)
 
@@ -117,15 +115,15 @@ def _says_nothing(cls: type[io.ComfyNode], **_: object) -> bool:
 
 
 judged_when_it_runs: Any = classmethod(_says_nothing)
-"""The validate_inputs of a node that only a training reads: ComfyUI leaves the check of its widgets to the node.
+"""validate_inputs of a node that only a training reads: the node checks its widgets itself, when it runs.
 
-Where ComfyUI refuses a node, it still runs the outputs that do not need it, and a graph with a dataset in it, which is
-one, ends as a success in which nothing was trained. What raises while the graph runs fails the whole prompt.
+Where ComfyUI refuses a node it still runs the outputs that do not need it, such as a dataset, and reports a success in
+which nothing was trained. An exception of a running node fails the prompt.
 """
 
 
 def file_of(name: str, value: str, known: list[str], kind: str) -> str:
-    """Returns `value` if it is one of the `known` files of models. Raises ConfigError saying where it belongs."""
+    """Returns `value` if it is one of the `known` model files. Raises ConfigError naming its folder."""
     if value not in known:
         close = get_close_matches(str(value)[:200], known, n=1, cutoff=0.8)
         hint = filled(' Did you mean "{close}"?', close=close[0]) if close else ""
@@ -141,23 +139,17 @@ def file_of(name: str, value: str, known: list[str], kind: str) -> str:
 
 
 def comfyui_checks_menus() -> bool:
-    """Returns whether the running ComfyUI refuses what is on no menu before it asks a node (0.10 and later)."""
+    """Returns whether the running ComfyUI checks menus before it calls a node (0.10 and later)."""
     return "search_aliases" in {field.name for field in fields(io.Schema)}
 
 
 def searched_as(*words: str) -> dict[str, Any]:
-    """Keywords of `io.Schema` that make a node found by `words`, beside its id and its name.
-
-    Nothing where the running ComfyUI knows no such words (before 0.10): the search of its page reads id and name only.
-    """
+    """Returns keywords of `io.Schema` by which the page's search finds a node; empty before ComfyUI 0.10."""
     return {"search_aliases": list(words)} if comfyui_checks_menus() else {}
 
 
-def asked_of(node: type[io.ComfyNode]) -> dict[str, Any]:
-    """Returns what the widgets of the running node were set to; linked inputs are left out.
-
-    The page compares it with the widgets, and says when a card is older than they are.
-    """
+def widget_values(node: type[io.ComfyNode]) -> dict[str, Any]:
+    """Returns the widget values of the running node, without linked inputs; the page marks a card of other values."""
     hidden = node.hidden
     if hidden is None or not hidden.prompt:
         return {}

@@ -1,7 +1,7 @@
-"""The runs that train in this ComfyUI now, by run id, and the buttons that steer them.
+"""The runs that train in this ComfyUI, by run id, and the buttons that steer them.
 
-Written by the thread that executes TrainLoRA, read and pressed by the routes on the server's loop. A press before the
-worker has started is kept and handed to it.
+Written by the thread that executes TrainLoRA; read and pressed by the routes. A press before the worker has started is
+kept and sent to it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ BUTTONS = {"stop": "Stop and keep was pressed", "save": "", "sample": "", "profi
 
 
 class Listener(Protocol):
-    """A worker, as far as a button needs it."""
+    """The part of a worker that a button needs."""
 
     def send(self, command: str, **values: str) -> None: ...
 
 
 @dataclass
 class LiveRun:
-    """One run while its node executes."""
-
     run: str
     """run id: the name of its folder"""
     node: str
@@ -32,15 +30,15 @@ class LiveRun:
     prompt_id: str
     variant: str = ""
     can_preview: bool = True
-    """False when no VAE is connected or previews are switched off: nothing could answer Preview now"""
+    """False without a VAE, or with previews off: Preview now is then refused"""
     stop_pressed: bool = False
-    """Stop and keep: the node returns normally, with what is saved"""
+    """Stop and keep: the node returns normally, with the newest saved step"""
     _worker: Listener | None = None
     _waiting: list[str] = field(default_factory=list[str])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def press(self, button: str) -> None:
-        """stop, save, sample or profile. A press that was heard already changes nothing."""
+        """Sends stop, save, sample or profile to the worker, or keeps it once until there is one."""
         with self._lock:
             if button == "stop":
                 self.stop_pressed = True
@@ -51,7 +49,7 @@ class LiveRun:
 
     @contextlib.contextmanager
     def listening(self, worker: Listener) -> Iterator[None]:
-        """Hands presses to `worker` while it runs."""
+        """Sends kept and new presses to `worker` inside."""
         with self._lock:
             self._worker, waiting = worker, self._waiting
             self._waiting = []
@@ -65,7 +63,7 @@ class LiveRun:
 
 
 class LiveRuns:
-    """At most one entry per run: its lock lets a second worker refuse."""
+    """The live runs by id. One entry per run: the run's file lock refuses a second worker."""
 
     def __init__(self) -> None:
         self._runs: dict[str, LiveRun] = {}
@@ -74,7 +72,7 @@ class LiveRuns:
 
     @contextlib.contextmanager
     def entered(self, run: LiveRun) -> Iterator[LiveRun]:
-        """Keeps `run` live inside."""
+        """Registers `run` inside."""
         with self._lock:
             self._runs[run.run] = run
         try:
@@ -85,7 +83,7 @@ class LiveRuns:
 
     @contextlib.contextmanager
     def used(self, run_id: str) -> Iterator[None]:
-        """Marks a run that a worker reads or writes inside, so that nobody deletes it."""
+        """Marks a run as read or written by a worker inside, so that deleting it is refused."""
         with self._lock:
             self._used.append(run_id)
         try:
@@ -95,18 +93,17 @@ class LiveRuns:
                 self._used.remove(run_id)
 
     def is_used(self, run_id: str) -> bool:
-        """Returns whether the run trains here, or has clips rendered."""
+        """Returns whether the run trains here or has clips rendered."""
         with self._lock:
             return run_id in self._runs or run_id in self._used
 
     def get(self, run_id: str) -> LiveRun | None:
-        """The live run of that id."""
         with self._lock:
             return self._runs.get(run_id)
 
 
 LIVE = LiveRuns()
-"""of this process"""
+"""the live runs of this process"""
 
 
 def _send(worker: Listener, button: str) -> None:

@@ -1,4 +1,4 @@
-"""A process of the engine as the system sees it: its command line and environment, its start, and its end by force."""
+"""A process of the engine as the system sees it: command line, environment, start, kill, host memory and log file."""
 
 from __future__ import annotations
 
@@ -8,44 +8,46 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+from ...wan_core.files import FileError, open_regular
+from ...wan_core.placement.host import host_bytes, host_total
+from ...wan_core.words import filled
 
 PACK = Path(__file__).resolve().parents[2]
 LAUNCH = PACK / "wan_core" / "launch.py"
 
 
 def engine_command(*arguments: str) -> list[str]:
-    """The command line of an engine process, with this ComfyUI's own Python."""
+    """Returns the command line of an engine process, with this ComfyUI's own Python."""
     return [sys.executable, "-X", "utf8", str(LAUNCH), *arguments]
 
 
 _FLAGS = ("CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW")
 _OWN_GROUP = sum(getattr(subprocess, name, 0) for name in _FLAGS)
-"""of Windows; elsewhere a new session. Ctrl-C in ComfyUI's terminal must not tear a save, and a stop must reach
-everything below the process."""
+"""Windows' flags, 0 elsewhere, where a new session does the same: Ctrl-C in ComfyUI's terminal must not interrupt a
+save, and a kill must reach child processes."""
 
 _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""where torch reads the settings of its CUDA allocator; the second name is older and still read by every version"""
+"""environment variables of torch's CUDA allocator; every version reads the second, older name too"""
 _PYTHONPATH = "PYTHONPATH"
 _ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
 
 
 def worker_environment(outside: Mapping[str, str]) -> dict[str, str]:
-    """Returns `outside` for an engine process: with the user's own allocator settings, without ComfyUI's.
-
-    ComfyUI adds `backend:cudaMallocAsync` for itself, which suits sampling and not training. PYTHONPATH means what it
-    means here, although the process works in the folder of a run: Python looks there before our code can say no.
-    """
+    """Returns `outside` for an engine process: with the user's own allocator settings, without ComfyUI's."""
     found = dict(outside)
-    for name in _ALLOCATOR:
+    for name in _ALLOCATOR:  # ComfyUI adds backend:cudaMallocAsync, which suits sampling but not training
         kept = _ASYNC.sub("", found.pop(name, "")).strip(" ,")
         if kept:
             found[name] = kept
+    # Absolute, as the process works in the folder of a run, and Python imports from PYTHONPATH before our code runs.
     if folders := found.pop(_PYTHONPATH, ""):
         found[_PYTHONPATH] = os.pathsep.join(os.path.abspath(path) for path in folders.split(os.pathsep) if path)
-    if os.name == "nt":  # else a compiler is looked for in that folder first
+    if os.name == "nt":  # otherwise Windows searches the run's folder first for a compiler
         found["NoDefaultCurrentDirectoryInExePath"] = "1"
     return found
 
@@ -53,8 +55,8 @@ def worker_environment(outside: Mapping[str, str]) -> dict[str, str]:
 def start_process(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], stderr: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    """Start a process of a group of its own in `folder`, with pipes to its stdin and from its stdout."""
-    # Pipes of Popen are not inherited by other children, so the process sees its stdin end when we die.
+    """Starts a process in `folder` and a group of its own, with pipes to its stdin and from its stdout."""
+    # Popen's pipes are not inherited by other children, so the process sees its stdin close when this process dies.
     return subprocess.Popen(
         list(command),
         cwd=folder,
@@ -68,9 +70,9 @@ def start_process(
 
 
 def signal_tree(process: subprocess.Popen[bytes], *, force: bool) -> None:
+    """Terminates a process and its children; kills them with `force`, and always on Windows."""
     if os.name == "nt":
-        # A process without a console window hears no signal there: without /F taskkill would change nothing, and after
-        # the command the next means is the last one.
+        # A process without a console window receives no signal on Windows: taskkill without /F would change nothing.
         subprocess.run(
             ["taskkill", "/F", "/T", "/PID", str(process.pid)],
             capture_output=True,
@@ -82,3 +84,73 @@ def signal_tree(process: subprocess.Popen[bytes], *, force: bool) -> None:
     else:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)
+
+
+NEXT_LOG = "log.next.txt"
+"""log of processes that started while another program held the run's log.txt"""
+_NOISE = re.compile(r"^[WI]\d{4} \d\d:\d\d:|Warning: |^\s*warnings\.warn\(")
+
+
+def log_tail(log: Path, most: int, start: int = 0) -> str:
+    """Returns the complete lines among the last `most` bytes after byte `start`; "" for a missing log."""
+    try:
+        with open_regular(log, follow_links=False) as file:
+            end = file.seek(0, os.SEEK_END)
+            begins = max(start, end - most, 0)
+            file.seek(begins)
+            read = file.read(most)
+            if begins > start:  # most likely within a line
+                read = read.partition(b"\n")[2] or read
+            return read.decode("utf-8", "replace")
+    except (OSError, FileError):
+        return ""
+
+
+def without_noise(text: str) -> list[str]:
+    """Returns the lines of a log except warnings of libraries."""
+    return [line for line in text.splitlines() if not _NOISE.search(line)]
+
+
+_EVERY_S = 2.0
+_GIB = 1 << 30
+_JUST_STARTED = 64 << 20
+"""bytes: a Python process before its imports holds less, which says nothing about its end"""
+_SHORT = 0.1
+"""share of host memory: with less free, the system may have killed the process"""
+
+
+class HostWatch:
+    """Samples the host memory of a process tree, because a process that the system has killed cannot report it."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._next = 0.0
+        self.in_words = ""
+        """the last measurement"""
+        self.was_full = True
+        """whether little was free then; True before the first measurement"""
+        self.look()
+
+    def look(self) -> None:
+        """Measure, every two seconds at most."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _EVERY_S
+        with contextlib.suppress(Exception):  # the process has ended, or psutil does not support this system
+            import psutil
+
+            process = psutil.Process(self._pid)
+            held = sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+            free, total = host_bytes(), host_total()
+            if held and free is not None and total:
+                self.was_full = free < _SHORT * total
+                free_now = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB"
+                if held > _JUST_STARTED:
+                    self.in_words = filled(
+                        "it held {held} GiB, and {free} were free when last seen",
+                        held=f"{held / _GIB:.1f}",
+                        free=free_now,
+                    )
+                else:
+                    self.in_words = filled("{free} were free when last seen", free=free_now)

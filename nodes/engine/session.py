@@ -42,9 +42,9 @@ def run_engine(
     on_event: Callable[[Event], None],
     live: LiveRun | None = None,
 ) -> Ending:
-    """Run `command` on a run directory to its end. Returns for done, stopped, cancelled; else raises one sentence.
+    """Runs `command` on a run directory to its end, steered by the buttons of `live`.
 
-    Buttons pressed on `live` steer the worker.
+    Returns where it is done, stopped or cancelled. Raises OutOfMemory or TrainingError for any other end.
     """
     progress.on_event(Stage(stage="start"))
     free_comfyui_memory()
@@ -71,13 +71,11 @@ def run_engine(
 
 
 def free_comfyui_memory() -> None:
-    """Give every GPU back before another process needs it, and the RAM of models that no node waits for. ComfyUI loads
-    its models again when it wants them.
-    """
-    release_idle_models()  # first: what leaves a GPU goes to RAM
+    """Frees ComfyUI's models from every GPU, and from RAM those that no node waits for; ComfyUI loads them again."""
+    release_idle_models()  # first: unloading from a GPU offloads to RAM
     mm.unload_all_models()
-    # That knows only ComfyUI's own device. Others are asked only where a model lies: the question alone would open a
-    # CUDA context of some hundred MiB on a card that ComfyUI does not use, and keep it.
+    # That covers only ComfyUI's own device. Other devices only where they hold a model: any call would create a CUDA
+    # context of some hundred MiB on a card that ComfyUI does not use.
     for device in {loaded.device for loaded in mm.current_loaded_models if loaded.device.type == "cuda"}:
         mm.free_memory(1e30, device)
     gc.collect()
@@ -85,7 +83,7 @@ def free_comfyui_memory() -> None:
 
 
 class PreviewDecoder:
-    """Turns preview latents into playable files with ComfyUI's VAE; the encoder runs in the video child process."""
+    """Turns preview latents into video files with ComfyUI's VAE; the video encoder runs in a child process."""
 
     def __init__(
         self,
@@ -96,18 +94,18 @@ class PreviewDecoder:
         *,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        """Files in answers are relative to `directory`; they carry the texts of `metadata`.
+        """Returned file names are relative to `directory`; files contain the texts of `metadata`.
 
-        `on_clip(sample_id, frames)` sees each decoded clip, and compares it with others itself.
+        `on_clip(sample_id, frames)` gets each decoded clip, and takes over its measurements.
         """
         self._codec, self._directory, self._fps, self._on_clip = codec, directory, fps, on_clip
         self._metadata = metadata
         self._bases: dict[str, NDArray[np.uint8]] = {}
-        """previews from before training by prompt, for the likeness of later ones; a resumed run has none"""
+        """previews of step 0 by prompt, to which later ones are compared; empty in a resumed run"""
 
     def answer(self, event: DecodeWanted, show: Callable[[Image.Image], None]) -> dict[str, Any]:
-        """Returns what the command `decoded` says: a file, or needs_room."""
-        latent = self._read(event)
+        """Returns the values of the command `decoded`: a file with its measures, or needs_room."""
+        latent = read_tensors(confine(self._directory, event.latent_file, "preview latent"))["latent"]
         if not event.made_room and not self._codec.fits(latent):
             return {"needs_room": True}
         frames = (self._codec.decode(latent) * 255).round().to(torch.uint8).numpy()
@@ -128,14 +126,11 @@ class PreviewDecoder:
             self._bases[prompt] = frames
         return measure_clip(frames, self._bases.get(prompt))
 
-    def _read(self, event: DecodeWanted) -> torch.Tensor:
-        return read_tensors(confine(self._directory, event.latent_file, "preview latent"))["latent"]
-
 
 def _answer(
     event: DecodeWanted, decoder: PreviewDecoder | None, progress: NodeProgress, button: CancelButton
 ) -> dict[str, Any]:
-    """Answers and never raises: a preview that cannot be decoded is skipped, the run goes on."""
+    """Returns the values of `decoded`. Never raises: a preview that cannot be decoded is skipped."""
     if decoder is None:
         return {"error": "no VAE is connected to Train Wan LoRA"}
     answer: dict[str, Any] = {"error": "Cancel was pressed"}
@@ -147,7 +142,7 @@ def _answer(
     except Exception as error:
         _log.exception("preview %s could not be decoded", event.sample_id)
         answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
-    # Here and not where it is decoded: an error on its way still holds what the decoder had made.
+    # After the except clause: an exception keeps the decoder's tensors alive.
     if "needs_room" not in answer and torch.cuda.is_available():
         free_comfyui_memory()  # the worker wants the GPU back
     return answer

@@ -1,6 +1,6 @@
-"""The engine process as its parent sees it: start it, talk to it, and end it by ever firmer means.
+"""The engine process of a run: started, sent commands, read for events, and stopped by command, signal and kill.
 
-Knows processes and lines, not ComfyUI: what an event means is decided by whoever calls `follow`.
+Independent of ComfyUI: the caller of `follow` acts on the events.
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ from ...wan_core.errors import HELD_ELSEWHERE, RESUME, failure, host_helps
 from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
 from ...wan_core.files import FileError, is_held, open_append
 from ...wan_core.words import filled
-from .host_watch import HostWatch
-from .log_file import NEXT_LOG, log_tail, without_noise
-from .process import signal_tree, start_process, worker_environment
+from .process import (
+    NEXT_LOG,
+    HostWatch,
+    log_tail,
+    signal_tree,
+    start_process,
+    without_noise,
+    worker_environment,
+)
 
 _LOG_TAIL_BYTES = 4000
 _KILLED_WHEN_FULL = (
@@ -36,17 +42,17 @@ _KILLED_WITH_ROOM = (
     "had room ({reason}). If you or another program ended it, nothing has to change."
 )
 _KILLED = (-9, 137)
-"""Linux kills so what takes the last of the memory; 137 is the same through a shell or torchrun"""
+"""exit codes after Linux' out-of-memory kill; 137 is the same through a shell or torchrun"""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """The seconds each means of stopping is given."""
+    """The seconds that each way of stopping is given."""
 
     command_s: float = 30.0
-    """after the command; at least two steps of the run"""
+    """between command and signal; at least two steps of the run"""
     terminate_s: float = 5.0
-    """after the signal, before the kill; Windows has no such signal, and kills"""
+    """between signal and kill; on Windows the signal kills already"""
     poll_s: float = 0.1
     """between looks at the Cancel button"""
 
@@ -57,21 +63,21 @@ class Ending:
 
     exit_code: int
     cancelled: bool
-    """the user asked for it"""
+    """by a press of Cancel"""
     killed: bool
-    """it did not obey, or a second press wanted it gone at once"""
+    """after no reaction to command and signal, or by a second press"""
     finished: Finished | None
     failed: Failed | None
     log_tail: str
     memory: str = ""
-    """what it and the computer held when last looked at: "it held 3.1 GiB ..."; "" where nobody could look"""
+    """last measurement of host memory: "it held 3.1 GiB ..."; "" where it could not be measured"""
     was_full: bool = True
-    """whether the computer's memory was nearly full then; True too where nobody could look"""
+    """whether host memory was nearly full then; True also where it could not be measured"""
     held: str = ""
-    """what ComfyUI itself holds of it: "9.4 GiB (WanTEModel 6.7 ...)"; "" where that is little or not known"""
+    """host memory that ComfyUI holds: "9.4 GiB (WanTEModel 6.7 ...)"; "" where that is little or not known"""
 
     def sentence(self) -> str:
-        """Returns the reason it did not end well, for the user."""
+        """Returns the reason of an unexpected end, for the user."""
         if self.failed is not None:
             return self.failed.message
         if self.exit_code in _KILLED:
@@ -89,21 +95,21 @@ class Ending:
 
 
 def _opened_log(log: Path) -> tuple[Path, BinaryIO]:
-    """Opens the log, or one beside it while a program keeps the log for itself, as Windows lets it."""
+    """Opens the log, or `NEXT_LOG` next to it while another program holds the log."""
     try:
         return log, open_append(log)
     except OSError as error:
-        if not is_held(error, log):
+        if not is_held(error, log):  # Windows lets a program open a file exclusively
             raise
         beside = log.with_name(NEXT_LOG)
         return beside, open_append(beside)
 
 
 class Worker:
-    """One engine process. stdin carries commands, stdout events, stderr goes straight into the log file."""
+    """One engine process: commands to its stdin, events from its stdout, its stderr into the log file."""
 
     def __init__(self, command: Sequence[str], cwd: Path, log: Path, held: str = "") -> None:
-        """`held`: what ComfyUI itself holds of the computer's memory, in words."""
+        """`held`: the host memory that ComfyUI holds, in words."""
         self._held = held
         self._log, opened = _opened_log(log)
         with opened as stderr:
@@ -118,7 +124,7 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leaves no process behind, whatever happened to the caller."""
+        """Kills the process where it still runs."""
         if self.process.poll() is None:
             self.kill()
         self._reader.join(5)
@@ -128,7 +134,7 @@ class Worker:
                     pipe.close()
 
     def send(self, command: str, **values: Any) -> None:
-        """One command; a worker that is gone is not an error."""
+        """Sends one command. An ended process is no error."""
         assert self.process.stdin is not None
         line = json.dumps({"command": command, **values}, ensure_ascii=True) + "\n"
         with self._sending, contextlib.suppress(OSError, ValueError):
@@ -136,7 +142,7 @@ class Worker:
             self.process.stdin.flush()
 
     def events(self, wait_s: float) -> Iterator[Event]:
-        """Returns the events that have come, waiting at most `wait_s` for the first."""
+        """Yields the events so far, waiting at most `wait_s` for the first."""
         with contextlib.suppress(queue.Empty):
             event = self._events.get(timeout=wait_s)
             while event is not None:
@@ -146,9 +152,9 @@ class Worker:
     def follow(
         self, on_event: Callable[[Event], None], cancel_pressed: Callable[[], bool], patience: Patience | None = None
     ) -> Ending:
-        """Hand every event to `on_event` until the process ended. A press of Cancel stops it: command, signal, kill.
+        """Calls `on_event` for every event until the process has ended. Cancel stops it by command, signal, then kill.
 
-        A second press kills at once; committed saves stand.
+        A second press kills at once; committed saved steps are not affected.
         """
         stop = _Stopping(self, patience or Patience())
         watch = HostWatch(self.process.pid)
@@ -181,13 +187,13 @@ class Worker:
         )
 
     def log_tail(self) -> str:
-        """The last lines this process wrote into the log."""
+        """Returns the last lines that this process wrote into the log."""
         return log_tail(self._log, _LOG_TAIL_BYTES, self._log_start)
 
-    def _note_end(self, said: Event | None) -> None:
-        """Write into the log how a process ended that could not say so itself."""
+    def _note_end(self, last: Event | None) -> None:
+        """Logs the exit code of a process that sent neither Finished nor Failed."""
         code = self.process.returncode
-        if said is not None or code == 0:
+        if last is not None or code == 0:
             return
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         with contextlib.suppress(OSError, FileError), open_append(self._log) as log:
@@ -195,11 +201,11 @@ class Worker:
             log.write(f"{when} INFO wan_trainer: the training process {how}, without a word\n".encode())
 
     def terminate(self) -> None:
-        """Ask the process and everything below it to end; on Windows, where nobody would hear, end them."""
+        """Send SIGTERM to the process and its children; on Windows kill them."""
         signal_tree(self.process, force=False)
 
     def kill(self) -> None:
-        """End the process and everything below it now."""
+        """Kill the process and its children, and wait for its end."""
         signal_tree(self.process, force=True)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
@@ -215,7 +221,7 @@ class Worker:
 
 
 class _Stopping:
-    """The state of the escalation."""
+    """The escalation from command to signal to kill."""
 
     def __init__(self, worker: Worker, patience: Patience) -> None:
         self.worker, self.patience = worker, patience
@@ -234,7 +240,7 @@ class _Stopping:
         self.worker.send("stop", reason="Cancel was pressed")
 
     def tick(self) -> None:
-        """Go one means further when its time is over."""
+        """Escalate once where the time of the last step is over."""
         if not self.pressed or self.killed or time.monotonic() < self._deadline:
             return
         if self._terminated:
@@ -245,9 +251,9 @@ class _Stopping:
         self.worker.terminate()
 
     def wait_for_reader(self) -> bool:
-        """True while the last lines of an ended process may still come; a grandchild can hold the pipe open."""
+        """Returns whether to wait for the last lines of an ended process, five seconds at most."""
         now = time.monotonic()
-        self._reader_deadline = self._reader_deadline or now + 5
+        self._reader_deadline = self._reader_deadline or now + 5  # a grandchild can hold the pipe open
         return now < self._reader_deadline
 
     def _kill(self) -> None:

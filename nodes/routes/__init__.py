@@ -1,6 +1,6 @@
-"""HTTP under /wan_trainer/: the page and API clients ask about runs and scans here, and change them.
+"""HTTP under /wan_trainer/: the page and API clients read and change runs and scans.
 
-The run's folder is the only memory; a restarted server, a second client and a reloaded page see the same.
+State is kept in the run's folder only, so a restarted server, a second client and a reloaded page see the same.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from ...wan_core.files import read_json
 from ...wan_core.words import logger
 from ..bridge import folders
 from ..bridge.ahead import Ahead
-from ..bridge.scans import SCANS
+from ..bridge.scanning import SCANS
 from ..bridge.second_ids import PREFIX, TakenIds
 from ..bridge.unreadable import with_readable_numbers
 from ..engine.live_runs import LIVE
 from .answers import Doors
-from .cached_clips import CacheRoutes
 from .handlers import RunRoutes
 from .plan import Planner
-from .scans import ScanRoutes
+from .scans import CacheRoutes, ScanRoutes
 from .standing import Standing
 
 __all__ = ["register_routes"]
@@ -36,9 +35,9 @@ _MARK = "wan_trainer_routes"
 
 
 def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) -> bool:
-    """Add the routes to the running ComfyUI, once; False where there is no server (tests, tools that list nodes).
+    """Adds the routes to the running ComfyUI, once. Returns False without a server (tests, tools that list nodes).
 
-    `nodes`: the node classes by id, which say what their widgets mean before anything is queued.
+    `nodes`: the node classes by id, which turn widgets into plans.
     """
     module = sys.modules.get("server")
     server = getattr(getattr(module, "PromptServer", None), "instance", None)
@@ -52,14 +51,14 @@ def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) ->
     cached = CacheRoutes(doors, folders.cache, folders.runs_folder)
     for method, path, handler in (*routes.table(), *ScanRoutes(doors, SCANS).table(), *cached.table()):
         getattr(server.routes, method.lower())(path)(handler)
-    server.add_on_prompt_handler(lambda asked: with_readable_numbers(asked, _judging(nodes, taken)))
-    server.app.on_startup.append(taken.tell)  # the server starts when every pack is loaded
+    server.add_on_prompt_handler(lambda body: with_readable_numbers(body, _checking(nodes, taken)))
+    server.app.on_startup.append(taken.log_taken)  # the server starts after every pack is loaded
     setattr(server, _MARK, routes)
     return True
 
 
-def _judging(nodes: Mapping[str, type[io.ComfyNode]], taken: TakenIds) -> dict[str, type[io.ComfyNode]]:
-    """Returns the nodes that judge their numbers themselves, by each of their ids that is ours."""
+def _checking(nodes: Mapping[str, type[io.ComfyNode]], taken: TakenIds) -> dict[str, type[io.ComfyNode]]:
+    """Returns the nodes that check their numbers themselves, by each id that is registered for them."""
     node_id = "TrainLoRA"
     ids = [PREFIX + node_id] if node_id in taken.by_pack() else [node_id, PREFIX + node_id]
     return dict.fromkeys(ids, nodes[node_id])
@@ -67,12 +66,12 @@ def _judging(nodes: Mapping[str, type[io.ComfyNode]], taken: TakenIds) -> dict[s
 
 @functools.lru_cache(maxsize=16)
 def _warn(text: str) -> None:
-    """Say it on the console, once."""
+    """Log a warning once."""
     _log.warning(text)
 
 
 def _known_hosts() -> list[str]:
-    """Names a person has listed for this server, which no route or workflow changes, and that of its computer."""
+    """Returns the names of this server: those in hosts.json, which only a person edits, and the computer's."""
     own = socket.gethostname()
     file = folders.user_hosts_file()
     try:

@@ -1,24 +1,25 @@
-"""The doors of the routes: which requests come in, refusals as JSON, and the headers of every answer."""
+"""Checks before a handler, refusals as JSON after it, the headers of every response, and work in threads."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.job import disk_sentence
 from ...wan_core.words import logger, with_sentences
-from ..bridge.threads import in_thread
 from ..runs.scrub import scrubbed
 from .guard import BODY_LIMIT, Refused, check_change, check_host, read_body
 
 _log = logger(__name__)
 _BUG = "This cannot be answered, which is a bug"
 
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 HEADERS = {
@@ -29,27 +30,43 @@ HEADERS = {
 }
 
 
+async def in_thread(call: Callable[..., T], *arguments: object) -> T:
+    """Returns the result of `call` in a thread.
+
+    Raises RuntimeError in place of StopIteration, with which the future would never complete, and of SystemExit, which
+    would end the server.
+    """
+
+    def caught() -> T:
+        try:
+            return call(*arguments)
+        except (StopIteration, SystemExit, KeyboardInterrupt) as error:
+            raise RuntimeError(f"{type(error).__name__} came out of {getattr(call, '__name__', 'a call')}") from error
+
+    return await asyncio.to_thread(caught)
+
+
 @dataclass(frozen=True)
 class Doors:
-    """The checks that a request passes on its way to a handler."""
+    """The checks of a request before its handler."""
 
     known_hosts: Callable[[], Collection[str]]
     """names of this server that are no address"""
 
     def to_read(self, handler: Handler) -> Handler:
-        """Wraps `handler` so that it answers only requests that name this server as it is called."""
+        """Wraps `handler` so that only requests with a known Host header reach it."""
 
         async def read(request: web.Request) -> web.StreamResponse:
             try:
                 check_host(request.headers)
-            except Refused:  # the usual names need no list
+            except Refused:  # the list is a file, read only where an address or localhost is not enough
                 check_host(request.headers, await in_thread(self.known_hosts))
             return await handler(request)
 
         return answering(read)
 
     async def change(self, request: web.Request, limit: int = BODY_LIMIT) -> dict[str, Any]:
-        """The body of a request that may change something; Refused for any other."""
+        """Returns the body of a request that may change something. Raises Refused for any other request."""
         check_change(request.headers, await in_thread(self.known_hosts))
         body = bytearray()
         async for block in request.content.iter_chunked(limit):
@@ -60,7 +77,7 @@ class Doors:
 
 
 def answering(handler: Handler) -> Handler:
-    """Wraps `handler` so that its refusals become JSON answers."""
+    """Wraps `handler` so that its refusals become JSON responses."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
@@ -70,9 +87,9 @@ def answering(handler: Handler) -> Handler:
         except WanTrainerError as error:
             return as_json({"error": scrubbed(str(error))}, 409)
         except ConnectionError:
-            raise  # the client went away
+            raise  # the client closed the connection
         except web.HTTPException:
-            raise  # an answer of aiohttp
+            raise  # a response of aiohttp
         except OSError as error:
             return as_json({"error": scrubbed(await in_thread(disk_sentence, error))}, 409)
         except Exception as error:  # a bug of ours: the page shows it as one
@@ -91,7 +108,7 @@ def as_json_text(text: str, status: int = 200) -> web.Response:
 
 
 def to_text(data: Any) -> str:
-    """JSON as every reader parses it: numbers it does not know become null."""
+    """Returns standard JSON: NaN and infinity become null."""
     try:
         return json.dumps(data, allow_nan=False)
     except ValueError:

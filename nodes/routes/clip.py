@@ -1,4 +1,4 @@
-"""Sending a clip: from an open regular file, whole or the part a player asks for."""
+"""Sends a clip from an open regular file, complete or the range that a player requests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import BinaryIO
 from aiohttp import web
 
 from ...wan_core.files import FileError, open_inside
-from ..bridge.threads import in_thread
 from ..runs.samples import Sample
+from .answers import in_thread
 from .guard import Refused
 
 _BLOCK_BYTES = 1 << 18
@@ -18,9 +18,9 @@ _NO_SAMPLE = "There is no such sample."
 
 
 def _part_of(wanted: slice, size: int) -> range | None:
-    """The bytes a parsed Range header names in a file of `size`; None for the whole file, Refused(416) for none.
+    """Returns the bytes of a Range header in a file of `size`; None for the complete file, Refused(416) for no byte.
 
-    As aiohttp parses it: (None, None), (first, end), (first, None) or (-last bytes, None).
+    `wanted` as aiohttp parses it: (None, None), (first, end), (first, None) or (-last bytes, None).
     """
     if wanted.start is None and wanted.stop is None:
         return None
@@ -34,7 +34,7 @@ def _part_of(wanted: slice, size: int) -> range | None:
 async def send_clip(
     request: web.Request, directory: Path, sample: Sample | None, headers: dict[str, str]
 ) -> web.StreamResponse:
-    """Stream a sample of the run in `directory`, or the part that a player seeks; Refused(404) without one."""
+    """Streams a sample of the run in `directory`, or the requested range. Raises Refused(404) for no sample."""
     if sample is None:
         raise Refused(404, _NO_SAMPLE)
     try:
@@ -47,13 +47,13 @@ async def send_clip(
 async def send_file(
     request: web.Request, source: BinaryIO, media_type: str, headers: dict[str, str]
 ) -> web.StreamResponse:
-    """Stream an open file, and close it."""
+    """Streams an open file, and closes it."""
     with source:
         size = os.fstat(source.fileno()).st_size
         try:
             part = _part_of(request.http_range, size)
         except ValueError:
-            part = None  # not a range we know: the whole clip is the answer
+            part = None  # an unknown unit of ranges: RFC 9110 lets a server ignore it
         wanted = range(size) if part is None else part
         response = web.StreamResponse(
             status=200 if part is None else 206, headers={**headers, "Accept-Ranges": "bytes"}

@@ -1,4 +1,4 @@
-"""Showing a folder in the file manager of the computer the server runs on."""
+"""Opens a folder in the file manager of the server's computer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NO_DESKTOP = "The computer that runs ComfyUI has no desktop to open a folder on
 
 
 def open_folder(folder: Path) -> None:
-    """Open `folder`, an absolute path; Refused(409) where there is no desktop. Does not wait for the program."""
+    """Opens `folder`, an absolute path, without waiting. Raises Refused(409) on a computer without a desktop."""
     if sys.platform == "win32":
-        os.startfile(folder)  # an Explorer window; a folder is never run
+        os.startfile(folder)  # opens Explorer; only a file could be executed
         return
     command = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
     shown = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -1,10 +1,8 @@
-"""The guard of the routes: it decides which requests are answered, and which may change something (rule S10).
+"""Decides by its headers whether a request is answered, and whether it may change something (rule S10).
 
-Pure: headers in, a refusal or nothing out.
-
-A web page of a stranger can make a browser send requests to this server. It can neither read an answer nor send JSON or
-a header of its own without asking first, and ComfyUI does not allow it; what remains is a page that reaches us under a
-name of its own (DNS rebinding), which the Host check refuses, to read as to change.
+A page of another site can make a browser send requests here. It cannot read a response, nor send JSON or a custom
+header without a CORS preflight, which ComfyUI does not grant. The Host check refuses the remaining case, a page that
+reaches this server under its own name (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class Refused(Exception):  # noqa: N818  not a failure of ours: an answer
-    """A refused request: `status` is the HTTP status, the sentence goes to the client; neither names a path here.
+    """A refused request: HTTP status and a sentence for the client, without paths of this machine.
 
-    A sentence that is translated is a template with `values`, as that of a WanTrainerError.
+    With `values` the sentence is a translated template, as of WanTrainerError.
     """
 
     def __init__(self, status: int, sentence: str, **values: object) -> None:
@@ -37,13 +35,13 @@ class Refused(Exception):  # noqa: N818  not a failure of ours: an answer
 
 
 class Headers(Protocol):
-    """The part of aiohttp's case-insensitive multi-dictionary that is used here."""
+    """aiohttp's case-insensitive multi-dictionary."""
 
     def getall(self, key: str, default: list[str]) -> list[str]: ...
 
 
 def check_change(headers: Headers, known_hosts: Collection[str] = ()) -> None:
-    """Refused(403 or 415) unless the request comes from this server's own page, or from a program that means it."""
+    """Raises Refused(403 or 415) unless the request comes from this server's own page or sends our header."""
     check_host(headers, known_hosts)
     _check_origin(headers, _one(headers, "Host"))
     if _one(headers, HEADER) != "1":
@@ -54,7 +52,7 @@ def check_change(headers: Headers, known_hosts: Collection[str] = ()) -> None:
 
 
 def read_body(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request; Refused(400) for anything else."""
+    """Returns the JSON object of a request. Raises Refused(400) for anything else."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
@@ -65,7 +63,7 @@ def read_body(body: bytes) -> dict[str, Any]:
 
 
 def check_local(remote: str | None, headers: Mapping[str, str]) -> None:
-    """Refused(403) unless the request comes from this very computer, and not through a proxy on it."""
+    """Raises Refused(403) unless the request comes from this computer, and not through a proxy on it."""
     if not _is_this_computer(remote or "") or any(name in headers for name in _PROXY_HEADERS):
         raise Refused(403, "A folder opens on the server's own screen, so only its own browser may ask for it.")
 
@@ -81,22 +79,20 @@ def _is_this_computer(remote: str) -> bool:
 
 
 def _one(headers: Headers, name: str) -> str:
-    """Returns the value of a header; two of a kind are a trick, and count as none."""
+    """Returns the value of a header; "" for a repeated one, which no browser sends."""
     values = headers.getall(name, [])
     return values[0] if len(values) == 1 else ""
 
 
 def check_host(headers: Headers, known_hosts: Collection[str] = ()) -> None:
-    """Refused(403) unless the request names this server: an address, localhost, or a name it knows itself by.
-
-    Sec-Fetch-Site is as good: no script can set it, and browsers send it to localhost and over TLS alone, where a name
-    of somebody else has no certificate for this server. So behind a TLS proxy every name is right.
-    """
+    """Raises Refused(403) unless Host is an address, localhost or one of `known_hosts`."""
+    # No script can set Sec-Fetch-Site, and browsers send it to localhost and over TLS only, where a foreign name has no
+    # certificate for this server. So behind a TLS proxy every name is accepted.
     if _one(headers, "Sec-Fetch-Site").lower() in ("same-origin", "none"):
         return
     name, _ = _place(_one(headers, "Host"), 0)
-    name = name.removesuffix(".")  # of a name written to its root
-    # Names below localhost are this computer's by definition: no server of names is asked (RFC 6761).
+    name = name.removesuffix(".")  # a fully qualified name ends in a dot
+    # *.localhost always means this computer, without DNS (RFC 6761).
     if name == "localhost" or name.endswith(".localhost") or name in {known.lower() for known in known_hosts}:
         return
     try:
@@ -129,7 +125,7 @@ def _check_origin(headers: Headers, host: str) -> None:
 
 
 def _place(netloc: str, default_port: int) -> tuple[str, int]:
-    """Returns (name, port) of `host[:port]`; ('', -1) for what is none."""
+    """Returns (name, port) of `host[:port]`; ('', -1) for anything else."""
     try:
         parts = urlsplit(f"//{netloc}")
         whole = not (parts.path or parts.query or parts.fragment or parts.username is not None)

@@ -16,13 +16,12 @@ from ...wan_core.files import confine, read_json
 from ...wan_core.metrics import MetricsPages, whole
 from ...wan_core.words import logger
 from ..bridge.second_ids import PREFIX
-from ..bridge.threads import in_thread
 from ..engine.live_runs import BUTTONS, LiveRuns
-from ..engine.log_file import log_tail, without_noise
+from ..engine.process import log_tail, without_noise
 from ..runs.publish import use_step
 from ..runs.samples import find_sample
 from ..runs.scrub import scrubbed
-from .answers import HEADERS, Doors, Handler, answering, as_json, as_json_text, to_text
+from .answers import HEADERS, Doors, Handler, answering, as_json, as_json_text, in_thread, to_text
 from .clip import send_clip
 from .desktop import open_folder
 from .guard import Refused, check_local
@@ -37,13 +36,13 @@ _log = logger(__name__)
 
 _FOLDER = Path(__file__).parents[2].name
 _PACK = "{pack}" if set("{}") & set(_FOLDER) else _FOLDER
-"""spelled out: the folder's files are served by a route that is looked at before a shorter one"""
+"""the literal folder, as aiohttp matches ComfyUI's route of the pack's files before a route with a variable there"""
 _HELP = f"/extensions/{_PACK}/docs/{PREFIX}{{page:[A-Za-z0-9]+(?:/[A-Za-z-]+)?[.]md}}"
-"""where the page looks for the help of a node under its second id"""
+"""the address of the help of a node under its second id"""
 _OPEN_FILES = 64
 _LOG_BYTES, _LOG_LINES = 32 << 10, 200
 _LONGEST_PLAIN = 16
-"""no token is as short"""
+"""characters; every secret is longer"""
 _NOT_LIVE = "This run is not being trained by this ComfyUI. Open its workflow and press Run to go on with it."
 _NO_PREVIEW = (
     "This run makes no previews. Connect a VAE to Train Wan LoRA, set preview_every_n_steps above 0, and press Run "
@@ -53,17 +52,17 @@ _NO_PREVIEW = (
 
 @dataclass
 class RunRoutes:
-    """Answers about the runs below one folder. Keeps nothing but indexes of files."""
+    """The routes of the runs below one folder. State: indexes of metrics files."""
 
     runs: Callable[[], Path]
     """the folder of run folders"""
     loras: Callable[[], Path]
-    """the folder LoRAs are published into"""
+    """the folder of published LoRAs"""
     known_hosts: Callable[[], Collection[str]]
     """names of this server that are no address"""
     live: LiveRuns
     taken_ids: Callable[[], dict[str, str]] = dict
-    """short ids of our nodes that other packs have"""
+    """short ids of our nodes that other packs use -> pack"""
     planner: Planner | None = None
     _pages: OrderedDict[Path, MetricsPages] = field(default_factory=OrderedDict[Path, MetricsPages])
 
@@ -102,8 +101,9 @@ class RunRoutes:
         return as_json({"version": 1, "prefix": PREFIX, "taken": self.taken_ids()})
 
     async def help_page(self, request: web.Request) -> web.StreamResponse:
-        """The page of the first id; a relative address holds behind a proxy too."""
+        """Redirects to the help page of the first id."""
         page = request.match_info["page"]
+        # Relative, because a proxy may serve ComfyUI below a path.
         return web.Response(status=302, headers={**HEADERS, "Location": "../" * page.count("/") + page})
 
     async def all_runs(self, _request: web.Request) -> web.StreamResponse:
@@ -121,7 +121,7 @@ class RunRoutes:
         return as_json_text(await in_thread(_page_text, pages, line, "thin" in request.query))
 
     async def log(self, request: web.Request) -> web.StreamResponse:
-        """The end of log.txt, without paths."""
+        """Returns the end of log.txt, without paths."""
         directory = await self._find(request)
 
         def read() -> str:
@@ -131,7 +131,7 @@ class RunRoutes:
         return as_json({"version": 1, "text": await in_thread(read)})
 
     async def bytes(self, request: web.Request) -> web.StreamResponse:
-        """The bytes that deleting the run frees."""
+        """Returns the bytes that deleting the run frees."""
         directory = await self._find(request)
         return as_json({"version": 1, "bytes": await in_thread(bytes_of_run, directory)})
 
@@ -147,7 +147,7 @@ class RunRoutes:
             file = confine(directory, "workflow.json", "workflow")
             if not file.is_file():
                 raise Refused(404, "This run has no workflow: it was not started from ComfyUI.")
-            return scrubbed(read_json(file))  # runs of earlier versions were scrubbed less
+            return scrubbed(read_json(file))  # a run folder may come from another machine
 
         return as_json(await _reading(directory, read))
 
@@ -171,12 +171,12 @@ class RunRoutes:
         return as_json(await in_thread(delete_run, directory))
 
     async def use(self, request: web.Request) -> web.StreamResponse:
-        """Publishes a saved step as the run's LoRA. A run that trains would publish its next save over it."""
+        """Publishes a saved step as the run's LoRA."""
         step = whole((await self._doors.change(request)).get("step"))
         directory = await self._find(request)
         if step is None:
             raise Refused(400, 'Choosing a step needs {"step": <a saved step of the run>}.')
-        if self.live.is_used(directory.name):
+        if self.live.is_used(directory.name):  # its next save would be published over the choice
             raise Refused(409, "This run is in use. Stop it first.")
         return as_json({"lora_name": await in_thread(use_step, directory, step)})
 
@@ -187,19 +187,19 @@ class RunRoutes:
         return as_json({"opened": True}, status=202)
 
     async def plan(self, request: web.Request) -> web.StreamResponse:
-        """Answers what a graph on the page would take. It changes nothing, but costs enough to be guarded."""
+        """Returns the plan of a graph on the page. Guarded as a change, because of its cost."""
         body = await self._doors.change(request)
         if self.planner is None:
             raise Refused(404, "This server makes no plans.")
         try:
             return as_json(await in_thread(self.planner.answer, body))
-        except WanTrainerError as error:  # half of a graph is the usual case while somebody builds one
+        except WanTrainerError as error:  # usual while a graph is being built
             return as_json({**NO_PLAN, "reason": scrubbed(str(error))})
-        except OSError as error:  # a file that went meanwhile, or a name that can be none
+        except OSError as error:  # a file that was deleted meanwhile, or an invalid name
             return as_json({**NO_PLAN, "reason": f"The model cannot be read ({error.strerror})."})
 
     async def settings_file(self, request: web.Request) -> web.StreamResponse:
-        """The graph of other trainers' settings. It changes nothing, and is guarded because reading them costs time."""
+        """Returns the graph of other trainers' settings. Guarded as a change, because of its cost."""
         body = await self._doors.change(request, SETTINGS_LIMIT)
         return as_json(await in_thread(graph_of, body))
 
@@ -222,7 +222,7 @@ async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
     try:
         return await in_thread(read)
     except WanTrainerError:
-        raise  # says itself what is wrong
+        raise  # has a sentence of its own
     except DAMAGED as error:
         _log.warning("run %s cannot be shown: %s", directory.name, type(error).__name__)
         raise Refused(
@@ -232,22 +232,16 @@ async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
 
 def _page_text(pages: MetricsPages, line: int, thin: bool) -> str:
     page = pages.since(line, thin=thin)
-    answer: dict[str, Any] = {"version": 1, "next": page.next, "records": _cleaned(page.records)}
+    records = [clean for record in page.records if (clean := _clean(record)) is not None]
+    answer: dict[str, Any] = {"version": 1, "next": page.next, "records": records}
     answer |= {"more": True} if page.more else {}
     answer |= {"restarted": True} if page.restarted else {}
     return to_text(answer)
 
 
-def _cleaned(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [clean for record in records if (clean := _clean(record)) is not None]
-
-
 def _clean(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the record without paths; nearly all are steps, which hold numbers and few words, and stay as they are.
-
-    None for one that is nested too deeply to be looked through.
-    """
-    try:
+    """Returns the record without paths and secrets; None for one that is nested too deeply."""
+    try:  # nearly all records are steps, numbers and a few short words: scrubbing them would take most of the time
         return record if _needs_no_scrubbing(record) else scrubbed(record) or None
     except RecursionError:
         return None

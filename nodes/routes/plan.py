@@ -60,7 +60,7 @@ class Planner:
         if not free:
             raise Refused(503, "Another plan is being made. Try again in a moment.")
         try:
-            with waits_end_with(lambda: False):  # Cancel is of what is queued
+            with waits_end_with(lambda: False):  # Cancel stops the queue, not a plan
                 if "run" not in body:
                     return self._planned(body)
                 plan = self._planned({name: value for name, value in body.items() if name != "run"})

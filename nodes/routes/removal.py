@@ -1,8 +1,7 @@
-"""Deleting a run: the files its own manifests list, one by one, and folders that are empty then (rule S16).
+"""Deletes a run: the files in its own manifests, one by one, and then empty folders (rule S16).
 
-A file of the user's own in the folder stays, and the folder with it. No link is followed, and the folder is none. While
-a program holds a file open, as Windows lets it, that one stays too, with what says that it is the run's: the run is
-still listed, and can be deleted again.
+A user's own file in the folder stays, and the folder with it. No link is followed. A file that another program holds
+open on Windows stays with the manifest that lists it: the run is still listed, and can be deleted again.
 """
 
 from __future__ import annotations
@@ -26,34 +25,34 @@ from ...wan_core.files import (
     remove_file,
 )
 from ...wan_core.job import STATUS_FILES
-from ..engine.log_file import NEXT_LOG
+from ..engine.process import NEXT_LOG
 from ..runs.publish import CHOICE
 from ..runs.samples import Parts, read_index
 
 _LAST = (".lock", "run.json")
-"""while run.json is there a half deleted run is still listed, and can be deleted again; so it is the very last"""
+"""run.json is deleted last: with it, a half deleted run is still listed and can be deleted again"""
 _OF_THE_RUN = ("workflow.json", "metrics.jsonl", "log.txt", NEXT_LOG, *STATUS_FILES, CHOICE)
 _MANIFESTS = ("manifest.json", "index.json", "run.json")
-"""each comes behind the files that it lists, or that are known by it"""
+"""deleted after the files that they list"""
 _OF_A_RENDERING = ("job.json", "metrics.json")
 _OF_A_JOB = re.compile(r"(job-[0-9a-f]{12}\.json|grid-[0-9a-f]{12}\.(png|mp4|webm))")
-"""in the folder of a rendering"""
+"""files in the folder of a rendering"""
 _LORAS = ("lora.safetensors", "lora_low_noise.safetensors")
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.[0-9]+\.[^/\\]{1,200}")
-"""as TensorBoard names them"""
+"""TensorBoard's names"""
 _PREVIEW = re.compile(r"step-[0-9]{6,12}_p[0-9]{1,4}(_[A-Za-z0-9-]{1,40})?\.(latent|mp4|webm|png|webp)")
-"""also one that is not in the index: nothing decoded it, or a program held the index open to the end of the run"""
+"""includes previews without an index entry: not decoded, or written while another program held the index"""
 _PROFILE = re.compile(r"steps-[0-9]{6,}-[0-9]{6,}\.(json\.gz|txt)")
 _STEP = re.compile(r"step-[0-9]{6,}")
 _PAUSES = (0.1, 0.4, 1.5)
 _SHOWN = 3
-"""names of files in a sentence"""
+"""names of files in a refusal"""
 
 
 def delete_run(directory: Path) -> dict[str, object]:
-    """Remove the run; {"deleted": number of files, "freed": bytes, "kept": names of what stays in the folder}.
+    """Removes the run. Returns {"deleted": number of files, "freed": bytes, "kept": names that stay in the folder}.
 
-    FileError while another process trains it, and where files stay that a program holds.
+    Raises FileError while another process trains it, and where another program holds files.
     """
     runs = directory.parent
     busy = f"Run {directory.name} is being trained by another process. Stop that one first."
@@ -83,7 +82,7 @@ def delete_run(directory: Path) -> dict[str, object]:
 
 
 def _remove_patiently(directory: Path, files: Sequence[Parts]) -> tuple[int, list[Parts]]:
-    """As `_remove`; files that a reader of this server, or a virus scanner, holds for a moment are waited for."""
+    """As `_remove`, with retries for files that a request of this server or a virus scanner holds for a moment."""
     gone, held = _remove(directory, files)
     for seconds in _PAUSES if held else ():
         time.sleep(seconds)
@@ -95,7 +94,7 @@ def _remove_patiently(directory: Path, files: Sequence[Parts]) -> tuple[int, lis
 
 
 def _remove(directory: Path, files: Iterable[Parts]) -> tuple[int, list[Parts]]:
-    """Removes these files; returns how many are gone, and which are still there. What lists one of those stays too."""
+    """Removes files. Returns how many were removed, and which remain; a manifest of a remaining file is not removed."""
     gone, held = 0, list[Parts]()
     for parts in files:
         file, folder = directory.joinpath(*parts), parts[:-1]
@@ -115,7 +114,7 @@ def _is_there(file: Path, below: Path) -> bool:
 
 
 def bytes_of_run(directory: Path) -> int:
-    """Returns how many bytes deleting the run frees."""
+    """Returns the bytes that deleting the run frees."""
     return _bytes_of(directory, listed_files(directory))
 
 
@@ -124,17 +123,18 @@ def _bytes_of(directory: Path, files: Iterable[Parts]) -> int:
 
 
 def listed_files(directory: Path) -> list[Parts]:
-    """Lists every file of the run that its manifests name, as path parts below it; run.json and .lock apart."""
+    """Lists the files of the run by its manifests, as path parts; without run.json and .lock."""
     files = (
         *((name,) for name in _OF_THE_RUN),
         *_of_saves(directory),
-        *_beside_the_run(directory),
+        *_of_folders(directory),
         *_of_samples(directory),
     )
     return list(dict.fromkeys(files))
 
 
-def _beside_the_run(directory: Path) -> Iterator[Parts]:
+def _of_folders(directory: Path) -> Iterator[Parts]:
+    """Yields the files without a manifest, by the form of their names."""
     for folder, names in (("samples", _PREVIEW), ("tensorboard", _EVENT_FILE), ("profile", _PROFILE)):
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(directory / folder)):
@@ -143,7 +143,7 @@ def _beside_the_run(directory: Path) -> Iterator[Parts]:
 
 
 def _of_saves(directory: Path) -> Iterator[Parts]:
-    """The files of each saved step whose manifest is there and is its own."""
+    """Yields the files of each saved step whose manifest names that step."""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(directory / "saves")):
             if _STEP.fullmatch(name) and _manifest_step(directory, name) == int(name[5:]):
@@ -160,7 +160,7 @@ def _manifest_step(directory: Path, name: str) -> int | None:
 
 
 def _of_samples(directory: Path) -> Iterator[Parts]:
-    """Clips in the sample index, what they were made of, and what ValidateVideo measured beside them."""
+    """Yields the clips of the sample index with their latents, stills, measurements and grids."""
     seen: dict[Parts, None] = {}
     renderings: set[Parts] = set()
     for entry in read_index(directory):

@@ -1,4 +1,4 @@
-"""Run ids to run folders. An id is the name of a folder below output/wan_trainer, never a path (rules S1, S19)."""
+"""Run ids as run folders. An id is the name of a folder below output/wan_trainer, never a path (rules S1, S19)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NO_RUN = "There is no such run."
 
 
 def find_run(runs: Path, run_id: str) -> Path:
-    """The real folder of a run; Refused(404) for anything else, without saying why.
+    """Returns the real folder of a run. Raises Refused(404) for anything else, without a reason.
 
-    The id must be spelled as the folder is, also where file names know no case, and the folder must be no link: live
-    runs are found by id, and a deletion must hit the named folder.
+    The id must match the folder's name exactly, also on file systems that ignore case, and the folder must be no link:
+    live runs are keyed by id, and a deletion must not reach another folder.
     """
     try:
         directory = _folder(runs, run_id) if run_id in os.listdir(runs) else None
@@ -31,13 +31,13 @@ def find_run(runs: Path, run_id: str) -> Path:
 
 
 def list_runs(runs: Path) -> list[tuple[str, Path]]:
-    """Lists (id, folder) of every run, in no order: those that `find_run` finds, at a fraction of its cost."""
+    """Lists (id, folder) of every run that `find_run` accepts, unordered, at a fraction of its cost."""
     if not runs.is_dir():
         return []
     base = Path(os.path.realpath(runs))
     with os.scandir(base) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    if os.name == "nt":  # a junction is no link there
+    if os.name == "nt":  # is_dir(follow_symlinks=False) is true for a junction, so each path is resolved
         return [(name, directory) for name in names if (directory := _folder(runs, name)) is not None]
     return [(name, base / name) for name in names if _is_safe(name) and _is_run(base / name)]
 
@@ -50,7 +50,7 @@ def _is_safe(name: str) -> bool:
 
 
 def _folder(runs: Path, name: str) -> Path | None:
-    """The run of a name that stands in the folder of runs; None when it is none."""
+    """Returns the folder of a name in `runs`; None where that is no run."""
     try:
         safe_name(name, "run id")
         directory = confine(runs, name, "run id")
@@ -60,20 +60,20 @@ def _folder(runs: Path, name: str) -> Path | None:
 
 
 def line_number(text: str) -> int:
-    """The `since` of a query; Refused(400) when it is no line number."""
+    """Returns the `since` of a query. Raises Refused(400) for anything but a line number."""
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise Refused(400, "since must be a line number, 0 or more.")
     return int(text)
 
 
 def _is_run(directory: Path) -> bool:
-    """Returns whether the folder has a run.json of its own; what it says of itself is never read through a link."""
+    """Returns whether the folder has a run.json, and no link in place of a file that is read."""
     links = (stat.S_ISLNK(_mode(directory / name)) for name in STATUS_FILES)
     return stat.S_ISREG(_mode(directory / "run.json")) and not any(links)
 
 
 def _mode(path: Path) -> int:
-    """Returns the mode of the name itself; 0 where there is nothing, or nothing that can be looked at."""
+    """Returns the mode of a path without following a link; 0 for a missing or unreadable one."""
     try:
         return os.lstat(path).st_mode
     except (OSError, ValueError):

@@ -1,31 +1,33 @@
-"""The contact sheet's routes: captions of a scan as they are now, writing them, and the clips themselves.
+"""Routes of datasets: reading and writing captions of a scan, its clips, and the size and trimming of the cache.
 
-A scan and a clip are an id and a number that this server gave out; no path comes in, and none goes out.
+Scans and clips are identified by an id and a number of this server; no path comes in, and none goes out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from ...wan_core.cache import LatentCache, room_of, trim, young_sets
 from ...wan_core.dataset import CaptionEdits, Found, Written
+from ...wan_core.job import cache_names_in_use
 from ...wan_core.metrics import whole
-from ..bridge.scans import Scans
-from ..bridge.threads import in_thread
+from ..bridge.scanning import Scans
 from ..runs.scrub import scrubbed
-from .answers import HEADERS, Doors, Handler, answering, as_json
+from .answers import HEADERS, Doors, Handler, answering, as_json, in_thread
 from .clip import send_file
 from .guard import Refused
 
 _SHOWN = 48
-"""as many as the contact sheet has pictures"""
+"""pictures of the contact sheet"""
 _LONGEST = 1000
-"""characters of a text that is looked for"""
+"""characters of a search text"""
 _LIMIT = 1 << 20
-"""bytes of a request: a caption has up to 64 KiB, JSON may spell a byte as six"""
+"""bytes of a request: a caption has up to 64 KiB, and JSON may escape a byte as six"""
 _PICTURES = {
     ".gif": "image/gif",
     ".png": "image/png",
@@ -39,7 +41,7 @@ _PICTURES = {
 _VIDEOS = {
     ".mp4": "video/mp4",
     ".m4v": "video/mp4",
-    ".mov": "video/mp4",  # the same container; browsers know it by this name
+    ".mov": "video/mp4",  # the same container; browsers do not play video/quicktime
     ".webm": "video/webm",
     ".mkv": "video/x-matroska",
     ".avi": "video/x-msvideo",
@@ -51,8 +53,41 @@ _UNKNOWN = (
 
 
 @dataclass(frozen=True)
+class CacheRoutes:
+    """The routes of the cache. Entries of unfinished runs are kept, and those of sets of the last hour: a queue may be
+    about to train on them. A deleted entry is encoded again when a run needs it.
+    """
+
+    doors: Doors
+    cache: Callable[[], LatentCache]
+    runs: Callable[[], Path]
+
+    def table(self) -> list[tuple[str, str, Handler]]:
+        """Returns (method, path, handler) of every route."""
+        return [
+            ("GET", "/wan_trainer/cache", self.doors.to_read(self.room)),
+            ("POST", "/wan_trainer/cache/trim", answering(self.trim)),
+        ]
+
+    async def room(self, _request: web.Request) -> web.StreamResponse:
+        """Returns the bytes of the cache, and of the entries that `trim` would delete."""
+        room = await in_thread(lambda: room_of(self.cache(), keep=self._kept()))
+        return as_json({"version": 1, "bytes": room.entry_bytes, "spare": room.spare_bytes})
+
+    async def trim(self, request: web.Request) -> web.StreamResponse:
+        """Deletes the entries that no run needs."""
+        if (await self.doors.change(request)).get("confirm") is not True:
+            raise Refused(400, 'Deleting cached clips needs {"confirm": true}.')
+        report = await in_thread(lambda: trim(self.cache(), 0, keep=self._kept()))
+        return as_json({"version": 1, "bytes": report.entry_bytes, "freed": report.freed_bytes})
+
+    def _kept(self) -> set[str]:
+        return young_sets(self.cache()) | set(cache_names_in_use(self.runs()))
+
+
+@dataclass(frozen=True)
 class ScanRoutes:
-    """Answers about the files of scans."""
+    """The routes of captions and clips of scans."""
 
     doors: Doors
     scans: Scans
@@ -72,7 +107,7 @@ class ScanRoutes:
         ]
 
     async def captions(self, request: web.Request) -> web.StreamResponse:
-        """The captions that hold ?text= and how many do, or that of one ?clip=."""
+        """Returns the captions that contain ?text= and their number, or the caption of one ?clip=."""
         edits, text, clip = self._find(request), request.query.get("text", ""), request.query.get("clip")
         if clip is not None:
             one = await in_thread(edits.caption, _number(clip))

@@ -1,6 +1,6 @@
-"""Settings files of other trainers that somebody dropped on the page: texts in, a workflow and its account out.
+"""Settings files of other trainers that were dropped on the page: texts in, a workflow and its account out.
 
-Nothing is read from disk or written to it: a file that the settings name and that did not come along is named.
+Nothing is read from disk or written to it: files that the settings name and the request lacks are listed as missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ...wan_core.migrate import UnknownSettingsError, canvas_graph, read_texts
 from .guard import Refused
 
 SETTINGS_LIMIT = 1 << 20
-"""bytes of a request with the texts of settings files"""
+"""bytes of a request with settings files"""
 _MOST_FILES = 16
 _NAME = re.compile(r"[^/\\\x00-\x1f]{1,200}")
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[^/\\\x00-\x1f]{1,200}")
 def graph_of(body: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the workflow of {"files": {name: text}}; `known` is false where no text is of a known trainer.
 
-    Raises Refused(400) for anything else, and ConfigError or DatasetError for settings that cannot be taken.
+    Raises Refused(400) for any other body, and ConfigError or DatasetError for settings that cannot be converted.
     """
     files = body.get("files")
     if not isinstance(files, dict) or not 1 <= len(files) <= _MOST_FILES:

@@ -15,7 +15,7 @@ from ...wan_core.lora import LoraConfig
 from ..bridge.ahead import Ahead
 from ..bridge.widgets import one_of
 from ..engine.live_runs import LiveRuns
-from ..runs.job import RESUME, AskedJob
+from ..runs.job import RESUME, RequestedJob
 from ..runs.scrub import scrubbed
 from .guard import Refused
 from .recorded import DAMAGED, RECORDED
@@ -37,7 +37,7 @@ _OPEN = DataConfig(fingerprint="")
 
 @dataclass(frozen=True)
 class Standing:
-    """Answers from the folder of runs; writes nothing and verifies no saved step."""
+    """Predicts from the folder of runs; writes nothing and verifies no saved step."""
 
     ahead: Ahead
     runs: Callable[[], Path]
@@ -48,8 +48,7 @@ class Standing:
     def answer(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
         """Returns the run as JSON data, and the action of queueing; None where no run has that name.
 
-        `body["run"]`: the widgets of Train Wan LoRA by which jobs differ. None too where a node would refuse them: that
-        refusal is its own.
+        `body["run"]`: the widgets of Train Wan LoRA that decide the job. None also where a node would refuse them.
         """
         try:
             found = self._foreseen(body)
@@ -59,9 +58,9 @@ class Standing:
 
     def _foreseen(self, body: Mapping[str, Any]) -> Foreseen | None:
         model, settings, widgets = self.ahead.trainer(body, body["run"])
-        job = AskedJob(model, settings, body.get("preview") is not None, widgets)
+        job = RequestedJob(model, settings, body.get("preview") is not None, widgets)
         if not os.path.lexists(next(directories_of(self.runs(), job.run_name))):
-            return None  # so that a file of the model need not be read for its digest
+            return None  # before a model file is read for its digest
         config = job.config(_OPEN)
         how = one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
         return foresee(self.runs(), config, resume=how, elsewhere=job.elsewhere(config))

@@ -1,1 +1,1 @@
-"""The things a run leaves for others: its facts, its published LoRAs, and its graph without secrets."""
+"""The outputs of a run: its facts, its published LoRAs, its clips, and its graph without secrets."""

@@ -1,4 +1,4 @@
-"""Measures how far each clip of a rendering is from the base model's, on decoded pixels before they are compressed."""
+"""Measures the distance of each rendered clip from the base model's, on decoded pixels before compression."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _MEASURED = "drift_mean_abs"
 
 
 class Drift:
-    """Measures the clips of a job and keeps what it found beside each. Holds the base model's clip of one row."""
+    """Measures the clips of a job into a JSON file next to each. Holds the base model's clip of one row in memory."""
 
     def __init__(self, folder: Path, run: Path, job: SampleJob, codec: ComfyVae) -> None:
-        """`folder` lies in that of the run."""
+        """`folder` is inside `run`."""
         self._folder, self._run, self._codec = folder, run, codec
         self._cells = {cell.name: cell for cell in job.cells()}
         self._bases = {cell.row: cell for cell in self._cells.values() if cell.column.is_base}
         self._held: tuple[str, Frames] | None = None
 
     def measure(self, sample_id: str, frames: Frames) -> None:
-        """Keep what is to be said of a clip (F, H, W, 3) that was decoded."""
+        """Write the measurements of a decoded clip (F, H, W, 3)."""
         cell = self._cells[sample_id]
         clip: dict[str, Any] = {"clip": cell.name, "prompt": cell.row.prompt, "frames": len(frames)}
         if cell.row.seed is not None:
@@ -42,7 +42,7 @@ class Drift:
         atomic_write_json(self._folder / f"{cell.name}.json", clip, self._run)
 
     def complete(self) -> None:
-        """Measure clips that were rendered when the base model's was not there."""
+        """Measure clips that were rendered before the base model's."""
         for cell in self._cells.values():
             if (base := self._bases.get(cell.row)) is None or base.name == cell.name:
                 continue
@@ -50,9 +50,9 @@ class Drift:
                 self.measure(cell.name, _pixels(self._codec, self._folder / f"{cell.name}.latent"))
 
     def _frames_of(self, base: Cell) -> Frames:
-        """Returns the base model's clip: the one just decoded, else decoded again as in a queue that goes on."""
+        """Returns the base model's clip: the one just decoded, else from its latent, as after Cancel."""
         if self._held is None or self._held[0] != base.name:
-            self._held = None
+            self._held = None  # freed before the next clip is decoded
             self._held = base.name, _pixels(self._codec, self._folder / f"{base.name}.latent")
         return self._held[1]
 
@@ -65,6 +65,7 @@ def _pixels(codec: ComfyVae, latent: Path) -> Frames:
 def _distance(frames: Frames, base: Frames) -> tuple[float, float | None]:
     """Returns (mean absolute difference on a scale of 0 to 1, PSNR in dB or None when equal) of clips in [0, 255]."""
     count, absolute, squared = 0, 0.0, 0.0
+    # A frame at a time: float copies of two clips would take eight times their memory.
     for one, other in zip(frames, base, strict=True):
         difference = (one.astype(np.float32) - other.astype(np.float32)) / 255
         absolute += float(np.abs(difference).sum(dtype=np.float64))

@@ -1,11 +1,13 @@
-"""The facts of a run, from its directory: for outputs, for choosing among saved steps, and for ComfyUI's history.
+"""The facts of a run from its directory: for outputs, for choosing among saved steps, and for ComfyUI's history.
 
-Everything comes from the run's files, so a queue that had nothing to do answers as the one that trained.
+They come from files alone, so a queue that had nothing to train returns the same as the one that trained.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from .scrub import scrubbed
 
 
 class RunFacts:
-    """metrics.jsonl and the sample index, read once. What is damaged there is left out: the training stands."""
+    """Figures of metrics.jsonl and the sample index; damaged lines are skipped."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -32,7 +34,6 @@ class RunFacts:
 
     @property
     def losses(self) -> list[float]:
-        """Training loss of every step, in order."""
         return self._curve.losses.tolist()
 
     @property
@@ -42,27 +43,26 @@ class RunFacts:
 
     @property
     def eval_losses(self) -> list[tuple[int, float]]:
-        """(step, fixed-noise loss) in order; of both experts the mean of what is newest of each."""
+        """(step, evaluation loss) in order; of both experts the mean of each one's newest."""
         return [(measured.step, measured.loss) for measured in read_measured(self._directory / "metrics.jsonl")]
 
     @property
     def eval_held_out(self) -> bool | None:
-        """Returns whether that loss is one of clips never trained; None while nothing was measured or said."""
+        """Whether the evaluation loss is of held-out clips; None before the first, or where the file does not say."""
         return read_tail(self._directory / "metrics.jsonl").eval_held_out
 
     @property
     def seconds_per_step(self) -> float:
-        """Median over the run."""
         return self._curve.seconds_per_step
 
     def samples(self) -> list[dict[str, str]]:
-        """Preview clips of training in order of their step, as files of ComfyUI's page."""
+        """Lists preview clips in order of their step, as files of ComfyUI's page."""
         previews = (sample for sample in list_samples(self._directory) if not sample.rendering)
         return [output_file(self._directory / sample.file) for sample in previews]
 
 
 def output_file(path: Path) -> dict[str, str]:
-    """A file below output/wan_trainer/<run> as /view asks for it."""
+    """Returns a file below output/wan_trainer/<run> as parameters of ComfyUI's /view."""
     run = next(parent for parent in path.parents if parent.parent.name == "wan_trainer")
     subfolder = path.parent.relative_to(run.parent.parent).as_posix()
     return {"filename": path.name, "subfolder": subfolder, "type": "output"}
@@ -71,7 +71,12 @@ def output_file(path: Path) -> dict[str, str]:
 _WORDS = ("latest", "best", "all")
 
 
-def asked_steps(wanted: str) -> tuple[int | str, ...]:
+def short_digest(data: dict[str, Any]) -> str:
+    """Returns 12 hex digits of JSON data, for the name of a file or folder."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def parsed_steps(wanted: str) -> tuple[int | str, ...]:
     """Returns the words and numbers of a list of saved steps, `latest` for none. ConfigError for anything else."""
     parts = wanted.lower().replace(",", " ").split() or ["latest"]
     try:
@@ -86,15 +91,15 @@ def asked_steps(wanted: str) -> tuple[int | str, ...]:
 
 
 def chosen_steps(directory: Path, wanted: str) -> tuple[int, ...]:
-    """The saved steps that a list of `latest`, `best`, `all` and numbers names; ConfigError for one that is not there.
+    """Returns the saved steps of a list of `latest`, `best`, `all` and numbers. Raises ConfigError for a missing one.
 
-    `best` is the step the run suggests, and the newest where it suggests none.
+    `best` is the suggested step, else the newest.
     """
-    asked, steps = asked_steps(wanted), SaveStore(directory).steps()
+    requested, steps = parsed_steps(wanted), SaveStore(directory).steps()
     if not steps:
         raise ConfigError("Run {name} has no saved step yet. Train it first.", name=directory.name)
     found: list[int] = []
-    for step in asked:
+    for step in requested:
         if isinstance(step, int) and step not in steps:
             raise ConfigError(
                 "Run {name} has no saved step {step}. It has: {steps}.",
@@ -113,7 +118,7 @@ def _named_step(directory: Path, word: str, steps: list[int]) -> int:
 
 
 def saved_step(directory: Path, step: int) -> SavedStep:
-    """A saved step, verified."""
+    """Returns a saved step whose checksums were verified. Raises ConfigError for a damaged one."""
     saved = SaveStore(directory).read(step)
     if saved is None:
         raise ConfigError(
@@ -123,15 +128,15 @@ def saved_step(directory: Path, step: int) -> SavedStep:
 
 
 _LOSSES_KEPT = 500
-"""history stays in the server's memory, and is sent whole; metrics.jsonl has every step"""
+"""points of a curve in ComfyUI's history, which stays in the server's memory; metrics.jsonl has every step"""
 
 
 def run_report(
     directory: Path, facts: RunFacts, step: int, loras: Path, *, variant: str, note: str, stop_pressed: bool
 ) -> dict[str, Any]:
-    """The entry `wan_run` of the node's output; docs/headless.md explains each key.
+    """Returns the entry `wan_run` of the node's output; docs/headless.md explains each key.
 
-    `step` is the newest saved step, `loras` the folder LoRAs are published into, `variant` the name of the model.
+    `step` is the newest saved step, `loras` the folder of published LoRAs, `variant` the name of the model.
     """
     status, losses, evaluated = read_status(directory), facts.step_losses, facts.eval_losses
     config = read_run(directory)
@@ -164,9 +169,7 @@ def run_report(
 
 
 def used(directory: Path, config: RunConfig, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns which LoRA goes on which model, both as loader lists spell them, and the trigger words of the newest one;
-    what is not in `names` is left out.
-    """
+    """Returns the LoRA for each model as loader lists spell them, of those in `names`, and the newest trigger words."""
     listed = {expert: name_now(directory.name, expert, names) for expert in lora_experts(config.train)}
     words, steps = "", SaveStore(directory).steps()
     with contextlib.suppress(FileError):
@@ -175,14 +178,14 @@ def used(directory: Path, config: RunConfig, names: Sequence[str]) -> list[dict[
 
 
 def thinned(points: Sequence[tuple[int, float]], limit: int = _LOSSES_KEPT) -> list[tuple[int, float]]:
-    """At most `limit` of (step, value) points, evenly spaced, the first and the last among them."""
+    """Returns at most `limit` points (step, value), evenly spaced, with the first and the last."""
     if len(points) <= limit:
         return list(points)
     return [points[round(index * (len(points) - 1) / (limit - 1))] for index in range(limit)]
 
 
 def _stopped_by(status: RunStatus, stop_pressed: bool) -> str:
-    """Names why a run that is not done returned: stop_and_keep, steps_this_queue or other; empty for a done one."""
+    """Returns why an unfinished run returned: stop_and_keep, steps_this_queue or other; empty for a finished one."""
     if status.state == "done":
         return ""
     if stop_pressed:

@@ -1,40 +1,45 @@
-"""Makes the job of a run of what the widgets of Train Wan LoRA say: queued, or asked for by a page before that."""
+"""Makes the RunConfig of a training from the widgets of Train Wan LoRA, and of a rendering without a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from ...wan_core.files import atomic_write_json
 from ...wan_core.job import (
     DataConfig,
     RunConfig,
     new_run_name,
     on_other_cards,
     trained_variant,
+    untrained_run,
     with_model_values,
     with_partner_digest,
     with_scaled_loss,
 )
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
+from ...wan_core.sampler import SampleConfig
 from ...wan_core.train import EXPERTS, TrainConfig, expert_named
 from ..bridge import folders
-from ..bridge.types import ModelHandle, SettingsHandle
+from ..bridge.types import ModelHandle, RunHandle, SettingsHandle
 from ..bridge.widgets import check_menus, file_of
+from .facts import short_digest
 
 RESUME = ["auto", "new", "require"]
 NONE = "none"
-"""of start_from_lora"""
+"""start_from_lora without a LoRA"""
 TRAIN_WIDGETS = (
     "steps", "learning_rate", "expert", "save_every_n_steps", "preview_every_n_steps", "seed", "blocks_to_swap",
 )  # fmt: skip
-"""the widgets of Train Wan LoRA that are settings of a training"""
+"""the widgets of Train Wan LoRA that are settings of TrainConfig"""
 
 
 @dataclass(frozen=True)
-class AskedJob:
-    """One Train Wan LoRA: its wires, and its widgets by name."""
+class RequestedJob:
+    """One Train Wan LoRA: its inputs, and its widgets by name."""
 
     model: ModelHandle
     settings: SettingsHandle | None
@@ -43,17 +48,16 @@ class AskedJob:
 
     @property
     def run_name(self) -> str:
-        """As the widget and a sweep say it; TrainLoRA checks it before it is queued."""
+        """The run_name widget with the values of a sweep. Raises ConfigError for a name that no folder can have."""
         given = self.settings or SettingsHandle((), LoraConfig())
         return new_run_name(given.run_name(self.widgets["run_name"]))
 
     def config(self, data: DataConfig) -> RunConfig:
-        """Returns the job on these clips, without previews and with the steps of its widget; reads headers and digests.
+        """Returns the job on these clips, without previews and with the widget's steps; reads headers and digests.
 
-        Raises a WanTrainerError where there can be no such job.
+        Raises a WanTrainerError for settings that exclude each other or do not fit the model.
         """
-        given, widgets = self.settings or SettingsHandle((), LoraConfig()), self.widgets
-        base, swept = given.lora, dict(given.swept)
+        widgets = self.widgets
         expert, start = widgets.get("expert", TrainConfig.expert), widgets.get("start_from_lora", NONE)
         plan = self.model.plan.of_expert(expert_named(expert), folders.roots())
         check_menus(TrainConfig, {"expert": expert})
@@ -66,9 +70,7 @@ class AskedJob:
             partner=_partner(self.model.plan, train),
             data=data,
             lora=replace(
-                base,
-                rank=base.rank if "rank" in swept else widgets.get("rank", LoraConfig.rank),
-                alpha=base.alpha if "alpha" in swept else widgets.get("alpha", LoraConfig.alpha),
+                lora_config(self.settings, widgets),
                 start_from=start_reference(start),
                 low_noise_start_from=_low_noise_start(start) if expert == "both" else "",
             ),
@@ -77,9 +79,9 @@ class AskedJob:
         return with_partner_digest(config.with_digests(folders.roots()), folders.roots())
 
     def elsewhere(self, config: RunConfig) -> list[RunConfig]:
-        """Returns the same job as other cards compute it: a run that began on one resumes in its dtypes."""
+        """Returns the same job with the dtypes of other cards: a run that started on one resumes in its dtypes."""
         scaling = self._train(config.train.expert).loss_scaling
-        return on_other_cards(config, self.model.asked_precision, scaling)
+        return on_other_cards(config, self.model.base_precision, scaling)
 
     def _train(self, expert: str) -> TrainConfig:
         given = {name: self.widgets[name] for name in TRAIN_WIDGETS if name in self.widgets}
@@ -87,31 +89,53 @@ class AskedJob:
 
 
 def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: dict[str, Any]) -> TrainConfig:
+    """Returns the settings of a training, without previews where nothing can decode them."""
     train = TrainConfig.from_dict(settings.over(widgets) if settings is not None else widgets)
     return train if can_preview else replace(train, preview_every_n_steps=0)
 
 
-def expert_of(plan: ModelPlan, asked: str) -> str:
-    """Returns what is trained: of a plan that is still a pair both."""
-    return "both" if plan.low_noise_file else asked
+def lora_config(settings: SettingsHandle | None, widgets: Mapping[str, Any]) -> LoraConfig:
+    """Returns the adapter of a training: rank and alpha of TrainLoRA's widgets, unless a sweep has them."""
+    base, swept = (settings.lora, dict(settings.swept)) if settings is not None else (LoraConfig(), {})
+    own = {name: widgets.get(name, getattr(LoraConfig, name)) for name in ("rank", "alpha") if name not in swept}
+    return replace(base, **own)
+
+
+def expert_of(plan: ModelPlan, requested: str) -> str:
+    """Returns the trained expert: both for a plan with two files."""
+    return "both" if plan.low_noise_file else requested
 
 
 def _partner(plan: ModelPlan, train: TrainConfig) -> ModelPlan | None:
-    """Returns what previews go through besides: of two chosen files the one that is not trained, with its own LoRAs."""
+    """Returns the untrained expert of a pair, with its own LoRAs, for previews; None where there is none."""
     if not plan.low_noise_file or train.expert_name not in EXPERTS or not train.preview_every_n_steps:
         return None
     return plan.of_expert(EXPERTS[1 - EXPERTS.index(train.expert_name)], folders.roots())
 
 
 def _low_noise_start(name: str) -> str:
-    """Returns the LoRA the low noise expert starts from, where the one chosen has a sister for it; else ""."""
+    """Returns the LoRA that the low-noise expert starts from, by the name of the chosen one; "" where it is missing."""
     sister = name.replace("high_noise", "low_noise")
     return start_reference(sister) if sister != name and sister in folders.file_names("loras") else ""
 
 
 def start_reference(name: str) -> str:
-    """Returns the LoRA file of a menu as a reference; "" for none. Raises ConfigError where there is no such file."""
+    """Returns a LoRA file of the menu as a reference; "" for none. Raises ConfigError for a missing file."""
     if name == NONE:
         return ""
     file_of("start_from_lora", name, folders.file_names("loras"), "loras")
     return folders.model_reference("loras", name)
+
+
+def folder_without_run(model: ModelHandle, preview: SampleConfig, vae_identity: str) -> RunHandle:
+    """Creates output/wan_trainer/_grids/<model>-<digest>, an untrained run for clips of LoRA files.
+
+    The digest covers everything that decides the clips except prompts and LoRAs. Raises as `untrained_run` does.
+    """
+    run = untrained_run(model.plan, preview, folders.cache(), folders.roots(), vae_identity=vae_identity)
+    digest = short_digest({"job": run.job_id, "placement": run.model.placement.to_dict()})  # devices round differently
+    name = Path(run.model.base_file.rpartition(":")[2]).stem
+    # One folder deeper than runs are, so that no list of runs shows it.
+    directory = folders.runs_folder() / "_grids" / f"{name}-{digest}"
+    atomic_write_json(directory / "run.json", run.to_dict(), directory.parent)
+    return RunHandle(directory, 0, model.variant.fps)

@@ -1,4 +1,4 @@
-"""LoRAs of a run where ComfyUI's loaders list them: loras/wan_trainer/<run>.safetensors, and one per saved step."""
+"""Publishes a run's LoRAs for ComfyUI's loaders: loras/wan_trainer/<run>.safetensors, and one per saved step."""
 
 from __future__ import annotations
 
@@ -27,28 +27,26 @@ from ...wan_core.train import EXPERTS, SavedStep, SaveStore, TrainConfig
 from ..bridge import folders
 
 CHOICE = "chosen.json"
-"""in the folder of a run: the saved step that somebody chose, and which was the newest then"""
+"""file of a run: the saved step that a user chose, and the newest step at that time"""
 _BEHIND = ".behind"
-"""ending of the mark beside a LoRA of a run's name that is an older one than it should be"""
+"""suffix of a marker file: the LoRA under the run's name is outdated"""
 
 
 @dataclass(frozen=True)
 class Published:
-    """The LoRAs of a saved step as loader lists spell them now."""
+    """The published LoRAs of a saved step."""
 
     names: dict[str, str]
-    """by expert; of a run's own name that could not be replaced, the name of the step"""
+    """expert -> name in loader lists: the run's, or the step's where the run's could not be replaced"""
     note: str = ""
-    """what is not as it should be, and when it will be"""
+    """the names that could not be replaced, and the remedy"""
 
 
 def publish(directory: Path, saved: SavedStep) -> Published:
-    """Copy the LoRAs of a saved step under its step, and as the run's newest.
+    """Copies the LoRAs of a saved step under the step's name and under the run's name.
 
-    Of a pair whose second expert has not begun there, the newest of that one is taken away: it is of another step. A
-    file of the run's name that cannot be replaced, as on Windows one that a loader or a program holds, stays an older
-    one; a mark beside it says so until this is called at a better time. ExportError where not even the step's own
-    name could be written.
+    A file of the run's name that cannot be replaced, such as one that a program holds on Windows, stays outdated and
+    gets a marker until the next call. Raises ExportError where the step's own name cannot be written.
     """
     target = folders.publish_folder()
     names, behind = {}, []
@@ -62,6 +60,7 @@ def publish(directory: Path, saved: SavedStep) -> Published:
             is_new = _renewed(target, stem, lambda path, file=file: publish_file(file, path, saved.job_id))
             names[expert] = os.path.join(target.name, f"{stem if is_new else step}.safetensors")
             behind += [] if is_new else [stem]
+        # A second expert without steps at this save: its LoRA under the run's name is of another step.
         for expert in () if "" in saved.loras else (one for one in EXPERTS if one not in saved.loras):
             stem = _stem(directory.name, expert)
             behind += [] if _renewed(target, stem, lambda path: withdraw_file(path, saved.job_id)) else [stem]
@@ -83,12 +82,12 @@ def publish(directory: Path, saved: SavedStep) -> Published:
 
 
 def _renewed(target: Path, stem: str, renew: Callable[[Path], None]) -> bool:
-    """Replaces or takes away a LoRA of a run's name; returns whether loaders find what it should be there now."""
+    """Replaces or removes the LoRA under a run's name. Returns whether loaders now find the right file."""
     file, mark = target / f"{stem}.safetensors", target / f"{stem}{_BEHIND}"
     try:
         renew(file)
         is_new = not _is_shadowed(file)
-    except OSError as error:  # the step's own name could be written, so it is this file that somebody holds
+    except OSError as error:  # the step's name could be written before, so another program holds this file
         if error.errno in DISK_FULL:
             raise
         is_new = False
@@ -100,16 +99,16 @@ def _renewed(target: Path, stem: str, renew: Callable[[Path], None]) -> bool:
 
 
 def _is_shadowed(file: Path) -> bool:
-    """Returns whether loaders find another file of that name first, in a folder that cannot be written."""
+    """Returns whether loaders find a different file of that name first, in a folder that cannot be written."""
     before = itertools.takewhile(lambda place: place != file.parent, folders.publish_folders())
     others = [place / file.name for place in before if (place / file.name).is_file()]
     return any(not file.is_file() or digest_file(other) != digest_file(file) for other in others)
 
 
 def use_step(directory: Path, step: int) -> str:
-    """Publish a saved step as the run's LoRA and remember the choice; returns its name in loader lists.
+    """Publishes a saved step as the run's LoRA and stores the choice. Returns its name in loader lists.
 
-    Raises CheckpointError for a step that is not there whole.
+    Raises CheckpointError for a missing or damaged step.
     """
     store = SaveStore(directory)
     saved = store.read(step)
@@ -122,7 +121,7 @@ def use_step(directory: Path, step: int) -> str:
 
 
 def chosen_step(directory: Path) -> int | None:
-    """The saved step chosen with `use_step`, not verified; None where nobody chose or the run was trained on since."""
+    """Returns the saved step chosen with `use_step`, not verified; None without one, or where newer steps exist."""
     try:
         choice = read_json(directory / CHOICE)
     except (FileError, OSError):
@@ -133,16 +132,16 @@ def chosen_step(directory: Path) -> int | None:
 
 
 def chosen(directory: Path, job_id: str) -> SavedStep | None:
-    """The saved step chosen with `use_step`, where it verifies and is of that job."""
+    """Returns the verified saved step chosen with `use_step`; None without one, or where it is of another job."""
     step = chosen_step(directory)
     saved = SaveStore(directory).read(step) if step is not None else None
     return saved if saved is not None and saved.job_id == job_id else None
 
 
 def step_in_use(directory: Path, there: Container[str], experts: Iterable[str]) -> int | None:
-    """The saved step that the LoRA under the run's name is of; None where that is not known to be published.
+    """Returns the saved step of the LoRA under the run's name; None where that is not known to be published.
 
-    `there` is what `published` found; a step that was published has a file of its own beside it.
+    `there`: the files of `published`.
     """
     steps = SaveStore(directory).steps()
     step = chosen_step(directory) or (steps[-1] if steps else None)
@@ -154,19 +153,12 @@ def step_in_use(directory: Path, there: Container[str], experts: Iterable[str]) 
     return step if is_there else None
 
 
-def _listed_name(run: str, expert: str = "") -> str:
-    """The newest LoRA of a run, or the chosen one, spelled exactly as loader lists spell it;
-    of both experts that of `expert`.
-    """
-    return os.path.join("wan_trainer", f"{_stem(run, expert)}.safetensors")
-
-
 def name_now(run: str, expert: str, names: Sequence[str]) -> str:
-    """Returns which of `listed_names` is the LoRA of an expert now: of the run's name, or the newest of a step."""
+    """Returns the LoRA of an expert among `listed_names`: under the run's name, or of its newest step; "" for none."""
     stem = _stem(run, expert)
     of_step = re.compile(rf"{re.escape(stem)}_\d{{6,}}\.safetensors")
-    whole_name = _listed_name(run, expert)
-    return next((name for name in names if name == whole_name or of_step.fullmatch(os.path.basename(name))), "")
+    current = os.path.join("wan_trainer", f"{stem}.safetensors")
+    return next((name for name in names if name == current or of_step.fullmatch(os.path.basename(name))), "")
 
 
 def _stem(run: str, expert: str) -> str:
@@ -174,7 +166,7 @@ def _stem(run: str, expert: str) -> str:
 
 
 def published(folder: Path) -> frozenset[str]:
-    """The files in the folder LoRAs are published into."""
+    """Returns the file names in the folder of published LoRAs."""
     try:
         return frozenset(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -184,10 +176,9 @@ def published(folder: Path) -> frozenset[str]:
 def listed_names(
     run: str, steps: Iterable[int], folder: Path, there: Container[str], experts: Iterable[str] = ("",)
 ) -> list[str]:
-    """The LoRAs of a run that are in `folder`, as loader lists spell them: its newest, then those of each saved step.
+    """Lists the LoRAs of a run in `folder` as loader lists spell them: the run's name, then its steps, newest first.
 
-    `steps` are the saved steps, newest last; `there` is what `published` found; `experts` are both of
-    a pair where both are trained.
+    `there`: the files of `published`; `experts`: both of a pair where both are trained.
     """
     stems = [_stem(run, expert) for expert in experts]
     current = [stem for stem in stems if f"{stem}{_BEHIND}" not in there]
@@ -196,5 +187,5 @@ def listed_names(
 
 
 def lora_experts(train: TrainConfig) -> tuple[str, ...]:
-    """The experts whose LoRAs a run publishes under names of their own; one of no name where one model is trained."""
+    """Returns the experts in the names of a run's LoRAs; ("",) where one model is trained."""
     return train.experts if train.expert == "both" else ("",)

@@ -1,12 +1,11 @@
-"""A rendering of Validate Video on its run directory: clips made by the engine, measured, and put side by side.
+"""A rendering of Validate Video in its run directory: clips sampled by the engine, measured, and put side by side.
 
-Clips lie in a folder named by what they all show: prompts, size, sampling. Another queue that asks for more steps,
-strengths or seeds of them finds those that are there, also after Cancel.
+The folder of clips is named by their common settings: prompts, size, sampling. A queue with more steps, strengths or
+seeds renders only the missing clips, also after Cancel.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,43 +29,41 @@ from ..bridge.progress import NodeProgress
 from ..bridge.sockets import ComfyVae
 from ..engine.session import PreviewDecoder, run_engine
 from .drift import Drift
-from .facts import output_file
+from .facts import output_file, short_digest
 
 Frames = NDArray[np.uint8]
 _LONGEST_SHEET, _LONGEST_MOVIE = 4096, 2560
-"""pixels; what browsers and encoders take"""
+"""pixels: limits of browsers and video encoders"""
 
 
 @dataclass(frozen=True)
 class Rendering:
-    """The clips of one job."""
-
     run: Path
     job: SampleJob
     fps: float
     metadata: dict[str, str]
-    """texts that every file carries"""
+    """texts that are written into every file"""
 
     @property
     def folder(self) -> Path:
-        """Where the clips lie, with those of other jobs of the same prompts and settings."""
+        """The folder of the clips, shared with jobs of the same prompts and settings."""
         job = self.job.identity()
         shown = job["preview"] | {name: job[name] for name in ("partner", "partner_digest") if name in job}
-        return self.run / "samples" / f"validate-{_digest(shown)}"
+        return self.run / "samples" / f"validate-{short_digest(shown)}"
 
     def _own_folder(self) -> Path:
-        """Returns that folder, made if needed; FileError where a link in the run would lead elsewhere (rule S16)."""
+        """Creates the folder. Raises FileError where a link in the run leads elsewhere (rule S16)."""
         return own_folder(self.run, f"samples/{self.folder.name}")
 
     def file(self, cell: Cell, ending: str = "mp4") -> Path:
         return self.folder / f"{cell.name}.{ending}"
 
     def files(self) -> list[Path]:
-        """Lists every clip: all columns of the first row, then of the second ..."""
+        """Lists every clip, row by row."""
         return [self.file(cell) for cell in self.job.cells()]
 
     def shown(self) -> list[Path]:
-        """Lists the same clips, the base model's last: the node shows the first one large."""
+        """Lists the same clips, the base model's last, because the node shows the first one large."""
         cells = sorted(self.job.cells(), key=lambda cell: cell.column.is_base)
         return [self.file(cell) for cell in cells]
 
@@ -74,7 +71,7 @@ class Rendering:
         return not self._unfinished()
 
     def _unfinished(self) -> list[Cell]:
-        """Lists the clips that are not there, with a still and what was measured: a clip is written last."""
+        """Lists the clips without a video, a still or measurements."""
         return [
             cell
             for cell in self.job.cells()
@@ -82,12 +79,13 @@ class Rendering:
         ]
 
     def render(self, codec: ComfyVae, progress: NodeProgress, button: CancelButton) -> None:
-        """Let the engine denoise what is missing and ComfyUI decode it; each clip is told as soon as it can be played.
+        """Samples missing clips in the engine and decodes them in ComfyUI; a status is sent for each.
 
-        Raises InterruptProcessingException when Cancel was pressed: what is finished stays, and is found again.
+        Raises InterruptProcessingException after Cancel; finished clips stay for the next queue. Raises TrainingError
+        where clips are missing at the end.
         """
         self._own_folder()
-        for cell in self._unfinished():
+        for cell in self._unfinished():  # a clip without its measurements would count as done
             remove_file(self.file(cell), self.run)
         job = self.folder / f"job-{self._id}.json"
         atomic_write_json(job, self.job.to_dict(), self.run)
@@ -132,7 +130,7 @@ class Rendering:
         drift.complete()
 
     def facts(self) -> dict[str, Any]:
-        """Returns for the page every clip that is there with what it shows, row by row, and a still of it."""
+        """Returns the finished clips for the page, row by row, with their settings and stills."""
         preview = self.job.preview
         rows: list[dict[str, Any]] = []
         size = (0, 0)
@@ -157,7 +155,7 @@ class Rendering:
         return {"version": 1, "width": size[0], "height": size[1], "rows": rows}
 
     def metrics(self) -> str:
-        """Returns JSON text: how far each clip is from the base model's."""
+        """Returns the distance of each clip from the base model's, as JSON text."""
         about = (
             "Drift is the distance from the base model's clip (pixels 0 to 1). It says how much changed, not how well."
         )
@@ -165,15 +163,16 @@ class Rendering:
         return json.dumps({"version": 1, "about": about, "clips": clips}, indent=2)
 
     def sheet(self) -> torch.Tensor:
-        """Returns (1, H, W, 3): the middle frame of every clip with labels; also kept as a PNG beside the clips."""
+        """Returns (1, H, W, 3) in [0, 1]: the middle frame of every clip with labels, stored as a PNG."""
         file = self._own_folder() / f"grid-{self._id}.png"
         if not file.is_file():
             stills = [[np.asarray(self._still(cell), np.uint8) for cell in row] for row in self._rows()]
             _save_picture(file, self._picture(_LONGEST_SHEET).filled(stills), self)
-        return torch.from_numpy(np.array(_opened(file), np.uint8)).float()[None] / 255  # asarray lets torch warn
+        # np.array, not asarray: torch warns of a read-only buffer.
+        return torch.from_numpy(np.array(_opened(file), np.uint8)).float()[None] / 255
 
     def movie(self, kind: str, should_stop: Callable[[], bool]) -> Path:
-        """Returns all clips side by side in one file, with labels; `kind` is mp4 or webm."""
+        """Returns the file of all clips side by side with labels; `kind` is mp4 or webm."""
         file = self._own_folder() / f"grid-{self._id}.{kind}"
         if not file.is_file():
             clips = [[self.file(cell) for cell in row] for row in self._rows()]
@@ -185,8 +184,8 @@ class Rendering:
 
     @property
     def _id(self) -> str:
-        """What makes files of this job differ from those of others in its folder."""
-        return _digest(self.job.identity())
+        """Distinguishes files of this job from those of other jobs in its folder."""
+        return short_digest(self.job.identity())
 
     def _rows(self) -> list[list[Cell]]:
         return [[self.job.cell(row, column) for column in self.job.columns] for row in self.job.rows]
@@ -203,8 +202,8 @@ class Rendering:
         preview, row = self.job.preview, cell.row
         settings = preview.prompt_settings[row.prompt] if preview.prompt_settings else None
         said = (settings.name if settings is not None else "") or "".join(preview.prompts[row.prompt : row.prompt + 1])
-        asked = preview.of_prompt(row.prompt).seed if row.seed is None else row.seed
-        return f"{said if said and readable(said) else f'prompt {row.prompt + 1}'}\nseed {asked}"
+        seed = preview.of_prompt(row.prompt).seed if row.seed is None else row.seed
+        return f"{said if said and readable(said) else f'prompt {row.prompt + 1}'}\nseed {seed}"
 
 
 def _column_label(column: Column) -> str:
@@ -214,10 +213,6 @@ def _column_label(column: Column) -> str:
         return f"step {column.step}\nstrength {column.strength:g}"
     name = column.lora.name
     return f"{name if readable(name) else 'LoRA'}\nstrength {column.lora.strength:g}"
-
-
-def _digest(data: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _save_picture(path: Path, picture: Frames, rendering: Rendering) -> None:

@@ -1,5 +1,5 @@
-"""Clips of a run, previews of training and those of ValidateVideo, by the ids of its sample index (rule S4): no client
-ever names a file."""
+"""Clips of a run, previews and renderings of ValidateVideo, by the ids of its sample index: no client names a file
+(rule S4)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
 
 Parts = tuple[str, ...]
-"""names below the folder of a run, none of them empty, a dot or more than one"""
+"""names of a path below the folder of a run, without empty ones, "." and ".." """
 _CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".webp": "image/webp"}
-"""what the route sends, and as what; a file of another kind is no sample"""
+"""suffix -> media type of the files that the route sends"""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
 _FILE = re.compile(r"samples/(validate-[0-9a-f]{12}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
 _NAMED = r"_p(?P<prompt>\d{1,4})(?:_(?P<name>[A-Za-z0-9-]{1,40}))?"
@@ -26,50 +26,49 @@ _RENDERED = re.compile(
     r"(?:_d(?P<seed>\d{1,20}))?" + _NAMED,
     re.ASCII,
 )
-"""names of clips by `wan_core sample`"""
+"""names of clips that `wan_core sample` writes"""
 _LONGEST = 2000
-"""characters of a prompt that are sent"""
+"""characters of a prompt that is sent"""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One clip: a preview of training, or one of a rendering of ValidateVideo."""
+    """One clip: a preview of training, or a clip of a rendering of ValidateVideo."""
 
     id: str
-    """unique in the run: of a rendering, its folder and the clip"""
+    """unique in the run; of a rendering, its folder and the clip"""
     step: int
-    """optimizer steps; 0 is the model before training, and the base model of a rendering"""
+    """optimizer steps; 0: before training, or the base model of a rendering"""
     file: str
     """relative to the run: samples/<name>, or samples/<rendering>/<name>"""
     prompt: int
-    """number of its prompt, from 0"""
+    """index of the prompt, from 0"""
     strength: float | None = None
-    """of the LoRA; None for previews and base models"""
+    """strength of the LoRA; None for previews and base models"""
     name: str = ""
-    """of its prompt in a library, as far as file names hold it"""
+    """name of the prompt in a library, as in the file name"""
     text: str = ""
-    """the prompt; empty where the index does not say"""
+    """the prompt; empty where the index has none"""
     seed: int | None = None
-    """of its noise, in a rendering of several seeds"""
+    """seed of the noise, in a rendering of several seeds"""
 
     @property
     def rendering(self) -> str:
-        """Clips of one rendering have the same prompts, size and noise; empty for previews of training."""
+        """Folder of the rendering; empty for previews of training."""
         return self.parts[1] if len(self.parts) == 3 else ""
 
     @property
     def media_type(self) -> str:
-        """Empty for a file that is not sent."""
+        """Media type; empty for a file that is not sent."""
         return _CLIP_TYPES.get(os.path.splitext(self.file)[1], "")
 
     @property
     def parts(self) -> Parts:
-        """Splits `file` into its names."""
         return tuple(self.file.split("/"))
 
     @property
     def label(self) -> str:
-        """Says in words what it shows."""
+        """Description of the clip for people."""
         if self.rendering:
             model = "base model" if self.strength is None else f"step {self.step}, strength {self.strength:g}"
             return f"validation: {model}, {self._prompt_words}"
@@ -82,7 +81,7 @@ class Sample:
         return f"prompt {self.prompt + 1}" + (f" ({self.name})" if self.name else "") + seed
 
     def to_dict(self, run_id: str) -> dict[str, Any]:
-        """Returns the sample as routes and the page know it."""
+        """Returns SAMPLE of the routes."""
         return {
             "id": self.id,
             "step": self.step,
@@ -98,7 +97,7 @@ class Sample:
 
 
 def read_index(directory: Path) -> list[dict[str, Any]]:
-    """Entries of samples/index.json that have the right shape; previews of training and of ValidateVideo alike."""
+    """Returns the entries of samples/index.json that have the right shape; [] for a missing or damaged file."""
     try:
         entries = read_json(confine(directory, "samples/index.json", "sample index"))
     except (WanTrainerError, OSError):
@@ -107,7 +106,7 @@ def read_index(directory: Path) -> list[dict[str, Any]]:
 
 
 def list_samples(directory: Path) -> list[Sample]:
-    """Clips whose file is there: previews in order of step and prompt, then those of each rendering."""
+    """Lists clips whose file exists: previews in order of step and prompt, then those of each rendering."""
     named = [_sample_of(entry) for entry in read_index(directory)]
     found = {sample.id: sample for sample in named if sample is not None}
     ordered = sorted(
@@ -124,7 +123,7 @@ def newest_preview(directory: Path) -> str | None:
 
 
 def _sample_of(entry: dict[str, Any]) -> Sample | None:
-    """The clip of an entry of the index; None when its name, file and step do not belong together."""
+    """Returns the clip of an index entry; None where id, file and step disagree."""
     _, *folder, name = entry["file"].split("/")
     clip = (_RENDERED if folder else _PREVIEW).fullmatch(entry["id"])
     if clip is None or int(clip["step"] or 0) != entry["step"] or os.path.splitext(name)[0] != entry["id"]:

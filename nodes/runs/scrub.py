@@ -1,7 +1,7 @@
-"""workflow.json of a run: the graph it came from, without paths of this machine and without secrets.
+"""Removes paths of this machine and secrets from JSON data, such as the graph in workflow.json.
 
-A text is damaged rather than a name told: where a folder's name may hold spaces, all of the line that could belong to
-it goes. Links (http, https) and relative paths, names of models among them, stay as they are.
+Rather too much than too little: as a folder's name may contain spaces, the rest of a line goes with it. Links (http,
+https) and relative paths, such as names of models, stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...wan_core.words import Sentence, filled
 _PATH = "[path removed]"
 
 _RUN = r"""(?:(?!\bhttps?://|\\{1,8}["'])[^\r\n\t"`<>|'\u201d\u00bb]|'(?=\w))*"""
-"""what may belong to a path with spaces: up to the end of the line, a closing quote, a delimiter or a link"""
+"""the rest of a path with spaces: up to the end of the line, a closing quote, a delimiter or a link"""
 _ROOTED = r"|".join([
     r"(?<!\w)/{1,4}(?:home|Users|mnt|media|Volumes|run/media)/{1,4}(?=\S)",
     r"(?<!\w)/root(?![\w-])",
@@ -28,17 +28,17 @@ _ROOTED = r"|".join([
     r"(?<!\w)~[\\/](?=\S)",
     r"""(?:^|(?<=["'`]))/(?=[^/\s"'<>|]+/[^/\s])""",
 ])  # fmt: skip
-"""how a path begins that may hold spaces: home folders and disks, drives, shares, and what a line or a quote begins"""
+"""starts of a path that may contain spaces: home folders, disks, drives, shares, / at the start of a line or quote"""
 _ABSOLUTE = r"""(?<![\w.~/+%})])/(?:[^/\s"'<>|]+/)+[^/\s"'<>|]*"""
 """any other absolute path of two parts or more; not the tail of a relative one"""
 _LINK = r"""https?://(?:(?!{home}|[=:](?:/home/|/Users/|/root\b|/mnt/|/media/|file:|[A-Za-z]:[\\/]))[^\s"'<>`|\\,;])*"""
 _SENTENCE = re.compile(r"[ ](?:(?:do|does|is|are|was|has|have|can|could)[ ]not?\b|cannot\b|is[ ]full\b)")
-"""what goes on after the last part of a path"""
+"""words of a sentence after the last part of a path"""
 _CLOSING = ").,;:!?]}"
-"""what a path ends before, where it ends the text"""
+"""characters that do not belong to a path at the end of a text"""
 _SHORT = 80
 _LONGEST = 1_000_000
-"""characters; one search goes over them in a sixth of a second, in which nothing else in the process gets a turn"""
+"""characters; one search takes a sixth of a second for them and holds the GIL"""
 _NAMES_OF_NOBODY = frozenset(
     {"root", "user", "users", "home", "ubuntu", "admin", "administrator", "runner", "comfyui", "workspace"}
     | {"models", "input", "output", "wan_trainer"}
@@ -46,14 +46,14 @@ _NAMES_OF_NOBODY = frozenset(
 
 
 def scrubbed(graph: Any) -> Any:
-    """A copy of JSON data with absolute paths and secrets in its texts replaced, without ComfyUI's own fingerprints.
+    """Returns JSON data with absolute paths and secrets replaced in values and keys, without ComfyUI's fingerprints.
 
-    Keys are texts too; two that become the same are numbered. What stands under the name of a secret is one. A graph
-    nested deeper than Python can follow, as no page writes it, is left out: an empty one stands in.
+    A value under the name of a secret is replaced too. Keys that become equal are numbered. Returns {} for data nested
+    deeper than Python's recursion limit.
     """
     try:
         return _scrubbed(graph, os.path.expanduser("~"))
-    except RecursionError:
+    except RecursionError:  # no page writes such a graph
         return {}
 
 
@@ -77,7 +77,8 @@ def _scrubbed_dict(graph: dict[Any, Any], home: str) -> dict[str, Any]:
 
 
 def _unused(key: str, taken: dict[str, Any], numbers: dict[str, int]) -> str:
-    """Returns `key`, with a number where it is taken; `numbers` holds the last one of each, and none is tried twice."""
+    """Returns `key`, numbered where it is taken."""
+    # `numbers` has the last number of each key: a million equal keys would otherwise be compared pairwise.
     name, number = key, numbers.get(key, 1)
     while name in taken:
         number += 1
@@ -98,13 +99,13 @@ def _scrubbed_text(text: str, home: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _scrubbed_short(text: str, home: str) -> str:
-    """Names and values of settings: thousands of runs have the same few hundred of them."""
+    """Cached: thousands of runs have the same few hundred names and values of settings."""
     return _paths(home).sub(_without_path, without_secrets(text))
 
 
 @functools.lru_cache(maxsize=4)
 def _paths(home: str) -> re.Pattern[str]:
-    """Links, which stay, and everything that goes: with the home folder of this user, and its name inside paths."""
+    """Returns the pattern of links, which stay, and of removed texts: paths, this user's home folder and name."""
     parts = [part for part in re.split(r"[\\/]+", home) if part]
     here = r"[\\/]{1,4}".join(map(re.escape, parts))
     own = rf"(?:(?<!\w)[\\/]{{1,4}})?{here}(?![\w-])" if len(parts) > 1 else r"(?!)"

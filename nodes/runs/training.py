@@ -1,4 +1,4 @@
-"""A training that was queued, on its run directory: run by the engine, published, and told on wires and on the page."""
+"""A queued training on its run directory: run by the engine, published, and reported to outputs and the page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .publish import Published, chosen, publish
 from .scrub import scrubbed
 
 LORA_OUTPUT, LOW_NOISE_OUTPUT = 1, 5
-"""the places of `lora` and `lora_low_noise` among the outputs of the node"""
+"""the indexes of `lora` and `lora_low_noise` among the outputs of the node"""
 
 _log = logger(__name__)
 
@@ -63,11 +63,11 @@ class QueuedTraining:
             _log.warning("%s", self._elsewhere)
 
     def train(self, config: RunConfig, codec: ComfyVae | None, steps_this_queue: int) -> None:
-        """Run the engine. A cancelled run is saved and published, then the node reports itself interrupted."""
+        """Runs the engine. Raises InterruptProcessingException after Cancel, with the run saved and published."""
         prepare_run(self._decision, config)
         self._write_workflow()
         decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
-        with self._told_if_it_fails(), LIVE.entered(self._live(codec is not None)) as live:
+        with self._failure_recorded(), LIVE.entered(self._live(codec is not None)) as live:
             ending = run_engine(
                 "train",
                 self.directory,
@@ -85,23 +85,21 @@ class QueuedTraining:
             raise InterruptProcessingException()
 
     @contextlib.contextmanager
-    def _told_if_it_fails(self) -> Iterator[None]:
-        """Its folder says so, even where its process could not. The newest saved step of such a run may be no good: the
-        newest LoRA is then an older one.
-        """
+    def _failure_recorded(self) -> Iterator[None]:
+        """Records a failure in the run's folder, also where the process could not, and publishes the newest step."""
         try:
             yield
         except WanTrainerError as failure:
-            with contextlib.suppress(OSError):  # of a full disk the panel says it until the page is loaded again
+            with contextlib.suppress(OSError):  # a full disk: the panel shows the failure until the page is reloaded
                 say_ended(self.directory, "failed", str(failure))
-            try:
+            try:  # the newest step may be damaged; the published LoRA is then that of an older one
                 self._publish_latest()
-            except (WanTrainerError, OSError) as error:  # why the run failed says more
+            except (WanTrainerError, OSError) as error:  # the failure of the run says more
                 _log.warning("%s", error)
             raise
 
     def _encoding_seconds(self) -> float:
-        """Returns the seconds encoding took in this queue entry; an older cache belongs to an earlier run."""
+        """Returns the seconds of encoding in this queue entry; 0 for a cache of an earlier one."""
         return self._cache.report.seconds if self._cache.prompt_id == current_prompt_id() else 0.0
 
     def _live(self, can_preview: bool) -> LiveRun:
@@ -114,7 +112,7 @@ class QueuedTraining:
         )
 
     def outputs(self) -> io.NodeOutput:
-        """Reads everything from disk: the same after training, after a restart, and when there was nothing to do."""
+        """Returns the outputs from disk: the same after training, after a restart, and with nothing to train."""
         saved = self._publish_latest()
         facts = RunFacts(self.directory)
         step = saved.step if saved is not None else 0
@@ -131,7 +129,7 @@ class QueuedTraining:
         return io.NodeOutput(run, read[0], losses, step, names[0], read[1], names[1], ui=ui)
 
     def _handed(self, saved: SavedStep | None) -> list[Path]:
-        """Lists what the outputs name: the run, the saved step, and its LoRAs where loaders list them."""
+        """Lists the files behind the outputs: the run, the saved step, its LoRAs and their published copies."""
         if saved is None:
             return [self.directory]
         published = (folders.publish_folder().parent / name for name in self._published.names.values())
@@ -152,9 +150,9 @@ class QueuedTraining:
         return {"wan_run": [{**report, "cache": self._cache_counts()}], "images": samples[-1:], "animated": [True]}
 
     def _cache_counts(self) -> dict[str, int]:
-        """Returns what CacheLatents did for this queue; an older answer, which ComfyUI keeps, means all was reused."""
+        """Returns the counts of encoded and reused entries in this queue entry."""
         counts = {k: v for k, v in asdict(self._cache.report).items() if isinstance(v, int)}
-        if self._cache.prompt_id != current_prompt_id():
+        if self._cache.prompt_id != current_prompt_id():  # ComfyUI reused the output of an earlier queue
             for kind in ("latents", "texts", "conditions"):
                 counts[f"{kind}_reused"] += counts[f"{kind}_encoded"]
                 counts[f"{kind}_encoded"] = 0
@@ -162,18 +160,18 @@ class QueuedTraining:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, CheckpointSaved) and (saved := self._store.read(event.step)) is not None:
-            self._put_where_loaders_look(saved)
+            self._publish(saved)
 
     def _publish_latest(self) -> SavedStep | None:
-        """Publish the step that somebody chose, else the newest; a run that was trained on since has no choice."""
+        """Publishes the chosen step, else the newest. Returns it."""
         job = read_run(self.directory).job_id
         saved = chosen(self.directory, job) or self._store.latest(job)
         if saved is not None:
-            self._published = self._put_where_loaders_look(saved)
+            self._published = self._publish(saved)
         return saved
 
-    def _put_where_loaders_look(self, saved: SavedStep) -> Published:
-        """A run never fails for it: the saved step stands, and nodes behind it do not need the copy."""
+    def _publish(self, saved: SavedStep) -> Published:
+        """Publishes a saved step. Logs a failure: the saved step is intact, and later nodes need no copy."""
         try:
             found = publish(self.directory, saved)
         except WanTrainerError as error:
@@ -193,14 +191,14 @@ class QueuedTraining:
             _log.warning("workflow.json is held open by another program and stays that of the queue before.")
 
     def _is_linked(self, output: int) -> bool:
-        """Returns whether anything in the queue takes this output."""
+        """Returns whether a node of the queue takes this output."""
         prompt, link = self._hidden.dynprompt, [self._hidden.unique_id, output]
         nodes = (prompt.get_node(node_id) for node_id in prompt.all_node_ids())
         return any(value == link for node in nodes for value in node["inputs"].values())
 
 
 def _other_folder() -> str:
-    """Returns where LoRAs go when it is not the first folder that loaders look into; "" where it is."""
+    """Returns a sentence where LoRAs are not published into the first folder of ComfyUI's loaders; else ""."""
     place, first = folders.publish_folder(), folders.publish_folders()[0]
     if place == first:
         return ""
@@ -209,8 +207,7 @@ def _other_folder() -> str:
 
 
 def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:
-    """A LoRA carries the graph it came from, unless ComfyUI was started with --disable-metadata."""
     limit = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
     spent = ["--cache-seconds", str(cache_seconds)] if cache_seconds else []
-    told = ["--trackers", str(file), "--send-later"] if (file := folders.user_trackers_file()).is_file() else []
-    return [*limit, *spent, *told, *([] if args.disable_metadata else ["--embed-workflow"])]
+    trackers = ["--trackers", str(file), "--send-later"] if (file := folders.user_trackers_file()).is_file() else []
+    return [*limit, *spent, *trackers, *([] if args.disable_metadata else ["--embed-workflow"])]

@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DRAWING = ROOT / "docs" / "images" / "rooms.svg"
 WIDTH, ROW, BOX, HIGH = 1000, 54, 104, 26
 ENGINE, NODES = "#dbe7f5", "#f5e6d3"
-"""fill of a room of wan_core, of one of nodes"""
+"""fill colours of rooms of wan_core and of nodes"""
 
 
 def room_of(parts: tuple[str, ...]) -> str | None:
-    """Returns the room that a dotted name below the root lies in; None for a file without one."""
+    """Returns the room of a dotted name; None for a file outside of every room."""
     if parts[:1] == ("nodes",):
         return f"nodes/{parts[1]}" if len(parts) > 1 and (ROOT / "nodes" / parts[1]).is_dir() else "nodes"
     if parts[:1] == ("wan_core",) and len(parts) > 1 and (ROOT / "wan_core" / parts[1]).is_dir():
@@ -49,7 +49,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def below(needs: dict[str, set[str]], room: str) -> set[str]:
-    """Returns every room that `room` needs, through others too."""
+    """Returns every room that `room` imports, directly or not."""
     found: set[str] = set()
     waiting = [*needs[room]]
     while waiting:
@@ -61,7 +61,7 @@ def below(needs: dict[str, set[str]], room: str) -> set[str]:
 
 
 def levels(needs: dict[str, set[str]]) -> list[list[str]]:
-    """Returns the rooms in rows, the lowest first; a row is sorted by where the rooms it needs stand."""
+    """Returns the rooms in rows, the lowest first; a row is sorted by the positions of the rooms it imports."""
     height: dict[str, int] = {}
 
     def measured(room: str) -> int:
@@ -111,7 +111,7 @@ def drawing() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the drawing; with --check returns 1 when it is not what the imports say."""
+    """Writes the drawing; with --check returns 1 where it differs from the imports."""
     if "--check" in arguments:
         return int(DRAWING.read_text(encoding="utf-8") != drawing())
     DRAWING.write_text(drawing(), encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Writes the tables of docs/coming_from.md: each key of another trainer, the widget it becomes, and what is different.
+"""Writes the tables of docs/coming_from.md: each key of another trainer, its widget, and the difference.
 
-The tables are those by which the settings are read (wan_core/migrate), so the page says what the reader does.
+The source is the tables of wan_core/migrate, which read the settings.
 
 .venv/bin/python scripts/generators/make_coming_from.py            # writes the page
-.venv/bin/python scripts/generators/make_coming_from.py --check    # exit code 1 where the page says something else
+.venv/bin/python scripts/generators/make_coming_from.py --check    # exit code 1 where the page differs
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TITLES = {
 
 
 def page(text: str) -> str:
-    """The page with its tables written anew."""
+    """Returns the page with new tables."""
     for trainer, sections in TRAINERS.items():
         begin, end = f"<!-- {trainer} -->\n", "<!-- end -->"
         before, _, rest = text.partition(begin)
@@ -49,7 +49,7 @@ def page(text: str) -> str:
 
 
 def rows_of(section: str, keys: Iterable[Key]) -> Iterator[str]:
-    """A row for each key, and one for neighbours that become nothing for one reason."""
+    """Yields a row for each key, and one for neighbours that are dropped for the same reason."""
     for (at, note), group in groupby(keys, key=lambda key: (key.at, key.note) if key.read is None else (key.at, key)):
         members = list(group)
         names = " ".join(f"`{f'{section}.' if section else ''}{name}`" for key in members for name in key.names.split())

@@ -1,15 +1,13 @@
-"""Writes what people read about the nodes from their schemas, which take the words of a setting from its field:
+"""Writes names, tooltips and help pages of the nodes from their schemas:
 
     .venv/bin/python scripts/generators/make_locales.py
     .venv/bin/python scripts/generators/make_locales.py --check    # writes nothing; 1 when a file differs
     .venv/bin/python scripts/generators/make_locales.py --translated ja TrainLoRA.inputs.steps 'ApplyWanLoRA.*'
 
-It writes locales/en/nodeDefs.json, the lists of web/docs/*.md, and web/docs/<node>/<language>.md, which the
-page prefers.
-The other languages are written by hand: nodeDefs.json, and in help.json what help pages alone say, line by line under
-the English one, so that a line whose English changes has no translation any more. locales/translated_from.json keeps,
-for each entry of nodeDefs.json, a short hash of the English it was translated from; once the English changes the entry
-counts as stale until somebody looks at the translation and says so with --translated, naming it.
+It writes locales/en/nodeDefs.json, the lists of web/docs/*.md, and web/docs/<node>/<language>.md, which the page
+prefers. Translations are written by hand: nodeDefs.json, and help.json for other lines of help pages by their English,
+so that a changed line has no translation. locales/translated_from.json has for each entry of nodeDefs.json a short hash
+of the English it was translated from; an entry whose English changes is stale until --translated names it.
 """
 
 from __future__ import annotations
@@ -65,9 +63,9 @@ HELP_WORDS = {
         *("Por defecto: {}.", "Debe conectarse.", "Puede quedar sin conectar."),
     ),
 }
-"""language -> its words for those of HELP_ENGLISH"""
+"""language -> translations of HELP_ENGLISH"""
 LISTED = ("Inputs", "Outputs")
-"""headings of what the schemas say"""
+"""headings of the lists from schemas"""
 COLONS = {"zh": "：", "ja": "："}
 SAID_OTHERWISE = {
     "diffusion_model": "the first file",
@@ -75,22 +73,22 @@ SAID_OTHERWISE = {
     "folder": "the first folder",
     "negative_prompt": "Wan's own text",
 }
-"""inputs whose default differs by machine, or is too long for a line of a list -> how a help page says it"""
+"""input whose default differs by machine, or is too long for a list -> its text on a help page"""
 
 Definitions = dict[str, dict[str, Any]]
 Marks = dict[str, dict[str, str]]
 
 
 def inputs_of(info: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """(id, type, "required" or "optional", options) of every input of an /object_info entry, in order."""
+    """Yields (id, type, "required" or "optional", options) of every input of an /object_info entry, in order."""
     for kind in ("required", "optional"):
         for name, (type_name, options) in info["input"].get(kind, {}).items():
             yield name, type_name, kind, options
 
 
 def english(object_info: dict[str, dict[str, Any]]) -> Definitions:
-    """nodeDefs.json as the schemas say it. In English an input is shown under its id, which guides and API use too, but
-    where its schema names it otherwise.
+    """Returns nodeDefs.json from the schemas. In English an input's name is its id, which guides and API use too,
+    unless its schema has a display name.
     """
     return {
         node_id: {
@@ -109,7 +107,7 @@ def english(object_info: dict[str, dict[str, Any]]) -> Definitions:
 
 
 def entries(definitions: Definitions) -> dict[str, dict[str, str]]:
-    """Everything a translator translates at once, by name: TrainLoRA, TrainLoRA.inputs.steps, TrainLoRA.outputs.0."""
+    """Returns the units of translation by name: TrainLoRA, TrainLoRA.inputs.steps, TrainLoRA.outputs.0."""
     found: dict[str, dict[str, str]] = {}
     for node_id, node in definitions.items():
         found[node_id] = {key: text for key, text in node.items() if isinstance(text, str)}
@@ -124,13 +122,12 @@ def digest(entry: dict[str, str]) -> str:
 
 
 def stale(source: Definitions, marks: dict[str, str]) -> list[str]:
-    """Entries whose English is not the one their translation was made from."""
+    """Returns the entries whose English has changed since their translation."""
     return [name for name, entry in entries(source).items() if marks.get(name) != digest(entry)]
 
 
 def marked(source: Definitions, marks: dict[str, str], named: Iterable[str]) -> dict[str, str]:
-    """`marks` after somebody looked at the named entries, TrainLoRA.* being all of that node; marks of entries that are
-    gone are dropped.
+    """Returns `marks` with the named entries up to date (TrainLoRA.*: all of that node), without removed entries.
 
     Raises ValueError for a name that is no entry.
     """
@@ -146,7 +143,7 @@ def marked(source: Definitions, marks: dict[str, str], named: Iterable[str]) -> 
 
 
 def help_page(page: str, info: dict[str, Any]) -> str:
-    """The page with the lists under Inputs and Outputs written anew. A table would not fit the page's side bar."""
+    """Returns the page with new lists under Inputs and Outputs. A table would not fit the page's side bar."""
     rows = [
         f"- {_named(name, _shown(name, rest[-1]))}: {rest[-1]['tooltip']} {default_text(name, *rest)}"
         for name, *rest in inputs_of(info)
@@ -157,14 +154,14 @@ def help_page(page: str, info: dict[str, Any]) -> str:
 
 
 def own_lines(page: str) -> list[str]:
-    """The lines of an English page that no schema decides over."""
+    """Returns the lines of an English page that are not from schemas."""
     sections = re.split(r"^## (.+)\n", page, flags=re.M)
     own = (body for heading, body in zip(sections[1::2], sections[2::2], strict=True) if heading not in LISTED)
     return [line.strip() for body in own for line in body.splitlines() if line.strip()]
 
 
 def read_help(language: str) -> dict[str, str]:
-    """The lines of help pages in a language, by the English ones."""
+    """Returns English line -> translated line of help pages."""
     file = LOCALES / language / "help.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
@@ -172,8 +169,8 @@ def read_help(language: str) -> dict[str, str]:
 def translated_page(
     page: str, info: dict[str, Any], node: dict[str, Any], language: str, lines: Mapping[str, str]
 ) -> str:
-    """The English page in `language`: title, first paragraph, headings and lists as the node has them, the rest as in
-    `lines`; one that has no translation stays English.
+    """Returns the page in `language`: title, first paragraph, headings and lists from the node, other lines from
+    `lines`; a line without translation stays English.
     """
     said = dict(zip(HELP_ENGLISH, HELP_WORDS[language], strict=True))
     page = re.sub(r"^( *)(\S.*?) *$", lambda line: line[1] + lines.get(line[2], line[2]), page, flags=re.M)
@@ -198,14 +195,14 @@ def _shown(name: str, options: dict[str, Any]) -> str:
 
 
 def _named(name: str, shown: str) -> str:
-    """An input or output as nodes show it, and as API graphs name it."""
+    """Returns an input's or output's display name with its id."""
     return f"`{name}`" if shown == name else f"{shown} `{name}`"
 
 
 def default_text(
     name: str, type_name: str, kind: str, options: dict[str, Any], said: dict[str, str] | None = None
 ) -> str:
-    """The default of an input, as a sentence; `said` is what a language has for the English words."""
+    """Returns the default of an input as a sentence; `said`: the language's words."""
     words = said or {word: word for word in HELP_ENGLISH}
     if type_name not in WIDGETS:
         return words["Must be connected." if kind == "required" else "May stay unconnected."]
@@ -228,7 +225,7 @@ def as_json(data: object) -> str:
 
 
 def wanted_files(object_info: dict[str, dict[str, Any]]) -> dict[Path, str]:
-    """Every file the schemas decide over -> its text."""
+    """Returns every generated file with its text."""
     said = english(object_info)
     files = {LOCALES / "en" / "nodeDefs.json": as_json(said)}
     lines = {language: read_help(language) for language in TRANSLATIONS}
@@ -245,19 +242,19 @@ def wanted_files(object_info: dict[str, dict[str, Any]]) -> dict[Path, str]:
 
 
 def outdated(object_info: dict[str, dict[str, Any]]) -> list[Path]:
-    """The files that are not what would be written."""
+    """Returns the files that differ from the generated text."""
     files = wanted_files(object_info)
     return [file for file, text in files.items() if not file.is_file() or file.read_text(encoding="utf-8") != text]
 
 
 def read_object_info() -> dict[str, dict[str, Any]]:
-    """The /object_info entries of our nodes, from their classes."""
+    """Returns the /object_info entries of our nodes, from their classes."""
     sys.path[:0] = [str(ROOT / "tests" / "tiny")]
     from pack_loader import list_nodes, load_pack
 
     tree = Path(os.environ.get("COMFYUI_PATH") or CACHE / "comfyui")
     with tempfile.TemporaryDirectory() as base, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ComfyUI's imports are not ours to judge
+        warnings.simplefilter("ignore")  # warnings of ComfyUI's imports
         nodes = list_nodes(load_pack(tree, Path(base)))
         return {node_id: json.loads(json.dumps(node.GET_NODE_INFO_V1())) for node_id, node in nodes.items()}
 

@@ -1,8 +1,9 @@
-"""Writes the table of docs/memory.md, card x model x frames, as the planner prints it: from headers, without a GPU.
-And that of the README, which is a part of it. The notes of the graphs say it too: run make_workflows.py afterwards.
+"""Writes the tables of docs/memory.md and README.md, card x model x frames, from the planner: headers only, no GPU.
+
+Run make_workflows.py afterwards: the notes of the graphs have these figures too.
 
 .venv/bin/python scripts/generators/make_memory_table.py            # takes a minute
-.venv/bin/python scripts/generators/make_memory_table.py --check    # a few cells; 1 where a page says something else
+.venv/bin/python scripts/generators/make_memory_table.py --check    # a few cells; 1 where a page differs
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from wan_core.train import TrainConfig
 README = ROOT / "README.md"
 CARDS = (12, 16, 24, 32, 48, 80)
 RAM_AND_HOURS_OF = 16
-"""GB of the card whose runs the last two columns are about"""
+"""GB of the card of the last two columns"""
 STEPS = 1500
-"""of a run, as the templates have them"""
+"""steps of a run, as in the templates"""
 SPOT_CHECKS = (("Wan 2.1 T2V-1.3B", 33, 12), ("Wan 2.2 A14B expert, fp8", 49, 16))
 
 
 class Model(NamedTuple):
-    """A row's model: the header it has, the name of its file, and how it is trained."""
+    """The model of a row: its header, the name of its file, and its settings."""
 
     template: str
     file: str
     scheme: str = ""
     size: str = "832x480"
     cards: int = 1
-    """over which its blocks are split"""
+    """cards over which its blocks are split"""
     frames: tuple[int, ...] = (33, 49, 81)
 
 
@@ -64,13 +65,13 @@ MODELS = {
 
 
 def cell(name: str, frames: int, card: int) -> str:
-    """Returns what a job takes of (each) card in GiB, with marks for its measures; a dash where it does not fit."""
+    """Returns the GiB of a job on each card, with marks for its measures; a dash where it does not fit."""
     found = planned(name, frames, card)
     return _words(found) if found["fits"] else "-"
 
 
 def ram_and_hours(name: str, frames: int) -> tuple[str, str]:
-    """Returns the GiB of the computer's own memory and the hours that a run takes with a card of RAM_AND_HOURS_OF."""
+    """Returns the host memory in GiB and the hours of a run with a card of RAM_AND_HOURS_OF."""
     found = planned(name, frames, RAM_AND_HOURS_OF)
     if not found["fits"]:
         return "-", "-"
@@ -84,7 +85,7 @@ def _hours(hours: float) -> str:
 
 @cache
 def planned(name: str, frames: int, card: int) -> dict[str, Any]:
-    """Returns the plan of a job on (each) card of so many GB; a cell, the RAM and the hours may be read of one."""
+    """Returns the plan of a job on cards of so many GB. Cached: a cell, the RAM and the hours use the same plan."""
     model = MODELS[name]
     quantize = QuantizeConfig(scheme=model.scheme) if model.scheme else None
     plan = ModelPlan(base_file=f"diffusion_models:{model.file}", quantize=quantize)
@@ -105,7 +106,7 @@ def _words(found: dict[str, Any]) -> str:
 
 
 def wrong() -> list[str]:
-    """Returns what the pages say otherwise than the planner does today, of a few cells."""
+    """Returns the cells, of a few, in which the pages differ from the planner."""
     page = PAGE.read_text(encoding="utf-8")
     rows = {tuple(part.strip() for part in line.split("|")[1:3]): line.split("|")[3:-1] for line in page.splitlines()}
     found = []

@@ -1,11 +1,9 @@
-"""Writes the thumbnails of the template browser, workflows/NAME.jpg: what a graph trains, on which card, by which
-nodes, and what comes of it.
+"""Writes the thumbnails of the template browser, workflows/NAME.jpg: a graph's title, card, nodes and result.
 
     python scripts/generators/make_thumbnails.py
 
-Words and figures are the graph's own, from its note; the frames are those of the learning tests
-(docs/learning_test*.md), made by a tiny Wan. Each file keeps its words as its JPEG comment, by which a test finds a
-picture that is behind its graph.
+Words and figures come from the graph's note; the frames are of the learning tests, sampled from a tiny Wan. Each file
+has its words as its JPEG comment, by which a test finds an outdated picture.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _STAGES = {
     "ApplyWanLoRA": "Apply",
     "SaveVideo": "Video",
 }
-"""nodes that make a chip, in this order"""
+"""nodes that get a chip, in this order"""
 _RESULTS = {"LoadImage": "learning_test_i2v", "pair": "learning_test_pair", "": "learning_test"}
 _ROWS = ((66, 36), (66, 94))
 """left and top of the first seed in such a picture, without and with the LoRA: 9 frames of 56 pixels, 2 apart"""
@@ -41,22 +39,22 @@ _FRAME, _PITCH, _FRAMES = 56, 58, 9
 
 
 class Words(NamedTuple):
-    """What a thumbnail says."""
+    """The words of a thumbnail."""
 
     title: str
     stages: tuple[str, ...]
     card: str
-    """what it needs"""
+    """required card"""
     result: str
-    """the picture in docs/images its frames are from"""
+    """picture in docs/images with its frames"""
 
     def comment(self) -> str:
-        """Returns them as one line."""
+        """Returns the words as one line."""
         return json.dumps(self, ensure_ascii=True)
 
 
 def words_of(workflow: dict[str, Any]) -> Words:
-    """Returns what the thumbnail of a graph says, from its nodes and its note."""
+    """Returns the words of a graph's thumbnail, from its nodes and its note."""
     kinds = [node["type"] for node in workflow["nodes"]]
     (note,) = (node["widgets_values"][0] for node in workflow["nodes"] if node["type"] == "MarkdownNote")
     title = note.splitlines()[0].removeprefix("## ")
@@ -76,7 +74,7 @@ def words_of(workflow: dict[str, Any]) -> Words:
 
 
 def _most(sizes: str) -> int:
-    """Returns the longest clips of `33 frames 7.7, 49 frames 9.5`; 0 where there are only pictures."""
+    """Returns the most frames in `33 frames 7.7, 49 frames 9.5`; 0 for stills."""
     return max((int(count) for count in re.findall(r"(\d+) frames [\d.]", sizes)), default=0)
 
 
@@ -118,7 +116,7 @@ def _chips(pen: ImageDraw.ImageDraw, stages: tuple[str, ...], y: int) -> None:
 
 
 def _frames(out: Image.Image, pen: ImageDraw.ImageDraw, name: str) -> None:
-    """Frames of one seed, before above after, at the bottom."""
+    """Draws frames of one seed at the bottom: without the LoRA above, with it below."""
     font = ImageFont.load_default(20)
     side, top = 72, SIZE[1] - 2 * 74 - 34
     pen.text((126, SIZE[1] - 30), "a tiny Wan made for the tests, the same seed", _GREY, ImageFont.load_default(18))

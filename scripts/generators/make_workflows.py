@@ -3,8 +3,8 @@
     python3 scripts/generators/make_workflows.py          # writes both forms
     python3 scripts/generators/make_workflows.py --check  # exit code 1 when a file on disk is not what would be written
 
-Widget positions come from tests/nodes/schemas.json, so a graph can never disagree with the nodes. Standard library
-only. Their thumbnails: scripts/generators/make_thumbnails.py.
+Widget positions come from tests/nodes/schemas.json, so a graph always matches the nodes. Standard library only.
+Thumbnails: scripts/generators/make_thumbnails.py.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from wan_core.canvas import note_node, workflow_document
 
 WORKFLOWS = ROOT / "workflows"
 TITLED = "wan_trainer_title"
-"""property with a title that the page says in its language: web/js/lib/page/titles.mjs"""
+"""property with a title that the page translates: web/js/lib/page/titles.mjs"""
 
 
 def schemas() -> dict[str, Any]:
-    """Ours as pinned, and the few core nodes the graphs use."""
+    """Returns our pinned schemas and those of the core nodes in the graphs."""
     pinned = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
     return {**pinned, **CORE}
 
@@ -40,7 +40,7 @@ def is_socket(entry: dict[str, Any]) -> bool:
 
 
 def api_form(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
-    """What POST /prompt takes. Every widget is written out, so that the file says what will happen."""
+    """Returns the graph for POST /prompt, with every widget written out."""
     ids = {key: str(number) for number, key in enumerate(graph.nodes, 1)}
     out = {}
     for key, node in graph.nodes.items():
@@ -57,7 +57,7 @@ def api_form(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, Any]:
-    """What the canvas loads: LiteGraph JSON; values of our nodes by position and by name."""
+    """Returns LiteGraph JSON for the canvas, with values of our nodes by position and by name."""
     ids = {key: number for number, key in enumerate(graph.nodes, 1)}
     links: list[list[Any]] = []
     nodes = []
@@ -99,7 +99,7 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
         )
     text = re.sub(r"(?<=\S)\n(?!\n|- |\d+\. )", " ", graph.note)
     note = note_node(len(nodes) + 1, "Read me", text, graph.note_at, NOTE)
-    # By which the page knows a note of ours, and says it in its language: web/js/lib/files/read_me.mjs.
+    # The page recognises our notes by this property and translates them: web/js/lib/files/read_me.mjs.
     nodes.append({**note, "properties": {TITLED: note["title"]}})
     document = workflow_document(graph.name, nodes, links)
     if graph.app:
@@ -109,7 +109,7 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
 
 
 def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version: str) -> dict[str, Any]:
-    """Where the node comes from, and where its model file can be had."""
+    """Returns the node's pack and version, and the download of its model file."""
     core = node.kind in CORE
     found: dict[str, Any] = {"Node name for S&R": node.kind}
     found |= {"cnr_id": "comfy-core", "ver": "0.3.75"} if core else {"cnr_id": "wan-trainer", "ver": version}
@@ -125,7 +125,7 @@ def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version:
 
 
 def files() -> dict[Path, str]:
-    """Every file and its content."""
+    """Returns every generated file with its text."""
     known = schemas()
     found = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert found, "pyproject.toml has no version"

@@ -1,6 +1,6 @@
-"""The table of docs/memory.md, which the planner prints, as the README and the notes of the graphs say it.
+"""Reads the table of docs/memory.md, written by make_memory_table.py, for the README and the notes of the graphs.
 
-Standard library only. `scripts/generators/make_memory_table.py` writes the table.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _CELL = re.compile(r"(?P<gib>\d+\.\d)(?P<marks>[a*]*)(?: (?P<swapped>\d+))?")
 
 
 class Cell(NamedTuple):
-    """What a job takes of a card."""
+    """The memory of a job on a card."""
 
     gib: str
     swapped: str
-    """blocks whose weights rest in host memory; "" where none do"""
+    """blocks swapped to host memory; "" for none"""
 
     def __str__(self) -> str:
         return f"{self.gib} ({self.swapped})" if self.swapped else self.gib
 
 
 def _rows() -> list[dict[str, str]]:
-    """Returns the rows of the page's table: what stands under each of its heads."""
+    """Returns the rows of the page's table by column."""
     found = TABLE.search(PAGE.read_text(encoding="utf-8"))
     assert found, "docs/memory.md has no table"
     head, _rule, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines())
@@ -35,7 +35,7 @@ def _rows() -> list[dict[str, str]]:
 
 
 def figures() -> dict[str, dict[int, dict[int, Cell | None]]]:
-    """Returns model -> frames -> GB of a card -> what it takes; None where it does not fit."""
+    """Returns model -> frames -> GB of a card -> cell; None where it does not fit."""
     out: dict[str, dict[int, dict[int, Cell | None]]] = {}
     for row in _rows():
         cells = {int(head.split()[0]): _cell(text) for head, text in row.items() if head.endswith(" GB")}
@@ -49,7 +49,7 @@ def _cell(text: str) -> Cell | None:
 
 
 def note(model: str, *frames: int, size: str = "832x480", cards: tuple[int, ...] = (12, 16, 24)) -> str:
-    """Returns the paragraph of a note on what clips of so many frames take of each card."""
+    """Returns the paragraph of a note on the memory of clips of so many frames on each card."""
     known = figures()[model]
     lines = []
     for card in cards:
@@ -73,11 +73,11 @@ README_ROWS = (
     ("", "Wan 2.2 A14B expert, fp8", 81),
     ("the same in bf16", "Wan 2.2 A14B expert, bf16", 49),
 )
-"""what the README calls it, the row of the table, frames"""
+"""name in the README, row of the table, frames"""
 
 
 def readme_table() -> str:
-    """Returns the table of the README: rows and cards of the page's."""
+    """Returns the table of the README, a part of the page's."""
     known = figures()
     beside = {(row["model"], row["frames"]): f"{row['RAM']} | {row['hours']}" for row in _rows()}
     lines = [

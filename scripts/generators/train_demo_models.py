@@ -2,9 +2,9 @@
 
     python scripts/generators/train_demo_models.py --comfyui TREE
 
-Stages, each kept in --work and skipped when its result is there: vae, latents, t2v, i2v, high, low, card. On two CPU
-cores they take some four hours; every seed is fixed, so a second run differs only by the machine's rounding. A GPU is
-not needed. The ComfyUI tree is only asked for caption features.
+Stages, each stored in --work and skipped where its result exists: vae, latents, t2v, i2v, high, low, card. They take
+about four hours on two CPU cores, without a GPU. Seeds are fixed, so runs differ only by the machine's rounding. The
+ComfyUI tree is used for caption features only.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ VAE = VaeJob()
 T2V = wan.TransformerJob(width=256, ffn_dim=256, layers=4, steps=5500, seed=1)
 HIGH = wan.TransformerJob(width=128, ffn_dim=512, layers=5, steps=4000, sigma_range=(BOUNDARY, 1.0), seed=2)
 LOW = wan.TransformerJob(width=128, ffn_dim=512, layers=5, steps=7000, sigma_range=(0.0, BOUNDARY), seed=3)
-# Each leg starts from what the one before kept. The first knows the world of the captions only, the second widens it,
-# the third settles.
+# Each leg starts from the averaged weights of the one before. The first trains on captioned clips only, the second on
+# more, the third at a lower rate.
 LEGS = {
     "wan_demo_t2v": (
         T2V,
@@ -53,7 +53,7 @@ LEGS = {
     "wan_demo_low_noise": (LOW, replace(LOW, steps=2000, batch=48, lr=1.5e-3, wide_share=0.35, seed=13)),
 }
 I2V_NAME = "wan_demo_i2v"
-# Starts from the text-to-video model, as Wan's own did; what is new is to keep the first frame.
+# Starts from the text-to-video model, as Wan's own did: only keeping the first frame is new.
 I2V = replace(T2V, steps=2500, batch=24, lr=1.5e-3, wide_share=0.35, seed=31)
 TRAIN_SEEDS = range(32)
 LONG_SEEDS = range(1000, 1004)
@@ -63,7 +63,7 @@ FIRST_FRAME_SEEDS = range(16)  # of TRAIN_SEEDS: clips whose first frame is enco
 
 
 def log_to(file: Path, last: int, extra: Callable[[], dict[str, float]]) -> Callable[[int, float], None]:
-    """Print and append the mean loss of every 250 steps, and of those up to the last."""
+    """Returns a callback that prints and appends the mean loss of every 250 steps."""
     began, kept = time.monotonic(), []
 
     def report(step: int, loss: float) -> None:
@@ -129,7 +129,7 @@ def latents_stage(work: Path, vae: TrainableVae) -> dict[str, torch.Tensor]:
 def first_frames_stage(
     work: Path, vae: TrainableVae, latents: dict[str, torch.Tensor]
 ) -> tuple[wan.LatentClips, wan.LatentClips, wan.LatentClips]:
-    """Captioned, wide and held-out clips with what an image-to-video model reads of their first frames."""
+    """Returns captioned, wide and held-out clips with the conditions of an image-to-video model."""
     file = work / "first_frames.safetensors"
     if not file.is_file():
         made = [first_frame_channels(vae, captioned_clips([seed])[0]) for seed in FIRST_FRAME_SEEDS]
@@ -152,7 +152,7 @@ def first_frames_stage(
 
 
 def texts_stage(work: Path, comfyui: Path) -> wan.CompactText:
-    """The 96 captions, and last the empty one."""
+    """Returns the features of the 96 captions and, last, of the empty one."""
     file = work / "texts.safetensors"
     if not file.is_file():
         rows = encode_texts(comfyui, [*CAPTIONS, ""])
@@ -163,7 +163,7 @@ def texts_stage(work: Path, comfyui: Path) -> wan.CompactText:
 def transformer_stage(
     work: Path, name: str, latents: dict[str, torch.Tensor], texts: wan.CompactText
 ) -> WanTransformer:
-    """All legs of one transformer; each leaves NAME_LEG.safetensors, the last one NAME.safetensors."""
+    """Trains all legs of one transformer into NAME_LEG.safetensors, and the last one into NAME.safetensors."""
     legs = LEGS[name]
     model = wan.new_transformer(legs[0])
     for number, job in enumerate(legs, 1):
@@ -183,7 +183,7 @@ def train_leg(
     latents: dict[str, torch.Tensor],
     texts: wan.CompactText,
 ) -> WanTransformer:
-    """The averaged model after one leg. `model` is left at the last step."""
+    """Returns the averaged model after one leg; `model` has the weights of the last step."""
     groups = [wan.LatentClips(latents[kind], latents[f"{kind}_words"]) for kind in ("short", "long")]
     wide = wan.LatentClips(latents["wide"], torch.full((len(latents["wide"]),), len(CAPTIONS)))
     held_out = wan.LatentClips(latents["held_out"], latents["held_out_words"])
@@ -194,7 +194,7 @@ def train_leg(
 def reporter(
     log: Path, model: WanTransformer, held_out: wan.LatentClips, texts: wan.CompactText, job: wan.TransformerJob
 ) -> Callable[[int, float, WanTransformer], None]:
-    """Log the loss of training and the averaged model's on held-out clips."""
+    """Returns a callback that logs the training loss and the averaged model's loss on held-out clips."""
     newest = [model]
 
     def measure() -> dict[str, float]:
@@ -212,7 +212,7 @@ def reporter(
 def i2v_stage(
     work: Path, t2v: WanTransformer, vae: TrainableVae, latents: dict[str, torch.Tensor], texts: wan.CompactText
 ) -> WanTransformer:
-    """The image-to-video model, from the finished text-to-video model."""
+    """Trains the image-to-video model from the finished text-to-video model."""
     model = wan.with_first_frame(t2v)
     file = work / f"{I2V_NAME}.safetensors"
     if not file.is_file():
@@ -225,7 +225,7 @@ def i2v_stage(
 
 
 def score(experts: list[tuple[float, WanTransformer]], vae: TrainableVae, texts: wan.CompactText, seed: int) -> str:
-    """Share of right colours, shapes and directions over the 96 captions, sampled here; ComfyUI's figures count."""
+    """Returns the shares of right colours, shapes and directions over the 96 captions, by our sampler."""
     every = torch.arange(len(CAPTIONS))
     latent = wan.sample(experts, texts[every], texts[torch.tensor([len(CAPTIONS)])], seed=seed)
     right = torch.zeros(3)
@@ -240,7 +240,7 @@ def score(experts: list[tuple[float, WanTransformer]], vae: TrainableVae, texts:
 
 
 def card_stage(work: Path, vae: TrainableVae, assets: Path) -> None:
-    """Copy the weights to where the repository ships them, with a card made of the logs."""
+    """Copies the weights into the repository's assets, with a model card from the logs."""
     assets.mkdir(parents=True, exist_ok=True)
     jobs = {"wan_demo_vae": VAE, **LEGS, I2V_NAME: (I2V,)}
     for name in jobs:

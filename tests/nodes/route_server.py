@@ -114,7 +114,7 @@ def serve(pack_nodes: dict[str, Any], runs: Path, loras: Path, clips: Path | Non
     app = web.Application()
     doors = our_module(pack_nodes, "routes.answers").Doors(lambda: server.hosts)
     scans = our_module(pack_nodes, "routes.scans").ScanRoutes(doors, SimpleNamespace(get=known.get))
-    cached = our_module(pack_nodes, "routes.cached_clips").CacheRoutes(
+    cached = our_module(pack_nodes, "routes.scans").CacheRoutes(
         doors, lambda: LatentCache(runs / "_cache"), lambda: runs
     )
     for method, path, handler in (*routes.table(), *scans.table(), *cached.table()):
@@ -159,7 +159,7 @@ def write_run(runs: Path, name: str = "cat", *, steps: int = 4, total: int = 10,
     directory.mkdir(parents=True)
     config = RunConfig(
         run_name=name,
-        model=ModelPlan(base_file="diffusion_models:wan.safetensors", variant="2.1-T2V-1.3B"),
+        model=ModelPlan(base_file="diffusion_models:wan.safetensors", variant="2.1 T2V-1.3B"),
         data=DataConfig(fingerprint="0" * 64, num_items=3),
         lora=LoraConfig(rank=4),
         train=TrainConfig(steps=total, save_every_n_steps=2),
@@ -170,7 +170,7 @@ def write_run(runs: Path, name: str = "cat", *, steps: int = 4, total: int = 10,
     for step in range(1, steps + 1):
         sink(step_done(step, total))
         if step in (steps // 2, steps):
-            lora = save({"a": torch.ones(2)}, {"wan_trainer.variant": "2.1-T2V-1.3B"})
+            lora = save({"a": torch.ones(2)}, {"wan_trainer.variant": "2.1 T2V-1.3B"})
             SaveStore(directory).commit(step, config.job_id, lora, {"lora.a": torch.ones(2)}, {"step": step})
             sink(CheckpointSaved(step=step, folder=f"saves/step-{step:06d}"))
             sink(Evaluated(step=step, eval_loss=1.0 / step))

@@ -25,7 +25,7 @@ def test_a_run_goes_on_as_the_card_it_began_on_computes(pack_nodes: dict[str, An
             data=module.DataConfig(fingerprint="c" * 64),
             train=module.with_scaled_loss(module.TrainConfig(discrete_flow_shift=12.0), taken),
         )
-        asked = module.AskedJob(replace(handle, plan=taken), None, False, {"run_name": "x"})
-        begun = {run.model.compute: run.train.loss_scaling for run in asked.elsewhere(config)}
+        requested = module.RequestedJob(replace(handle, plan=taken), None, False, {"run_name": "x"})
+        begun = {run.model.compute: run.train.loss_scaling for run in requested.elsewhere(config)}
         assert {one: begun[one] for one in (here, *others)} == {"": "off", "fp16": "dynamic", "fp32": "off"}
-        assert config.job_id not in {run.job_id for run in asked.elsewhere(config) if run.model.compute != here}
+        assert config.job_id not in {run.job_id for run in requested.elsewhere(config) if run.model.compute != here}

@@ -78,7 +78,7 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
         "seconds_per_step": 0.25,  # the median of 0.1 to 0.4
         "seconds_left": None,
         "expert": "auto",
-        "variant": "2.1-T2V-1.3B",
+        "variant": "2.1 T2V-1.3B",
         "live": False,
         "settings": {},
         "can_preview": False,
@@ -217,7 +217,7 @@ def test_a_variant_nobody_named_is_told_by_the_node_or_by_the_saved_lora(
     data = json.loads(file.read_text())
     data["model"]["variant"] = "auto"
     atomic_write_json(file, data)
-    assert routes.get("/runs/cat").data["variant"] == "2.1-T2V-1.3B"
+    assert routes.get("/runs/cat").data["variant"] == "2.1 T2V-1.3B"
     with routes.live.entered(live_run(pack_nodes, variant="2.2-TI2V-5B")):
         assert routes.get("/runs/cat").data["variant"] == "2.2-TI2V-5B"
 

@@ -116,7 +116,7 @@ def test_hostile_names_are_no_scan_and_no_clip(routes: RouteServer) -> None:
 def test_a_scan_is_known_until_many_newer_ones_are(pack_nodes: dict[str, Any]) -> None:
     from route_server import our_module
 
-    scans = our_module(pack_nodes, "bridge.scans").Scans()
+    scans = our_module(pack_nodes, "bridge.scanning").Scans()
     nothing: Any = type("Nothing", (), {"parts": ()})()
     ids = [scans.add(nothing) for _ in range(65)]
     assert len(set(ids)) == 65

@@ -1,6 +1,6 @@
-"""The few core nodes the graphs use, in the words of tests/nodes/schemas.json, and where their files come from.
+"""The core nodes of the graphs in the form of tests/nodes/schemas.json, and the download of their files.
 
-tests/workflows holds every graph against a running server, so a node that core changes is noticed.
+tests/workflows checks every graph with a running server, so a change of a core node fails there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ HUB_22 = "https://huggingface.co/Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/ma
 
 SOCKET_ONLY = {"MODEL", "VAE", "CLIP", "CLIP_VISION", "IMAGE", "LATENT", "CONDITIONING", "VIDEO", "AUDIO"}
 CONTROL = "control_after_generate"
-"""a widget the page adds behind a seed of core; no input of the node"""
+"""a widget that the page adds after a core seed; no input of the node"""
 FOLDERS = {
     "diffusion_model": "diffusion_models",
     "low_noise_model": "diffusion_models",
@@ -20,11 +20,11 @@ FOLDERS = {
     "vae_name": "vae",
     "clip_name": "text_encoders",
 }
-"""widgets that name a file users may lack -> the models folder it belongs into"""
+"""widget of a model file -> its models folder"""
 
 
 def _node(display_name: str, inputs: dict[str, tuple[str, Any] | str], **outputs: str) -> dict[str, Any]:
-    """A node by its inputs in order: a type, or a type and a default."""
+    """Returns a node's schema from its inputs in order: a type, or a type and a default."""
     entries = [(name, (spec, None) if isinstance(spec, str) else spec) for name, spec in inputs.items()]
     return {
         "display_name": display_name,
@@ -88,5 +88,5 @@ CORE: dict[str, Any] = {
 
 
 def url_of(file_name: str, folder: str) -> str:
-    """Where a model file is published."""
+    """Returns the download address of a model file."""
     return f"{HUB_22 if file_name.startswith('wan2.2') else HUB}/{folder}/{file_name}"

@@ -22,7 +22,7 @@ from .parts import (
 
 SHORT = ("model vae clip kept", "cache dataset", "train")
 BELOW_A_LINK = (0, 80)
-"""the link from the model to the trainer runs above the second column"""
+"""offset of the second column, below the link from model to trainer"""
 
 STILLS = Graph(
     "01_wan21_t2v_1.3B_stills",

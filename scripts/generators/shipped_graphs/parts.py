@@ -1,4 +1,4 @@
-"""What a shipped graph is made of: nodes by key, links by key, and the six nodes every training graph shares."""
+"""Parts of a shipped graph: nodes and links by key, and the six nodes of every training graph."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Link:
 
 @dataclass
 class Node:
-    """A node: its class, what differs from the defaults, and where it stands."""
+    """A node: its class, values other than the defaults, and its position."""
 
     kind: str
     inputs: dict[str, Any] = field(default_factory=dict)
     at: tuple[int, int] = (0, 0)
-    """left and top edge of the body, in pixels; the title stands above it"""
+    """left and top edge of the body, in pixels; the title is above it"""
     size: tuple[int, int] = (340, 120)
     title: str = ""
-    """instead of the node's own name, where a graph has two of a kind"""
+    """replaces the node's name, where a graph has two of a class"""
     folded: bool = False
-    """whether only its title is drawn until somebody opens it"""
+    """whether it is collapsed"""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Graph:
     """Markdown; lines of one paragraph or list item become one line"""
     nodes: dict[str, Node]
     downloads: bool = True
-    """name where missing model files come from"""
+    """whether missing model files get a download address"""
     note_at: tuple[int, int] = (-430, 30)
     """left and top edge of the note: left of the first column"""
     app: tuple[tuple[str, str], ...] = ()
@@ -57,13 +57,13 @@ class Graph:
 
 
 APP = (("dataset", "folder"), ("dataset", "trigger_word"), ("train", "run_name"), ("train", "wan_trainer_panel"))
-"""what an app of a training asks for; the last is what Train Wan LoRA shows (web/js/lib/page/app_mode.mjs)"""
+"""inputs of a training as an app; the last is the panel of Train Wan LoRA (web/js/lib/page/app_mode.mjs)"""
 AS_APP = """**As an app**: newer versions of ComfyUI show folder, trigger word, name and the panel alone: *Enter app
 mode*, in the menu at the top left."""
-"""for the note of a graph that has one"""
+"""paragraph of the note of a graph with an app"""
 BEST_STEP = """**Best step**: of 20 files or more *Wan Dataset Settings* keeps a few from training, and a star marks
 the saved step that suits them best. Set its `held_out_ratio` to 0 to train on all; of fewer files none is kept."""
-"""for the note of a graph"""
+"""paragraph of a note"""
 NOTE = (390, 500)
 """width and height"""
 TITLE = 30
@@ -83,8 +83,8 @@ ROOM = {
     "TrainLoRA": 1370,
     "ValidateVideo": 800,
 }
-"""kind -> height in pixels it comes to need with all it shows, title included, whichever way the page draws nodes: what
-tests/browser/test_layouts.py measures, rounded up"""
+"""node class -> height in pixels with all its cards and its title, in both node renderers, as measured by
+tests/browser/test_layouts.py and rounded up"""
 
 
 def training(
@@ -100,9 +100,10 @@ def training(
     picture: bool = False,
     keeps_some: bool = True,
 ) -> dict[str, Node]:
-    """The six nodes every training graph shares. `between` stands between LoadWanModel and TrainLoRA; previews start
-    from a `picture`; with `keeps_some` a seventh, "kept", keeps a few of many files from training. Where they stand is
-    said by `placed`.
+    """Returns the six nodes of every training graph, without positions (`placed`).
+
+    `between`: a node between LoadWanModel and TrainLoRA; `picture`: the start of previews; `keeps_some`: a seventh
+    node, "kept", that holds out some clips.
     """
     between = between or {}
     files = {"diffusion_model": model, **({"low_noise_model": low_noise_model} if low_noise_model != "none" else {})}
@@ -132,9 +133,9 @@ def training(
 
 
 def placed(nodes: dict[str, Node], *columns: str, tops: tuple[int, ...] = ()) -> dict[str, Node]:
-    """The nodes in columns from left to right, named as "model vae clip", each with room for all it may come to show.
+    """Returns the nodes in columns from left to right, such as "model vae clip", with room for their cards.
 
-    What grows with its data stands last in its column. `tops` moves columns down.
+    A node that grows with its data is the last one of its column. `tops` moves columns down.
     """
     left, at = 0, {}
     for column, top in zip(columns, (*tops, *(0 for _ in columns)), strict=False):

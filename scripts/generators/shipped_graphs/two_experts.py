@@ -9,7 +9,7 @@ from memory_figures import note
 from .parts import APP, AS_APP, BEST_STEP, T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, placed, training
 
 HIGH_ROW, LOW_ROW = -330, 630
-"""tops of the two rows that generate: what each expert needs stands in its row"""
+"""tops of the two generating rows, one for each expert"""
 EXPERTS = {"high": T2V_HIGH, "low": T2V_LOW}
 SWITCH_STEP = 10
 SAMPLING = {"steps": 20, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
@@ -27,7 +27,7 @@ FILES = f"""**Files**, below ComfyUI's `models` folder:
 
 
 def both_experts(run_name: str) -> dict[str, Node]:
-    """The shared nodes: one Train Wan LoRA trains the pair."""
+    """Returns the shared nodes, with one Train Wan LoRA for the pair."""
     nodes = training(
         model=T2V_HIGH,
         low_noise_model=T2V_LOW,
@@ -38,10 +38,9 @@ def both_experts(run_name: str) -> dict[str, Node]:
 
 
 def generating() -> dict[str, Node]:
-    """From the run to a video: each expert's model gets its LoRA, and both sample one clip in turn.
+    """Returns the nodes from the run to a video: each expert with its LoRA, and both sampling one clip in turn.
 
-    Right of the training, with loaders of its own (ComfyUI loads a file once however often it is named), so that the
-    run is the only link between the two halves.
+    With loaders of their own, so that the run is the only link to the training; ComfyUI loads equal files once.
     """
     first, second, third, fourth, fifth, sixth = (1340, 1750, 2140, 2500, 2880, 3260)
     between = (HIGH_ROW + LOW_ROW) // 2
@@ -65,7 +64,7 @@ def generating() -> dict[str, Node]:
 
 
 def _expert(expert: str, file: str, columns: tuple[int, int], top: int, output: int) -> dict[str, Node]:
-    """One row: the model as it is, and with its LoRA, by `output` of the node that applies them, the sampling shift."""
+    """Returns one row: the loader, and the sampling shift on `output` of the node that applies the LoRAs."""
     noise = f"{expert} noise"
     shifted = {"model": Link("apply", output), "shift": SAMPLING_SHIFT}
     return {

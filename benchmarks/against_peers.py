@@ -4,10 +4,10 @@
     python benchmarks/train_step.py --against diffusers,diffsynth --rounds 5
 
 Every program is a process of its own (contender.py); their steps run strictly one after another, round robin, on one
-thread, so that what else the machine does hits all of them alike. What counts is CPU seconds, paired round by round,
-and resident memory above the loaded model at the peak of a step. Loss and gradient norm must agree: a program that
-differs does other work and is reported as not comparable. With checkpointing ours runs twice: once keeping a block's
-input alone, as the others do, and once keeping what attention returns too, which no other program offers.
+thread, so that other load affects all alike. Measured are CPU seconds, paired by round, and resident memory above the
+loaded model at the peak of a step. A program with another loss or gradient norm is reported as not comparable. With
+checkpointing ours runs twice: saving a block's input only, as the others do, and saving attention outputs too, which
+no other program offers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ROOT = Path(__file__).resolve().parents[1]
 OURS = "wan_core"
 KEPT = "attn_output"
 OURS_KEEPING = f"wan_core, {KEPT}"
-"""our second row: checkpointing that keeps what attention returns"""
+"""our second row: checkpointing that saves attention outputs"""
 PROGRAMS = ("diffusers", "diffsynth", "comfyui")
 MODES = {False: "no checkpointing", True: "full checkpointing"}
 TOLERANCE = 1e-5
-"""of loss and gradient norm, relative"""
+"""relative difference of loss and gradient norm"""
 
 Step = dict[str, Any]
 
@@ -73,7 +73,7 @@ class Worker:
 
 
 class Entry(NamedTuple):
-    """One row of a case: a program, and what its checkpointing keeps."""
+    """One row of a case: a program and its checkpointing policy."""
 
     name: str
     worker: Worker
@@ -122,7 +122,7 @@ def against_peers(names: list[str], rounds: int, comfyui_tree: str, out: Path) -
 
 
 def measure(workers: list[Worker], rounds: int) -> dict[bool, dict[str, list[Step]]]:
-    """Every step of every program: one to warm up per mode, then `rounds`; who goes first changes each round."""
+    """Returns the steps of every program: one warm-up per mode, then `rounds`, in rotating order."""
     rows = {mode: entries(workers, checkpointing=mode) for mode in MODES}
     steps: dict[bool, dict[str, list[Step]]] = {mode: {row.name: [] for row in rows[mode]} for mode in MODES}
     for number in range(-1, rounds):
@@ -137,7 +137,7 @@ def measure(workers: list[Worker], rounds: int) -> dict[bool, dict[str, list[Ste
 
 
 def summarize(steps: dict[str, list[Step]], tensors: dict[str, int]) -> dict[str, dict[str, Any]]:
-    """Per row: medians, the paired ratios of both of ours to it, and whether it does the same work."""
+    """Returns per row: medians, paired ratios of both our rows to it, and whether loss and gradients agree."""
     ours, keeping = steps[OURS], steps.get(OURS_KEEPING)
     rows = {}
     for name, theirs in steps.items():
@@ -167,12 +167,12 @@ def summarize(steps: dict[str, list[Step]], tensors: dict[str, int]) -> dict[str
 
 
 def ratios(ours: list[Step], theirs: list[Step]) -> list[float]:
-    """Returns our CPU seconds over theirs, round by round."""
+    """Returns the ratio of our CPU seconds to theirs, by round."""
     return [mine["cpu_s"] / step["cpu_s"] for mine, step in zip(ours, theirs, strict=True)]
 
 
 def processor() -> str:
-    """What the operating system calls this processor."""
+    """Returns the operating system's name of this processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -216,7 +216,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options this comparison adds to train_step.py."""
+    """Adds the options of this comparison to train_step.py."""
     group = parser.add_argument_group("comparison with other programs, on a CPU")
     group.add_argument(
         "--against", default="", help=f"comma list of {', '.join(PROGRAMS)}: compare, and do nothing else"

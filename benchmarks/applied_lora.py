@@ -1,4 +1,4 @@
-"""How far a LoRA in a core sampler is from what was trained: loaders of a ComfyUI, kinds of LoRA, packed bases.
+"""Error of a LoRA in a core sampler against training: loaders of a ComfyUI, kinds of LoRA, quantized bases.
 
     python benchmarks/applied_lora.py --comfyui PATH [--gguf PATH] [--only "fp8 scaled"] [--dtype bf16]
     python benchmarks/applied_lora.py --comfyui PATH --pace 7 [--only "fp8 scaled"]
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
 
 
 def rows(comfy: Comfy, name: str, folder: Path) -> Iterator[float]:
-    """Print a base's rows; yields what Apply Wan LoRA is off by."""
+    """Prints the rows of a base; yields the error of Apply Wan LoRA."""
     file = folder / f"{name.replace(' ', '_')}.{'gguf' if name.startswith('GGUF') else 'safetensors'}"
     held = held_by(file, weights(), name)
     try:
@@ -114,7 +114,7 @@ def rows(comfy: Comfy, name: str, folder: Path) -> Iterator[float]:
 
 
 def pace(comfy: Comfy, name: str, rounds: int, folder: Path) -> None:
-    """Print what a step costs with each kind on one base."""
+    """Prints the seconds of a step with each kind of LoRA on one base."""
     file, whole = folder / "base.safetensors", weights(WIDE)
     bases()[name](file, whole)
     comfy.given = (torch.randn(1, 16, 4, 32, 32), comfy.given[1], comfy.given[2])
@@ -133,7 +133,7 @@ def pace(comfy: Comfy, name: str, rounds: int, folder: Path) -> None:
         took: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(rounds + 1):
             for way, made in ways.items():
-                comfy.sampled(made)  # another one's weights were there before: not counted
+                comfy.sampled(made)  # not counted: loads the weights in place of the last model's
                 began = time.process_time()
                 comfy.sampled(made)
                 if number:
@@ -150,8 +150,9 @@ def pace(comfy: Comfy, name: str, rounds: int, folder: Path) -> None:
 
 
 def _worst_layer(model: Any, held: Weights, tensors: dict[str, Tensor]) -> float:
-    """Returns how far Apply Wan LoRA is off in one linear, at most: a base that packs what goes into its linears too
-    answers a little otherwise to any change, and that hides what a LoRA does to the answer."""
+    """Returns the largest error of Apply Wan LoRA over the linears. A base with quantized activations reacts to any
+    change, which hides the error in the model's output.
+    """
     worst = 0.0
     for name, part in acting_parts(tensors, 1.0).items():
         module = model.model.diffusion_model.get_submodule(name)
@@ -186,7 +187,7 @@ class Comfy:
             self.loaders["Load LoRA (Bypass)"] = lambda model, tensors: bypass(model, None, tensors, 1.0, 0)[0]
 
     def load(self, file: Path, kept: torch.dtype | None) -> Any:
-        """Returns a MODEL; `kept` is what weights that are packed in no way stay in, as on a GPU."""
+        """Returns a MODEL; `kept`: storage dtype of weights that are not quantized, as on a GPU."""
         if file.suffix == ".gguf" and self._gguf:
             model = self._gguf(file)
         else:
@@ -197,7 +198,7 @@ class Comfy:
         return model
 
     def sampled(self, model: Any) -> Tensor:
-        """Returns the velocity at the first level of noise, from one step of a sampler."""
+        """Returns the velocity at the first sigma, from one step of a sampler."""
         text = [[self._text, {}]]
         blank = torch.zeros_like(self.noise)
         out = self._sample.sample(
@@ -207,7 +208,7 @@ class Comfy:
 
 
 def _ours() -> Callable[[Any, dict[str, Tensor]], Any]:
-    """What Apply Wan LoRA does with the tensors of a file, without the rest of the pack."""
+    """Returns the function behind Apply Wan LoRA, without importing the pack."""
     package = "wan_trainer_bench"
     for name, folder in ((package, ROOT), (f"{package}.nodes", ROOT / "nodes"), (f"{package}.nodes.bridge", ROOT)):
         found = type(sys)(name)

@@ -3,11 +3,10 @@
     python benchmarks/beside_comfyui.py --comfyui PATH --rounds 3
 
 PATH: a ComfyUI tree of 0.28 or newer, whose nodes train on clips. Both jobs train the same model on eight clips at
-batch 1 and rank 8, from the files to a LoRA; everything is encoded anew in every job. The demo model is the one of the
-demo; the mid-size one has random weights. Jobs of the two alternate, so a busy machine slows both alike. A step is the
-difference of a long and a short job by the steps between them, so starting, encoding and saving fall out. CPU seconds
-are those of the server and of all its children, on one thread each. Memory is resident, at the peak of the process that
-trains. Writes one result file to benchmarks/results/.
+batch 1 and rank 8, from the files to a LoRA, without cache hits. The mid-size model has random weights. Jobs alternate,
+so a busy machine slows both alike. Seconds per step are the difference of a long and a short job over the difference of
+their steps, without start, encoding and saving. CPU seconds include the server and all its children, on one thread
+each. Memory is the peak resident memory of the training process. Writes one result file to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ sys.path[:0] = [str(ROOT / part) for part in (".", "benchmarks", "scripts", "tes
 import numpy as np
 from comfy_server import ComfyServer, make_base
 from random_run import write_random_weights
-from result_files import write_result
-from served import used
+from result_files import used, write_result
 from shapeworld.comfy_graphs import CLIP, MODELS, VAE, Graph
 from shapeworld.concept import load_concept
 from shapeworld.files import read_clip, write_clip, write_concept
@@ -56,7 +54,7 @@ PLAIN = {"gradient_checkpointing": False, "eval_items": 0}
 
 @dataclass(frozen=True)
 class Case:
-    """One pair of jobs: the model, the sides of the clips, both lengths, and how the two are set."""
+    """One pair of jobs: the model, the sides of the clips, both numbers of steps, and settings."""
 
     name: str
     file: str
@@ -74,12 +72,12 @@ CASES = (
     Case("mid-size, each at its defaults", MID, 2 * PIXELS, 10, 40, {}, {}, {"eval_items": 0}),
     Case("mid-size, float32", MID, 2 * PIXELS, 10, 40, CORE_FLOAT32, FLOAT32, {"eval_items": 0}),
 )
-"""kept: nothing is checkpointed, in either"""
+"""kept: without activation checkpointing in either"""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one job took."""
+    """Seconds and memory of one job."""
 
     case: str
     program: str
@@ -88,7 +86,7 @@ class Job:
     wall_s: float
     cpu_s: float
     peak_mib: float
-    """of the process that trains, resident"""
+    """resident memory of the training process"""
 
 
 def core_graph(case: Case, steps: int, folder: str) -> Graph:
@@ -140,7 +138,7 @@ class Watch:
         self.peaks: dict[int, float] = {}
 
     def __enter__(self) -> Watch:
-        Path(f"/proc/{self._server.pid}/clear_refs").write_text("5")  # the kernel's peak starts anew
+        Path(f"/proc/{self._server.pid}/clear_refs").write_text("5")  # resets the kernel's peak
         self._thread.start()
         return self
 
@@ -160,12 +158,12 @@ class Watch:
             except OSError:
                 continue
             peak = next((line for line in lines if line.startswith("VmHWM")), None)
-            if peak is not None:  # the last word counts: a child is a copy of the server until its program begins
+            if peak is not None:  # the last value: a forked child has the server's memory until exec
                 self.peaks[process.pid] = int(peak.split()[1]) / 1024
 
 
 def run_job(comfy: ComfyServer, case: Case, program: str, steps: int, number: int) -> Job:
-    """Draw new clips, train on them, and say what that took."""
+    """Draws new clips and trains on them. Returns seconds and memory."""
     place = CASES.index(case)
     folder = f"clips_{program}_{place}_{steps}_{number}"
     draw_clips(comfy.base / "input" / folder, case.size, seed=1000 * place + 10 * number + (steps == case.long))
@@ -181,7 +179,7 @@ def run_job(comfy: ComfyServer, case: Case, program: str, steps: int, number: in
 
 
 def draw_clips(folder: Path, size: int, seed: int) -> None:
-    """Clips of the demo's concept with captions of their own, so that nothing is encoded already."""
+    """Draws clips of the demo's concept with new captions, so that no entry is a cache hit."""
     concept = load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json")
     for number, clip in enumerate(write_concept(folder, concept, CLIPS, seed, FRAMES)):
         clip.with_suffix(".txt").write_text(f"{concept.caption} {seed} {number}\n", encoding="utf-8")
@@ -190,7 +188,7 @@ def draw_clips(folder: Path, size: int, seed: int) -> None:
 
 
 def tables(jobs: list[Job]) -> str:
-    """Markdown of the medians; each ratio is the median of the rounds' own."""
+    """Returns Markdown of the medians; each ratio is the median over rounds."""
     lines = [
         "| case | program | CPU s / step | s / step | whole job s | its CPU s | peak of the process that trains, MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -237,7 +235,7 @@ def main(arguments: list[str]) -> int:
     jobs: list[Job] = []
     alone = {"OMP_NUM_THREADS": "1"}
     with ComfyServer(base, comfyui=asked.comfyui, python=asked.python, flags=SERVER_FLAGS, env=alone) as comfy:
-        for program in GRAPHS:  # what is imported and loaded once is neither's
+        for program in GRAPHS:  # warm-up: imports and loads that happen once
             run_job(comfy, CASES[0], program, 2, 0)
         for number in range(1, asked.rounds + 1):
             for case in CASES:
@@ -250,7 +248,7 @@ def main(arguments: list[str]) -> int:
 
 
 def write(jobs: list[Job], tree: Path) -> None:
-    """The jobs as JSON, and what they say as a page beside it."""
+    """Writes the jobs as JSON, and the tables as a page."""
     version = re.search(r'"([\d.]+)"', (tree / "comfyui_version.py").read_text(encoding="utf-8"))
     about = {
         "comfyui": version[1] if version else "",

@@ -1,6 +1,6 @@
-"""What caching costs beside the VAE: encoding with a stand-in VAE of one second, scanning, and planning again.
+"""Cost of caching without the VAE: encoding with a stand-in VAE of one second, scanning, and planning again.
 
-    python benchmarks/caching.py --against ../before --rounds 3       # beside another checkout of this repository
+    python benchmarks/caching.py --against ../before --rounds 3       # compared with another checkout
     python benchmarks/caching.py --clips 1000 --rounds 1
 
 Every measurement is a process of its own, this checkout and the other one by turns, over the same files. Times are
@@ -43,7 +43,7 @@ SMALL = {"width": 64, "height": 48, "num_frames": 9}
 
 
 class StandInVae:
-    """Takes one second and no CPU, as a VAE on a GPU does."""
+    """Takes one second without CPU time, as a VAE on a GPU."""
 
     identity, space = "stand-in", WAN21_LATENTS
 
@@ -71,12 +71,12 @@ class StandInText:
 
 
 def context(video: VideoProcess, cache: Path) -> ScanContext:
-    """A scan that keeps what it finds in `cache`."""
+    """Returns the context of a scan with its known files in `cache`."""
     return ScanContext(video, known=LatentCache(cache).files)
 
 
 def scanned(folder: Path, cache: Path, video: VideoProcess, **settings: Any) -> Dataset:
-    """Everything that the node does to show a folder, but for its picture."""
+    """Scans and reviews a folder as the node does, without the contact sheet."""
     config, found = DatasetConfig(**settings), context(video, cache)
     dataset = Dataset((scan_folder(config, folder, found),))
     assert found.known is not None
@@ -143,7 +143,7 @@ def cpu_s() -> float:
 
 
 def write_clip(path: Path, frames: int, width: int, height: int, seed: int, fps: int) -> None:
-    """A picture of random coarse colours that moves to the side."""
+    """Writes a clip of coarse random colours that move sideways."""
     import av
 
     draws = np.random.default_rng(seed)
@@ -154,7 +154,7 @@ def write_clip(path: Path, frames: int, width: int, height: int, seed: int, fps:
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for number in range(frames):
             moved = np.roll(picture, 3 * number, axis=1)
-            if width > 500:  # as busy as a filmed picture
+            if width > 500:  # noise, so that it compresses like camera footage
                 moved = moved ^ draws.integers(0, 16, moved.shape, np.uint8)
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(moved), format="rgb24")
             container.mux(stream.encode(frame))
@@ -162,7 +162,7 @@ def write_clip(path: Path, frames: int, width: int, height: int, seed: int, fps:
 
 
 def prepare(work: Path, clips: int) -> None:
-    """Twelve clips of 5.1 s in 1280x720 at 30 fps, and `clips` tiny ones with a whole cache."""
+    """Writes twelve clips of 5.1 s in 1280x720 at 30 fps, and `clips` tiny ones with a complete cache."""
     for folder in ("small", "large"):
         (work / folder).mkdir(parents=True)
     for number in range(12):
@@ -173,7 +173,7 @@ def prepare(work: Path, clips: int) -> None:
         (work / "small" / f"clip_{number:05d}.txt").write_text(f"the caption of clip {number}")
     with VideoProcess() as video:
         dataset = scanned(work / "small", work / "cache", video, **SMALL)
-    os.fsync = lambda _file: None  # only here: what is prepared need not outlive a power cut
+    os.fsync = lambda _file: None  # in this process only: these files need not survive a power cut
     cache = LatentCache(work / "cache")
     plan = planned(dataset, work / "cache")
     for task in plan.missing_clips:
@@ -258,7 +258,7 @@ def main() -> int:
 
 
 def measure_apart(case: str, work: Path, root: Path) -> dict[str, float]:
-    """Returns what a process of its own measures, of the checkout `root`."""
+    """Returns the measurement of a new process with the code of `root`."""
     command = [sys.executable, __file__, "--measure", case, "--work", str(work)]
     answer = subprocess.run(command, env={**os.environ, "WAN_BENCH_ROOT": str(root)}, capture_output=True, text=True)
     if answer.returncode:

@@ -1,4 +1,4 @@
-"""What ComfyUI's own trainer learns in the trials of benchmarks/learning/recipes.py: lines for the same results.
+"""ComfyUI's own trainer in the trials of benchmarks/learning/recipes.py: lines for the same results.
 
     .venv/bin/python benchmarks/comfyui_trainer.py --comfyui TREE --python ITS_PYTHON --rates 1e-3 3e-3 6e-3
 
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
 
 
 def wanted(asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """The lines of the results, before there is anything to say in them."""
+    """Returns the lines of the results without figures."""
     version = re.search(r'"([\d.]+)"', (asked.comfyui / "comfyui_version.py").read_text(encoding="utf-8"))
     name = f"ComfyUI {version[1] if version else ''} TrainLoraNode"
     if asked.lora_dtype != "bf16":
@@ -91,7 +91,7 @@ def known(trial: dict[str, Any], results: list[dict[str, Any]]) -> bool:
 
 
 def job_of(study: Study, work: Path, trial: dict[str, Any]) -> dict[str, Any]:
-    """A job of comfy_train.py with its inputs written."""
+    """Writes the inputs of a job of comfy_train.py, and returns the job."""
     folder = work / "comfyui_trainer"
     folder.mkdir(parents=True, exist_ok=True)
     concept = studied(trial["concept"])
@@ -108,7 +108,7 @@ def job_of(study: Study, work: Path, trial: dict[str, Any]) -> dict[str, Any]:
 
 
 def train(asked: argparse.Namespace, jobs: list[dict[str, Any]]) -> None:
-    """Run the jobs in ComfyUI's process."""
+    """Runs the jobs in ComfyUI's process."""
     file = asked.work / "comfyui_trainer" / f"jobs_{jobs[0]['seed']}_{Path(jobs[0]['out']).stem}.json"
     model = str(models_folder() / FILE)
     file.write_text(json.dumps({"comfyui": str(asked.comfyui), "model": model, "jobs": jobs}), encoding="utf-8")
@@ -116,7 +116,7 @@ def train(asked: argparse.Namespace, jobs: list[dict[str, Any]]) -> None:
 
 
 def adapted(study: Study, lora: Path) -> WanTransformer:
-    """The base model with ComfyUI's LoRA added to its weights: low-rank parts, and differences of norms and biases."""
+    """Returns the base model with ComfyUI's LoRA merged: low-rank parts, and differences of norms and biases."""
     model = study.model(FILE, None)
     changes = {name.removeprefix("diffusion_model."): value for name, value in load_file(lora).items()}
     weights, used = model.state_dict(), 0

@@ -3,9 +3,9 @@
     python benchmarks/contender.py wan_core|diffusers|diffsynth|comfyui [COMFYUI TREE]
 
 Every program gets the same seeded weights, adapters and inputs under its own names, float32, one thread. A line on
-stdin is JSON: {"checkpointing": bool, "policy": str, "trace": bool}; the answer is one line of JSON. `policy` says what
-checkpointing keeps besides a block's input (wan_core.model.POLICIES); other programs have only "full", which keeps
-nothing. Started by against_peers.py.
+stdin is JSON: {"checkpointing": bool, "policy": str, "trace": bool}; the response is one line of JSON. `policy`: the
+activations saved in addition to a block's input (wan_core.model.POLICIES); other programs have only "full", which
+saves none. Started by against_peers.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch.utils.checkpoint import checkpoint
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "tiny")]
 
-import peer_forward  # how the parity tests build and call other programs' classes
+import peer_forward  # builds and calls other programs' classes, as in the parity tests
 
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import POLICIES, WanShape, WanTransformer
@@ -45,7 +45,7 @@ LORA = LoraConfig(rank=16)
 
 
 class Contender(NamedTuple):
-    """A program's model, and how to use it."""
+    """A program's model with its adapters and checkpointing."""
 
     model: nn.Module
     adapters: dict[str, nn.Parameter]
@@ -55,7 +55,7 @@ class Contender(NamedTuple):
     """switches full activation checkpointing, block by block"""
     packages: tuple[str, ...]
     keep: Callable[[str], None] | None = None
-    """sets the policy of checkpointing, where the program has any but full"""
+    """sets the checkpointing policy, where the program has several"""
 
 
 def wan_core() -> Contender:
@@ -111,7 +111,7 @@ def diffsynth() -> Contender:
 
 
 def comfyui(tree: str) -> Contender:
-    """ComfyUI's inference class, made trainable; it has no checkpointing, so its blocks are wrapped."""
+    """Returns ComfyUI's inference class, made trainable. Without checkpointing of its own, its blocks are wrapped."""
     build, run, _ = peer_forward.comfyui(tree)
     model: Any = loaded(build(asdict(SHAPE)), str)
     adapters = with_peft(model, str)
@@ -129,14 +129,14 @@ def checkpointing(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def loaded(model: nn.Module, rename: Callable[[str], str]) -> nn.Module:
-    """`model` with the seeded weights; `rename` gives the original name of one of its weights."""
+    """Returns `model` with the seeded weights; `rename`: name of a weight -> original name."""
     weights = seeded_weights()
     model.load_state_dict({name: weights[rename(name)] for name in model.state_dict()}, strict=True)
     return model
 
 
 def with_peft(model: nn.Module, rename: Callable[[str], str]) -> dict[str, nn.Parameter]:
-    """Adapters on the same linears as ours, by PEFT alone; by original name."""
+    """Adds PEFT's adapters to the linears that ours adapts. Returns them by original name."""
     from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
 
@@ -158,7 +158,7 @@ def original(module: str, rename: Callable[[str], str]) -> str:
 
 
 def seeded_weights() -> dict[str, Tensor]:
-    """The base weights under original names: the same in every process."""
+    """Returns the base weights by original name, equal in every process."""
     with torch.device("meta"):
         sizes = {name: p.shape for name, p in WanTransformer(SHAPE).named_parameters()}
     generator = torch.Generator().manual_seed(0)
@@ -166,14 +166,14 @@ def seeded_weights() -> dict[str, Tensor]:
 
 
 def scaled(name: str, values: Tensor) -> Tensor:
-    """Sizes that keep activations near one."""
+    """Returns weights scaled so that activations stay near one."""
     if values.ndim > 1 and "modulation" not in name:
         return values * values[0].numel() ** -0.5
     return values * 0.1 + (1.0 if ".norm" in name and name.endswith("weight") else 0.0)
 
 
 def fill(adapters: dict[str, nn.Parameter]) -> None:
-    """Seeded adapter weights, B too: at B = 0 half of the gradients would be zero."""
+    """Fills adapters with seeded weights, B too: with B = 0 half of the gradients are zero."""
     generator = torch.Generator().manual_seed(1)
     for name in sorted(adapters):
         adapter = adapters[name]
@@ -198,7 +198,7 @@ class Memory:
             Path("/proc/self/clear_refs").write_text("5")
 
     def settle(self) -> None:
-        """Give back what loading left behind."""
+        """Returns freed memory of loading to the system."""
         gc.collect()
         with suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -231,7 +231,7 @@ def step(contender: Contender, case: dict[str, Tensor], target: Tensor) -> dict[
 
 
 def traced_peak(action: Callable[[], Any]) -> int:
-    """Most bytes of tensors alive at once that `action` itself allocated, buffers inside kernels included."""
+    """Returns the peak bytes of tensors that `action` allocated, buffers inside kernels included."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         action()
     handle, name = tempfile.mkstemp(suffix=".json")
@@ -246,7 +246,7 @@ def traced_peak(action: Callable[[], Any]) -> int:
 
 def main(program: str, *tree: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever a program prints while it starts goes to stderr
+    os.dup2(2, 1)  # stdout is for JSON: prints of imports go to stderr
     torch.set_num_threads(1)
     builders: dict[str, Callable[..., Contender]] = {
         "wan_core": wan_core, "diffusers": diffusers, "diffsynth": diffsynth, "comfyui": comfyui

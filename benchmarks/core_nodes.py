@@ -1,10 +1,10 @@
-"""ComfyUI's own dataset and training nodes beside ours in one server: what plugs into what, run once and counted.
+"""ComfyUI's own dataset and training nodes connected to ours in one server, each graph run once.
 
     python benchmarks/core_nodes.py --comfyui PATH
 
 PATH: a ComfyUI tree of 0.33 or newer. Three graphs on eight clips of the demo: a core list of VIDEOs and captions as
 our dataset, and its LoRA through core's saver, loader and loss graph; core latents and conditioning, in buckets, as our
-cache; and core's trainer going on from the file of ours. Ends with 1 when one of them does not.
+cache; and core's trainer continuing from our file. Exit code 1 where a graph fails.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def passed(comfy: ComfyServer, name: str) -> bool:
-    """Queue a graph and say what came of it."""
+    """Queues a graph and prints its result."""
     try:
         entry = comfy.run(GRAPHS[name](comfy.base), timeout=600)
     except (ComfyError, OSError) as problem:
@@ -60,7 +60,7 @@ def passed(comfy: ComfyServer, name: str) -> bool:
 
 
 def videos(_base: Path) -> Graph:
-    """VIDEOs and captions of a folder, as our dataset, trained and put through core's saver, loader and graph."""
+    """Returns the graph from VIDEOs and captions of a folder to core's saver, loader and loss graph."""
     graph = our_graph(CASE, STEPS, "clips")
     graph["list"] = _node("LoadVideoTextDataSetFromFolder", folder="clips")
     graph["cut"] = _node("VideoFrameSample", video=["list", 0], num_frames=FRAMES, strategy="head", seed=0)
@@ -85,7 +85,7 @@ def videos(_base: Path) -> Graph:
 
 
 def buckets(_base: Path) -> Graph:
-    """Core latents and conditioning, grouped by size, as our cache."""
+    """Returns the graph from core latents and conditioning, grouped by size, to our cache."""
     core, graph = core_graph(CASE, STEPS, "clips"), our_graph(CASE, STEPS, "clips")
     del graph["data"]
     graph |= {name: core[name] for name in ("data", "cut", "frames", "encoded")}
@@ -100,7 +100,7 @@ def buckets(_base: Path) -> Graph:
 
 
 def goes_on(base: Path) -> Graph:
-    """Core's trainer from the file that core's saver wrote of our LoRA."""
+    """Returns the graph of core's trainer on the file that core's saver wrote of our LoRA."""
     (file,) = (base / "output" / "loras").glob("ours_*.safetensors")
     file.rename(base / "models" / "loras" / file.name)
     graph = core_graph(CASE, STEPS, "clips")

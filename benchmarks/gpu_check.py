@@ -4,17 +4,18 @@
     python benchmarks/gpu_check.py --only gradients,rates --minutes 8
     python benchmarks/gpu_check.py --tiny                 # tiny shapes, on a CPU too: does it run at all
 
-Writes gpu_check_<hardware>_<yyyy-mm>.json and .md to benchmarks/results/ after every measurement, so a run that is cut
-off keeps what it has; what was measured before, by another --only, stays. Each measurement is a process of its own: one
-that fails is recorded with its error, and the others still run. Exit code 1 when one failed. Weights are random and
-written once, into --work: 42 GB for all parts. card/METHOD.md says what each figure means.
+Writes gpu_check_<hardware>_<yyyy-mm>.json and .md to benchmarks/results/ after every measurement, so an interrupted run
+keeps its results; results of another --only stay. Each measurement is a process of its own: a failure is recorded with
+its error, and the others still run. Exit code 1 after a failure. Weights are random and written once, into --work:
+42 GB for all parts. card/METHOD.md explains each figure.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else asking whether there is a GPU forbids to fork
+# Otherwise torch.cuda.is_available() creates a CUDA context, after which forking fails.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import argparse
 import contextlib
@@ -50,7 +51,7 @@ PARTS = {
     "streams": streams.cases,
 }
 LONGEST_S = 300.0
-"""a measurement that takes longer is ended"""
+"""time limit of a measurement"""
 
 
 def main() -> int:
@@ -61,7 +62,7 @@ def main() -> int:
     import_all(options.only.split(","))
     with tempfile.TemporaryDirectory() as own:
         bench = Bench(options.work or Path(own), tiny=options.tiny)
-        method, found = asked(bench)
+        method, found = start_method(bench)
         bench = dataclasses.replace(bench, cuda=found["cuda"])
         tag = f"{'_tiny' if options.tiny else ''}{options.tag}"
         file = out / f"gpu_check_{found['name'].replace(' ', '-')}_{time.strftime('%Y-%m')}{tag}.json"
@@ -102,25 +103,25 @@ def parse() -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace, bench: Bench) -> list[Case]:
-    """Returns the cases asked for, in the order of PARTS."""
+    """Returns the requested cases, in the order of PARTS."""
     wanted = options.only.split(",")
     found = [case for part, cases in PARTS.items() if part in wanted for case in cases(bench)[: options.first or None]]
     return [case for case in found if not options.named or case.name in options.named]
 
 
 def import_all(parts: list[str]) -> None:
-    """Import what measurements take, once for all that are forked. What is missing is said by those that need it."""
+    """Imports the packages of measurements before forking. A missing one is reported by the case that needs it."""
     with contextlib.suppress(Exception):
         import_libraries()
         torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
     with contextlib.suppress(Exception):
         if "peers" in parts:
             peer_forward.diffusers()
-    gc.freeze()  # else the first collection of every fork copies the pages of all these
+    gc.freeze()  # otherwise the first collection of every fork copies these pages
 
 
-def asked(bench: Bench) -> tuple[str, Figures]:
-    """Returns how processes are started here, and what the machine is: forking is quick, but not always possible."""
+def start_method(bench: Bench) -> tuple[str, Figures]:
+    """Returns "fork" where that works, else "spawn", and the facts of the machine."""
     case, said = Case("machine", "hardware", machine.hardware, needs_gpu=False), ""
     for method in ("fork", "spawn"):
         if method in multiprocessing.get_all_start_methods():
@@ -132,7 +133,7 @@ def asked(bench: Bench) -> tuple[str, Figures]:
 
 
 def in_child(method: str, case: Case, bench: Bench, limit_s: float) -> Result:
-    """Returns what came of a case measured in a process of its own, which is ended after `limit_s`."""
+    """Returns the result of a case in a process of its own, which is killed after `limit_s`."""
     context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe(duplex=False)
     began = time.monotonic()
@@ -155,18 +156,18 @@ def in_child(method: str, case: Case, bench: Bench, limit_s: float) -> Result:
 def _child(case: Case, bench: Bench, answers: Connection) -> None:
     answers.send(measured(case, bench))
     answers.close()
-    os._exit(0)  # without what libraries do at exit: a forked process shares it with its parent
+    os._exit(0)  # without exit handlers, which a forked process shares with its parent
 
 
 def read(file: Path) -> list[Result]:
-    """Returns what an earlier run left in the file; nothing where there is none."""
+    """Returns the results of an earlier run; [] without a file."""
     if not file.is_file():
         return []
     return [Result(**result) for result in json.loads(file.read_text(encoding="utf-8"))["results"]]
 
 
 def write(file: Path, machine_figures: dict[str, Any], results: list[Result]) -> None:
-    """Write data and page, each whole or not at all."""
+    """Writes data and page atomically."""
     said = {"version": 1, "machine": machine_figures, "results": [dataclasses.asdict(r) for r in results]}
     for path, text in ((file, json.dumps(said, indent=1) + "\n"), (file.with_suffix(".md"), page.page(said))):
         beside = path.with_name(path.name + ".part")

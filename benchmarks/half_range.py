@@ -1,13 +1,12 @@
-"""How far float16 is from its ends: the range of every activation and gradient, and how exact its gradients are.
+"""Ranges of activations and gradients against the limits of float16, and the error of float16 gradients.
 
     python benchmarks/half_range.py
 
 One forward and one backward pass of the training loss in float32 on each model: the golden one, the trained demo
-models, and random weights of real width (two layers of the 1.3B, one of the 14B). For each kind of value it writes the
-largest, where float16 ends at 65504, and how much of its gradient lies below what float16 can say. Then LoRA gradients
-of the same step in float16, with and without a scaled loss, and in bfloat16, against float32. Inputs are random, and
-random weights are no trained ones: what a trained model of real size does, only that model tells. With --only the
-other models in the result file stay.
+models, and random weights of real width (two layers of the 1.3B, one of the 14B). For each kind of value: the largest
+(float16 overflows above 65504), and the part of its gradient that underflows in float16. Then LoRA gradients of the
+same step in float16, with and without a scaled loss, and in bfloat16, against float32. Inputs are random; random
+weights do not predict the ranges of a trained model of real size. With --only the other models in the result file stay.
 """
 
 from __future__ import annotations
@@ -41,28 +40,28 @@ from wan_core.precision import PrecisionPolicy
 from wan_core.train.recovery import LossScale
 
 LARGEST = 65504.0
-"""of float16; above it lies infinity"""
+"""largest finite float16"""
 DEMO = ROOT / "tests" / "assets" / "demo"
 GRID = (3, 12, 12)
 """latent frames, rows and columns of the clip: 108 tokens"""
 FULL_CLIP = 16 * 13 * 60 * 104
-"""values of a latent of 832x480x49, of which a loss is the mean"""
+"""values of a latent of 832x480x49, over which the loss is the mean"""
 
 
 @dataclass
 class Range:
-    """What was seen of one kind of value."""
+    """The range of one kind of value."""
 
     most: float = 0.0
     gradient: float = 0.0
     lost: list[float] = field(default_factory=list)
-    """of each gradient the part of its length that float16 would set to 0, unscaled"""
+    """share of each gradient's norm that underflows in float16, without loss scaling"""
     kept: list[float] = field(default_factory=list)
-    """the same with the loss scaled as a run begins"""
+    """the same with the initial loss scale of a run"""
 
 
 class Watch:
-    """Records values and their gradients by kind; `loss_part` is what the loss of a full clip has of this one's."""
+    """Records values and their gradients by kind; `loss_part`: this clip's share of the loss of a full clip."""
 
     def __init__(self, loss_part: float) -> None:
         self.kinds: dict[str, Range] = {}
@@ -83,7 +82,7 @@ class Watch:
 
 
 def watch(model: WanTransformer, seen: Watch) -> None:
-    """Let `seen` see what every module of `model` gives, and what is computed outside of modules."""
+    """Records in `seen` the outputs of every module of `model`, and values computed outside of modules."""
     for name, module in model.named_modules():
         kind = _kind(name, module)
         if kind:
@@ -165,7 +164,7 @@ class Step:
     text: Tensor
     target: Tensor
     given: Conditioning
-    """of the kinds that the models here take: channels and image tokens"""
+    """channels and image tokens"""
 
     @classmethod
     def of(cls, shape: WanShape, timestep: float, grid: tuple[int, int, int], seed: int = 1) -> Step:
@@ -190,7 +189,7 @@ class Step:
 
 
 def gradients(model: WanTransformer, step: Step, *, part: float, scaling: str) -> Tensor:
-    """All LoRA gradients of a step whose loss is so small a part of the mean over this clip, put back on them."""
+    """Returns all LoRA gradients of a step whose loss is multiplied by `part`, divided by it again."""
     parameters = adapter_parameters(model)
     scale = LossScale(scaling)
     while True:
@@ -207,7 +206,7 @@ def gradients(model: WanTransformer, step: Step, *, part: float, scaling: str) -
 
 
 def recast(model: WanTransformer, compute: torch.dtype) -> None:
-    """Let `model` compute as the balanced policy has it in `compute`; narrow weights stay narrow from then on."""
+    """Sets the dtypes of the balanced policy with `compute`. Weights stay rounded afterwards."""
     numerics = PrecisionPolicy().numerics(compute)
     for module in model.modules():
         if hasattr(module, "numerics"):
@@ -219,7 +218,7 @@ def recast(model: WanTransformer, compute: torch.dtype) -> None:
 
 
 def measured(name: str, make: Any, timesteps: Iterable[float], grid: tuple[int, int, int]) -> dict[str, Any]:
-    """The ranges of one model over the timesteps, and the errors of its gradients."""
+    """Returns the ranges of one model over the timesteps, and the errors of its gradients."""
     part = SHAPES["tiny"].out_channels * grid[0] * grid[1] * grid[2] / FULL_CLIP
     steps = None
     exact: list[Tensor] = []
@@ -281,7 +280,7 @@ def main() -> int:
             if "vae" not in file.stem
         },
     }
-    # Products in float16 take minutes on a CPU: one timestep, and 16 tokens of the 14B.
+    # float16 matmuls take minutes on a CPU, hence one timestep, and 16 tokens of the 14B.
     for name, layers, grid in (("1.3B", 2, GRID), ("14B", 1, (1, 8, 8))):
         shape = replace(SHAPES[name], num_layers=layers)
         models[f"random, {layers} x {name}"] = (lambda shape=shape: random_model(shape), (500,), grid)
@@ -298,7 +297,7 @@ def main() -> int:
 
 
 def page(found: list[dict[str, Any]]) -> str:
-    """The tables, to read."""
+    """Returns the tables as Markdown."""
     kinds = list(dict.fromkeys(kind for one in found for kind in one["ranges"]))
     names = [one["model"] for one in found]
     lines = [

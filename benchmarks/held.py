@@ -1,11 +1,11 @@
-"""How long a running ComfyUI does not answer while hostile and large honest inputs go through it.
+"""How long a running ComfyUI does not respond while it handles hostile and large inputs.
 
     COMFYUI_PATH=... python benchmarks/held.py
 
-A pack beside ours looks every 5 ms, on the server's event loop and in a thread, how much later than asked it got its
-turn. Counted is what of that time the server's process computed itself, so that a busy machine adds little: the longest
-time without an answer of the loop, and the longest that nobody else had the interpreter's lock. The goal is 0.2 s, the
-limit 0.5 s; the first row is a server that does nothing. Writes one result file to benchmarks/results/.
+A second pack measures every 5 ms, on the server's event loop and in a thread, how late it is scheduled. Only time in
+which the server's process used the CPU counts, so that a busy machine adds little: the longest block of the loop, and
+the longest hold of the GIL. The goal is 0.2 s, the limit 0.5 s; the first row is an idle server. Writes one result file
+to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from world import CLIP, MODEL, TINY_PACK, VAE, fill_base
 CHANGE = {"X-Wan-Trainer": "1"}
 GOAL_S, LIMIT_S = 0.2, 0.5
 ENDLESS = "(?x)(?:.|.|.|.) +!"
-HOME = "/ho" + "me/x/"  # in two: no file of ours holds such a path
+HOME = "/ho" + "me/x/"  # split, because a test refuses such a path in our files
 LARGE = 100_000
 _WATCH = """
 import asyncio, threading, time
@@ -76,7 +76,7 @@ def write_watch(folder: Path) -> Path:
 
 
 def write_lora(path: Path, names: list[str]) -> None:
-    """A LoRA file of one number for each name."""
+    """Writes a LoRA file with one number for each name."""
     places = {
         name: {"dtype": "F32", "shape": [1, 1], "data_offsets": [4 * n, 4 * n + 4]} for n, name in enumerate(names)
     }
@@ -86,7 +86,7 @@ def write_lora(path: Path, names: list[str]) -> None:
 
 
 def write_runs(output: Path) -> None:
-    """A run folder as a stranger may send one: 300 targets that take a second each to compile."""
+    """Writes a hostile run folder: 300 targets that take a second each to compile."""
     folder = output / "wan_trainer" / "stranger"
     folder.mkdir(parents=True, exist_ok=True)
     slow = [r"(?i)[\x00-\U0010ffff]" * 20 + str(number) for number in range(300)]
@@ -95,7 +95,7 @@ def write_runs(output: Path) -> None:
 
 
 class Asked:
-    """Sends what the rows say to one server."""
+    """Sends the requests of the rows to one server."""
 
     def __init__(self, server: ComfyServer) -> None:
         self.server = server
@@ -115,7 +115,7 @@ class Asked:
         self.post("/wan_trainer/import", {"files": {name: text}})
 
     def prompt(self, name: str, settings: dict[str, Any], title: str = "") -> None:
-        """Train one step; Cancel after 5 s."""
+        """Queues one step of training; presses Cancel after 5 s."""
         size = {"width": 48, "height": 48, "num_frames": 5}
         train = {"run_name": name, "steps": 1, "rank": 4, "save_every_n_steps": 1, "preview_every_n_steps": 0}
         nodes: dict[str, tuple[str, dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""How fast batches come from the cache, against how fast the tiny model trains; and how fast a large cache opens.
+"""Speed of loading batches from the cache against training steps of the tiny model; and of opening a large cache.
 
     OMP_NUM_THREADS=1 python benchmarks/loader.py --rounds 5
     OMP_NUM_THREADS=1 python benchmarks/loader.py --open 10000
@@ -54,7 +54,7 @@ def make_set(items: tuple[CacheItem, ...]) -> CacheSet:
 
 
 def make_cache(folder: Path, width: int, height: int, frames: int) -> tuple[LatentCache, CacheSet]:
-    """Random latents of that size and texts of 64 tokens."""
+    """Writes random latents of that size, and texts of 64 tokens."""
     cache, generator = LatentCache(folder), torch.Generator().manual_seed(0)
     items = tuple(
         CacheItem(
@@ -89,7 +89,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         model, sides["warm"], stack_texts([cache.read_text(cache_set.empty_text_key)])[0], config,
         emit=lambda _event: None, control=SignalControl(),
     )  # fmt: skip
-    # The batch is at hand when the model trains: what is timed is the step alone.
+    # The batch is in memory, so that only the step is timed.
     ready = [trainer._draws.at(step) for step in range(CLIPS)]
     trainer._reader.at = lambda step: ready[step % CLIPS]  # type: ignore[method-assign]
     at = 0
@@ -116,7 +116,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def waiting(trainer: Trainer, cold: Batches, rounds: int) -> float:
-    """Share of the wall time of training that it waits for a batch which is read ahead from files."""
+    """Returns the share of training's wall time spent waiting for batches that are read ahead from files."""
     draws = copy.copy(trainer._draws)
     draws._batches = cold
     reader = BatchReader(draws, ahead=2)
@@ -139,7 +139,7 @@ def waiting(trainer: Trainer, cold: Batches, rounds: int) -> float:
 
 
 def measure_opening(count: int, folder: Path, rounds: int) -> dict[str, Any]:
-    """CPU seconds from nothing to the first batch of a cache of `count` clips with captions of their own."""
+    """Returns CPU seconds to the first batch of a cache of `count` clips with different captions."""
     cache = LatentCache(folder)
     write_entries(cache, count)
     items = tuple(
@@ -168,7 +168,7 @@ def measure_opening(count: int, folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def write_entries(cache: LatentCache, count: int) -> None:
-    """Tiny entries, without the sync of each."""
+    """Writes tiny entries without fsync."""
     from wan_core.cache.entry import pack_entry
 
     for kind, value in ENTRIES.items():

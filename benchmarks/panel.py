@@ -1,4 +1,4 @@
-"""What watching costs: the panel's work per animation frame, and a run's pace with and without a page that shows it.
+"""Cost of watching a run: the panel's work per animation frame, and a run's pace with and without an open page.
 
     OMP_NUM_THREADS=1 COMFYUI_PATH=... python benchmarks/panel.py --rounds 5
 
@@ -35,7 +35,7 @@ from tests.browser.runs_on_page import Runs, whole_run
 GRAPH = "08_smoke_test"
 NODE = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA")'
 RUN_STEPS = 10_000
-# Steps not timed: the first are slow in every run.
+# Steps without timing: the first are slow in every run.
 WARM_UP = 5
 # A step of the smoke graph takes 20 ms, which no real one does; this is about 100.
 SIZE = {"width": 160, "height": 96, "num_frames": 17}
@@ -66,7 +66,7 @@ STORM = f"""async seconds => {{
 
 @contextmanager
 def page_of(server: ComfyServer, vue: bool) -> Iterator[Canvas]:
-    """A page with the app ready, which draws nodes on the canvas or with Vue."""
+    """Yields a page with the app ready, and nodes drawn on the canvas or with Vue."""
     from playwright.sync_api import sync_playwright
 
     server.setting("Comfy.TutorialCompleted", True)
@@ -78,7 +78,7 @@ def page_of(server: ComfyServer, vue: bool) -> Iterator[Canvas]:
 
 
 def measure_frames(server: ComfyServer, workflow: dict[str, Any], vue: bool, seconds: float) -> dict[str, float]:
-    """Milliseconds of our drawing per frame, and between two frames of the page, under a storm of messages."""
+    """Returns milliseconds of our drawing per frame, and between two frames, under many messages."""
     with page_of(server, vue) as canvas:
         runs = Runs(CACHE / "clips" / "carphone.mp4")
         runs.add("storm", whole_run(RUN_STEPS, RUN_STEPS, 500), live=True, state="running", node="7")
@@ -97,14 +97,14 @@ def measure_frames(server: ComfyServer, workflow: dict[str, Any], vue: bool, sec
 
 
 def step_seconds(server: ComfyServer, run: str) -> list[float]:
-    """Seconds of each step, as the run wrote them."""
+    """Returns the seconds of each step in the run's metrics."""
     text = (server.output / "wan_trainer" / run / "metrics.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     return [line["seconds"] for line in lines if line["event"] == "step"][WARM_UP:]
 
 
 def train(server: ComfyServer, run: str, steps: int) -> float:
-    """Median seconds of a step of a new run through the queue; the run's node is the page's node 7."""
+    """Returns the median seconds of a step of a new, queued run; its node is the page's node 7."""
     graph = json.loads((ROOT / "workflows" / "api" / f"{GRAPH}.json").read_text(encoding="utf-8"))
     facts = {"run_name": run, "steps": steps, "save_every_n_steps": steps, "preview_every_n_steps": 0}
     server.run(tiny_graph(graph, TrainLoRA=facts, WanVideoDataset=SIZE))
@@ -112,7 +112,7 @@ def train(server: ComfyServer, run: str, steps: int) -> float:
 
 
 def measure_pace(server: ComfyServer, workflow: dict[str, Any], rounds: int, steps: int) -> list[dict[str, float]]:
-    """Median seconds per step, unwatched and watched, round by round."""
+    """Returns median seconds per step, unwatched and watched, by round."""
     rows: list[dict[str, float]] = []
     train(server, "warm", steps)
     for number in range(rounds):

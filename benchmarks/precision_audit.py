@@ -1,4 +1,4 @@
-"""What each precision switch costs: on random weights of real width, or on the trained demo models.
+"""Error of each precision switch on random weights of real width, or on the trained demo models.
 
     python benchmarks/precision_audit.py --shape 1.3B-12 --size 96x96x5 --timesteps 1
     COMFYUI_PATH=... python benchmarks/precision_audit.py --demo wan_demo_t2v.safetensors
@@ -64,7 +64,7 @@ def parse() -> argparse.Namespace:
 
 
 def audit_random(folder: Path, options: argparse.Namespace) -> Path:
-    """Run the worker on random weights and a random latent to its end; the run directory."""
+    """Runs the worker on random weights and a random latent. Returns the run directory."""
     directory, roots_file = make_job(folder, options, Size.of(options.size))
     command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "audit", str(directory)]
     command += ["--roots", str(roots_file), "--timesteps", str(options.timesteps)]
@@ -76,7 +76,7 @@ def audit_random(folder: Path, options: argparse.Namespace) -> Path:
 
 
 def audit_demo(folder: Path, options: argparse.Namespace) -> Path:
-    """Queue the node on a demo model and clips of its own world; the folder of the report."""
+    """Queues the node on a demo model and its clips. Returns the folder of the report."""
     sys.path[:0] = [str(ROOT / part) for part in ("scripts", "tests", "tests/tiny")]
     from comfy_server import ComfyServer, make_base
     from shapeworld.comfy_graphs import Model, Recipe, training_graph
@@ -99,7 +99,7 @@ def audit_demo(folder: Path, options: argparse.Namespace) -> Path:
 
 
 def save(report: AuditReport, name: str, out: Path) -> None:
-    """The report as data, and as a page to read."""
+    """Writes the report as JSON and as a page."""
     options = (a for a in sys.argv[1:] if not Path(a).is_absolute() and a not in ("--out", "--work", "--picture"))
     settings = f"Settings: `{' '.join(options)}`; {hardware()}, torch {report.torch}"
     note = (

@@ -1,4 +1,4 @@
-"""Makes runs on random weights and one random clip: their speed and memory are those of real ones."""
+"""Makes runs on random weights and one random clip, with the speed and memory of real ones."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SHAPES = {
     "14B-12": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=12),
     "14B": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40),
 }
-"""Real widths; a number behind the dash is that of the blocks."""
+"""real widths; a number after the dash is the number of blocks"""
 PROMPT_ROWS, TEXT_ROWS = 64, 80
-"""of a caption, and of the batch that carries it"""
+"""tokens of a caption, and of its padded batch"""
 
 
 class Size(NamedTuple):
-    """Of a clip, in pixels and frames."""
+    """Size of a clip in pixels and frames."""
 
     width: int
     height: int
@@ -59,9 +59,9 @@ class Size(NamedTuple):
 def random_run(
     folder: Path, base: Path, shape: WanShape, size: Size, plan: ModelPlan, lora: LoraConfig, train: TrainConfig
 ) -> tuple[Path, Roots]:
-    """Make a run directory below `folder` that trains the model file `base` on one random latent.
+    """Creates a run directory below `folder` for the model file `base` and one random latent.
 
-    `plan` says all but the file. Returns the directory and the roots.
+    `plan`: settings of ModelPlan without the file. Returns the directory and the roots.
     """
     cache = LatentCache(folder / "runs" / "_cache")
     generator = torch.Generator().manual_seed(0)
@@ -106,7 +106,7 @@ def write_random_weights(path: Path, shape: WanShape) -> None:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, size in sizes.items():
             scale = torch.Size(size[1:]).numel() ** -0.5 if len(size) > 1 else 0.1
-            # One million random values, repeated: drawing 14 G would take longer than training.
+            # One million random values, repeated: drawing 14 G takes longer than training.
             block = (torch.randn(1 << 20, generator=generator) * scale + (1.0 if ".norm" in name else 0.0)).bfloat16()
             count = torch.Size(size).numel()
             values = block.repeat(-(-count // len(block)))[:count]

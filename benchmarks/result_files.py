@@ -1,4 +1,4 @@
-"""The two files of a measurement: its figures as JSON, and a page to read beside them, named after machine and date."""
+"""Result files of benchmarks: figures as JSON and a page, named after machine and date. CPU seconds of a process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def hardware() -> str:
-    """Returns the name of the first GPU, or the number of cores, as it stands in a result."""
-    import torch  # in here: runs.py measures processes that must not load it
+    """Returns the name of the first GPU, or the number of cores, for a result."""
+    import torch  # here, because runs.py measures processes that must not import it
 
     if torch.cuda.is_available():
         return torch.cuda.get_device_name(0).replace("NVIDIA ", "")
@@ -27,3 +29,14 @@ def write_result(theme: str, figures: Any, page: str, *, machine: str = "", out:
     (out / f"{stem}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     (out / f"{stem}.md").write_text(page, encoding="utf-8")
     print(page)
+
+
+def used(process: psutil.Process) -> float:
+    """Returns the CPU seconds of a process and its children, ended ones included."""
+    total = sum(process.cpu_times()[:4])
+    for child in process.children(recursive=True):
+        try:
+            total += sum(child.cpu_times()[:4])
+        except psutil.Error:
+            continue
+    return total

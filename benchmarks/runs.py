@@ -1,4 +1,4 @@
-"""What looking at runs costs the server: 2,000 of them listed, and one of 100,000 steps opened.
+"""Cost of showing runs: 2,000 of them listed, and one of 100,000 steps opened.
 
     COMFYUI_PATH=... python benchmarks/runs.py --against ../before --rounds 5
 
@@ -37,7 +37,7 @@ RUNS, STEPS = 2000, 100_000
 
 
 def write_world(base: Path) -> dict[str, float]:
-    """Run folders as the engine writes them: sweeps of three settings, and one run of very many steps."""
+    """Writes run folders: sweeps of three settings, and one run of very many steps."""
     from route_server import step_done, write_run
 
     from wan_core.events import Evaluated, to_line
@@ -62,7 +62,7 @@ def write_world(base: Path) -> dict[str, float]:
 
 
 def routes_over(runs: Path, loras: Path) -> Any:
-    """The routes of this checkout as ComfyUI loads them."""
+    """Returns the routes of this checkout as ComfyUI loads them."""
     from comfy_server import make_base
     from pack_loader import list_nodes, load_pack
     from route_server import our_module
@@ -72,18 +72,18 @@ def routes_over(runs: Path, loras: Path) -> Any:
         warnings.simplefilter("ignore")
         nodes = list_nodes(load_pack(comfyui, make_base(Path(tempfile.mkdtemp(dir=runs.parents[1])))))
     live = our_module(nodes, "engine.live_runs").LiveRuns()
-    gc.collect()  # of what the imports left; a server has done so before anybody asks
+    gc.collect()  # garbage of imports, which a server has collected before its first request
     return our_module(nodes, "routes").RunRoutes(lambda: runs, lambda: loras, list, live)
 
 
 class Watch:
-    """Wall and CPU seconds of what is asked of the server, one question after the other."""
+    """Wall and CPU seconds of requests."""
 
     def __init__(self) -> None:
         self.seconds, self.cpu = 0.0, 0.0
 
     def ask(self, question: Any) -> str:
-        """Returns the text of the answer."""
+        """Returns the text of the response."""
         began, used = time.perf_counter(), time.process_time()
         answer = asyncio.run(question)
         self.seconds += time.perf_counter() - began
@@ -99,7 +99,7 @@ def request(run: str = "", **query: str) -> Any:
 
 
 def listed(base: Path) -> dict[str, Any]:
-    """Seconds of the first list of this process, and of the next ones."""
+    """Returns seconds of the first list in this process, and of later ones."""
     routes = routes_over(base / "output" / "wan_trainer", base / "loras")
     found: list[dict[str, float]] = []
     for _ in range(4):
@@ -110,7 +110,7 @@ def listed(base: Path) -> dict[str, Any]:
 
 
 def opened(base: Path) -> dict[str, Any]:
-    """Seconds and MB until a page knows all of the long run."""
+    """Returns seconds and MB until a page has read the long run completely."""
     routes = routes_over(base / "long" / "wan_trainer", base / "loras")
     before, watch = resident(), Watch()
     since, size, requests, newest, more = 0, 0, 0, {}, True
@@ -128,12 +128,12 @@ def opened(base: Path) -> dict[str, Any]:
 
 
 def resident() -> float:
-    """The largest resident memory of this process so far, in MB."""
+    """Returns the peak resident memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def measured(root: Path, what: str, base: Path) -> dict[str, Any]:
-    """One measurement in a process of its own, by the code of `root`."""
+    """Returns one measurement of a new process with the code of `root`."""
     command = [sys.executable, str(Path(__file__).resolve()), "--measure", what, "--base", str(base)]
     done = subprocess.run(
         command, env={**os.environ, "WAN_BENCH_ROOT": str(root)}, capture_output=True, text=True, check=False
@@ -195,7 +195,7 @@ def main() -> int:
         return 0
     roots = {"this checkout": HERE} | ({"before": options.against.resolve()} if options.against else {})
     with tempfile.TemporaryDirectory() as folder:
-        # The older code writes the runs: it reads no settings that came later.
+        # Written by the other checkout, which may be older and refuses newer settings.
         measured([*roots.values()][-1], "write", Path(folder))
         rounds = rounds_of(roots, Path(folder), options.rounds)
     load = f"{os.getloadavg()[0]:.0f}"

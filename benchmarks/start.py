@@ -1,11 +1,11 @@
-"""How long it takes until a run trains when everything is cached: from the press of Run, and from its process on.
+"""Seconds until a fully cached run trains: from the press of Run, and from the start of its process.
 
     COMFYUI_PATH=... python benchmarks/start.py --against ../before --rounds 5
 
-A tiny model, one clip, nothing to encode. "process" starts the worker as ComfyUI does, and reads the CPU seconds it has
-used and the wall time at each of its first events. "queue" presses Run in a real ComfyUI for a job of another seed, so
-that a new run begins each time; CPU seconds are those of the server and of all its children. This checkout and the
-other one take turns. Writes one result file to benchmarks/results/.
+A tiny model, one clip, nothing to encode. "process" starts the worker as ComfyUI does, and reads CPU seconds and wall
+time at each of its first events. "queue" presses Run in a real ComfyUI with a new seed, hence a new run, each time; CPU
+seconds include the server and all its children. This checkout and the other one alternate. Writes one result file to
+benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ HERE = Path(__file__).resolve().parents[1]
 ROOT = Path(os.environ.get("WAN_BENCH_ROOT", HERE))
 sys.path[:0] = [str(ROOT / name) for name in (".", "benchmarks", "scripts", "tests", "tests/nodes", "tests/tiny")]
 
-from result_files import hardware, write_result
-from served import used
+from result_files import hardware, used, write_result
 
 EVENTS = ("load", "evaluate", "train", "step")
 PRESSES = 3
 
 
 def of_process(base: Path) -> dict[str, Any]:
-    """Wall and CPU seconds of a worker at its first events."""
+    """Returns wall and CPU seconds of a worker at its first events."""
     from tests.support.tiny_run import make_run
     from wan_core.train import TrainConfig
 
@@ -64,7 +63,7 @@ def of_process(base: Path) -> dict[str, Any]:
 
 
 def of_queue(base: Path) -> dict[str, Any]:
-    """Wall and CPU seconds from a press of Run to the first step."""
+    """Returns wall and CPU seconds from a press of Run to the first step."""
     from comfy_server import ComfyServer, make_base
     from graphs import TRAIN, training_graph
     from world import TINY_PACK, fill_base
@@ -73,7 +72,7 @@ def of_queue(base: Path) -> dict[str, Any]:
     base = fill_base(make_base(base, [TINY_PACK]), comfyui)
     found: list[dict[str, float]] = []
     with ComfyServer(base, comfyui=comfyui, env={"OMP_NUM_THREADS": "1"}) as comfy:
-        comfy.run(training_graph("begun", steps=1))  # what is encoded and imported once
+        comfy.run(training_graph("begun", steps=1))  # warm-up: encoding and imports happen once
         server = psutil.Process(comfy.pid)
         for number in range(PRESSES):
             graph = training_graph(f"start_{number}", steps=1, seed=number + 1)
@@ -92,7 +91,7 @@ def middle(rows: list[dict[str, float]]) -> dict[str, float]:
 
 
 def measured(root: Path, what: str) -> dict[str, Any]:
-    """One measurement in a process of its own, by the code of `root`."""
+    """Returns one measurement of a new process with the code of `root`."""
     with tempfile.TemporaryDirectory() as base:
         command = [sys.executable, str(Path(__file__).resolve()), "--measure", what, "--base", base]
         env = {**os.environ, "WAN_BENCH_ROOT": str(root), "OMP_NUM_THREADS": "1"}

@@ -1,8 +1,8 @@
 """Seconds of a training step with token routes against without, in pairs: python benchmarks/token_routes.py
 
-A mid-size Wan with random weights on this machine's CPU, forward and backward with gradient checkpointing; a pair is a
-step with all tokens and one with the routes, in turn, so that a machine whose speed drifts slows both. Beside the
-median ratio stands that of the arithmetic by formula (`wan_core/train/flops.py`), and the same for the real shapes.
+A mid-size Wan with random weights on the CPU, forward and backward with gradient checkpointing; a pair is a step with
+all tokens and one with the routes, so that drift of the machine's speed affects both. Also printed: the ratio of FLOP
+by formula (`wan_core/train/flops.py`), for this model and for the real shapes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wan_core.train import FlopCount
 
 MID = WanShape(dim=384, ffn_dim=1536, num_heads=3, num_layers=8)
 SIZE = (1, 16, 6, 24, 32)
-"""of the latents: 1,152 tokens"""
+"""shape of the latents: 1,152 tokens"""
 REAL = {"1.3B": (1, 16, 13, 60, 104), "14B": (1, 16, 13, 60, 104), "14B at 81 frames": (1, 16, 21, 60, 104)}
 
 
@@ -68,14 +68,14 @@ def adapted(model: WanTransformer) -> None:
 
 
 def by_formula(model: WanTransformer, size: tuple[int, ...], routes: tuple[Route, ...]) -> float:
-    """The arithmetic of a step with checkpointing, over that with all tokens."""
+    """Returns the ratio of FLOP of a step with routes to one with all tokens, with checkpointing."""
     count = FlopCount(model)
     some, whole = (count.of(torch.Size(size), time_rows=1, image_rows=0, routes=used) for used in (routes, ()))
     return (some.useful + some.recomputed) / (whole.useful + whole.recomputed)
 
 
 def paired(model: WanTransformer, routes: tuple[Route, ...], pairs: int) -> tuple[list[float], float]:
-    """The ratio of each pair, and the median seconds of a step with all tokens; the first pair warms up."""
+    """Returns the ratio of each pair, and the median seconds of a step with all tokens; the first pair is warm-up."""
     found: list[tuple[float, float]] = []
     for number in range(pairs + 1):
         generators = [torch.Generator().manual_seed(number) for _ in routes]

@@ -3,9 +3,9 @@
     python benchmarks/train_step.py --shape 1.3B --size 832x480x49 --steps 5
 
 Weights and latents are random: speed and memory do not depend on them, and nothing has to be downloaded. Writes one
-result file per run to benchmarks/results/. HFU counts what gradient checkpointing does again, MFU forward and backward
-once (`wan_core/train/flops.py`). `--against diffusers,diffsynth` compares a mid-size model with other programs instead:
-against_peers.py.
+result file per run to benchmarks/results/. HFU includes the recomputation of activation checkpointing, MFU does not
+(`wan_core/train/flops.py`). `--against diffusers,diffsynth` compares a mid-size model with other programs
+(against_peers.py).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def parse() -> argparse.Namespace:
 
 
 def make_job(folder: Path, options: argparse.Namespace, size: Size) -> tuple[Path, Path]:
-    """A run directory on random bf16 weights and one random latent; returns it and the roots file."""
+    """Creates a run directory with random bf16 weights and one random latent. Returns it and the roots file."""
     shape, base = SHAPES[options.shape], folder / "models" / "base.safetensors"
     base.parent.mkdir()
     write_random_weights(base, shape)
@@ -104,7 +104,7 @@ def make_job(folder: Path, options: argparse.Namespace, size: Size) -> tuple[Pat
 
 
 def train(directory: Path, roots_file: Path) -> float:
-    """Run the worker to its end; wall seconds."""
+    """Runs the worker. Returns wall seconds."""
     command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(directory)]
     began = time.monotonic()
     done = subprocess.run(
@@ -143,7 +143,7 @@ def read_result(
 
 
 def flops(options: argparse.Namespace, size: Size) -> StepFlops:
-    """Of one LoRA step, as the worker counts it."""
+    """Returns the FLOP of one LoRA step, as the worker counts them."""
     shape = SHAPES[options.shape]
     with torch.device("meta"):
         model = WanTransformer(shape)

@@ -1,8 +1,8 @@
 """Which kind of adapter learns best, and forgets least? `python benchmarks/learning/adapters.py`: a JSON line a trial.
 
-Every kind trains on the same eight clips of a concept for as many steps of one clip, at several learning rates; judges
-see clips of the concept, and of captions the model knew before. Trials in the results are skipped, so the same command
-goes on where it was stopped, and several processes can share one file (see benchmarks/learning/recipes.py).
+Every kind trains on the same eight clips of a concept for equally many steps of one clip, at several learning rates;
+judges score clips of the concept, and of captions of the base model. Trials in the results are skipped, so the same
+command resumes, and several processes can share one file (see benchmarks/learning/recipes.py).
 
     .venv/bin/python benchmarks/learning/adapters.py --kinds LoRA LoKr --rates 2e-3 4e-3
     .venv/bin/python benchmarks/learning/adapters.py --write-docs
@@ -35,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "LoKr, factor 4, whole": {"kind": "LoKr", "lokr_factor": 4, "rank": 1024},
     "LoHa": {"kind": "LoHa"},
 }
-"""what each sets in a LoraConfig"""
+"""kind -> settings of LoraConfig"""
 HOW_TO_READ = f"""\
 Numbers below a concept are clips of {CLIPS} that show its shape on its path in its colour, one number per seed; "old
 captions" are clips whose colour, shape and direction are right, after training on the concept alone. "none" is the
@@ -70,7 +70,7 @@ def run_missing(
     asked: argparse.Namespace,
     run: Callable[[dict[str, Any], argparse.Namespace], dict[str, Any]],
 ) -> None:
-    """Run each trial that has no line in the results yet, and add it there."""
+    """Runs each trial without a line in the results, and appends its line."""
     for trial in trials:
         known = read_results(asked.results)
         if not any(all(line.get(key) == value for key, value in trial.items()) for line in known):
@@ -86,7 +86,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def add_options_of_trials(parser: argparse.ArgumentParser, results: Path, page: Path) -> None:
-    """Add what every study of trials on several concepts is asked."""
+    """Adds the options of studies on several concepts."""
     parser.add_argument("--concepts", nargs="+", default=list(CONCEPTS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--results", type=Path, default=results)
@@ -95,7 +95,7 @@ def add_options_of_trials(parser: argparse.ArgumentParser, results: Path, page: 
 
 
 def run(trial: dict[str, Any], asked: argparse.Namespace) -> dict[str, Any]:
-    """Train one adapter, and judge clips of its concept and of old captions."""
+    """Trains one adapter, and scores clips of its concept and of captions of the base model."""
     return outcome(trial, asked, adapter=KINDS.get(trial["kind"]))
 
 
@@ -106,9 +106,9 @@ def outcome(
     adapter: dict[str, Any] | None,
     training: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns what judges see after a training on `trial["concept"]`; the model as it is without an `adapter`.
+    """Returns the judges' scores after a training on `trial["concept"]`; of the base model without an `adapter`.
 
-    `adapter` and `training` are what is otherwise in LoraConfig and TrainConfig than in every trial.
+    `adapter` and `training`: settings of LoraConfig and TrainConfig that differ from every trial's.
     """
     from shapeworld.comfy_graphs import MODELS
     from shapeworld.files import balanced_words

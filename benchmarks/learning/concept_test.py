@@ -71,7 +71,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def _add_fields(group: Any, defaults: Any) -> None:
-    """One option per field; None when it is not given."""
+    """Adds one option per field, None by default."""
     for field in dataclasses.fields(defaults):
         value = getattr(defaults, field.name)
         if isinstance(value, bool):
@@ -83,14 +83,14 @@ def _add_fields(group: Any, defaults: Any) -> None:
 
 
 def _changed(defaults: Any, asked: argparse.Namespace) -> Any:
-    """`defaults` with what was given on the command line."""
+    """Returns `defaults` with the options of the command line."""
     given = {field.name: getattr(asked, field.name, None) for field in dataclasses.fields(defaults)}
     changes = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     return dataclasses.replace(defaults, **{name: value for name, value in changes.items() if value is not None})
 
 
 def measure(arguments: list[str]) -> int:
-    """The test itself; runs with the virtual environment's Python."""
+    """Runs the test with the virtual environment's Python. Returns its exit code."""
     from shapeworld import learning
     from shapeworld.comfy_graphs import MODELS, Recipe
     from shapeworld.concept import load_concept
@@ -131,7 +131,7 @@ def measure(arguments: list[str]) -> int:
 
 
 def report(findings: list[Findings], out: Path, seconds: float, write_docs: bool) -> int:
-    """Print the tables, leave result.json and the pictures; 1 when a limit was missed."""
+    """Prints the tables, writes result.json and the pictures. Returns 1 where a limit was missed."""
     from shapeworld.learning_report import document, document_name, save_pictures, tables
 
     for found in findings:

@@ -1,8 +1,8 @@
 """Which optimizer learns best, and forgets least? `python benchmarks/learning/optimizers.py`: a JSON line a trial.
 
-Every optimizer trains a LoRA on the same eight clips of a concept for as many steps of one clip, at several learning
-rates of its own; judges see clips of the concept, and of captions the model knew before. Trials in the results are
-skipped, so the same command goes on where it was stopped.
+Every optimizer trains a LoRA on the same eight clips of a concept for equally many steps of one clip, at several
+learning rates of its own; judges score clips of the concept, and of captions of the base model. Trials in the results
+are skipped, so the same command resumes.
 
     .venv/bin/python benchmarks/learning/optimizers.py --optimizers adamw lion
     .venv/bin/python benchmarks/learning/optimizers.py --write-docs
@@ -31,9 +31,9 @@ RATES: dict[str, tuple[float, ...]] = {
     "schedule_free": (4e-3, 2e-3, 8e-3),
     "came": (4e-3, 2e-3, 8e-3),
 }
-"""learning rates of each, the likeliest first"""
+"""learning rates of each, the most likely first"""
 SETTINGS: dict[str, dict[str, Any]] = {"schedule_free": {"lr_scheduler": "constant"}}
-"""what one needs besides its name"""
+"""further settings of an optimizer"""
 
 
 def main(arguments: list[str]) -> int:
@@ -66,7 +66,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def run(trial: dict[str, Any], asked: argparse.Namespace) -> dict[str, Any]:
-    """Train with one optimizer, and judge clips of its concept and of old captions."""
+    """Trains with one optimizer, and scores clips of its concept and of captions of the base model."""
     name = trial["optimizer"]
     if name == "none":
         return outcome(trial, asked, adapter=None)

@@ -1,9 +1,9 @@
 """Which training recipe learns best? Trials in this process, a JSON line each: `python benchmarks/learning/recipes.py`.
 
-Trains the tiny Wan on the eight clips of a concept and nothing else, samples twelve clips, lets judges say what they
-show. Every trial is equally many steps of one clip; recipes differ in which noise levels they train, how the loss
-counts them, the LoRA's scale and layers, and the learning rate. Trials that are in the results already are skipped,
-so the same command goes on where it was stopped, and several processes can share one file.
+Trains the tiny Wan on the eight clips of a concept, samples twelve clips, and lets judges classify them. Every trial
+has equally many steps of one clip; recipes differ in the sampling and weighting of noise levels, the LoRA's scale and
+layers, and the learning rate. Trials in the results are skipped, so the same command resumes, and several processes can
+share one file.
 
     .venv/bin/python benchmarks/learning/recipes.py --recipes "shift 3" "uniform 8" --rates 1e-3 2e-3 --seeds 0 1 2
     .venv/bin/python benchmarks/learning/recipes.py --part 1/2    # beside another with --part 2/2
@@ -74,7 +74,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         for targets in ("attention", "self attention", "self attention and ffn")
     },
 }
-"""what each sets in a Trial"""
+"""recipe -> fields of Trial"""
 
 
 def main(arguments: list[str]) -> int:
@@ -95,7 +95,8 @@ def main(arguments: list[str]) -> int:
         if zlib.crc32(repr(trial).encode()) % parts != part - 1:
             continue
         line = {"recipe": name, **dataclasses.asdict(trial)}
-        usual = {field.name: field.default for field in dataclasses.fields(trial)}  # of settings younger than a line
+        # Lines of the results may be older than a setting.
+        usual = {field.name: field.default for field in dataclasses.fields(trial)}
         if any(
             all((usual | known)[key] == value for key, value in line.items()) for known in read_results(asked.results)
         ):
@@ -127,7 +128,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, Trial]]:
-    """Every trial of the grid with the name of its recipe."""
+    """Yields (name of the recipe, trial) of the grid."""
     from shapeworld.study import Trial
 
     for seed in asked.seeds:
@@ -149,7 +150,7 @@ def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, Trial]]:
 
 
 def demo_trials(asked: argparse.Namespace) -> Iterator[tuple[str, Trial]]:
-    """The demo's own training, on each number of threads."""
+    """Yields the demo's training on each number of threads."""
     from shapeworld.comfy_graphs import Recipe
     from shapeworld.study import Trial
 
@@ -172,7 +173,7 @@ def read_results(file: Path) -> list[dict[str, Any]]:
 
 
 def add_result(file: Path, line: dict[str, Any]) -> None:
-    """Append one line in one write, which several processes can do at once."""
+    """Appends one line in a single write, so that several processes can append."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab", buffering=0) as lines:
         lines.write((json.dumps(line) + "\n").encode())

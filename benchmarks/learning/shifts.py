@@ -1,8 +1,8 @@
 """Which training shift suits each expert of a pair? A JSON line each: `python benchmarks/learning/shifts.py`.
 
-Teaches each expert of the tiny pair the demo's concept with every shift, once, in this process; samples every high
-noise lesson with every low noise one, and lets judges say what the clips show of the concept and of the old world.
-Pairs that are in the results already are skipped, so the same command goes on where it was stopped.
+Trains each expert of the tiny pair on the demo's concept once with every shift, in this process; samples every high
+noise LoRA with every low noise one, and lets judges classify clips of the concept and of captions of the base model.
+Pairs in the results are skipped, so the same command resumes.
 
     .venv/bin/python benchmarks/learning/shifts.py --high 3 5 12 --low 3 5 12 --seeds 0 1
     .venv/bin/python benchmarks/learning/shifts.py --high 12 --low 12 --low-rates 3e-3 --low-steps 350
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def pairs(asked: argparse.Namespace, concept: str) -> Iterator[tuple[Lesson | None, Lesson | None]]:
-    """Yields the lessons of both experts: None and None first, which is the pair as it is."""
+    """Yields the lessons of both experts; (None, None), the base models, first."""
     from shapeworld.shifts import Lesson
 
     yield None, None
@@ -92,7 +92,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def add_options_of_lessons(parser: argparse.ArgumentParser, results: Path, page: Path) -> None:
-    """Add what every study of the tiny pair's lessons is asked."""
+    """Adds the options of studies on the tiny pair."""
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_shifts", help="clips and lessons")

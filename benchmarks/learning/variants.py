@@ -1,8 +1,8 @@
 """Does a LoRA learn as well under every setting that saves memory or time? `python3 benchmarks/learning/variants.py`.
 
 Trains the LoRA of the learning test once per variant through the queue of a real ComfyUI: each precision preset, each
-precision switch changed by itself, an 8-bit base, a run resumed from disk. Core nodes sample the concept and old
-captions with each, judges say what the clips show. --write-docs writes the page of results.
+single precision switch, an 8-bit base, a resumed run. Core nodes sample the concept and captions of the base model with
+each; judges classify the clips. --write-docs writes the page of results.
 
     python3 benchmarks/learning/variants.py --steps 300 --only balanced "residual in bf16"
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PAGE = ROOT / "benchmarks" / "results" / "learning_variants_CPU_2026-11.md"
 SWITCHED = ("residual", "norm", "qk_norm", "time", "modulation", "head", "rope_table", "rope")
 WIDENED = ("attention", "adapter")
-"""what runs in the dtype of the linears already"""
+"""switches that are in the dtype of the linears by default"""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "balanced": {},
@@ -43,12 +43,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "int8 base": {"quantize": "int8"},
     "resumed twice": {"pieces": 3},
 }
-"""what each changes in a Recipe"""
+"""variant -> fields of Recipe"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What one variant showed."""
+    """The results of one variant."""
 
     variant: str
     concept: ConceptScore
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def measure(arguments: list[str]) -> int:
-    """The runs themselves, with the virtual environment's Python."""
+    """Trains and samples every variant, with the virtual environment's Python."""
     from shapeworld import learning
     from shapeworld.comfy_graphs import MODELS, Recipe
     from shapeworld.concept import load_concept
@@ -102,7 +102,7 @@ def measure(arguments: list[str]) -> int:
             old = learning.sample(comfy, model, old_shots, f"{name}_old", loras)
             return learning.concept_score(concept, new), learning.word_score(words, old, [concept])
 
-        # Drawn once: a pixel that rounds otherwise is another clip, and clips are trained in the order of their hashes.
+        # Drawn once: a pixel that rounds differently changes the clip's digest, by which clips are ordered.
         folders = learning.draw_dataset(base, concept, Recipe())
         rows.append(Row("no LoRA", *judged("none", []), 0.0, None))
         say(line(rows[-1]))
@@ -137,7 +137,7 @@ def line(row: Row) -> str:
 
 
 def report(rows: list[Row], asked: argparse.Namespace, out: Path) -> None:
-    """Leave what is known so far: a stopped run keeps its finished variants."""
+    """Writes the results so far, so that a stopped run keeps its finished variants."""
     found = [dataclasses.asdict(row) for row in rows]
     text = json.dumps({"steps": asked.steps, "clips": asked.clips, "rows": found}, indent=1) + "\n"
     (out / "result.json").write_text(text, encoding="utf-8")

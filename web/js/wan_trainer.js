@@ -23,16 +23,21 @@ import {
   learnIds,
   renameClasses,
   renameNodes,
+  sayWhoTookIds,
   shortId,
 } from "./lib/page/ids.mjs";
 import { keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
 import { learnSentences, told } from "./lib/page/server_sentences.mjs";
-import { CHART_THEME, chooseFolder, settings } from "./lib/page/settings.mjs";
+import {
+  CHART_THEME,
+  chooseFolder,
+  settings,
+  showChartTheme,
+  watchTheme,
+} from "./lib/page/settings.mjs";
 import { StatusLines } from "./lib/page/status_lines.mjs";
-import { sayWhoTookIds } from "./lib/page/taken_ids.mjs";
-import { showChartTheme, watchTheme } from "./lib/page/theme.mjs";
 import { translateTitle } from "./lib/page/titles.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
@@ -41,7 +46,7 @@ import { watchQueue } from "./lib/run/queue_refusals.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
 import { SettingNodes } from "./lib/settings/setting_nodes.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
-import { keepByName } from "./lib/values/by_name.mjs";
+import { keepByName } from "./lib/values/restore.mjs";
 
 const NAME = "WanTrainer";
 const STATUS_EVENT = "wan_trainer.status";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { hasEnded, isOld } from "../../../web/js/lib/run/freshness.mjs";
+import { hasEnded, isOld } from "../../../web/js/lib/run/status.mjs";
 
 const every = [true, false].flatMap((live) => [true, false].map((isNews) => ({ live, isNews })));
 

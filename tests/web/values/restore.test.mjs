@@ -3,8 +3,12 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { OURS } from "../../../web/js/lib/page/ids.mjs";
-import { keepByName } from "../../../web/js/lib/values/by_name.mjs";
-import { inOrder, namedValues, valuesByName } from "../../../web/js/lib/values/restore.mjs";
+import {
+  inOrder,
+  keepByName,
+  namedValues,
+  valuesByName,
+} from "../../../web/js/lib/values/restore.mjs";
 
 const read = (path) => JSON.parse(readFileSync(new URL(path, new URL("../../", import.meta.url))));
 const schemas = read("nodes/schemas.json");

@@ -4,6 +4,7 @@
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { inOneText, t } from "../page/words.mjs";
 import { details, fullest, headline, suggestionText } from "./sentences.mjs";
+import { standingText } from "./standing.mjs";
 
 /** @typedef {import("./sentences.mjs").Plan} Plan @typedef {import("./sentences.mjs").Settings} Settings */
 
@@ -90,6 +91,31 @@ export class FitBar {
     write(this.line, text);
     this.meter.hidden = this.about.hidden = this.buttons.hidden = true;
     this.element.hidden = false;
+    this.changed();
+  }
+}
+
+/** @typedef {import("./standing.mjs").Standing} Standing */
+
+export class RunLine {
+  /** @param {() => void} changed is told when the line may have another height */
+  constructor(changed) {
+    this.changed = changed;
+    this.element = element("section", {
+      class: "wan-standing",
+      role: "status",
+      hidden: true,
+    });
+  }
+
+  /** @param {Standing | null} run @param {import("./standing.mjs").Titles} title */
+  show(run, title) {
+    const text = run ? standingText(run, title) : "";
+    if (text === this.element.textContent) return;
+    mark(this.element, "aria-label", t("The run of this name"));
+    mark(this.element, "data-action", run?.action ?? "");
+    write(this.element, text);
+    this.element.hidden = !text;
     this.changed();
   }
 }

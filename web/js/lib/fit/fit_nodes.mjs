@@ -11,8 +11,7 @@ import { told } from "../page/server_sentences.mjs";
 import { watchWidgets } from "../page/widget.mjs";
 import { apply, canApply } from "./apply.mjs";
 import { KINDS, trainingOf } from "./asked.mjs";
-import { FitBar } from "./fit_bar.mjs";
-import { RunLine } from "./run_line.mjs";
+import { FitBar, RunLine } from "./fit_bar.mjs";
 
 /**
  * @typedef {import("../page/graph.mjs").Graph} Graph

@@ -4,6 +4,8 @@
  * `WanTrainer_` and its own; which of the two a graph gets is decided here. Everything else on the page knows the short ids.
  */
 
+import { t } from "./words.mjs";
+
 export const PREFIX = "WanTrainer_";
 
 /** The short ids of our nodes. */
@@ -161,4 +163,30 @@ function inputsOf({ input }) {
 /** @param {any} value @returns {any[]} */
 function list(value) {
   return Array.isArray(value) ? value : [];
+}
+
+/** Under which name a tab remembers what it has said. */
+const SAID = "wan_trainer.taken";
+
+/**
+ * Say once in each tab of the browser who took which ids.
+ * @param {string} summary heading of the message
+ * @param {{ add(message: object): void } | undefined} toast where the page shows messages
+ */
+export function sayWhoTookIds(summary, toast) {
+  const lines = takenIds().map(({ id, pack }) =>
+    t(
+      "{pack} has a node called {id} too. Ours is {ours} here, and workflows of ours open with it.",
+      {
+        pack,
+        id,
+        ours: `${PREFIX}${id}`,
+      },
+    ),
+  );
+  const detail = lines.join("\n");
+  if (!lines.length || sessionStorage.getItem(SAID) === detail) return;
+  sessionStorage.setItem(SAID, detail);
+  console.info(`[${summary}] ${detail}`);
+  toast?.add({ severity: "info", summary, detail, life: 15000 });
 }

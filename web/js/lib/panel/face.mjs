@@ -1,11 +1,10 @@
 // @ts-check
 /** What the panel looks like: its parts, where they stand, and what each shows of the run that the panel has read. */
 
-import { element, write } from "../page/dom.mjs";
+import { element, fill, write } from "../page/dom.mjs";
+import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
 import { Buttons } from "./buttons.mjs";
-import { neededHeight } from "./layout.mjs";
-import { MarksLine } from "./marks_line.mjs";
 import { Meters } from "./meters.mjs";
 import { SuggestionLine } from "./suggestion_line.mjs";
 
@@ -83,4 +82,51 @@ export class Face {
     const { element, body, left } = this;
     return neededHeight({ element, body, left, plot, canvas, player: this.player.element });
   }
+}
+
+const MOST = 3;
+
+export class MarksLine {
+  constructor() {
+    this.element = element("ul", { class: "wan-marks", hidden: true });
+    this.known = "";
+  }
+
+  /** @param {import("../run/history.mjs").Mark[]} marks */
+  draw(marks) {
+    const shown = marks.slice(-MOST).reverse();
+    const texts = shown.map((one) => `⚠ ${told(one.text)}`);
+    this.element.hidden = !texts.length;
+    if (this.known === texts.join("\n")) return;
+    this.known = texts.join("\n");
+    fill(this.element, ...texts.map((text) => element("li", {}, text)));
+  }
+}
+
+export const CHART_MIN = 150;
+// As in the style sheet.
+const GAP = 6;
+const PADDING = 8;
+
+/**
+ * Height everything needs at this width, with the chart at its least, in CSS pixels.
+ * @param {{ element: HTMLElement, body: HTMLElement, left: HTMLElement, plot: HTMLElement, canvas: HTMLElement,
+ *   player: HTMLElement }} parts
+ * @returns {number | null} null while it is not on the page
+ */
+export function neededHeight({ element, body, left, plot, canvas, player }) {
+  if (!element.clientWidth) return null;
+  const chart = CHART_MIN - canvas.clientHeight;
+  const facts = natural(left) - plot.offsetHeight + natural(plot) + chart;
+  const clips = player.hidden ? 0 : natural(player) + GAP;
+  const beside = getComputedStyle(body).flexDirection === "row";
+  const inside = beside ? Math.max(facts, clips) : facts + clips;
+  return Math.ceil(natural(element) - body.offsetHeight + inside + 2 * PADDING);
+}
+
+/** Heights of what is inside, one below the other. @param {HTMLElement} place */
+function natural(place) {
+  const shown = [...place.children].map((child) => /** @type {HTMLElement} */ (child).offsetHeight);
+  const rows = shown.filter((height) => height > 1);
+  return rows.reduce((sum, height) => sum + height + GAP, -GAP);
 }

@@ -10,15 +10,13 @@ import { isMissing, message, samplePath } from "../page/routes.mjs";
 import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
 import { chartFacts } from "../run/chart_facts.mjs";
-import { hasEnded } from "../run/freshness.mjs";
 import { RunHistory } from "../run/history.mjs";
 import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
-import { standingText } from "../run/status.mjs";
+import { hasEnded, standingText } from "../run/status.mjs";
 import { findsNobody, unreadText } from "../run/trouble.mjs";
-import { Face } from "./face.mjs";
-import { CHART_MIN } from "./layout.mjs";
+import { CHART_MIN, Face } from "./face.mjs";
 import { Player } from "./player.mjs";
 import { StatusLine } from "./status_line.mjs";
 import { TroubleBox } from "./trouble_box.mjs";
@@ -160,7 +158,7 @@ export class Panel {
   /**
    * In the status line.
    * @param {string} text
-   * @param {import("../run/freshness.mjs").Origin} origin
+   * @param {import("../run/status.mjs").Origin} origin
    * @param {boolean} isStep whether it says what the numbers below say
    */
   write(text, origin = "end", isStep = false) {
@@ -253,7 +251,7 @@ export class Panel {
   /**
    * Words for everyone: in the status line until there is news, and to screen readers.
    * @param {string} text
-   * @param {import("../run/freshness.mjs").Origin} origin
+   * @param {import("../run/status.mjs").Origin} origin
    */
   say(text, origin = "said") {
     this.face.speak(text);

@@ -3,13 +3,13 @@
 
 import { element } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { isOld } from "../run/freshness.mjs";
+import { isOld } from "../run/status.mjs";
 
 export class StatusLine {
   constructor() {
     /** What it says; empty while nothing is known. */
     this.text = "";
-    /** @type {import("../run/freshness.mjs").Origin} */
+    /** @type {import("../run/status.mjs").Origin} */
     this.origin = "";
     /** Whether that is the line of a step. */
     this.isStep = false;
@@ -20,7 +20,7 @@ export class StatusLine {
 
   /**
    * @param {string} text
-   * @param {import("../run/freshness.mjs").Origin} origin
+   * @param {import("../run/status.mjs").Origin} origin
    * @param {boolean} isStep whether it says what the numbers below say
    */
   write(text, origin, isStep = false) {

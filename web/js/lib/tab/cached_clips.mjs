@@ -1,10 +1,9 @@
 // @ts-check
 /** What cached clips take, below the list of runs, and a button that deletes those no unfinished run needs. Asks first. */
 
-import { button, element, fill } from "../page/dom.mjs";
+import { ask, button, element, fill } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { gib } from "../run/format.mjs";
-import { ask } from "./question.mjs";
 
 /**
  * @typedef {{ bytes: number, spare: number }} Room

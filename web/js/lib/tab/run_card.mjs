@@ -2,14 +2,23 @@
 /** The run that was opened in the list: its name, its state, what can be done with it. Deleting asks first. */
 
 import { list, text } from "../cards/lists.mjs";
-import { button, element, enable, fill, mark, toggle, write, writeName } from "../page/dom.mjs";
+import {
+  ask,
+  button,
+  element,
+  enable,
+  fill,
+  mark,
+  toggle,
+  write,
+  writeName,
+} from "../page/dom.mjs";
 import { told } from "../page/server_sentences.mjs";
 import { inOneText, t } from "../page/words.mjs";
 import { TroubleBox } from "../panel/trouble_box.mjs";
 import { ago, clock, gib, known, short } from "../run/format.mjs";
 import { expertName, stateName } from "../run/names.mjs";
 import { stepOf } from "../run/trouble.mjs";
-import { ask } from "./question.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary

@@ -1,6 +1,8 @@
 // @ts-check
 /** Which value of a saved node belongs to which widget. Pure. */
 
+import { OURS } from "../page/ids.mjs";
+
 /**
  * A node as a workflow file holds it. Since frontends of 2026 `widgets_values_named` stands beside the positions; this
  * pack writes it on every frontend.
@@ -69,4 +71,33 @@ function spells(named, positions) {
 /** @param {unknown} value @returns {value is Record<string, unknown>} */
 function isRecord(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** @typedef {import("./restore.mjs").SavedNode} SavedNode */
+
+/**
+ * Every way to load or copy a node (file, undo, paste, subgraph) goes through these two methods of its class.
+ * @param {{ prototype: any }} nodeType the class the page made of a node
+ * @param {string} kind its id
+ */
+export function keepByName({ prototype }, kind) {
+  if (!OURS.includes(kind)) return;
+  const { configure, onSerialize } = prototype;
+  prototype.configure = function (/** @type {SavedNode} */ saved) {
+    const widgets = savedWidgets(this.widgets ?? []);
+    const named = namedValues(
+      saved,
+      widgets.map(({ name }) => name),
+    );
+    if (named) {
+      saved.widgets_values = inOrder(named, widgets);
+      saved.widgets_values_named = named;
+    }
+    return configure.call(this, saved);
+  };
+  prototype.onSerialize = function (/** @type {SavedNode} */ saved) {
+    const result = onSerialize?.call(this, saved);
+    saved.widgets_values_named ??= valuesByName(this.widgets ?? []);
+    return result;
+  };
 }

@@ -75,7 +75,7 @@ const fits = new FitNodes({ routes, frames, root, create });
 /** What the newest queue refused of the graph. @type {import("./lib/run/queue_refusals.mjs").Reasons} */
 let refused = {};
 
-/** Made when the words of the page's language are there: what it says is written once. @type {RunsTab} */
+/** Made once the translations are loaded, because its texts are written once. @type {RunsTab} */
 let tab;
 
 function newTab() {
@@ -101,7 +101,7 @@ const files = new SettingsFiles({
   read: (texts) => routes.settingsFiles(texts),
   open: (graph, name) => app.loadGraphData(graph, true, true, name),
   say: (severity, detail) =>
-    // Where it lies over Run, what went well must not stay: the note beside the nodes says it too.
+    // A toast that covers Run must not stay; the note next to the nodes says the same.
     app.extensionManager?.toast?.add({
       severity,
       summary: NAME,
@@ -127,8 +127,8 @@ function root() {
 }
 
 /**
- * Clips of our nodes play in their panel or card, each beside the base model's. The page has taken the message by now, but
- * has drawn nothing of it: what is taken out here is out of what it keeps.
+ * Clips of our nodes play in their panel or card. The page has received the message but drawn nothing: removed here,
+ * they are missing in what it keeps.
  * @param {any} detail
  */
 function dropClips({ output, display_node, node: id }) {
@@ -202,7 +202,7 @@ function sayRefusals() {
   }
 }
 
-/** Graphs in API format are loaded by no road that asks extensions. */
+/** ComfyUI calls no extension hook for graphs in API format. */
 function renameOnLoad() {
   const load = app.loadApiJson;
   app.loadApiJson = function (/** @type {any} */ graph, /** @type {unknown[]} */ ...rest) {

@@ -1,5 +1,5 @@
 // @ts-check
-/** What a page remembers of the captions somebody edits on it, until it is left; and what is said of them. Pure. */
+/** Captions edited on this page until it is left, and their messages. Pure. */
 
 import { told } from "../page/server_sentences.mjs";
 import { counted, inOneText, t } from "../page/words.mjs";

@@ -1,5 +1,5 @@
 // @ts-check
-/** What every card shares: its place in the node, how high it must be, what it says before the node has run. */
+/** The common part of cards: position in the node, height, and the text before the node has run. */
 
 import { element, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -7,7 +7,7 @@ import { t } from "../page/words.mjs";
 // As in the style sheet.
 const GAP = 6;
 const PADDING = 8;
-/** A part that scrolls asks for no more than this, unless it says another number. */
+/** Default height limit of a part that scrolls. */
 const SCROLLS = 220;
 
 export class Card {
@@ -45,7 +45,7 @@ export class Card {
    */
   show(_facts) {}
 
-  /** The node failed: what it showed is no longer so. @param {string} reason empty when it runs again */
+  /** The node failed: its card is outdated. @param {string} reason empty when it runs again */
   fail(reason) {
     if (reason) this.show(null);
     write(this.failed, reason);
@@ -84,14 +84,14 @@ function heightOf(part) {
   return scrolls ? Math.min(inside(part), Number(scrolls) || SCROLLS) : part.offsetHeight;
 }
 
-/** Height of what a part that scrolls has in it, however high it is itself. @param {HTMLElement} part */
+/** Height of the content of a part that scrolls. @param {HTMLElement} part */
 function inside(part) {
   const children = /** @type {HTMLElement[]} */ ([...part.children]);
   const ends = children.map((child) => child.offsetTop + child.offsetHeight);
   return Math.ceil(Math.max(0, ...ends) - (children[0]?.offsetTop ?? 0));
 }
 
-/** What a node that has not run says. @param {string} what it would show */
+/** The text of a node that has not run. @param {string} what it would show */
 export function notYet(what) {
   return element(
     "p",

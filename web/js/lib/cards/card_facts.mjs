@@ -13,7 +13,7 @@ import { isId } from "../run/binding.mjs";
  */
 
 /**
- * Widgets that have been changed since a node ran, as the node calls them.
+ * Labels of widgets that have changed since the node ran.
  * @param {unknown} asked values of the widgets when it ran, by name
  * @param {Widgets} widgets
  * @returns {string[]}
@@ -38,8 +38,8 @@ export function factsIn(output, key) {
 }
 
 /**
- * The newest facts of a node in ComfyUI's history. Of a workflow that cannot be told from another one only facts that
- * fit the node as it is.
+ * The newest facts of a node in ComfyUI's history. Without an id of the workflow, only facts that match the node's
+ * widgets.
  * @param {unknown} history as /history answers: oldest first
  * @param {Place} place
  * @returns {Facts | null}
@@ -57,7 +57,7 @@ export function factsInHistory(history, place) {
 }
 
 /**
- * Whether facts say how the node is set now.
+ * Whether facts match the node's widgets.
  * @param {Facts} facts
  * @param {Place} place
  */

@@ -41,7 +41,7 @@ const KEYS = {
   [LOADER]: "wan_model",
 };
 const SETTINGS = "WanTrainSettings";
-/** The newest queue entries that are asked for. */
+/** The number of history entries to request. */
 const HISTORY = "/history?max_items=8";
 
 export class CardNodes {
@@ -161,7 +161,7 @@ export class CardNodes {
     return true;
   }
 
-  /** Something runs: what failed before is over. */
+  /** A queue entry has started: earlier failures are cleared. */
   begun() {
     for (const node of nodes(this.root())) node.wanTrainerCard?.fail("");
   }
@@ -178,7 +178,7 @@ export class CardNodes {
   }
 
   /**
-   * Show facts in a node. Facts that cannot be shown are said in the console: the other nodes get theirs.
+   * Show facts in a node. Facts that cannot be shown are logged to the console; other nodes get theirs.
    * @param {GraphNode} node
    * @param {Facts} facts
    * @returns {boolean} whether they could be shown
@@ -195,7 +195,7 @@ export class CardNodes {
     return true;
   }
 
-  /** A workflow was loaded: its nodes show what they left when they ran. @param {GraphNode} node */
+  /** A workflow was loaded: show the facts of its last run. @param {GraphNode} node */
   loaded(node) {
     if (!node.wanTrainerCard && kindOf(node) !== LOADER) return;
     this.frames.ask(this.redraw);
@@ -228,7 +228,7 @@ export class CardNodes {
     return { workflow, id, kind, key: KEYS[kind], widgets: node.widgets ?? [] };
   }
 
-  /** Everything anew: colours, widgets or links have changed. */
+  /** Draw all cards: colours, widgets or links have changed. */
   redraw() {
     for (const node of nodes(this.root())) {
       const card = node.wanTrainerCard;

@@ -1,5 +1,5 @@
 // @ts-check
-/** What the card of Validate Video says of its clips. Pure. */
+/** Labels of clips on the card of Validate Video. Pure. */
 
 import { t } from "../page/words.mjs";
 import { short } from "../run/format.mjs";

@@ -1,5 +1,5 @@
 // @ts-check
-/** The card of Validate Video: every clip with its step and strength, beside that of the base model. */
+/** The card of Validate Video: every clip with its step and strength, next to the base model's. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -8,7 +8,7 @@ import { rows, shape } from "./clips.mjs";
 
 /** @typedef {import("./clips.mjs").Clips} Clips */
 
-/** A node asks for no more than this, in pixels; the others are scrolled to. */
+/** Height limit of the node in pixels; further clips are scrolled to. */
 const MOST_HIGH = 420;
 
 export class ClipsCard extends Card {
@@ -22,7 +22,7 @@ export class ClipsCard extends Card {
     this.address = address;
     this.playing = !matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.button = button("", t("Play or pause the clips"), () => this.switchPlay());
-    /** Only what is in sight plays: there may be dozens. @type {Set<Element>} */
+    /** Clips in view, the only ones that play: there may be dozens. @type {Set<Element>} */
     this.seen = new Set();
     this.sight = new IntersectionObserver((entries) => this.onSight(entries));
     this.show(null);

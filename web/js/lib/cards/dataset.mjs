@@ -1,5 +1,5 @@
 // @ts-check
-/** A scanned dataset in numbers and words: what the cards of the dataset nodes show. Pure. */
+/** A scanned dataset in numbers and words, for the cards of dataset nodes. Pure. */
 
 import { counted, t } from "../page/words.mjs";
 import { clock, gib, known } from "../run/format.mjs";
@@ -24,13 +24,13 @@ import { list, records, text } from "./lists.mjs";
  *   shape: string }} Picture `clip`: its number in the scan; `empty`: nothing is written about it
  */
 
-/** Findings that say how it is, and ask for nothing. */
+/** Findings for information, without a remedy. */
 const NOTES = ["variable_rate", "trigger_alone", "faster", "held_last", "first_page"];
 /** Findings that a caption mends. */
 const WORDLESS = ["needs_caption", "no_caption", "trigger_alone"];
 
 /**
- * The dataset in numbers; what there is nothing of is left out.
+ * The dataset in numbers, without zeros.
  * @param {Dataset} dataset
  * @returns {import("../run/facts.mjs").Fact[]}
  */

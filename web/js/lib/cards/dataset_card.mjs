@@ -1,5 +1,5 @@
 // @ts-check
-/** The card of the dataset nodes: numbers, contact sheet, batches by size, what may be wrong, what was left out. */
+/** The card of the dataset nodes: numbers, contact sheet, batches by size, warnings, skipped files. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { told } from "../page/server_sentences.mjs";
@@ -64,7 +64,7 @@ export class DatasetCard extends Card {
     return element("p", { class: "wan-hint" }, said);
   }
 
-  /** Say what became of dropped files. @param {string} text @param {boolean} bad */
+  /** Show the result of dropped files. @param {string} text @param {boolean} bad */
   tell(text, bad = false) {
     write(this.dropped, text);
     mark(this.dropped, "data-bad", String(bad));
@@ -135,7 +135,7 @@ function buckets(dataset) {
 }
 
 /**
- * What training waits for, and what can be done about it.
+ * Problems that block training, with remedies.
  * @param {Dataset} dataset
  * @param {Remedies} remedies
  */
@@ -165,7 +165,7 @@ function noted(dataset) {
     );
 }
 
-/** What can be done about files without a caption, beside writing them. @param {Remedies} remedies */
+/** Remedies for files without a caption, apart from writing them. @param {Remedies} remedies */
 function offered({ missing, trigger }) {
   const said = element("span", { role: "status" });
   const tell = (/** @type {boolean} */ done) =>
@@ -202,7 +202,7 @@ function offered({ missing, trigger }) {
 }
 
 /**
- * What training goes on without, behind what it waits for.
+ * Skipped files, after the problems that block training.
  * @param {Dataset} dataset
  * @param {() => void} resized
  * @param {(clip: number, name: string) => void} open writes the caption of a file that was left out for want of one

@@ -16,7 +16,7 @@ const BINS = 200;
 const SIDE = 14;
 const TOP = 14;
 const BOTTOM = 18;
-/** A peak above this many times the mean is cut, so that the rest can be seen. */
+/** Limit of a peak in multiples of the mean, so that the other values stay visible. */
 const HIGHEST = 12;
 
 /**

@@ -1,5 +1,5 @@
 // @ts-check
-/** What a server or a person wrote, as what it should be. Pure. */
+/** Checked casts of data from the server or a file. Pure. */
 
 /** @param {any} value @returns {any[]} */
 export function list(value) {

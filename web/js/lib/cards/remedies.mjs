@@ -26,7 +26,7 @@ export function setTriggerWord(node, word) {
 }
 
 /**
- * Say what becomes of files without a caption; a node for that is made where there is none.
+ * Choose what happens to files without a caption; a settings node is created where there is none.
  * @param {GraphNode} node a dataset node
  * @param {string} value SKIP or EMPTY
  * @param {(kind: string) => GraphNode | null} create makes a node that is in no graph yet

@@ -16,7 +16,7 @@ import { pictures } from "./dataset.mjs";
  * @typedef {import("./caption_edits.mjs").Search} Search
  */
 
-/** Milliseconds between two searches while somebody types. */
+/** Milliseconds between two searches while typing. */
 const GAP = 300;
 
 export class Sheet {

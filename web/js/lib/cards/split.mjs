@@ -1,5 +1,5 @@
 // @ts-check
-/** A model over devices, in numbers and words: what the card of Split Across GPUs shows. Pure. */
+/** A model over devices, in numbers and words, for the card of Split Across GPUs. Pure. */
 
 import { t } from "../page/words.mjs";
 import { gib, known } from "../run/format.mjs";
@@ -73,7 +73,7 @@ export function deviceRows(split) {
   });
 }
 
-/** What the bar's length stands for: the device, or more when more is needed. @param {Memory} memory */
+/** Bytes of the full bar: the device, or the needed bytes where those are more. @param {Memory} memory */
 function largest({ weights, predicted, total }) {
   return Math.max(...[weights, predicted, total].filter(known), 0);
 }
@@ -88,7 +88,7 @@ function memoryText({ weights, predicted, total }) {
   return parts.filter(Boolean).join(" · ");
 }
 
-/** What lies on a device, all copies together. @param {Split} split @param {number} device */
+/** The blocks on a device, over all copies. @param {Split} split @param {number} device */
 function holds(split, device) {
   const copies = list(split.copies).map(runsOf);
   const mine = copies.map((runs) => runs.filter((run) => run.device === device));
@@ -105,7 +105,7 @@ function holds(split, device) {
   return parts.filter(Boolean).join(", ");
 }
 
-/** What the memory on the card covers, and what it does not. @param {Split} split */
+/** What the memory figures include. @param {Split} split */
 export function coverText(split) {
   const predicted = Object.values(split.memory ?? {}).some((one) => known(one?.predicted));
   return predicted

@@ -12,7 +12,7 @@ import { coverText, deviceRows, mapText } from "./split.mjs";
 
 /** @typedef {import("./split.mjs").Split} Split */
 
-/** So many copies are drawn; the others are said. */
+/** Copies that are drawn; the number of others is shown. */
 const MOST_COPIES = 8;
 
 export class SplitCard extends Card {

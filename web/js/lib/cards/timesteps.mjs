@@ -1,5 +1,5 @@
 // @ts-check
-/** What Wan Train Settings and the nodes around it say about the draw of timesteps, in numbers and words. Pure. */
+/** The distribution of timesteps from Wan Train Settings and connected nodes, in numbers and words. Pure. */
 
 import { t } from "../page/words.mjs";
 import { known } from "../run/format.mjs";
@@ -25,7 +25,7 @@ import {
  */
 
 const WHOLE = { low: 0, high: 1 };
-/** Of most models: what is drawn while the model is not known. */
+/** The shift of most models, while the model is not known. */
 const USUAL_SHIFT = 3;
 /** What a shift by size is drawn for. */
 const USUAL_SIZE = { width: 832, height: 480 };
@@ -41,10 +41,7 @@ export function boundaryOf(variant) {
   return /^2\.2 (T2V|VACE)/.test(variant) ? 0.875 : 0.9;
 }
 
-/**
- * The training shift that 0 stands for, of a model by its name.
- * @param {string} variant as Load Wan Model names it
- */
+/** The training shift of a model for the setting 0. @param {string} variant as Load Wan Model names it */
 export function shiftOf(variant) {
   const boundary = boundaryOf(variant);
   if (boundary !== null) return boundary === 0.875 ? 12 : 5;
@@ -89,7 +86,7 @@ export function rangeOf(trainers) {
   const experts = [...new Set(trainers.map(expertOf))];
   const expert = experts.length === 1 ? experts[0] : "";
   if (!known(boundary)) {
-    // Asked for an expert, a file that did not say so is one of a pair, whose shift is not that of a single model.
+    // With an expert requested, a file of unknown variant is one of a pair, whose shift differs from a single model's.
     const open = expert !== "";
     return { ...WHOLE, boundary: null, open, shift: open ? null : agreed("shift") };
   }

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Draws curves of runs on a canvas. Keeps nothing; what is drawn where is `layout`, which needs no page, and how each
- * mark is drawn is in marks.mjs.
+ * Draws curves of runs on a canvas, without state. `layout` computes positions without a page; marks.mjs draws each
+ * mark.
  */
 
 import { t } from "../page/words.mjs";
@@ -38,7 +38,7 @@ import {
 /** Height of the histogram of noise levels, in CSS pixels. */
 const HISTOGRAM = 44;
 
-/** What is left of the others while one curve stands out. */
+/** Opacity of the other curves while one is highlighted. */
 const FADED = 0.15;
 
 /** Told apart on dark and on light ground, by those who see fewer colours too: chart.test.mjs measures it. */
@@ -56,11 +56,11 @@ export function color(index, dark) {
   return palette[index % palette.length];
 }
 
-/** How lines are dashed that share a colour: with eight of those, 32 curves are told apart before one comes twice. */
+/** Dash patterns of lines that share a colour: with eight colours, 32 different curves. */
 export const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3]];
 
 /**
- * Colour and dashes of a curve that stands at a place among many.
+ * Colour and dashes of the curve with index `place`.
  * @param {number} place
  * @param {boolean} dark
  */
@@ -129,7 +129,7 @@ export function draw(context, view, width, height, theme) {
   drawMarkers(context, plan, view, theme);
   context.save();
   context.beginPath();
-  // A little more at the left: an evaluation before training stands on the axis.
+  // Margin at the left: an evaluation at step 0 is on the axis.
   context.rect(LEFT - 5, 0, width - LEFT - RIGHT + 9, plan.floor + 3);
   context.clip();
   const pointed = view.curves.some((curve) => curve.faded);
@@ -153,7 +153,7 @@ export function draw(context, view, width, height, theme) {
 }
 
 /**
- * What stands at a step: the nearest point of each curve.
+ * The values at a step: the nearest point of each curve.
  * @param {View} view
  * @param {number} step
  * @returns {string}

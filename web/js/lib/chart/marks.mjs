@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The marks of a chart, each drawn where the plan of it says: grid, dots, lines, evaluation losses, saves and previews,
- * the suggested step, and how often each noise level was drawn.
+ * The marks of a chart, drawn at planned positions: grid, dots, lines, evaluation losses, saves and previews, the
+ * suggested step, and the histogram of noise levels.
  */
 
 import { t } from "../page/words.mjs";
@@ -14,7 +14,7 @@ import { short } from "../run/format.mjs";
  * @typedef {import("../run/series.mjs").Point} Point
  */
 
-/** What lies around the curves, in CSS pixels. */
+/** Margins around the curves, in CSS pixels. */
 export const LEFT = 46;
 export const RIGHT = 16;
 export const TOP = 8;

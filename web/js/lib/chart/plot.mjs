@@ -1,5 +1,5 @@
 // @ts-check
-/** The one canvas of a panel, with its slider, switches, legend and reading; drawn when asked, once a frame. */
+/** The canvas of a panel with slider, switches, legend and values; drawn on request, once a frame. */
 
 import { element, fill, mark, toggle, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -242,7 +242,7 @@ function warning(dark) {
 }
 
 /**
- * Whether a ground asks for light ink.
+ * Whether a background needs light text.
  * @param {string} ground as the browser computes it: rgb(r, g, b) or color(srgb r g b)
  */
 export function isDark(ground) {

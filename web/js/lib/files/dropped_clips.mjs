@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Clips and captions that are dropped on a dataset node: into a new folder of input/, by ComfyUI's own upload, which the node
- * then reads. Nothing that lies there is written over.
+ * Uploads clips and captions dropped on a dataset node into a new folder of input/ and lets the node read it. Never
+ * overwrites a file.
  */
 
 import { told } from "../page/server_sentences.mjs";
@@ -16,7 +16,7 @@ import { counted, inOneText, t } from "../page/words.mjs";
  * @typedef {{ files: File[], left: Record<"kind" | "large" | "twice", string[]> }} Plan
  */
 
-/** As the scan reads them (wan_core/dataset/files.py), and captions beside them. */
+/** Suffixes that the scan reads (wan_core/dataset/files.py), and captions. */
 const MEDIA =
   /[.](mp4|m4v|mov|mkv|webm|avi|gif|mpe?g|m?ts|m2ts|wmv|flv|3gp|a?png|jpe?g|webp|bmp|tiff?|avif)$/i;
 const CAPTION = /[.](txt|caption|json)$/i;
@@ -87,7 +87,7 @@ export function planned(files, most) {
   return plan;
 }
 
-/** Whether what hangs over the page, or fell, may be for a dataset. @param {DataTransfer | null} carried */
+/** Whether dragged or dropped data may be for a dataset. @param {DataTransfer | null} carried */
 export function mayTake(carried) {
   const named = [...(carried?.files ?? [])].some(({ name }) => MEDIA.test(name));
   return named || entriesOf(carried).some((entry) => entry.isDirectory);
@@ -100,7 +100,7 @@ function entriesOf(carried) {
 }
 
 /**
- * The name of a new folder: that of the one that fell, or the time, with a number where it is taken.
+ * The name of a new folder: the dropped folder's, or the time, with a number where it is taken.
  * @param {string} wanted
  * @param {string[]} taken
  * @param {Date} now
@@ -120,7 +120,7 @@ export function newFolder(wanted, taken, now) {
 }
 
 /**
- * Take what fell: upload it, and let the node read it.
+ * Upload dropped files and let the node read them.
  * @param {{ files: File[], folder: string }} fell
  * @param {Doors} doors
  * @param {Date} now

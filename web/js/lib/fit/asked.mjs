@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * What a training on the canvas is made of, before it is queued: the nodes above a Train Wan LoRA, along the links, and
- * what their widgets say. Pure.
+ * A training on the canvas before it is queued: the nodes above a Train Wan LoRA along the links, and their widgets.
+ * Pure.
  */
 
 import { changedSince } from "../cards/card_facts.mjs";
@@ -29,10 +29,10 @@ const LORA = "WanLoraFile";
 const SWEEP = "WanSweepSettings";
 const FROM_FILE = "WanDatasetFromFile";
 const DATASETS = ["WanVideoDataset", FROM_FILE, "WanSyntheticDataset"];
-/** How a file is called that holds another trainer's settings, which say sizes themselves; a JSON file may be a list too. */
+/** Names of other trainers' settings files, which have sizes themselves; a JSON file may be a list too. */
 const SETTINGS_FILE = /[.](toml|ya?ml)$/i;
 const MAYBE_SETTINGS = /[.]json$/i;
-/** Nodes whose widgets and links decide what a training takes. */
+/** Nodes whose widgets and links change a plan. */
 export const KINDS = [
   ...[LOADER, ...CHANGES, ...DATASETS],
   ...["CacheLatents", "WanTrainSettings", "WanPreviewSettings", LORA, "TrainLoRA"],
@@ -97,7 +97,7 @@ export function trainingOf(trainer) {
 }
 
 /**
- * Nothing where a link or a sweep says what the canvas cannot know.
+ * Null where a link or a sweep has values that the canvas cannot know.
  * @param {GraphNode} trainer
  * @param {GraphNode[]} others whose widgets count as well
  */
@@ -186,7 +186,10 @@ function saysSizes(node, named = SETTINGS_FILE) {
   return kindOf(node) === FROM_FILE && follows === true && isSettings;
 }
 
-/** What a scan found, as long as the node is set as it was then; else what its widgets ask for. @param {GraphNode} node */
+/**
+ * The sizes of a scan while the node's widgets are unchanged since; else the requested size.
+ * @param {GraphNode} node
+ */
 function sizesOf(node) {
   const found = scannedSizes(node);
   return found.length ? found : [sizeOf(node)].filter(([width, , frames]) => width && frames);

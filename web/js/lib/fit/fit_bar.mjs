@@ -1,5 +1,5 @@
 // @ts-check
-/** The bar that says whether a training fits: an icon and a colour and words, a meter, and a button for what would. */
+/** The bar that shows whether a training fits: icon, colour and words, a meter, and a button for a suggestion. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { inOneText, t } from "../page/words.mjs";
@@ -46,7 +46,7 @@ export class FitBar {
     this.changed();
   }
 
-  /** What was said is about other widgets than those of now. */
+  /** The shown plan is of other widget values. */
   wait() {
     mark(this.element, "aria-busy", "true");
   }

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Asks what each training on the canvas would take whenever its widgets or links have come to rest, and shows the answer in
- * its Train Wan LoRA and in the datasets and splits that feed it.
+ * Requests a plan of each training on the canvas once its widgets and links stay unchanged, and shows it in its Train
+ * Wan LoRA and in its datasets and splits.
  */
 
 import { placed } from "../page/graph.mjs";
@@ -23,9 +23,9 @@ import { FitBar, RunLine } from "./fit_bar.mjs";
  */
 
 const TRAINER = "TrainLoRA";
-/** Milliseconds that widgets rest before the server is asked. */
+/** Milliseconds without a change of widgets before a request. */
 const REST = 300;
-/** How often suggestions are asked for while other questions end the look for them. */
+/** Retries of suggestions whose search other requests have cut short. */
 const MOST_TIMES = 5;
 
 export class FitNodes {
@@ -97,18 +97,18 @@ export class FitNodes {
     }, REST);
   }
 
-  /** Ask anew, whatever was answered: files may have come. */
+  /** Request again, whatever the last plan: files may be new. */
   again() {
     for (const { node } of this.trainers()) this.watched.delete(node);
     this.look();
   }
 
-  /** Ask for every training that is not as it was when the server was last asked. */
+  /** Request a plan for every training that has changed since the last request. */
   look() {
     for (const { node } of this.trainers()) {
       const training = node.wanTrainerPanel?.live ? null : trainingOf(node);
       const { run, detail } = node.wanTrainerPanel ?? {};
-      // What lies under the name has changed too when a run ends, is begun or deleted.
+      // The run of that name changes too when it ends, starts or is deleted.
       const key = training
         ? JSON.stringify([training.asked, run, detail?.state, detail?.step])
         : "";
@@ -133,7 +133,10 @@ export class FitNodes {
     this.draw();
   }
 
-  /** First whether it fits, then what would: the second takes longer. @param {GraphNode} node @param {Watched} mine @param {Training} training */
+  /**
+   * First the plan, then suggestions, which take longer.
+   * @param {GraphNode} node @param {Watched} mine @param {Training} training
+   */
   async ask(node, mine, { asked }) {
     const current = () => this.watched.get(node) === mine;
     try {
@@ -158,7 +161,7 @@ export class FitNodes {
   }
 
   /**
-   * Any other question ends the server's look for suggestions, which is then asked for again.
+   * Another request cuts the server's search for suggestions short; it is then requested again.
    * @param {object} asked @param {() => boolean} current @returns {Promise<Plan | null>}
    */
   async suggestions(asked, current) {
@@ -186,7 +189,7 @@ export class FitNodes {
     this.draw();
   }
 
-  /** Something runs: what failed before is over. */
+  /** A queue entry has started: earlier failures are cleared. */
   begun() {
     for (const { node } of this.trainers()) {
       const mine = this.watched.get(node);

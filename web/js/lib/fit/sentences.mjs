@@ -1,5 +1,5 @@
 // @ts-check
-/** A plan in words: whether a training fits, what it does for that, how long it takes, and what would make it fit. Pure. */
+/** A plan in words: whether a training fits, with which measures, its time, and suggestions. Pure. */
 
 import { counted, t } from "../page/words.mjs";
 import { clock, fileSize, gib, known, short } from "../run/format.mjs";
@@ -17,19 +17,19 @@ import { clock, fileSize, gib, known, short } from "../run/format.mjs";
  *   earlier runs, by device and phase; `held`: what ComfyUI holds of host memory, with the names of its models; `notes`: what the plan does not know, as the server says it; `reason`: why nothing could be planned
  */
 
-/** Settings that leave it to the planner what rests in host memory. */
+/** Settings that let the planner offload. */
 const AUTOMATIC = ["memory", "offload_activations", "blocks_to_swap"];
 
 /** Settings with which every block is computed again in the backward pass. */
 const CHECKPOINTED = ["gradient_checkpointing", "unchecked_blocks"];
 
-/** From which part of the free host memory on its use is said, also where it fits. */
+/** Share of free host memory above which its use is mentioned, also where it fits. */
 const WORTH_SAYING = 0.5;
 
-/** Seconds a step must take for its figure to say something. */
+/** Seconds below which the time of a step says nothing. */
 const SOONEST = 0.01;
 
-/** The phase under which a ratio of time stands. */
+/** The phase key of a ratio of time. */
 const TIME = "seconds";
 
 /** The place the answer hangs on: host memory where it alone lacks, else the fullest device. @param {Plan} plan @returns {Device | null} */
@@ -101,7 +101,7 @@ export function details(plan) {
 }
 
 /**
- * How long it takes; a CPU that plays a card has no name of one, so it is said as which card it counts.
+ * The time of a step and of the run; for a CPU standing in for a card, with the card it counts as.
  * @param {string} pace
  * @param {string} time in all, empty where that says nothing
  * @param {Plan} plan
@@ -117,7 +117,7 @@ function paceText(pace, time, { devices, card }) {
     : t("About {pace} s per step ({card}).", values);
 }
 
-/** Which figures follow what earlier runs took, not only what was computed. @param {Plan} plan @returns {string[]} */
+/** Which figures are corrected by measurements of earlier runs. @param {Plan} plan @returns {string[]} */
 function measured({ own_runs = {} }) {
   const phases = Object.values(own_runs).flatMap(Object.keys);
   if (!phases.length) return [];
@@ -129,7 +129,7 @@ function measured({ own_runs = {} }) {
     : [t("Memory as measured in earlier runs on this card.")];
 }
 
-/** What the button of a suggestion says. @param {Settings} settings */
+/** The label of a suggestion's button. @param {Settings} settings */
 export function suggestionText(settings) {
   const { num_frames: frames, width, height, rank, scheme } = settings;
   const changes = [

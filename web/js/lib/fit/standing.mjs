@@ -11,7 +11,7 @@ import { inOneText, t } from "../page/words.mjs";
  * @typedef {(setting: string) => string} Titles what people call a setting
  */
 
-/** More would be read by nobody. */
+/** Nobody reads more. */
 const MOST = 3;
 
 /** @param {Standing} run @param {Titles} title @returns {string} */

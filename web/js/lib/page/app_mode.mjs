@@ -1,8 +1,8 @@
 // @ts-check
 /**
- * A workflow that opens as an app (frontend 1.41.13 and later) lists the widgets it shows in `extra.linearData.inputs`, pairs of
- * a node's id and the name of a widget. That of our panel is another one in every workflow that is opened, so a workflow says
- * PANEL, and here it gets the name it has. Pure.
+ * A workflow that opens as an app (frontend 1.41.13 and later) lists its widgets in `extra.linearData.inputs` as (node
+ * id, widget name). The name of our panel differs in every opened workflow, so a workflow has PANEL, which is replaced
+ * here. Pure.
  */
 
 import { WIDGET } from "./widget.mjs";
@@ -24,7 +24,7 @@ export function namePanel(extra, node) {
   for (const input of inputs) {
     if (!Array.isArray(input) || !NAMES.test(String(input[1]))) continue;
     const [graph, id, ...more] = String(input[0]).split(":");
-    // Written by hand, an id alone; saved by the page, that of the widget: graph, node, name.
+    // Written by hand: a node id; saved by the page: graph, node and name of the widget.
     if (more.length) {
       if (id !== String(node.id)) continue;
       input[0] = [graph, id, shown].join(":");

@@ -28,7 +28,7 @@ export function element(tag, properties = {}, ...children) {
 }
 
 /**
- * Replace what is inside.
+ * Replace the children.
  * @param {Element} place
  * @param {Child[]} children
  */
@@ -114,7 +114,7 @@ export function toggle(text, title, on, changed) {
 }
 
 /**
- * Ask in `place`; Escape is a no.
+ * Ask for confirmation in `place`; Escape answers no, which has the focus.
  * @param {HTMLElement} place
  * @param {{ label: string, words: HTMLElement, no: HTMLElement, yes?: HTMLElement, refused: () => void }} asked `yes` is left out where
  *   nothing can go

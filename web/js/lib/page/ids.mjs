@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Ids of our nodes where another pack has one of the same id. Each node of ours also answers to an id that nobody else has,
- * `WanTrainer_` and its own; which of the two a graph gets is decided here. Everything else on the page knows the short ids.
+ * Maps ids of our nodes where another pack uses the same id. Each node of ours also has an id of its own,
+ * `WanTrainer_<id>`; the one for a graph is chosen here, and all other modules use the short ids.
  */
 
 import { t } from "./words.mjs";
@@ -82,7 +82,7 @@ export function kindOf(node) {
 }
 
 /**
- * The widgets of a node of ours, in order, each with what the server says of it.
+ * The widgets of a node of ours, in order, with their options from the server.
  * @param {string} short
  * @returns {Record<string, Record<string, unknown>>}
  */

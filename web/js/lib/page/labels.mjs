@@ -1,15 +1,14 @@
 // @ts-check
 /**
- * What widgets are called in the page's language, put before their ids in what the server says: in Chinese the widget reads
- * 触发词, and a sentence that says `trigger_word` alone would name something nobody sees. English shows the ids themselves.
- * Only ids with an underscore, which are no words of a sentence, are looked for.
+ * Adds translated widget labels to ids in sentences of the server: in Chinese the widget reads 触发词, so `trigger_word`
+ * alone names nothing on the page. Only ids with an underscore, which are no words of a sentence. Pure.
  */
 
 import { OURS } from "./ids.mjs";
 
 /** @type {Map<string, string>} */
 let labels = new Map();
-/** How a label and its id stand together, as in tooltips. @type {(label: string, id: string) => string} */
+/** Label with its id, as in tooltips. @type {(label: string, id: string) => string} */
 let together = (label, id) => `${label} (${id})`;
 
 /** @type {Record<string, (label: string, id: string) => string>} */
@@ -19,7 +18,7 @@ const TOGETHER = {
   ko: (label, id) => `${label}(${id})`,
 };
 
-/** An id that stands alone: in no name of a file, no path, no quotes, no assignment, and in no brackets behind its label. */
+/** An id outside of file names, paths, quotes, assignments, and brackets after its label. */
 const ID =
   /(?<![\w./\\:*\x22\x27\x60{（(-])[a-z0-9]+(?:_[a-z0-9]+)+(?![\w/\\*\x22\x27\x60}=-]|\.\w)/g;
 

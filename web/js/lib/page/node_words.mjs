@@ -1,8 +1,7 @@
 // @ts-check
 /**
- * Names and tooltips of nodes in the page's language. The page merges what packs bring (`locales/`, served at `/i18n`)
- * itself; but frontends as old as 1.32 load the language later, over what was merged, and nodes stay English. There it
- * is merged again each time a language was loaded. Newer frontends keep it, and nothing is done.
+ * Names and tooltips of nodes. The page merges `locales/` of packs itself (`/i18n`), but frontends as old as 1.32 load
+ * the language later and overwrite them; there they are merged again after each load. Newer frontends keep them.
  */
 
 import { OURS, PREFIX } from "./ids.mjs";
@@ -19,7 +18,7 @@ import { OURS, PREFIX } from "./ids.mjs";
 const KNOWN_BY = `nodeDefs.${PREFIX}TrainLoRA.display_name`;
 
 /**
- * The page's translations, if they are where this frontend has them.
+ * The page's translations; null where this frontend has them elsewhere.
  * @param {any} vueApp what Vue notes at the element it was mounted on
  * @returns {Messages | null}
  */
@@ -82,7 +81,7 @@ export async function keepNodeWords(vueApp, fetchApi) {
 }
 
 /**
- * The name inside an empty text box, which the canvas leaves as the id of its input; an example may stand behind it.
+ * Translates the placeholder of an empty text box, which the canvas sets to the input's id; an example may follow it.
  * @param {{ widgets?: any[] }} node
  */
 export function nameTextBoxes(node) {

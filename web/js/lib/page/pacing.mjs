@@ -1,5 +1,5 @@
 // @ts-check
-/** However often something is asked for: one draw per animation frame, one request at a time. Pure but for its timers. */
+/** Rate limits: one draw per animation frame, one request at a time. Pure but for its timers. */
 
 /** Draws each thing at most once per animation frame. */
 export class Frames {
@@ -38,8 +38,8 @@ export class Frames {
 }
 
 /**
- * Runs some asynchronous work when asked, never twice at once and never more often than every `gap` milliseconds.
- * Being asked meanwhile makes it run once more. Work that fails is tried again a few times, each time later.
+ * Runs asynchronous work on request, never twice at once and at most once in `gap` milliseconds. A request meanwhile
+ * runs it once more. Failed work is retried with growing pauses.
  */
 export class Follower {
   /**

@@ -1,5 +1,5 @@
 // @ts-check
-/** The routes of the pack, as functions. Ids are never paths; what changes something carries the header that says so. */
+/** The routes of the pack, as functions. Ids are never paths; requests that change something send our header. */
 
 import { learnSentences } from "./server_sentences.mjs";
 import { t } from "./words.mjs";
@@ -82,7 +82,7 @@ export class Routes {
     return this.post(`${place(run)}/delete`, { confirm: run });
   }
 
-  /** What cached clips take, and what of that nothing needs. @returns {Promise<{ bytes: number, spare: number }>} */
+  /** Size of the cache, and of the entries that no run needs. @returns {Promise<{ bytes: number, spare: number }>} */
   cached() {
     return this.get("/wan_trainer/cache");
   }
@@ -181,12 +181,12 @@ async function answer(response) {
   throw Object.assign(new Error(message), { status: response.status });
 }
 
-/** What an error says. @param {unknown} error */
+/** The text of an error. @param {unknown} error */
 export function message(error) {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** Whether a route failed because what it is about is not there. @param {unknown} error */
+/** Whether a route failed with 404. @param {unknown} error */
 export function isMissing(error) {
   return error instanceof Error && "status" in error && error.status === 404;
 }

@@ -1,8 +1,8 @@
 // @ts-check
 /**
- * What the server says, in the language of the page. A sentence is English text; the template it was filled from and its
- * values come beside it under `sentences`, and the page fills its translation of the template. The text itself is never
- * read: what came without a template, or has no translation, is shown as it came. Pure.
+ * Translates sentences of the server. A sentence is English text with its template and values under `sentences`; the
+ * page fills its translation of the template and never parses the text. Without template or translation the text is
+ * shown. Pure.
  */
 
 import { withLabels } from "./labels.mjs";
@@ -14,9 +14,9 @@ import { inOneText, isTranslated, t } from "./words.mjs";
  *   is good, 0 for none, where it says so; `again`: what the same run would do; `ifAgain`: nothing need be done the first time
  */
 
-/** Sentences that are kept: a panel says the same ones again and again. */
+/** Cached translations: a panel shows the same sentences repeatedly. */
 const KEPT = 2000;
-/** How deep a sentence may stand in the hole of another one. */
+/** Nesting limit of sentences in the holes of others. */
 const DEPTH = 5;
 const HOLES = /\{\w+\}/g;
 
@@ -35,7 +35,7 @@ export function learnSentences(sentences) {
   }
 }
 
-/** What the server said, in the language of the page. @param {string} text */
+/** The translation of a sentence. @param {string} text */
 export function told(text) {
   return withLabels(inWords(text, DEPTH));
 }
@@ -57,12 +57,12 @@ function inWords(text, depth) {
   return said === text ? text : inOneText([said]);
 }
 
-/** The template of what the server said; the text itself where it has none. @param {string} text */
+/** The template of a sentence; the text itself without one. @param {string} text */
 function templateOf(text) {
   return known.get(text)?.template ?? text;
 }
 
-/** A value of what the server said; empty where it has none of that name. @param {string} text @param {string} name @returns {any} */
+/** A value of a sentence; empty without one of that name. @param {string} text @param {string} name @returns {any} */
 function valueIn(text, name) {
   return known.get(text)?.values[name] ?? "";
 }
@@ -82,7 +82,10 @@ export function failureOf(text) {
   };
 }
 
-/** What a remedy asks for that begins a new run; empty for one after which the run goes on. @param {string} text @returns {string} */
+/**
+ * The setting by which a remedy starts a new run; empty where the run resumes.
+ * @param {string} text @returns {string}
+ */
 export function inANewRun(text) {
   return templateOf(text) === "{remedy} (begins a new run)" ? valueIn(text, "remedy") : "";
 }

@@ -7,7 +7,7 @@ import { t } from "./words.mjs";
 
 // Two lines of text, and the 10 pixels the canvas leaves above and below.
 const HEIGHT = 60;
-/** Room for why a node failed: what is longer scrolls. */
+/** Height for the reason of a failure; a longer one scrolls. */
 const FAILED = 120;
 // The page's own colours, so that light and dark themes both read well.
 const STYLE = `box-sizing: border-box; height: 100%; overflow: hidden; padding: 4px 8px; border-radius: 6px;
@@ -20,7 +20,7 @@ export class StatusLines {
     this.frames = frames;
     /** Texts that wait for the next frame: the line each belongs to, and its newest text. @type {Map<HTMLElement, string>} */
     this.waiting = new Map();
-    /** Nodes that say why they failed. @type {Set<import("./graph.mjs").GraphNode>} */
+    /** Nodes with a shown failure. @type {Set<import("./graph.mjs").GraphNode>} */
     this.failed = new Set();
     this.draw = this.draw.bind(this);
   }
@@ -66,7 +66,7 @@ export class StatusLines {
     return line;
   }
 
-  /** Something runs: what failed before is over. */
+  /** A queue entry has started: earlier failures are cleared. */
   begun() {
     for (const node of this.failed) {
       if (node.wanTrainerFailure) node.wanTrainerFailure.hidden = true;

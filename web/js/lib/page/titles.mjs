@@ -1,13 +1,12 @@
 // @ts-check
 /**
- * What our templates call their note and nodes of core, where one graph has two of a kind, in the page's language. A
- * template notes the English title in the node's properties too: a node somebody named like that himself keeps its name.
- * The title that is shown is noted beside it, so that a saved graph has the titles of the next page's language. Pure.
+ * Translated titles of our templates' notes and core nodes. The English title is a property of the node, so a node that
+ * a user named is left alone, and a saved graph follows the language of the next page. Pure.
  */
 
 import { t } from "./words.mjs";
 
-/** Property of a node that stands in a template (scripts/generators/make_workflows.py). */
+/** Property of a node in a template (scripts/generators/make_workflows.py). */
 export const TITLE = "wan_trainer_title";
 /** The same in the language of the page that translated it. */
 const SHOWN = "wan_trainer_title_shown";

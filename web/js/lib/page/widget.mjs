@@ -5,7 +5,7 @@
  * @typedef {import("./graph.mjs").GraphNode} GraphNode
  */
 
-/** How the name of every widget of ours begins. */
+/** Prefix of the names of our widgets. */
 export const WIDGET = "wan_trainer_status";
 /** Widgets made so far. */
 let made = 0;
@@ -36,8 +36,8 @@ export function addWidget(node, shown, { least, most }) {
 }
 
 /**
- * A widget is as wide as its node. The page's side panel draws widgets it does not know itself, and leaves its own width
- * behind in them; newer frontends are asked not to draw it there.
+ * Keeps a widget as wide as its node: the page's side panel draws unknown widgets too and leaves its own width in them.
+ * Newer frontends can be told not to.
  * @param {object} widget
  */
 function keepWidth(widget) {
@@ -74,7 +74,7 @@ export function zoomThrough(canvas, event) {
 }
 
 /**
- * Be told when a person changes a widget of a node.
+ * Calls `changed` when a user changes a widget of a node.
  * @param {GraphNode} node
  * @param {(name: string) => boolean} wanted which widgets
  * @param {() => void} changed

@@ -1,8 +1,8 @@
 // @ts-check
 /**
- * The words people read, in their language. The code says them in English, `t("Save now")`; a translation is found by that
- * sentence in `locales/<language>/main.json` under `wanTrainer`, that of what the server says under `wanTrainerServer`, which
- * ComfyUI serves at `/i18n`. What has no translation stays English.
+ * Translations. The code has English, `t("Save now")`; the key is that sentence in `locales/<language>/main.json` under
+ * `wanTrainer`, for the server under `wanTrainerServer`, which ComfyUI serves at `/i18n`. Without translation the
+ * English is shown.
  */
 
 import { learnLabels } from "./labels.mjs";
@@ -56,8 +56,8 @@ export function learn(translations) {
 }
 
 /**
- * Languages to look for, best first: the one asked for, then its base where people read the same script. Traditional
- * Chinese (`zh-TW`) is no reason for a page in simplified Chinese (`zh`), Mexican Spanish is one for Spanish.
+ * Languages to try, best first: the requested one, then its base where the script is the same. Traditional Chinese
+ * (`zh-TW`) does not fall back to simplified Chinese (`zh`), Mexican Spanish does to Spanish.
  * @param {string} locale as ComfyUI names it: "en", "ja", "zh-TW"
  * @returns {string[]}
  */

@@ -1,5 +1,5 @@
 // @ts-check
-/** What the panel looks like: its parts, where they stand, and what each shows of the run that the panel has read. */
+/** The layout of the panel: its parts, their positions, and the run's data in each. */
 
 import { element, fill, write } from "../page/dom.mjs";
 import { told } from "../page/server_sentences.mjs";
@@ -64,7 +64,7 @@ export class Face {
     this.line.draw(live);
     const kept = gone ? (history.saves.newest?.step ?? 0) : null;
     this.trouble.draw(run ?? "", detail, history.newest?.step, kept);
-    // The headline of the box says it too.
+    // The headline of the box has the same text.
     const isSaid = [t("failed"), t("ComfyUI does not answer.")].includes(this.line.text);
     this.line.element.hidden = isSaid && !this.trouble.element.hidden;
     this.meters.draw(history, detail, clock, now, gone);

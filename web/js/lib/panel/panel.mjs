@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The panel inside TrainLoRA: which run it shows and what it has read of it; `face.mjs` shows it. It reads the run's files,
- * so a reloaded page, a second browser and a restarted server show the same; a status message only says that there is more.
+ * The panel inside TrainLoRA: its run, and the data read of it; `face.mjs` shows them. It reads the run's files, so a
+ * reloaded page, a second browser and a restarted server show the same; a status message only triggers reading.
  */
 
 import { Plot } from "../chart/plot.mjs";
@@ -51,7 +51,7 @@ export class Panel {
     /** What the node's run_name was whenever this page queued it. @type {Set<string>} */
     this.queued = new Set();
     this.live = false;
-    /** Whether ComfyUI did not answer when it was asked last. */
+    /** Whether the last request got no response. */
     this.gone = false;
     this.history = new RunHistory();
     this.clock = new StageClock();
@@ -108,14 +108,14 @@ export class Panel {
     this.frames.ask(this.draw);
   }
 
-  /** Read what is new, the summary too. */
+  /** Read new lines and the summary. */
   refresh() {
     this.detailDue = 0;
     if (this.run) this.follower.ask();
     this.frames.ask(this.draw);
   }
 
-  /** Look at a run that goes on, when nothing was heard of it for a while. */
+  /** Poll a live run without messages for a while. */
   pulse() {
     const going = this.live || this.gone || this.detail?.state === "running";
     if (going && this.now() - this.asked > QUIET) this.follower.ask();
@@ -204,7 +204,7 @@ export class Panel {
     this.detailDue = 0;
     const isNews = !this.gone || !findsNobody(error);
     this.gone = findsNobody(error);
-    // The folder of a run that begins comes after its name.
+    // The folder of a new run is created after its name is sent.
     const begins = this.live && !this.detail;
     if (this.run && isMissing(error) && !begins) {
       const run = this.run;
@@ -227,7 +227,7 @@ export class Panel {
     }
   }
 
-  /** The node broke. @param {string} reason as the server said it */
+  /** The node failed. @param {string} reason as the server said it */
   onBroken(reason) {
     this.live = false;
     this.trouble.broke = reason;

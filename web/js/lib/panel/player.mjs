@@ -1,5 +1,5 @@
 // @ts-check
-/** Previews of a run: the clip of a saved step beside the one from before the first step, playing together. */
+/** Previews of a run: the clip of a saved step next to the one of step 0, playing in sync. */
 
 import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -34,13 +34,13 @@ export class Player {
     this.inUse = null;
     /** @type {Stop[]} */
     this.stops = [];
-    /** What can be chosen: prompts, and what Validate Video rendered. @type {Channel[]} */
+    /** The channels: prompts, and renderings of Validate Video. @type {Channel[]} */
     this.channels = [];
     /** @type {Channel | null} */
     this.channel = null;
     /** The position of the models without LoRA. @type {Stop | null} */
     this.base = null;
-    /** Whether the newest preview is shown as soon as there is one: until somebody looks at an older one. */
+    /** Whether to show the newest preview: until an older one is chosen. */
     this.following = true;
     this.playing = !matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.before = clip(t("Preview before training"));
@@ -210,7 +210,7 @@ export class Player {
       if (wanted) place.video.src = wanted;
       else {
         place.video.removeAttribute("src");
-        place.video.load(); // or it goes on reading what it has begun
+        place.video.load(); // otherwise the browser continues the download
       }
     }
     if (!wanted || !this.playing) place.video.pause();

@@ -1,5 +1,5 @@
 // @ts-check
-/** What a saved step is, under its clip: what ComfyUI takes of it, the change of each block as a bar, the clip's figures. */
+/** Facts of a saved step under its clip: coverage by ComfyUI's loader, update per block, measures of the clip. */
 
 import { element, fill, mark, write } from "../page/dom.mjs";
 import { inOneText, t } from "../page/words.mjs";

@@ -1,5 +1,5 @@
 // @ts-check
-/** The status line of a panel: what was said last, and whether what the run's files say is newer. */
+/** The status line of a panel: the last message, or the summary of the run's files where that is newer. */
 
 import { element } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -7,13 +7,13 @@ import { isOld } from "../run/status.mjs";
 
 export class StatusLine {
   constructor() {
-    /** What it says; empty while nothing is known. */
+    /** The text; empty at first. */
     this.text = "";
     /** @type {import("../run/status.mjs").Origin} */
     this.origin = "";
     /** Whether that is the line of a step. */
     this.isStep = false;
-    /** What the newest summary says. */
+    /** The text of the newest summary. */
     this.summary = "";
     this.element = element("div", { class: "wan-status" }, t("idle"));
   }
@@ -35,7 +35,7 @@ export class StatusLine {
     this.summary = "";
   }
 
-  /** What the files of the run say, which stands here when what was said is old. @param {string} text @param {boolean} live */
+  /** The text of the run's files, shown where the last message is older. @param {string} text @param {boolean} live */
   summarize(text, live) {
     const isNews = text !== this.summary;
     this.summary = text;

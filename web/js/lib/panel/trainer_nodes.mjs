@@ -42,7 +42,7 @@ export class TrainerNodes {
     /** The newest list of runs. @type {Summary[]} */
     this.runs = [];
     this.prompts = new Prompts();
-    /** The clip of Validate Video that was told of last. */
+    /** The newest clip of Validate Video. */
     this.clip = "";
   }
 
@@ -59,7 +59,7 @@ export class TrainerNodes {
     });
     const widget = addWidget(node, panel.element, { least: () => panel.least + MARGINS });
     widget.label = t("Training"); // where an app shows it
-    // Who renames a node after it was queued still sees what it trains.
+    // A node renamed after it was queued still shows the run it trains.
     widget.beforeQueued = () => panel.queued.add(String(runName(node)?.value ?? ""));
     node.wanTrainerPanel = panel;
     node.wanTrainerStatus = panel.line.element;
@@ -72,7 +72,7 @@ export class TrainerNodes {
     );
     const before = node.onRemoved;
     node.onRemoved = function (/** @type {unknown[]} */ ...values) {
-      panel.bind(null); // a workflow that is left asks the server for nothing more
+      panel.bind(null); // no requests for a closed workflow
       return before?.apply(this, values);
     };
   }
@@ -93,7 +93,7 @@ export class TrainerNodes {
       // Deleted, in the tab or elsewhere: its own look finds out.
       if (panel?.detail && !panel.live && !runs.some(({ id }) => id === panel.run)) panel.refresh();
     }
-    // What a node was told while the list was on its way is newer than the list.
+    // Messages during the request are newer than its list.
     for (const node of this.waiting) if (!node.wanTrainerPanel?.run) this.bind(node, true);
     this.waiting.clear();
   }
@@ -112,7 +112,7 @@ export class TrainerNodes {
   }
 
   /**
-   * Show the run a node's run_name leads to. A run that trains stays where it is shown.
+   * Show the run of a node's run_name. A training run stays with its node.
    * @param {GraphNode} node
    * @param {boolean} heard whether what its status line says stays true of it
    */

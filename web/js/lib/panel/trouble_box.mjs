@@ -1,5 +1,5 @@
 // @ts-check
-/** Failure looks like failure: an icon, a headline, the whole sentence, and the three things one does next. */
+/** The failure of a run: icon, headline, the full sentence, and the three next actions. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { message } from "../page/routes.mjs";
@@ -22,7 +22,7 @@ export class TroubleBox {
     this.routes = routes;
     this.say = say;
     this.run = "";
-    /** What the queue said when the node broke; empty while it works. */
+    /** The queue's error of the failed node; empty while it works. */
     this.broke = "";
     /** @type {Trouble | null} */
     this.trouble = null;
@@ -126,7 +126,7 @@ export class TroubleBox {
     } else this.close();
   }
 
-  /** A node that broke before its run began has no log. */
+  /** A node that failed before its run started has no log. */
   async tail() {
     const text = this.run ? await this.routes.log(this.run) : "";
     return text.split("\n").slice(-LOG_LINES).join("\n");
@@ -145,7 +145,7 @@ function listed({ lead, helps }) {
   return [element("p", {}, lead), element("ol", {}, ...helps.map((one) => element("li", {}, one)))];
 }
 
-/** Scroll to the last lines of a log, and leave out what is seen of the one above them: a long line has several rows. @param {HTMLElement} log */
+/** Scroll to the end of a log, hiding the visible part of a longer line at the top. @param {HTMLElement} log */
 function toItsEnd(log) {
   log.style.maxHeight = "";
   log.scrollTop = log.scrollHeight;

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Which run a node shows when nothing has told the page yet (after a reload, in a second browser, after a restart), and
- * whom a message is for: messages go to every page, and node ids are the same in many graphs. Pure.
+ * The run that a node shows before any message (after a reload, in a second browser, after a restart), and the nodes
+ * that a message is for: every page gets all messages, and node ids repeat over graphs. Pure.
  */
 
 /**
@@ -31,8 +31,8 @@ export function belongs(run, name) {
 }
 
 /**
- * The live run of that name, else the one that was changed last. Two nodes of one name, such as the two experts of a pair,
- * are told apart by what trains the run, and by the expert.
+ * The live run of that name, else the last changed one. Nodes of one name, such as the two experts of a pair, are
+ * distinguished by the training node and the expert.
  * @param {Summary[]} runs
  * @param {string} name the node's run_name
  * @param {{ id?: string, others?: string[], expert?: unknown }} node its id, those of the graph's other trainers, its expert
@@ -77,7 +77,7 @@ export function takers(status, places, here) {
 
 const MOST_PROMPTS = 1000;
 
-/** Which graph a queue entry came from, as far as its messages have said. */
+/** The graph of each queue entry, as far as messages have said. */
 export class Prompts {
   constructor() {
     /** Queue entries of this page. @type {Set<string>} */

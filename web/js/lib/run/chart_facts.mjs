@@ -21,7 +21,7 @@ export function chartFacts(history, live) {
       loss: history.losses.get(name),
       evaluation: history.evaluations.get(name) ?? (only ? history.evaluations.get("") : undefined),
     })),
-    // Places behind those of both experts, so that no line changes its colour when the second one begins.
+    // Colours after those of both experts, so that no line changes colour when the second expert starts.
     priors: [...history.priors].map(([name, loss], index) => ({
       name: priorName(expertName(name)),
       place: 2 + index,

@@ -1,5 +1,5 @@
 // @ts-check
-/** The clips of a run as the player shows them: what can be chosen, at which steps, beside what. Pure. */
+/** The clips of a run for the player: channels, steps and comparisons. Pure. */
 
 import { t } from "../page/words.mjs";
 import { known, short } from "./format.mjs";
@@ -14,7 +14,7 @@ import { known, short } from "./format.mjs";
  */
 
 /**
- * Everything the player can be asked for, previews of training first.
+ * The channels of the player, previews of training first.
  * @param {Sample[]} samples in the server's order
  * @returns {Channel[]}
  */
@@ -66,8 +66,8 @@ export function lastWithClip(stops, key) {
 }
 
 /**
- * Where the slider stands after news: at the step that was chosen, if it is still there, else at the newest clip. A step
- * is saved before its clip is rendered, so the newest clip is not always at the end.
+ * The position of the slider after an update: the chosen step where it exists, else the newest clip. A step is saved
+ * before its clip is rendered, so the newest clip is not always last.
  * @param {Stop[]} stops
  * @param {string} key of the channel
  * @param {number | undefined} chosen step that somebody chose to look at
@@ -78,7 +78,7 @@ export function position(stops, key, chosen) {
 }
 
 /**
- * What stands under a clip.
+ * The caption of a clip.
  * @param {Stop} stop
  * @param {string} key of the channel it belongs to
  * @param {number | null} best the suggested step

@@ -1,5 +1,5 @@
 // @ts-check
-/** What the panel says about a run in words and numbers, from its summary and its history. Pure. */
+/** Words and numbers of a run on the panel, from its summary and its history. Pure. */
 
 import { told } from "../page/server_sentences.mjs";
 import { counted, t } from "../page/words.mjs";
@@ -16,7 +16,7 @@ import { stepOf } from "./trouble.mjs";
  */
 
 /**
- * Numbers of a run; a number nobody knows is left out.
+ * Numbers of a run, without unknown ones.
  * @param {RunHistory} history
  * @param {Summary | null} summary
  * @returns {Fact[]}
@@ -92,7 +92,7 @@ function passes(value) {
 }
 
 /**
- * The newest evaluation loss. One that was no number says so, beside the last that was: alone, that would look like news.
+ * The newest evaluation loss. NaN is shown with the last finite value, which alone would look current.
  * @param {RunHistory} history
  * @param {Summary | null} summary
  * @param {number} digits
@@ -107,7 +107,7 @@ function evaluationValue(history, summary, digits) {
 }
 
 /**
- * What the evaluation loss is called, and what it is of.
+ * Label and clips of the evaluation loss.
  * @param {RunHistory} history
  * @param {Summary | null} summary
  * @returns {[string, string]}
@@ -156,7 +156,7 @@ function speed(value) {
 }
 
 /**
- * Memory by device as the newest step says it; an ended run holds none now.
+ * Memory by device of the newest step; an ended run holds none now.
  * @param {RunHistory} history
  * @param {Summary | null} summary
  * @returns {Summary["memory"]}
@@ -171,8 +171,8 @@ export function memoryOf(history, summary) {
 }
 
 /**
- * A bar per device: what is used now, the highest so far, and what was predicted, as shares of what it has; all on one
- * scale where runs of earlier versions did not say that.
+ * A bar per device: now, peak and predicted as shares of the device's memory; on one common scale where that is not
+ * known.
  * @param {Summary["memory"]} memory
  * @returns {MemoryBar[]}
  */
@@ -211,16 +211,13 @@ function highest(bytes) {
  * @param {{ state: string, step: number, steps: number, reason?: string }} summary
  */
 export function stateText({ state, step, steps, reason }) {
-  // After which step, and why, stands below, whole (run/trouble.mjs).
+  // Step and reason are in the box below (run/trouble.mjs).
   if (state === "failed") return stateName(state);
   const text = t("{state}: step {step} of {steps}", { state: stateName(state), step, steps });
   return reason && state !== "done" ? `${text} (${told(reason)})` : text;
 }
 
-/**
- * The chart in words, for who does not see it.
- * @param {RunHistory} history
- */
+/** The chart in words, for screen readers. @param {RunHistory} history */
 export function chartText(history) {
   const parts = [...history.losses.entries()].map(([expert, series]) =>
     curveText(expertName(expert), series.points),

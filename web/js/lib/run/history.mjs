@@ -30,7 +30,7 @@ export class RunHistory {
   }
 
   clear() {
-    /** Lines read so far: what to ask the server for next. */
+    /** Lines read so far, the start of the next request. */
     this.lines = 0;
     /** Training loss by expert. @type {Map<string, Series>} */
     this.losses = new Map();
@@ -40,7 +40,7 @@ export class RunHistory {
     this.evaluations = new Map();
     /** Evaluation loss by timestep. @type {Map<number, Series>} */
     this.levels = new Map();
-    /** Whether it is one of clips that are never trained; null while nobody said. @type {boolean | null} */
+    /** Whether the evaluation is on held-out clips; null while unknown. @type {boolean | null} */
     this.heldOut = null;
     /** The newest evaluation, where it gave no number. @type {{ step: number, expert: string } | null} */
     this.notFinite = null;
@@ -143,7 +143,7 @@ export class RunHistory {
     this.looks.set(line.step, lookOf(line));
   }
 
-  /** A session that goes on may find the same again. @param {Line} line */
+  /** A resumed session may find the same again. @param {Line} line */
   addMark({ step, kind, text }) {
     const [of, said] = [String(kind ?? ""), String(text ?? "")];
     if (this.marks.some((one) => one.step === step && one.text === said)) return;

@@ -1,5 +1,5 @@
 // @ts-check
-/** What is known of a saved step beside its loss: what ComfyUI's loader takes of it, and what it changes where. Pure. */
+/** A saved step's coverage by ComfyUI's loader, and its update per block. Pure. */
 
 import { counted, t } from "../page/words.mjs";
 import { known, short } from "./format.mjs";
@@ -29,7 +29,7 @@ export function lookOf({ updates, modules, passed_over: passedOver }) {
   return { modules: known(modules) ? modules : null, passedOver: passedOver ?? 0, bars };
 }
 
-/** Whether ComfyUI's loader takes all of it; empty for runs of before, which do not say. @param {Look} look */
+/** Whether ComfyUI's loader takes every key; empty where the line has no count. @param {Look} look */
 export function loaderText({ modules, passedOver }) {
   if (modules === null) return "";
   return passedOver

@@ -1,5 +1,5 @@
 // @ts-check
-/** Words for what the server names in its own way: states, stages, experts. A name nobody knows is shown as it came. */
+/** Words for states, stages and experts of the server; an unknown one is shown as it is. */
 
 import { t } from "../page/words.mjs";
 

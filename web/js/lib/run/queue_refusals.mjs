@@ -1,5 +1,8 @@
 // @ts-check
-/** What ComfyUI refuses when a graph is queued: no node runs then, so no message says why, and a page shows a toast. */
+/**
+ * Reasons of ComfyUI's refusal of a queued graph: no node runs, so no message has them, and the page shows only a
+ * toast.
+ */
 
 /** Other packs' and ComfyUI's own details may be a list of every file. */
 const LONGEST = 300;
@@ -33,7 +36,7 @@ function reasonOf({ type, message, details }) {
 }
 
 /**
- * Hears what the queue answers, whoever queues.
+ * Wraps the queue function to read its response, for every caller.
  * @param {any} api ComfyUI's
  * @param {(reasons: Reasons) => void} tell also called before the queue is asked: a graph may start before its answer comes
  */

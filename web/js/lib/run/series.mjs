@@ -1,8 +1,8 @@
 // @ts-check
 /**
- * One curve of a run: the value of each step, and at most some 2,000 points of them to draw. Neighbouring steps of a long
- * curve share a bucket that keeps its lowest and its highest value, so that no spike is lost, and its mean, which the
- * smoothed line follows. The first and the last point stand as they were measured. Pure.
+ * One curve of a run: the value of each step, and at most about 2,000 points to draw. Neighbouring steps of a long
+ * curve share a bucket with its minimum and maximum, so that no spike is lost, and its mean for the smoothed line. The
+ * first and last point are exact. Pure.
  */
 
 /** @typedef {{ step: number, value: number }} Point */
@@ -64,7 +64,7 @@ export class Series {
 }
 
 /**
- * A running mean in which a value counts half after `halfLife` steps, however many points stand for those steps.
+ * A running mean in which a value's weight halves after `halfLife` steps, however many points represent them.
  * @param {Point[]} points in order of their step
  * @param {number} halfLife in steps; 0 returns the points as they are
  * @returns {Point[]}

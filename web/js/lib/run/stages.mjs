@@ -1,5 +1,5 @@
 // @ts-check
-/** Which part of the work is under way, and how long each has taken: as the run's file says, and what is not in it yet. Pure. */
+/** The current stage, and the time of each: from the run's file, and from messages that are newer. Pure. */
 
 /** The chips in the order of a run, and the stages of the engine that belong to each. */
 export const STAGES = Object.freeze({
@@ -21,7 +21,7 @@ export function chipOf(stage) {
 }
 
 /**
- * What the file of a run says about a chip.
+ * The time of a chip in the run's file.
  * @param {{ stages: Map<string, Spent>, trained: Spent }} history
  * @param {string} chip
  * @returns {Spent}
@@ -75,8 +75,8 @@ export class StageClock {
   }
 
   /**
-   * The file was read. A stage has its line before the next one is told of, so what was left before the reading is in it;
-   * only the worker writes down what was encoded before it began.
+   * The file was read. A stage's line is written before the next stage is sent, so earlier stages are in the file;
+   * encoding is written by the worker only.
    * @param {{ stages: Map<string, Spent>, trained: Spent }} history
    * @param {number} began when the reading began, in milliseconds
    */
@@ -89,7 +89,7 @@ export class StageClock {
   }
 
   /**
-   * Seconds of a chip altogether.
+   * Total seconds of a chip.
    * @param {string} chip
    * @param {Spent} spent what the file says
    * @param {number} now milliseconds
@@ -101,7 +101,7 @@ export class StageClock {
       this.waiting.delete(chip);
       if (chip === this.active) this.since = now;
     }
-    // Steps are in the file one by one; what one of them has taken so far is no news.
+    // Steps are in the file one by one; the current one adds little.
     if (chip === "Train" && spent.count) return spent.seconds;
     const rest = this.unrecorded(chip, now);
     return rest === null && !spent.count ? null : spent.seconds + (rest ?? 0);

@@ -1,5 +1,5 @@
 // @ts-check
-/** What the status line says and when loader lists are fetched anew. Pure: no page, no server. */
+/** The text of the status line, and when loader lists are fetched again. Pure: no page, no server. */
 
 import { rows } from "../cards/clips.mjs";
 import { counted, t } from "../page/words.mjs";
@@ -22,7 +22,7 @@ import { stateText } from "./facts.mjs";
  */
 
 /**
- * The line under a run that ended: how far it came, what the evaluation loss did, how the LoRA is called.
+ * The line of an ended run: step, change of the evaluation loss, name of the LoRA.
  * @param {RunSummary} run
  * @returns {string}
  */
@@ -43,7 +43,7 @@ export function summaryText(run) {
 }
 
 /**
- * Where a run stands, as its files say it; of one that has ended also how its LoRAs are used.
+ * The state of a run from its files; of an ended one also the use of its LoRAs.
  * @param {import("../page/routes.mjs").Detail} run
  * @returns {string}
  */
@@ -53,7 +53,7 @@ export function standingText(run) {
 }
 
 /**
- * Which LoRA goes on which model, at which strength, under the graph that does it.
+ * The model and strength of each LoRA, and the template of a graph for it.
  * @param {{ use?: Use[], template?: string }} run
  * @returns {string[]}
  */
@@ -80,7 +80,7 @@ function closingLines({ use = [], template }) {
 }
 
 /**
- * The line of a node whose output has come; empty when there is nothing to say.
+ * The line of a node with an output; empty without text.
  * @param {any} output
  * @returns {string}
  */
@@ -115,8 +115,8 @@ export class SaveWatch {
 }
 
 /**
- * Where the text of the line came from: nowhere yet; a run's summary; an error in reading it; a message of a run that goes
- * on; the last word on it, which says more than the summary does; or the answer to a button.
+ * Source of the line's text: none; a run's summary; an error of reading it; a message of a training run; its last
+ * message, which has more than the summary; or the result of a button.
  * @typedef {"" | "summary" | "error" | "progress" | "end" | "said"} Origin
  */
 
@@ -128,8 +128,8 @@ export function hasEnded(state) {
 }
 
 /**
- * Whether the summary is newer than the line. A run that is live sends messages, which are newer still; of one that trains
- * elsewhere or is over there is nothing but the summary.
+ * Whether the summary is newer than the line. Messages of a live run are newer than its summary; a run elsewhere, or an
+ * ended one, has only the summary.
  * @param {Origin} origin of the line
  * @param {{ live: boolean, isNews: boolean }} summary whether this server trains the run, and whether it says what it did
  *   not say before

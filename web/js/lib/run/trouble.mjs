@@ -1,5 +1,5 @@
 // @ts-check
-/** What a run that failed says of itself, in the panel as in the tab: one headline, the whole sentence, what Retry does. Pure. */
+/** A failed run in panel and tab: a headline, the full sentence, and the effect of Retry. Pure. */
 
 import { message } from "../page/routes.mjs";
 import { failureOf, inANewRun, told } from "../page/server_sentences.mjs";
@@ -12,7 +12,10 @@ import { inOneText, t } from "../page/words.mjs";
  *   nobody is there to be asked for a log or told to train
  */
 
-/** The newest step of a run that failed: what it was saved at is another number. @param {{ step: number, reached?: number | null, state: string }} run */
+/**
+ * The newest step of a failed run; its saved step is another number.
+ * @param {{ step: number, reached?: number | null, state: string }} run
+ */
 export function stepOf(run) {
   return run.state === "failed" ? Math.max(run.reached ?? 0, run.step) : run.step;
 }
@@ -72,7 +75,7 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
   };
 }
 
-/** How a new run is begun. @param {boolean} isListed @param {boolean} isSecond whether other remedies stand above */
+/** How to start a new run. @param {boolean} isListed @param {boolean} isSecond whether other remedies stand above */
 function anewText(isListed, isSecond) {
   if (isListed)
     return isSecond
@@ -157,7 +160,10 @@ function retry(saved) {
       };
 }
 
-/** Whether a request found no server, which a browser says with a TypeError in words of its own. @param {unknown} error */
+/**
+ * Whether a request reached no server, which browsers report as a TypeError with texts of their own.
+ * @param {unknown} error
+ */
 export function findsNobody(error) {
   return error instanceof TypeError;
 }

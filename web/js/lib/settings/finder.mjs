@@ -1,5 +1,5 @@
 // @ts-check
-/** The search and the groups below the settings of a node, and what was changed from its default, each with a way back. */
+/** Search and groups below the settings of a node, and a list of changed settings with a reset each. */
 
 import { button, element, fill, mark, toggle, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -27,7 +27,7 @@ export class Finder {
       placeholder: t("Find a setting"),
       "aria-label": t("Find a setting"),
       oninput: () => changed(),
-      // The page's own keys (delete a node, run) are not for what is typed here.
+      // Keeps keys typed here from the page's shortcuts (delete a node, run).
       onkeydown: (/** @type {KeyboardEvent} */ event) => event.stopPropagation(),
     });
     this.groups = Object.fromEntries(

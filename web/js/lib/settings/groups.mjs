@@ -10,10 +10,10 @@ import { t } from "../page/words.mjs";
  * @typedef {{ open: Set<string>, query: string }} View
  */
 
-/** Of so many settings, the first of the node, all are shown always: what people turn first stands first. */
+/** Number of first settings that are always shown. */
 export const FIRST = 6;
 
-/** The nodes that have what people look for here, the likeliest first. */
+/** Other nodes with settings to search, the most likely first. */
 const OTHERS = [
   "TrainLoRA",
   "LoadWanModel",
@@ -22,7 +22,7 @@ const OTHERS = [
   "WanVideoDataset",
 ];
 
-/** The groups in their order; the server says which one a setting is in, as `wan_group` of its widget. */
+/** The groups in order; the server has a setting's group as `wan_group` of its widget. */
 export const GROUPS = [
   "batch",
   "optimizer",
@@ -62,7 +62,7 @@ export function groupTitle(group) {
 }
 
 /**
- * Which other node has a widget of that name, or of one that begins so.
+ * The other node with a widget whose name starts with the search text.
  * @param {string} query what is looked for
  * @param {(kind: string) => string[]} widgetsOf names of the widgets of a kind of node
  * @returns {{ name: string, kind: string } | null}

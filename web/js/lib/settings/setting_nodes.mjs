@@ -1,5 +1,5 @@
 // @ts-check
-/** Nodes with more settings than fit on a page show the first of them, what was changed, and the groups that are open. */
+/** Nodes with many settings show the first ones, the changed ones, and open groups. */
 
 import { idHere, kindOf, widgetsOf } from "../page/ids.mjs";
 import { addWidget, MARGINS, watchWidgets } from "../page/widget.mjs";
@@ -20,7 +20,7 @@ export class SettingNodes {
     this.frames = frames;
     /** @type {WeakMap<GraphNode, Finder>} */
     this.finders = new WeakMap();
-    /** What draws each node anew. @type {WeakMap<GraphNode, () => void>} */
+    /** Node -> its redraw function. @type {WeakMap<GraphNode, () => void>} */
     this.shown = new WeakMap();
   }
 
@@ -96,8 +96,8 @@ export class SettingNodes {
 }
 
 /**
- * Frontends as old as 1.32 leave a row free for what they do not draw, and draw Vue nodes by the widget's options, which
- * they read when the list of widgets changes. Newer ones take `hidden` for all of it.
+ * Hides widgets. Frontends as old as 1.32 reserve a row for hidden widgets and draw Vue nodes from the widget's
+ * options, read when the list of widgets changes. Newer ones use `hidden`.
  * @param {GraphNode} node
  * @param {any[]} widgets
  * @param {Set<string>} wanted
@@ -118,7 +118,7 @@ function showOnly(node, widgets, wanted) {
   node.widgets = all;
 }
 
-/** The node is as high as what it shows. @param {GraphNode} node */
+/** Fit the node's height to its visible widgets. @param {GraphNode} node */
 function settle(node) {
   const [width] = node.size ?? [0];
   const high = node.computeSize?.()[1];

@@ -46,8 +46,7 @@ function figureOfRun(run, key) {
 }
 
 /**
- * A row for each step and each evaluation of runs, as their files say them: of a step that was trained twice, the last
- * row counts.
+ * A row for each step and each evaluation of runs; the last row counts for a step that was trained twice.
  * @param {string[]} runs
  * @param {(run: string, since: number) => Promise<Answer>} read the lines from a number on
  * @param {(run: string, lines: number) => void} told how far it is

@@ -1,5 +1,5 @@
 // @ts-check
-/** Which runs are found, in which order and groups, and in what they differ: what the table of runs shows. Pure. */
+/** Search, order, groups and differing settings of runs, for the table. Pure. */
 
 import { stepOf } from "../run/trouble.mjs";
 
@@ -10,17 +10,17 @@ import { stepOf } from "../run/trouble.mjs";
  * @typedef {{ name: string, runs: Summary[] }} Group
  */
 
-/** Where a run stands, before its settings, and what came of it, behind them. */
+/** Columns before and after the settings. */
 export const STANDING = ["state", "step", "eval_best"];
 export const OUTCOMES = ["loss", "seconds_per_step", "updated"];
 const LOWER_IS_BETTER = ["loss", "eval_best", "seconds_per_step"];
-/** What tells runs apart most often, before the others in order of their names. */
+/** Settings that differ most often, shown first. */
 const FIRST = ["rank", "alpha", "learning_rate", "data", "model", "adapter", "optimizer"];
 /** More columns than a sidebar can show. */
 const MOST_SETTINGS = 12;
 
 /**
- * The runs in whose name every word stands; a word `rank=16` asks for a setting, `state` for a state.
+ * The runs whose name contains every word; a word such as `rank=16` matches a setting, `state` a state.
  * @param {Summary[]} runs
  * @param {string} words
  * @param {string} state empty for all
@@ -36,7 +36,10 @@ export function found(runs, words, state = "") {
   );
 }
 
-/** Whether a run has a setting whose name begins so, of that value. @param {Summary} run @param {string} key @param {string} value */
+/**
+ * Whether a run has that value in a setting whose name starts with `key`.
+ * @param {Summary} run @param {string} key @param {string} value
+ */
 function has(run, key, value) {
   return Object.entries(run.settings ?? {}).some(
     ([name, own]) => key && name.startsWith(key) && same(own, value),
@@ -99,8 +102,8 @@ export function bestOf(key, runs) {
 }
 
 /**
- * The runs by the name they were asked for: a sweep writes settings and their values behind it, of one name the later runs
- * have a number, and a mean of saved steps has its width. Groups stand where their first run stood.
+ * Groups runs by their requested name: without a sweep's values, the number of a later run of the same name, and the
+ * width of an average. Groups are in the order of their first run.
  * @param {Summary[]} runs
  * @returns {Group[]}
  */
@@ -120,8 +123,7 @@ export function grouped(runs) {
 }
 
 /**
- * The runs by a column; what is not known stands last, and runs that are alike keep their order, so that sorting by a
- * setting groups them.
+ * The runs sorted by a column, unknown values last. The sort is stable, so that sorting by a setting groups equal runs.
  * @param {Summary[]} runs
  * @param {Order | null} order
  */

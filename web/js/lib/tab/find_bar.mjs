@@ -1,5 +1,5 @@
 // @ts-check
-/** What stands over the table: which runs are looked for, groups, how many were found, and the files to save. */
+/** The bar over the table: search, groups, number of found runs, and files to save. */
 
 import { button, element, toggle, write } from "../page/dom.mjs";
 import { counted, t } from "../page/words.mjs";

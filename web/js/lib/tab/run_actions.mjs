@@ -1,5 +1,5 @@
 // @ts-check
-/** What the buttons of an opened run do: each asks the server or the page, and says what came of it. */
+/** The actions of an opened run's buttons, each with a message of its result. */
 
 import { t } from "../page/words.mjs";
 import { deletedText } from "./run_card.mjs";

@@ -1,5 +1,5 @@
 // @ts-check
-/** The run that was opened in the list: its name, its state, what can be done with it. Deleting asks first. */
+/** The run opened in the list: name, state and actions. Deleting needs a confirmation. */
 
 import { list, text } from "../cards/lists.mjs";
 import {
@@ -33,7 +33,7 @@ const MOST_NAMES = 3;
 const OF_A_STEP = /_\d{6}\.safetensors$/;
 
 /**
- * A run's numbers in one line; what is not known is left out.
+ * A run's numbers in one line, without unknown ones.
  * @param {Summary} run
  * @param {number} now unix seconds
  */
@@ -54,7 +54,7 @@ export function cardText(run, now) {
 }
 
 /**
- * What is left of a run that was deleted.
+ * The result of deleting a run.
  * @param {string} run
  * @param {{ kept?: unknown, freed?: number }} answer names of what its folder still holds, and the bytes that are free again
  */
@@ -71,7 +71,7 @@ export function deletedText(run, { kept, freed }) {
 }
 
 /**
- * What is asked before a run is deleted: what goes, what stays, and the room it makes, a paragraph each.
+ * The question before deleting a run: what is deleted, what stays, and the freed bytes, a paragraph each.
  * @param {string} run
  * @param {string[]} loras of it, as loader lists spell them
  * @param {number | null} bytes that would be free; null while nobody knows
@@ -131,7 +131,7 @@ export class RunCard {
     const page = { queue: async () => actions.resume(id), copy: actions.take };
     this.trouble = new TroubleBox({ ...page, isListed: true }, actions, actions.say);
     this.question = element("div", { class: "wan-question" });
-    /** Made when somebody asks for them. @type {import("./run_clips.mjs").RunClips | null} */
+    /** Created on the first use. @type {import("./run_clips.mjs").RunClips | null} */
     this.clips = null;
     this.buttons = this.buildButtons();
     const close = button("×", t("Close {run}", { run: id }), () => actions.close());

@@ -33,7 +33,7 @@ export class RunClips {
     );
   }
 
-  /** Read what is new of the run. */
+  /** Read the news of the run. */
   async read() {
     try {
       const answer = () => this.routes.metrics(this.run, this.history.lines);

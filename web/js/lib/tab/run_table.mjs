@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The runs as a table of what differs between them: sorted by any column, grouped by name, the best in bold. Of thousands
- * only the rows in view are drawn; the arrow keys walk over all of them.
+ * A table of the settings that differ between runs: sorted by any column, grouped by name, best values bold. Only rows
+ * in view are drawn; arrow keys reach all.
  */
 
 import { element, fill, mark, wordsOf, writeName } from "../page/dom.mjs";
@@ -42,7 +42,7 @@ export class RunTable {
     this.columns = [];
     /** @type {import("./differences.mjs").Order | null} */
     this.order = null;
-    /** Whether runs of one name stand together, each group with a best of its own. */
+    /** Whether runs are grouped by name, each group with a best of its own. */
     this.groups = false;
     /** Names of the groups that are folded. @type {Set<string>} */
     this.folded = new Set();
@@ -83,7 +83,7 @@ export class RunTable {
     this.arrange();
   }
 
-  /** Order, groups and columns anew. */
+  /** Compute order, groups and columns. */
   arrange() {
     const all = sorted(this.runs, this.order);
     const groups = this.groups ? grouped(all) : [{ name: "", runs: all }];
@@ -221,7 +221,10 @@ export class RunTable {
     this.arrange();
   }
 
-  /** The arrow keys, Page and Home and End go from row to row, also to those that are not drawn. @param {KeyboardEvent} event */
+  /**
+   * Arrow keys, Page Up and Down, Home and End move between rows, also to rows that are not drawn.
+   * @param {KeyboardEvent} event
+   */
   walk(event) {
     const focused = document.activeElement;
     const at = Number(focused?.closest("tr")?.getAttribute("aria-rowindex")) - 2;
@@ -250,7 +253,7 @@ export class RunTable {
     if (place >= 0) this.reach(place, "button");
   }
 
-  /** Bring a row into view and go to what is in it. @param {number} place @param {string} what */
+  /** Scroll to a row and focus an element in it. @param {number} place @param {string} what */
   reach(place, what) {
     this.draw(); // a list that came since the last frame gives no room to scroll in yet
     const { scrollTop, clientHeight } = this.element;

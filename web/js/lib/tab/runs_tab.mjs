@@ -1,5 +1,7 @@
 // @ts-check
-/** The sidebar tab "Training runs": a table of every run of this ComfyUI, the curves of those that are ticked, and the one that is opened. */
+/**
+ * The sidebar tab "Training runs": a table of every run of this ComfyUI, the curves of ticked runs, and the opened run.
+ */
 
 import { button, element, fill, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
@@ -37,13 +39,13 @@ export class RunsTab {
     this.page = page;
     this.frames = frames;
     this.shown = false;
-    /** Whether the server has said which runs there are. */
+    /** Whether the list of runs has been loaded. */
     this.known = false;
     /** @type {Summary[]} */
     this.runs = [];
-    /** Whether clips may be cached: where there are runs, or the server says so. */
+    /** Whether there may be cached clips: with any run, or where the server reports some. */
     this.cachesClips = false;
-    /** What the table was made of: it is arranged anew only for other runs. @type {unknown[]} */
+    /** The runs behind the table, which is built again only for other ones. @type {unknown[]} */
     this.arranged = [];
     /** The run that is opened. @type {RunCard | null} */
     this.card = null;

@@ -1,5 +1,5 @@
 // @ts-check
-/** Of many rows of one height, those that are in view: the others are the space above and below. Pure. */
+/** The rows in view among many of one height; space above and below replaces the others. Pure. */
 
 /** Rows drawn beyond the edges, so that a turn of the wheel and the tabulator find some. */
 const BEYOND = 8;

@@ -26,8 +26,8 @@ export function valuesByName(widgets) {
 }
 
 /**
- * The saved values by name; null where the file has none, and the page goes by position. Names say which value is which, but
- * for positions that a program changed: those are as many as today's widgets.
+ * The saved values by name; null without names, where the page uses positions. Names win, unless a program changed the
+ * positions: then there are as many as widgets today.
  * @param {SavedNode} saved
  * @param {string[]} today names of the node's widgets, in order
  * @returns {Record<string, unknown> | null}
@@ -43,8 +43,8 @@ export function namedValues(saved, today) {
 }
 
 /**
- * What the node's widgets are to show, in their order: the saved values by name; where none was saved, what is there. None
- * is also the null of a menu that had nothing to choose.
+ * The values of the node's widgets in order: saved by name, else the current one. null, of a menu without choices,
+ * counts as not saved.
  * @param {Record<string, unknown>} named
  * @param {Widget[]} widgets
  * @returns {unknown[]}
@@ -56,8 +56,8 @@ export function inOrder(named, widgets) {
 }
 
 /**
- * Whether the names stand in the order of the positions and are all: nobody changed either. Widgets that only show may have
- * left empty values behind them.
+ * Whether names and positions have the same values, so that neither was changed. Display-only widgets may have left
+ * empty values at the end.
  * @param {Record<string, unknown>} named
  * @param {unknown[]} positions
  */

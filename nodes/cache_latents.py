@@ -65,7 +65,6 @@ class CacheLatents(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when the cache is deleted or entries are evicted."""
         return cache_state()
 
     @classmethod

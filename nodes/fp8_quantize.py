@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from comfy_api.latest import io
 
@@ -38,22 +39,9 @@ class Fp8Quantize(io.ComfyNode):
     validate_inputs = judged_when_it_runs
 
     @classmethod
-    def execute(
-        cls,
-        model: ModelHandle,
-        scheme: str = QuantizeConfig.scheme,
-        keep_high_precision: bool = QuantizeConfig.keep_high_precision,
-        include: str = QuantizeConfig.include,
-        exclude: str = QuantizeConfig.exclude,
-    ) -> io.NodeOutput:
-        check_menus(QuantizeConfig, {"scheme": scheme})
-        quantize = QuantizeConfig(
-            scheme=scheme,
-            keep_high_precision=keep_high_precision,
-            include=include,
-            exclude=exclude,
-            vace_blocks=bool(model.variant.shape.vace_layers),
-        )
+    def execute(cls, model: ModelHandle, **values: Any) -> io.NodeOutput:
+        check_menus(QuantizeConfig, values)
+        quantize = QuantizeConfig(**values, vace_blocks=bool(model.variant.shape.vace_layers))
         check_quantize(quantize, model.variant.shape)
         if model.quantization != "none" and model.plan.base_precision == "as in file":
             note = (

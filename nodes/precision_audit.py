@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,17 +56,10 @@ class PrecisionAudit(io.ComfyNode):
         )
 
     @classmethod
-    def execute(
-        cls,
-        model: ModelHandle,
-        cache: CacheHandle,
-        clips: int = AuditConfig.clips,
-        timesteps: int = AuditConfig.timesteps,
-        alone: bool = AuditConfig.alone,
-    ) -> io.NodeOutput:
+    def execute(cls, model: ModelHandle, cache: CacheHandle, **values: Any) -> io.NodeOutput:
         if model.plan.low_noise_file:
             raise ConfigError("Precision Audit measures one model. Set low_noise_model of Load Wan Model to none.")
-        config = AuditConfig(clips=clips, timesteps=timesteps, alone=alone)
+        config = AuditConfig(**values)
         run = RunConfig(
             run_name="precision_audit",
             model=model.plan,

@@ -69,11 +69,7 @@ class SplitAcrossGPUs(io.ComfyNode):
 
 
 def _split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
-    """Returns the device of every block, and the bytes of the loaded weights by device.
-
-    `copies`: for each model copy an index into `devices` for every block; embeddings and head are on the first block's.
-    `predicted`, the peak of a training step, is always null here.
-    """
+    """Returns the bytes of weights by device, and `copies`: for each model copy the device index of every block."""
     shape = model.variant.shape
     placements = placements_of(model.plan, shape.num_layers)
     devices = list(dict.fromkeys(device for placement in placements for device in placement.devices))

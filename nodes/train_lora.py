@@ -148,10 +148,7 @@ class TrainLoRA(io.ComfyNode):
         validation: SampleConfig | None = None,
         **widgets: Any,
     ) -> list[str]:
-        """Requests the cache after all widgets are checked: the prompt fails before clips are encoded for an hour.
-
-        The encoding node then checks the training's memory (`check_requested`).
-        """
+        """Requests the cache after all widgets are checked, so that a prompt fails before clips are encoded."""
         if cache is not None:
             return []
         _check_widgets(widgets)
@@ -159,7 +156,7 @@ class TrainLoRA(io.ComfyNode):
         plan = model.plan.of_expert(train.expert_name, folders.roots())
         train = replace(train, expert=expert_of(plan, train.expert))
         note_training(cls.hidden.unique_id, RequestedTraining(plan, lora_config(settings, widgets), train, validation))
-        return ["cache"]
+        return ["cache"]  # the encoding node then checks the training's memory (check_requested)
 
     @classmethod
     def execute(
@@ -170,42 +167,16 @@ class TrainLoRA(io.ComfyNode):
         settings: SettingsHandle | None = None,
         validation: SampleConfig | None = None,
         run_name: str = "my_lora",
-        steps: int = TrainConfig.steps,
-        learning_rate: float = TrainConfig.learning_rate,
-        rank: int = LoraConfig.rank,
-        alpha: float = LoraConfig.alpha,
-        expert: str = TrainConfig.expert,
-        save_every_n_steps: int = TrainConfig.save_every_n_steps,
-        preview_every_n_steps: int = TrainConfig.preview_every_n_steps,
         resume: str = "auto",
-        start_from_lora: str = NONE,
-        seed: int = TrainConfig.seed,
         steps_this_queue: int = 0,
-        blocks_to_swap: int = TrainConfig.blocks_to_swap,
+        **widgets: Any,
     ) -> io.NodeOutput:
-        requested = RequestedJob(
-            model,
-            settings,
-            vae is not None,
-            {
-                "run_name": run_name,
-                "steps": steps,
-                "learning_rate": learning_rate,
-                "rank": rank,
-                "alpha": alpha,
-                "expert": expert,
-                "save_every_n_steps": save_every_n_steps,
-                "preview_every_n_steps": preview_every_n_steps,
-                "start_from_lora": start_from_lora,
-                "seed": seed,
-                "blocks_to_swap": blocks_to_swap,
-            },
-        )
+        requested = RequestedJob(model, settings, vae is not None, {**widgets, "run_name": run_name})
         config = requested.config(DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)))
         preview = RequestedTraining(config.model, config.lora, config.train, validation).sized(cache.cache_set)
         train = with_clip_values(config.train, cache.cache_set, config.model.placement.ranks)
         config = replace(config, train=train, preview=preview)
-        codec = cls._codec(vae, model) if vae is not None and preview_every_n_steps else None
+        codec = cls._codec(vae, model) if vae is not None and train.preview_every_n_steps else None
         decision = choose_run(folders.runs_folder(), config, resume=resume, elsewhere=requested.elsewhere(config))
         config = decision.job
         if decision.action == "start":

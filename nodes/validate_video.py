@@ -113,7 +113,6 @@ class ValidateVideo(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when rendered clips are deleted."""
         return RUNS.losses()
 
     @classmethod

@@ -67,7 +67,6 @@ class WanCacheFromLatents(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when the cache is deleted or entries are evicted."""
         return cache_state()
 
     @classmethod

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from comfy import model_management as mm
 from comfy_api.latest import io
@@ -136,8 +138,7 @@ class WanDatasetFromFile(io.ComfyNode):
         **_others: object,
     ) -> list[tuple[int, int, int]]:
         """Returns (width, height, frames) of each dataset in another trainer's settings, with the widgets as fallback.
-
-        Opens no clip. Raises WanTrainerError where the file cannot be read.
+        Raises WanTrainerError where the file cannot be read.
         """
         stated = stated_settings(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
         own = {"width": width, "height": height, "num_frames": num_frames}
@@ -154,46 +155,23 @@ class WanDatasetFromFile(io.ComfyNode):
         model: ModelHandle,
         file: str | None = None,
         other_file: str = "",
-        path_column: str = "",
-        caption_column: str = "",
-        repeats_column: str = "",
-        control_column: str = "",
-        mask_column: str = "",
-        trigger_word: str = DatasetConfig.trigger_word,
-        caption_extension: str = DatasetConfig.caption_extension,
-        width: int = DatasetConfig.width,
-        height: int = DatasetConfig.height,
-        num_frames: int = DatasetConfig.num_frames,
         force_rate: float = 0.0,
-        num_repeats: int = DatasetConfig.num_repeats,
         weight: float = DatasetConfig.weight,
-        enable_bucket: bool = DatasetConfig.enable_bucket,
         use_file_settings: bool = True,
         append_to: Dataset | None = None,
         settings: DatasetSettingsHandle | None = None,
+        **values: Any,
     ) -> io.NodeOutput:
         path = _file(file, other_file)
         elsewhere = chosen_elsewhere(model, force_rate, settings)
         elsewhere["weight"] = weight * elsewhere.get("weight", 1.0)
-        config = DatasetConfig(
-            folder=path.name,
-            trigger_word=trigger_word,
-            caption_extension=caption_extension,
-            width=width,
-            height=height,
-            num_frames=num_frames,
-            num_repeats=num_repeats,
-            enable_bucket=enable_bucket,
-            **elsewhere,
-        )
-        columns = Columns(
-            path=path_column, caption=caption_column, repeats=repeats_column, control=control_column, mask=mask_column
-        )
+        own = {name: value for name, value in values.items() if not name.endswith("_column")}
+        config = DatasetConfig(folder=path.name, **own, **elsewhere)
         with stops_become_interrupts():
             parts = open_source(
                 SourceFile(
                     path=path,
-                    columns=columns,
+                    columns=_columns(values),
                     allowed=allowed_places(),
                     unpacked=folders.cache().root / "unpacked",
                     size_multiple=config.size_multiple,
@@ -223,5 +201,5 @@ def _file(file: str | None, other_file: str) -> Path:
     return allowed_file(requested, input_root=input_root, extra_roots=extra_roots)
 
 
-def _columns(given: dict[str, object]) -> Columns:
+def _columns(given: Mapping[str, object]) -> Columns:
     return Columns(**{role: str(given.get(f"{role}_column") or "") for role in _ROLES})

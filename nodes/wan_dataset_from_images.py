@@ -74,7 +74,6 @@ class WanDatasetFromImages(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when stored clips are deleted or changed."""
         return CACHE.losses()
 
     @classmethod
@@ -94,23 +93,15 @@ class WanDatasetFromImages(io.ComfyNode):
         captions: Sequence[str] = ("",),
         batch_is: Sequence[str] = ("clip",),
         fps: Sequence[float] = (0.0,),
-        width: Sequence[int] = (DatasetConfig.width,),
-        height: Sequence[int] = (DatasetConfig.height,),
-        num_frames: Sequence[int] = (DatasetConfig.num_frames,),
-        num_repeats: Sequence[int] = (DatasetConfig.num_repeats,),
-        enable_bucket: Sequence[bool] = (DatasetConfig.enable_bucket,),
         append_to: Sequence[Dataset | None] = (None,),
+        **values: Sequence[Any],
     ) -> io.NodeOutput:
         variant = model[0].variant
         stills = one_of("batch_is", batch_is[0], _BATCH_IS) == "stills"
         config = DatasetConfig(
             folder="images of the graph",
-            width=width[0],
-            height=height[0],
-            num_frames=num_frames[0],
             fps=variant.fps,
-            num_repeats=num_repeats[0],
-            enable_bucket=enable_bucket[0],
+            **{name: value[0] for name, value in values.items()},
             size_multiple=variant.latents.size_multiple,
             conditioning=variant.conditioning.name,
         )

@@ -61,27 +61,14 @@ class WanPrecisionPolicy(io.ComfyNode):
         cls,
         model: ModelHandle,
         preset: str = AS_LOADED,
-        residual: str = AS_PRESET,
-        norm: str = AS_PRESET,
-        qk_norm: str = AS_PRESET,
-        time: str = AS_PRESET,
-        modulation: str = AS_PRESET,
-        head: str = AS_PRESET,
-        rope_table: str = AS_PRESET,
-        rope: str = AS_PRESET,
-        attention: str = AS_PRESET,
-        adapter: str = AS_PRESET,
         matmul: str = PrecisionPolicy.matmul,
+        **parts: str,
     ) -> io.NodeOutput:
         check_menus(PrecisionPolicy, {"matmul": matmul})
         one_of("preset", preset, (AS_LOADED, *PRESETS))
-        given = dict(
-            residual=residual, norm=norm, qk_norm=qk_norm, time=time, modulation=modulation, head=head,
-            rope_table=rope_table, rope=rope, attention=attention, adapter=adapter,
-        )  # fmt: skip
         switches = {
             part: one_of(part, value, (AS_PRESET, *switch_values(part)))
-            for part, value in given.items()
+            for part, value in parts.items()
             if value != AS_PRESET
         }
         base = model.plan.precision.to_dict() if preset == AS_LOADED else {"preset": preset}
@@ -91,7 +78,6 @@ class WanPrecisionPolicy(io.ComfyNode):
 
 
 def _describe_policy(handle: ModelHandle) -> str:
-    """Returns the policy in words, and the dtype of every part."""
     policy, numerics = handle.plan.precision, handle.plan.precision.numerics(handle.compute_dtype)
     parts = [f"{part}: {dtype_name(getattr(numerics, part))}" for part in ("compute", *SWITCHES, "matmul")]
     return "\n".join([f"precision {policy.describe()}", *parts])

@@ -81,7 +81,6 @@ class WanPreviewSettings(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when entries of prompts and pictures are deleted."""
         return cache_state()
 
     @classmethod

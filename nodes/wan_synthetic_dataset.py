@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from comfy_api.latest import io
 
 from ..wan_core.cache import SyntheticConfig, report_of, synthetic_note, synthetic_set
@@ -40,23 +42,11 @@ class WanSyntheticDataset(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Returns a mark that changes when the list is deleted or damaged."""
         return cache_state()
 
     @classmethod
-    def execute(
-        cls,
-        model: ModelHandle,
-        count: int = SyntheticConfig.count,
-        width: int = SyntheticConfig.width,
-        height: int = SyntheticConfig.height,
-        num_frames: int = SyntheticConfig.num_frames,
-        text_length: int = SyntheticConfig.text_length,
-        seed: int = SyntheticConfig.seed,
-    ) -> io.NodeOutput:
-        config = SyntheticConfig(
-            count=count, width=width, height=height, num_frames=num_frames, text_length=text_length, seed=seed
-        )
+    def execute(cls, model: ModelHandle, **values: Any) -> io.NodeOutput:
+        config = SyntheticConfig(**values)
         shape = model.variant.shape
         made = synthetic_set(
             config,
@@ -66,10 +56,11 @@ class WanSyntheticDataset(io.ComfyNode):
             condition_channels=shape.vace_channels if shape.vace_layers else shape.condition_channels,
             fps=model.variant.fps,
         )
-        clips = f"{count} random clips, the same in every epoch" if count else "endless random clips, none twice"
+        endless = "endless random clips, none twice"
+        clips = f"{config.count} random clips, the same in every epoch" if config.count else endless
         text = (
-            f"{clips}: {width}x{height}, {num_frames} frames, {text_length} tokens; nothing is encoded and no clip is "
-            f"written\n{synthetic_note(made)}"
+            f"{clips}: {config.width}x{config.height}, {config.num_frames} frames, {config.text_length} tokens; "
+            f"nothing is encoded and no clip is written\n{synthetic_note(made)}"
         )
         report = report_of(made, folders.cache().write_set(made), 0.0, {}, {})
         handle = hand_cache(report, made)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from comfy_api.latest import io
 
 from ..wan_core.dataset import (
@@ -74,27 +76,11 @@ class WanVideoDataset(io.ComfyNode):
         cls,
         model: ModelHandle,
         folder: str | None = None,
-        trigger_word: str = DatasetConfig.trigger_word,
-        caption_extension: str = DatasetConfig.caption_extension,
-        width: int = DatasetConfig.width,
-        height: int = DatasetConfig.height,
-        num_frames: int = DatasetConfig.num_frames,
         force_rate: float = 0.0,
-        num_repeats: int = DatasetConfig.num_repeats,
-        enable_bucket: bool = DatasetConfig.enable_bucket,
         append_to: Dataset | None = None,
         settings: DatasetSettingsHandle | None = None,
+        **values: Any,
     ) -> io.NodeOutput:
-        config = DatasetConfig(
-            folder=dataset_reference(folder),
-            trigger_word=trigger_word,
-            caption_extension=caption_extension,
-            width=width,
-            height=height,
-            num_frames=num_frames,
-            num_repeats=num_repeats,
-            enable_bucket=enable_bucket,
-            **chosen_elsewhere(model, force_rate, settings),
-        )
-
+        elsewhere = chosen_elsewhere(model, force_rate, settings)
+        config = DatasetConfig(folder=dataset_reference(folder), **values, **elsewhere)
         return scanned_output(cls, append_to, lambda context: (scan_folder(config, dataset_folder(folder), context),))

@@ -22,7 +22,6 @@ def runs_folder() -> Path:
 
 
 def cache() -> LatentCache:
-    """Returns the latent cache of this ComfyUI."""
     return LatentCache(runs_folder() / "_cache")
 
 
@@ -57,7 +56,6 @@ def user_roots_file() -> Path:
 
 
 def input_folder() -> Path:
-    """Returns ComfyUI's input folder."""
     return Path(folder_paths.get_input_directory())
 
 
@@ -101,17 +99,14 @@ def file_names(kind: str) -> list[str]:
 
 
 def diffusion_models() -> list[str]:
-    """Lists files, GGUFs and model folders by their path below the models folder.
-
-    A folder has diffusers' or the official layout, and is listed in place of its files.
-    """
+    """Lists files, GGUFs, and model folders (diffusers' or official layout) by their path below the models folder."""
     found = set(file_names("diffusion_models"))
     for root in folder_paths.get_folder_paths("diffusion_models"):
         for place, _folders, files in os.walk(root, followlinks=True):
             relative = os.path.relpath(place, root)
             inside = "" if relative == os.curdir else relative + os.sep
             found |= {inside + name for name in files if name.lower().endswith(".gguf")}
-            if inside and _is_model_folder(files):
+            if inside and _is_model_folder(files):  # listed in place of its files
                 found -= {inside + name for name in files}
                 found.add(_folder_name(root, relative))
     return sorted(found, key=str.lower)

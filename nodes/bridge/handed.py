@@ -56,7 +56,6 @@ CACHE, RUNS = Handed(), Handed()
 
 
 def cache_folders() -> list[Path]:
-    """Lists the existing folders of the cache."""
     return [part for part in (folders.cache().root / name for name in _FOLDERS) if part.is_dir()]
 
 

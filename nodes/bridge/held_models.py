@@ -162,11 +162,8 @@ def _pinned_bytes(patcher: Any) -> int:
 
 
 def _instances(kinds: list[Any]) -> list[list[Any]]:
-    """Returns the instances of each class, subclasses included, among the local variables of ComfyUI's functions.
-
-    Not by `gc.get_objects`: it would reference a tuple that another thread is just building, which Python answers with
-    a SystemError in that thread.
-    """
+    """Returns the instances of each class, subclasses included, among the local variables of ComfyUI's functions."""
+    # Not by gc.get_objects: a reference to a tuple that another thread is building raises SystemError there.
     found: list[list[Any]] = [[] for _ in kinds]
     for top in list(sys._current_frames().values()):
         frame: FrameType | None = top

@@ -44,10 +44,7 @@ def press_again() -> None:
 
 @contextlib.contextmanager
 def stops_become_interrupts() -> Iterator[None]:
-    """Turns Stopped into ComfyUI's interrupt, around scans and encodings in this process.
-
-    Their `should_stop` is `mm.processing_interrupted`; a worker process is stopped by `CancelButton` instead.
-    """
+    """Turns Stopped into ComfyUI's interrupt, around scans and encodings in this process."""
     try:
         yield
     except Stopped as stop:

@@ -16,7 +16,6 @@ NONE = "none"
 
 
 def lora_widgets() -> list[io.Input]:
-    """Returns the widgets of files and strengths."""
     known = [NONE, *folders.file_names("loras")]
     return [
         combo(

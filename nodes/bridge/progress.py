@@ -75,7 +75,6 @@ class NodeProgress:
         self._status: dict[str, Any] = {"node": node_id, "graph": graph}
 
     def bar(self, done: int, total: int) -> None:
-        """Show `done` of `total`."""
         now = time.monotonic()
         if total <= 0 or (done < total and now - self._last_bar < _MIN_INTERVAL_S):
             return
@@ -84,6 +83,7 @@ class NodeProgress:
         self._last_bar = now
         preview = ("JPEG", self._preview, 512) if self._preview is not None else None
         self._preview = None
+        # update_absolute raises ComfyUI's interrupt after Cancel.
         with self._button.listening() if self._button is not None else contextlib.nullcontext():
             self._bar.update_absolute(done, total, preview)
 
@@ -93,10 +93,7 @@ class NodeProgress:
             self._preview, self._last_bar = picture, 0.0
 
     def say(self, text: str, now: bool = False, about: dict[str, Any] | None = None, **facts: Any) -> None:
-        """Send the status line of the node. `facts` stay for later lines.
-
-        `about` is `text` as data, `kind` and values: the page makes a sentence in the reader's language from it.
-        """
+        """Send the status line; `about` is `text` as data for translation, `facts` stay for later lines."""
         self._status.update(facts, text=text, about=about)
         moment = time.monotonic()
         if now or moment - self._last_status >= _MIN_INTERVAL_S:
@@ -187,7 +184,6 @@ def graph_of(hidden: Any) -> str:
 
 
 def current_prompt_id() -> str:
-    """Returns the id of the running queue entry."""
     return str(_server().last_prompt_id)
 
 

@@ -93,7 +93,6 @@ def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSet
 
 
 def dataset_outputs() -> list[io.Output]:
-    """Returns the outputs of every dataset node."""
     return [
         WanDataset.Output(display_name="dataset", tooltip="For Cache Latents + Captions."),
         io.String.Output(display_name="report", tooltip="What was found, and what was skipped and why."),

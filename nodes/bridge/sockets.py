@@ -134,10 +134,7 @@ class ComfyImageEncoder:
 
 
 def _unlike_wans(vae: Any, space: LatentSpace) -> str:
-    """Returns why a VAE with Wan's channels is not Wan's VAE; empty where it is.
-
-    Tiny autoencoders and VAEs of other models have latents of the same shape, but other values and timing.
-    """
+    """Returns why a VAE is not Wan's; empty where it is. Others have latents of the same shape with other values."""
     part = getattr(vae, "first_stage_model", None)
     for holder in ("_orig_mod", "module"):  # wrappers of torch.compile and DataParallel
         part = getattr(part, holder, part)
@@ -172,8 +169,7 @@ _loaded_as: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cache: LatentCache) -> str | None:
     """Returns the identity of the encoder linked to `socket`; None where it takes the loaded object and there is none.
 
-    The file of a core loader is hashed once; any other encoder is hashed weight by weight. Raises ConfigError for a
-    file that was replaced after its loader had read it, since ComfyUI keeps the loaded object.
+    Raises ConfigError for a file that was replaced after its loader had read it: ComfyUI keeps the loaded object.
     """
     found = _from_graph(dynprompt, node_id, socket, cache)
     if found is not None:
@@ -183,13 +179,13 @@ def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cac
                 "encode. Free ComfyUI's node cache or start it again, then press Run."
             )
         return found
+    # Not from a core loader: hashed weight by weight, once for each object.
     if loaded is not None and loaded not in _hashed:
         _hashed[loaded] = _hash_weights(loaded)
     return _hashed[loaded] if loaded is not None else None
 
 
 def is_linked(dynprompt: Any, node_id: str, socket: str) -> bool:
-    """Returns whether an optional socket is linked."""
     return isinstance(dynprompt.get_node(node_id)["inputs"].get(socket), list)
 
 

@@ -57,7 +57,7 @@ class CacheHandle:
     prompt_id: str
     """the queue entry that encoded it; for a later one all entries are cache hits"""
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # short: core nodes such as Preview Any show it
         return f"<cache of {len(self.cache_set.items)} items, {self.fingerprint[:12]}>"
 
 

@@ -22,10 +22,7 @@ _texts: OrderedDict[int, str] = OrderedDict()
 
 
 def with_readable_numbers(body: Any, schemas: Mapping[str, Any]) -> Any:
-    """Returns the body of POST /prompt with stand-ins for values that are no numbers.
-
-    `schemas`: node id -> class, of the nodes that call `check_readable`.
-    """
+    """Returns the body of POST /prompt with stand-ins for values that are no numbers, in the nodes of `schemas`."""
     prompt = cast("dict[str, Any]", body).get("prompt") if isinstance(body, dict) else None
     for node in prompt.values() if isinstance(prompt, dict) else ():
         kind = schemas.get(str(node.get("class_type"))) if isinstance(node, dict) else None

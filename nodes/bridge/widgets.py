@@ -3,8 +3,7 @@
 ComfyUI calls a required input without a value "missing" even when it has a default, and 0.3.75 does not check the
 value of a COMBO; so widgets are declared optional, and `one_of` and `check_menus` check them.
 
-`widget` makes the input of a config's setting from the field's default, bounds, choices and tooltip; the other makers
-are for inputs that belong to a node alone.
+`widget` makes the input of a setting from its field; the other makers are for inputs that belong to a node alone.
 """
 
 from __future__ import annotations
@@ -22,14 +21,10 @@ from ...wan_core.words import filled
 
 
 def widget(config: type[Config], name: str, **own: Any) -> io.Input:
-    """Returns the widget of the setting `name` of `config`.
-
-    `own` overrides default, tooltip or options, and adds keywords of the input. A setting of several values becomes a
-    text (`listed`). The page reads its group as `wan_group`.
-    """
+    """Returns the widget of a setting; `own` overrides default, tooltip or options, and adds keywords of the input."""
     known = settings_of(config)[name]
     made = _shown(known, known.called or name, **own)
-    if known.group:
+    if known.group:  # the page's button that shows it
         made.extra_dict["wan_group"] = known.group
     return made
 
@@ -65,14 +60,12 @@ def check_menus(config: type[Config], values: Mapping[str, Any]) -> None:
 
 
 def whole(name: str, default: int, low: int, high: int, tooltip: str, step: int = 1, **more: Any) -> io.Input:
-    """An INT widget."""
     return io.Int.Input(name, optional=True, default=default, min=low, max=high, step=step, tooltip=tooltip, **more)
 
 
 def number(
     name: str, default: float, low: float, high: float, tooltip: str, step: float = 0.01, **more: Any
 ) -> io.Input:
-    """A FLOAT widget."""
     # round=1e-9: by default the page rounds to `step`, which makes 0 of 5e-7.
     return io.Float.Input(
         name, optional=True, default=default, min=low, max=high, step=step, round=1e-9, tooltip=tooltip, **more
@@ -80,14 +73,12 @@ def number(
 
 
 def text(name: str, default: str, tooltip: str, multiline: bool = False, placeholder: str = "") -> io.Input:
-    """A STRING widget."""
     return io.String.Input(
         name, optional=True, default=default, multiline=multiline, tooltip=tooltip, placeholder=placeholder
     )
 
 
 def flag(name: str, default: bool, tooltip: str) -> io.Input:
-    """A BOOLEAN widget."""
     return io.Boolean.Input(name, optional=True, default=default, tooltip=tooltip)
 
 

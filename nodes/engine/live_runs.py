@@ -72,7 +72,6 @@ class LiveRuns:
 
     @contextlib.contextmanager
     def entered(self, run: LiveRun) -> Iterator[LiveRun]:
-        """Registers `run` inside."""
         with self._lock:
             self._runs[run.run] = run
         try:

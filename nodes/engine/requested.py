@@ -35,10 +35,7 @@ class RequestedTraining:
     preview: SampleConfig | None
 
     def check(self, clips: CacheSet) -> None:
-        """Raises OutOfMemory where training on `clips` does not fit into the free memory of this machine's GPUs.
-
-        Raises ConfigError where the number of clips rules out the epochs or the clips of a step.
-        """
+        """Raises OutOfMemory where training on `clips` does not fit, ConfigError where their number is too small."""
         requested = replace(self, train=with_clip_values(self.train, clips, self.plan.placement.ranks))
         for expert in requested.train.experts:  # they take turns on the device, so each must fit alone
             try:
@@ -52,10 +49,7 @@ class RequestedTraining:
                 plan.check()
 
     def sized(self, clips: CacheSet) -> SampleConfig | None:
-        """Returns the settings of previews, with the size of ComfyUI's template where that is requested.
-
-        With as many frames as fit next to the training of every expert; unchanged on a machine without a GPU.
-        """
+        """Returns the previews' settings, where requested with the template's size and as many frames as fit."""
         config = self.preview
         if config is None or config.preview_size != AS_TEMPLATE or not self.train.preview_every_n_steps:
             return config

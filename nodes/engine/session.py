@@ -94,10 +94,7 @@ class PreviewDecoder:
         *,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        """Returned file names are relative to `directory`; files contain the texts of `metadata`.
-
-        `on_clip(sample_id, frames)` gets each decoded clip, and takes over its measurements.
-        """
+        """`on_clip(sample_id, frames)` gets each decoded clip and measures it; files contain `metadata`."""
         self._codec, self._directory, self._fps, self._on_clip = codec, directory, fps, on_clip
         self._metadata = metadata
         self._bases: dict[str, NDArray[np.uint8]] = {}

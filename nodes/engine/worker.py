@@ -152,10 +152,7 @@ class Worker:
     def follow(
         self, on_event: Callable[[Event], None], cancel_pressed: Callable[[], bool], patience: Patience | None = None
     ) -> Ending:
-        """Calls `on_event` for every event until the process has ended. Cancel stops it by command, signal, then kill.
-
-        A second press kills at once; committed saved steps are not affected.
-        """
+        """Calls `on_event` for every event until the end. Cancel stops the process, a second press kills it."""
         stop = _Stopping(self, patience or Patience())
         watch = HostWatch(self.process.pid)
         finished: Finished | None = None

@@ -71,7 +71,6 @@ class RunRoutes:
         return Doors(self.known_hosts)
 
     def table(self) -> list[tuple[str, str, Handler]]:
-        """Returns (method, path, handler) of every route."""
         run = "/wan_trainer/runs/{run}"
         reads: dict[str, Handler] = {
             "/wan_trainer/ids": self.ids,
@@ -131,7 +130,6 @@ class RunRoutes:
         return as_json({"version": 1, "text": await in_thread(read)})
 
     async def bytes(self, request: web.Request) -> web.StreamResponse:
-        """Returns the bytes that deleting the run frees."""
         directory = await self._find(request)
         return as_json({"version": 1, "bytes": await in_thread(bytes_of_run, directory)})
 
@@ -171,7 +169,6 @@ class RunRoutes:
         return as_json(await in_thread(delete_run, directory))
 
     async def use(self, request: web.Request) -> web.StreamResponse:
-        """Publishes a saved step as the run's LoRA."""
         step = whole((await self._doors.change(request)).get("step"))
         directory = await self._find(request)
         if step is None:

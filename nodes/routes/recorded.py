@@ -82,7 +82,6 @@ RECORDED = RecordedRuns()
 
 
 def _mark(directory: Path, name: str) -> tuple[int, ...]:
-    """Returns a mark that changes with the file; empty for a missing file."""
     try:
         return tuple(file_mark(f"{directory}/{name}"))
     except OSError:

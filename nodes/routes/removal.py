@@ -51,7 +51,6 @@ _SHOWN = 3
 
 def delete_run(directory: Path) -> dict[str, object]:
     """Removes the run. Returns {"deleted": number of files, "freed": bytes, "kept": names that stay in the folder}.
-
     Raises FileError while another process trains it, and where another program holds files.
     """
     runs = directory.parent
@@ -114,7 +113,6 @@ def _is_there(file: Path, below: Path) -> bool:
 
 
 def bytes_of_run(directory: Path) -> int:
-    """Returns the bytes that deleting the run frees."""
     return _bytes_of(directory, listed_files(directory))
 
 

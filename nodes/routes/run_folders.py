@@ -16,11 +16,9 @@ _NO_RUN = "There is no such run."
 
 
 def find_run(runs: Path, run_id: str) -> Path:
-    """Returns the real folder of a run. Raises Refused(404) for anything else, without a reason.
-
-    The id must match the folder's name exactly, also on file systems that ignore case, and the folder must be no link:
-    live runs are keyed by id, and a deletion must not reach another folder.
-    """
+    """Returns the real folder of a run. Raises Refused(404) for anything else, without a reason."""
+    # Exactly the folder's name, also on file systems that ignore case, and no link: live runs are keyed by id, and a
+    # deletion must not reach another folder.
     try:
         directory = _folder(runs, run_id) if run_id in os.listdir(runs) else None
     except OSError:

@@ -63,7 +63,6 @@ class CacheRoutes:
     runs: Callable[[], Path]
 
     def table(self) -> list[tuple[str, str, Handler]]:
-        """Returns (method, path, handler) of every route."""
         return [
             ("GET", "/wan_trainer/cache", self.doors.to_read(self.room)),
             ("POST", "/wan_trainer/cache/trim", answering(self.trim)),
@@ -93,7 +92,6 @@ class ScanRoutes:
     scans: Scans
 
     def table(self) -> list[tuple[str, str, Handler]]:
-        """Returns (method, path, handler) of every route."""
         scan = "/wan_trainer/scans/{scan}"
         changes: dict[str, Callable[[CaptionEdits, Mapping[str, Any]], dict[str, Any]]] = {
             "caption": _write,

@@ -58,7 +58,6 @@ class Drift:
 
 
 def _pixels(codec: ComfyVae, latent: Path) -> Frames:
-    """Returns the clip (F, H, W, 3) of a latent file."""
     return (codec.decode(read_tensors(latent)["latent"]) * 255).round().to(torch.uint8).numpy()
 
 

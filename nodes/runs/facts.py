@@ -91,9 +91,9 @@ def parsed_steps(wanted: str) -> tuple[int | str, ...]:
 
 
 def chosen_steps(directory: Path, wanted: str) -> tuple[int, ...]:
-    """Returns the saved steps of a list of `latest`, `best`, `all` and numbers. Raises ConfigError for a missing one.
+    """Returns the saved steps of a list such as "best, 250"; `best` is the suggested one, else the newest.
 
-    `best` is the suggested step, else the newest.
+    Raises ConfigError for a missing step.
     """
     requested, steps = parsed_steps(wanted), SaveStore(directory).steps()
     if not steps:
@@ -134,10 +134,7 @@ _LOSSES_KEPT = 500
 def run_report(
     directory: Path, facts: RunFacts, step: int, loras: Path, *, variant: str, note: str, stop_pressed: bool
 ) -> dict[str, Any]:
-    """Returns the entry `wan_run` of the node's output; docs/headless.md explains each key.
-
-    `step` is the newest saved step, `loras` the folder of published LoRAs, `variant` the name of the model.
-    """
+    """Returns the entry `wan_run` of the node's output (keys: docs/headless.md); `step` is the newest saved one."""
     status, losses, evaluated = read_status(directory), facts.step_losses, facts.eval_losses
     config = read_run(directory)
     experts = lora_experts(config.train)

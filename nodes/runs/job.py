@@ -53,10 +53,7 @@ class RequestedJob:
         return new_run_name(given.run_name(self.widgets["run_name"]))
 
     def config(self, data: DataConfig) -> RunConfig:
-        """Returns the job on these clips, without previews and with the widget's steps; reads headers and digests.
-
-        Raises a WanTrainerError for settings that exclude each other or do not fit the model.
-        """
+        """Returns the job on these clips, without previews. Raises a WanTrainerError for settings that do not fit."""
         widgets = self.widgets
         expert, start = widgets.get("expert", TrainConfig.expert), widgets.get("start_from_lora", NONE)
         plan = self.model.plan.of_expert(expert_named(expert), folders.roots())
@@ -128,10 +125,7 @@ def start_reference(name: str) -> str:
 
 
 def folder_without_run(model: ModelHandle, preview: SampleConfig, vae_identity: str) -> RunHandle:
-    """Creates output/wan_trainer/_grids/<model>-<digest>, an untrained run for clips of LoRA files.
-
-    The digest covers everything that decides the clips except prompts and LoRAs. Raises as `untrained_run` does.
-    """
+    """Creates output/wan_trainer/_grids/<model>-<digest>, an untrained run for clips of LoRA files."""
     run = untrained_run(model.plan, preview, folders.cache(), folders.roots(), vae_identity=vae_identity)
     digest = short_digest({"job": run.job_id, "placement": run.model.placement.to_dict()})  # devices round differently
     name = Path(run.model.base_file.rpartition(":")[2]).stem

@@ -106,10 +106,7 @@ def _is_shadowed(file: Path) -> bool:
 
 
 def use_step(directory: Path, step: int) -> str:
-    """Publishes a saved step as the run's LoRA and stores the choice. Returns its name in loader lists.
-
-    Raises CheckpointError for a missing or damaged step.
-    """
+    """Publishes a saved step as the run's LoRA and stores the choice. Returns its name; CheckpointError without it."""
     store = SaveStore(directory)
     saved = store.read(step)
     if saved is None:
@@ -139,10 +136,7 @@ def chosen(directory: Path, job_id: str) -> SavedStep | None:
 
 
 def step_in_use(directory: Path, there: Container[str], experts: Iterable[str]) -> int | None:
-    """Returns the saved step of the LoRA under the run's name; None where that is not known to be published.
-
-    `there`: the files of `published`.
-    """
+    """Returns the saved step of the LoRA under the run's name; None without one in `there` (`published`)."""
     steps = SaveStore(directory).steps()
     step = chosen_step(directory) or (steps[-1] if steps else None)
     stems = [_stem(directory.name, expert) for expert in experts]
@@ -166,7 +160,6 @@ def _stem(run: str, expert: str) -> str:
 
 
 def published(folder: Path) -> frozenset[str]:
-    """Returns the file names in the folder of published LoRAs."""
     try:
         return frozenset(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -176,10 +169,7 @@ def published(folder: Path) -> frozenset[str]:
 def listed_names(
     run: str, steps: Iterable[int], folder: Path, there: Container[str], experts: Iterable[str] = ("",)
 ) -> list[str]:
-    """Lists the LoRAs of a run in `folder` as loader lists spell them: the run's name, then its steps, newest first.
-
-    `there`: the files of `published`; `experts`: both of a pair where both are trained.
-    """
+    """Lists the LoRAs of a run among `there` as loader lists spell them: the run's, then its steps, newest first."""
     stems = [_stem(run, expert) for expert in experts]
     current = [stem for stem in stems if f"{stem}{_BEHIND}" not in there]
     wanted = [*current, *(f"{stem}_{step:06d}" for step in sorted(steps, reverse=True) for stem in stems)]

@@ -59,7 +59,6 @@ class Rendering:
         return self.folder / f"{cell.name}.{ending}"
 
     def files(self) -> list[Path]:
-        """Lists every clip, row by row."""
         return [self.file(cell) for cell in self.job.cells()]
 
     def shown(self) -> list[Path]:
@@ -81,8 +80,7 @@ class Rendering:
     def render(self, codec: ComfyVae, progress: NodeProgress, button: CancelButton) -> None:
         """Samples missing clips in the engine and decodes them in ComfyUI; a status is sent for each.
 
-        Raises InterruptProcessingException after Cancel; finished clips stay for the next queue. Raises TrainingError
-        where clips are missing at the end.
+        Raises InterruptProcessingException after Cancel, and TrainingError where clips are missing at the end.
         """
         self._own_folder()
         for cell in self._unfinished():  # a clip without its measurements would count as done

@@ -142,7 +142,6 @@ def _sample_of(entry: dict[str, Any]) -> Sample | None:
 
 
 def find_sample(directory: Path, sample_id: str) -> Sample | None:
-    """Returns the sample of that id; None where the index has none."""
     return next((sample for sample in list_samples(directory) if sample.id == sample_id), None)
 
 

@@ -46,10 +46,8 @@ _NAMES_OF_NOBODY = frozenset(
 
 
 def scrubbed(graph: Any) -> Any:
-    """Returns JSON data with absolute paths and secrets replaced in values and keys, without ComfyUI's fingerprints.
-
-    A value under the name of a secret is replaced too. Keys that become equal are numbered. Returns {} for data nested
-    deeper than Python's recursion limit.
+    """Returns JSON data with paths and secrets replaced in values and keys, without ComfyUI's fingerprints; keys that
+    become equal are numbered. Returns {} for data nested deeper than Python's recursion limit.
     """
     try:
         return _scrubbed(graph, os.path.expanduser("~"))

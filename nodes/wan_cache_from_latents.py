@@ -77,7 +77,7 @@ class WanCacheFromLatents(io.ComfyNode):
         negative: Sequence[Any] = (None,),
         **_: object,
     ) -> list[str]:
-        given = {"empty": empty[0], "negative": negative[0]}
+        given = {"empty": empty[0], "negative": negative[0]}  # is_input_list: every input is a list
         prompt, node = cls.hidden.dynprompt, cls.hidden.unique_id
         wanted = [name for name, value in given.items() if value is None and not is_linked(prompt, node, name)]
         return ["clip"] if wants_clip(cls.hidden, clip[0], wanted, folders.cache()) else []

@@ -71,6 +71,7 @@ class WanPrecisionPolicy(io.ComfyNode):
             for part, value in parts.items()
             if value != AS_PRESET
         }
+        # A chosen preset resets the switches of a policy node before this one.
         base = model.plan.precision.to_dict() if preset == AS_LOADED else {"preset": preset}
         policy = PrecisionPolicy.from_dict({**base, **switches, "matmul": matmul})
         handle = replace(model, plan=model.plan.with_precision(policy))

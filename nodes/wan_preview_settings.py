@@ -167,7 +167,7 @@ class WanPreviewSettings(io.ComfyNode):
             identity = str(cls._identity("clip", clip))
         keys = {prompt: text_key(prompt, identity) for prompt in wanted}
         for done, (prompt, key) in enumerate(keys.items(), 1):
-            raise_if_cancelled()
+            raise_if_cancelled()  # encoded in this process, where no worker hears Cancel
             if not cache.is_sound("text", key):
                 cache.write_text(key, ComfyTextEncoder(clip, identity).encode(prompt), prompt[:60])
             progress.bar(done, len(keys))

@@ -42,7 +42,7 @@ class LiveRun:
         with self._lock:
             if button == "stop":
                 self.stop_pressed = True
-            if self._worker is not None:
+            if self._worker is not None:  # sent under the lock, so that presses arrive in order
                 _send(self._worker, button)
             elif button not in self._waiting:
                 self._waiting.append(button)

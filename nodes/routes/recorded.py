@@ -62,12 +62,13 @@ class RecordedRuns:
 
         Raises WanTrainerError for no run, and an error of DAMAGED for a run whose files are damaged.
         """
+        # Before reading: a file that changes meanwhile leaves an outdated mark, so the next request reads it again.
         marks = tuple(_mark(directory, name) for name in _SOURCES)
         with self._lock:
             known = self._known.get(directory)
         if known is not None and known[0] == marks:
             return known[1]
-        found = _read(directory, marks)
+        found = _read(directory, marks)  # not under the lock: another request may read another run meanwhile
         with self._lock:
             self.reads += 1
             self._known.pop(directory, None)

@@ -60,7 +60,7 @@ def delete_run(directory: Path) -> dict[str, object]:
         freed = _bytes_of(directory, files)
         deleted, held = _remove_patiently(directory, files)
         folders = {parts[:depth] for parts in files for depth in range(1, len(parts))}
-        for folder in sorted(folders, key=len, reverse=True):
+        for folder in sorted(folders, key=len, reverse=True):  # deepest first: only empty folders can be removed
             remove_empty(directory.joinpath(*folder), runs)
     if not held:
         gone, held = _remove_patiently(directory, [(name,) for name in _LAST])
@@ -98,7 +98,7 @@ def _remove(directory: Path, files: Iterable[Parts]) -> tuple[int, list[Parts]]:
     for parts in files:
         file, folder = directory.joinpath(*parts), parts[:-1]
         if parts[-1] in _MANIFESTS and any(other[: len(folder)] == folder for other in held):
-            continue
+            continue  # without its manifest a remaining file could not be deleted later
         if remove_file(file, directory.parent):
             gone += 1
         elif _is_there(file, directory.parent):

@@ -63,6 +63,7 @@ class RunFacts:
 
 def output_file(path: Path) -> dict[str, str]:
     """Returns a file below output/wan_trainer/<run> as parameters of ComfyUI's /view."""
+    # By the folder above it: clips of a rendering are a folder deeper than previews.
     run = next(parent for parent in path.parents if parent.parent.name == "wan_trainer")
     subfolder = path.parent.relative_to(run.parent.parent).as_posix()
     return {"filename": path.name, "subfolder": subfolder, "type": "output"}

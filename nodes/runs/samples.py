@@ -146,6 +146,7 @@ def find_sample(directory: Path, sample_id: str) -> Sample | None:
 
 
 def _is_entry(entry: Any) -> bool:
+    # A run folder may come from elsewhere, and `file` becomes a path: everything is checked before use.
     if not isinstance(entry, dict) or set(entry) - {"prompt"} != {"id", "step", "file"}:
         return False
     if not isinstance(entry.get("prompt", ""), str):

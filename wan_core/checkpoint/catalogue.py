@@ -1,7 +1,4 @@
-"""Published models by file name: high or low noise, 480P or 720P, 2.2, which keys and shapes cannot show.
-
-The models themselves are records of `families`.
-"""
+"""Recognises a published model by its file name: expert, resolution and version, which keys and shapes do not show."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from ..families import FAMILIES, Family, Model
 HIGH, LOW = "high_noise", "low_noise"
 _EXPERTS = ((HIGH, "high|hn"), (LOW, "low|ln"))
 _OTHER_MEANING = r"(?!_?(quality|res|def|detail|motion|speed|vram|contrast|step))"
-"""high_quality or low_vram speaks of something else"""
 _ONE_MODEL = re.compile(r"(^|_|wan)v?2[._]?1(_|$)")
 """Wan 2.1 has no experts, so a bare "low" or "high" in such a name is about something else: a learning rate, say"""
 _NAMELESS = re.compile(
@@ -22,7 +18,7 @@ _NAMELESS = re.compile(
 
 
 def file_words(path: Path) -> str:
-    """The words a file is called by, lower case, joined by underscores; with its folders' where its own say nothing."""
+    """Returns the words of a file name, lower case, joined by underscores; with the folder names where it has none."""
     words = _spelled(path.stem if path.suffix in (".safetensors", ".gguf", ".sft") else path.name)
     if _NAMELESS.fullmatch(words) and path.parent.name:
         return f"{file_words(path.parent)}_{words}"
@@ -54,23 +50,21 @@ def _spelled(name: str) -> str:
 
 
 def names_of(model: Model) -> dict[str, str | None]:
-    """Returns the variant names a file of a published model can have, each with its expert."""
+    """Returns the variant names of a published model, each with its expert."""
     if not model.pair:
         return {model.name: None}
     return {f"{model.name} high noise": HIGH, f"{model.name} low noise": LOW}
 
 
 def look_alikes(family: Family, structure: tuple[int, int, bool, bool]) -> tuple[Model, ...]:
-    """Returns the published models of a family with this `Model.structure`; none for a model nobody published."""
+    """Returns the published models of a family with this `Model.structure`."""
     return tuple(model for model in family.models if model.structure == structure)
 
 
 def guess(models: tuple[Model, ...], words: str, expert: str | None) -> Model:
-    """Returns the one whose own words the file name carries and whose words it does not lack.
+    """Returns the model whose own words are all in the file name, else the first.
 
-    Returns the first when none stands out.
-
-    `words` is the file name in lower case; `expert` what it says about high or low noise.
+    `words`: the file name in lower case; `expert`: high_noise, low_noise or None, from the name.
     """
 
     def score(model: Model) -> int:
@@ -87,4 +81,4 @@ AMBIGUOUS_NAMES = tuple(
     if model.pair or len(look_alikes(family, model.structure)) > 1
     for name in names_of(model)
 )
-"""Every name that another model's file could bear: what a user may have to choose between."""
+"""Names that another model's file could have too: a user may have to choose between them."""

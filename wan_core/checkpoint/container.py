@@ -1,4 +1,4 @@
-"""The containers of a model: one file, a folder as diffusers and the official repositories write it, shards, GGUF."""
+"""Containers of a model: one file, a folder of diffusers or of the official repositories, shards, GGUF."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ _INSIDE = ("transformer", "transformer_2")
 
 
 def read_checkpoint(path: Path) -> CheckpointHeader:
-    """Returns the headers of the model at `path`: a .safetensors or .gguf file, or a folder. Reads no weight.
+    """Returns the headers of the model at `path`, a .safetensors or .gguf file or a folder, without reading weights.
 
-    The patch embedding has the five sides of a convolution, also where a file (GGUF has four) keeps it flatter.
-    CheckpointError names what is missing or damaged, and what to do.
+    The patch embedding always has five sides; GGUF stores at most four. CheckpointError names the damage and a remedy.
     """
     header = _read(path)
     return replace(header, tensors={**header.tensors, **_unflattened(header.tensors)})
 
 
 def _unflattened(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    """Returns those patch embeddings (dim, channels, 1, 2, 2) some sides of which a file joined into one."""
+    """Returns (dim, channels, 1, 2, 2) for each patch embedding that a file stores with fewer sides."""
     found: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
         bias = tensors.get(f"{name.removesuffix('weight')}bias") if name.endswith(_PATCHES) else None
@@ -60,7 +59,7 @@ def _read(path: Path) -> CheckpointHeader:
 
 
 def _weights_folder(path: Path) -> Path | None:
-    """Returns the folder at or just below `path` that holds the weights of one denoiser; None when there is none."""
+    """Returns the folder at or just below `path` that holds one denoiser's weights; None without one."""
     for folder in (path, *(path / name for name in _INSIDE)):
         if folder.is_dir() and (_index_of(folder) or _plain_files(folder)):
             return folder
@@ -68,7 +67,7 @@ def _weights_folder(path: Path) -> Path | None:
 
 
 def checkpoint_files(path: Path) -> tuple[Path, ...]:
-    """Returns every file the model at `path` consists of, in a fixed order."""
+    """Returns every file of the model at `path`, in a fixed order."""
     if not path.is_dir():
         return (path,)
     folder = _chosen_folder(path)
@@ -78,7 +77,7 @@ def checkpoint_files(path: Path) -> tuple[Path, ...]:
 
 
 def checkpoint_digest(path: Path) -> str:
-    """`sampled_digest` of a file; of a folder, over those of all its weight files. Names do not count for a file."""
+    """Returns `sampled_digest` of a file, or a digest over the weight files of a folder. File names do not count."""
     files = checkpoint_files(path)
     if files == (path,):
         return sampled_digest(path)
@@ -133,7 +132,7 @@ def _read_shards(folder: Path, places: dict[str, str], index: str) -> Checkpoint
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Tensor -> file name, as the index says; names cannot lead out of the folder."""
+    """Returns tensor -> file name from the index; names that lead out of the folder are refused."""
     try:
         data: Any = read_json(index, limit_bytes=_INDEX_BYTES)
         places = cast("dict[str, str]", data["weight_map"])

@@ -1,4 +1,4 @@
-"""Names a file that is no Wan diffusion model, or is quantized as nobody here can undo, by names of its tensors."""
+"""Names files that are not Wan diffusion models, or that use an unsupported quantization, by their tensor names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import CheckpointError
 _ANOTHER = "Choose a Wan 2.1 or 2.2 diffusion model."
 _VAE = "It belongs into models/vae and the Load VAE node."
 _TEXT = "It belongs into models/text_encoders and Load CLIP"
-# First match wins: what wraps or adapts a model comes before the models themselves.
+# First match wins: wrappers and adapters of a model come before the models themselves.
 _KINDS = (
     (r"lora_(A|B|up|down)\b|^lora_(unet|te)|\.lokr_|\.hada_|\.oft_", "a LoRA", "It belongs into models/loras."),
     (
@@ -52,11 +52,11 @@ _QUANTIZERS = {
     ".pre_quant_scale": "nvfp4 + pre_quant_scale",
     ".weight_scale_inv": "fp8 + weight_scale_inv",
 }
-"""what lies beside or in place of a weight, and how that is called in any language"""
+"""suffix of a tensor next to, or instead of, a weight -> the name of its quantizer"""
 
 
 def refuse_quantizers(file_name: str, names: Iterable[str]) -> None:
-    """Raises CheckpointError for a Wan file whose layers a program quantized in a way of its own."""
+    """Raises CheckpointError for a Wan file that an unsupported program quantized."""
     for name in names:
         for suffix, how in _QUANTIZERS.items():
             if name.endswith(suffix):
@@ -64,7 +64,7 @@ def refuse_quantizers(file_name: str, names: Iterable[str]) -> None:
 
 
 def not_undone(file_name: str, layer: str, how: str) -> CheckpointError:
-    """Returns the one sentence for a layer that is stored in a way nobody here can undo."""
+    """Returns the error for a layer in an unsupported storage format."""
     return CheckpointError(
         f"{file_name} stores {layer[:80]} as {how}; training on that is not supported. "
         "Choose an fp8, int8, bf16 or fp16 file, or a GGUF."
@@ -72,7 +72,7 @@ def not_undone(file_name: str, layer: str, how: str) -> CheckpointError:
 
 
 def recognise(names: Iterable[str]) -> tuple[str, str]:
-    """Returns (what it is, what to do) for the names of a file's tensors, prefix stripped."""
+    """Returns (what the file is, what to do) for the names of its tensors, prefix stripped."""
     names = list(names)
     for pattern, what, advice in _KINDS:
         if any(re.search(pattern, name) for name in names):

@@ -1,8 +1,8 @@
-"""The blocks of GGUF: how ggml stores 32 or 256 values of a row with their scales, and their dequantization.
+"""GGUF blocks: 32 or 256 values of a row with their scales, as ggml stores them, and their dequantization.
 
-Layouts: the GGUF specification and the block structures of ggml (ggml-common.h); half-precision scales, bits from low
-to high. Every value is `integer * scale + offset` in float32, in ggml's order of operations. On a CPU the values are
-those of the package gguf to the last bit; a GPU may contract product and sum into one rounding.
+Layouts: the GGUF specification and ggml-common.h; half-precision scales, bits from low to high. A value is `integer *
+scale + offset` in float32, in ggml's order of operations: bit-equal to the package gguf on a CPU; a GPU may fuse
+product and sum into one rounding.
 """
 
 from __future__ import annotations
@@ -16,49 +16,46 @@ from torch import Tensor
 
 
 class Parts(NamedTuple):
-    """A quantized tensor taken apart: values * scale + offset is what it stands for."""
+    """A dequantized tensor in parts: values * scale + offset."""
 
     values: Tensor
-    """(rows, groups, n) of uint8, int8, or a float dtype that holds each exactly"""
+    """(rows, groups, n) of uint8, int8, or a float dtype that holds each value exactly"""
     scale: Tensor
-    """(rows, groups, 1) float32, or what broadcasts to it"""
+    """(rows, groups, 1) float32, or a shape that broadcasts to it"""
     offset: Tensor | None = None
-    """as scale"""
 
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """One kind of block."""
-
     values: int
-    """in a block, neighbours in a row"""
+    """values per block, neighbours in a row"""
     size_bytes: int
     scales: tuple[int, ...]
-    """the bytes where a half-precision number begins: the scale, and what is added or its scale"""
+    """byte offsets of the half-precision numbers: the scale, then the offset or its scale"""
     parts: Callable[[Tensor], Parts]
-    """of (blocks, size_bytes) uint8; a row of the parts is a block"""
+    """(blocks, size_bytes) uint8 -> the parts, one row per block"""
 
 
 def block_parts(stored: Tensor, kind: str) -> Parts:
-    """Takes rows of complete blocks, (rows, bytes) uint8, apart; `kind` is one of `BLOCKS`."""
+    """Splits rows of complete blocks, (rows, bytes) uint8, into parts; `kind` is a key of `BLOCKS`."""
     layout = BLOCKS[kind]
     return layout.parts(stored.reshape(-1, layout.size_bytes))
 
 
 def block_scales(stored: Tensor, kind: str) -> Tensor:
-    """Returns the half-precision scales of all blocks (scales, blocks, 1): where they are finite, every value is."""
+    """Returns the half-precision scales (scales, blocks, 1) of all blocks; finite scales mean finite values."""
     layout = BLOCKS[kind]
     blocks = stored.reshape(-1, layout.size_bytes)
     return torch.stack([blocks[:, at : at + 2].contiguous().view(torch.float16) for at in layout.scales])
 
 
 def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns a small constant tensor, made once for each device."""
+    """Returns a small constant tensor, built once per device."""
     kept = _tables.get((values, dtype, device))
     if kept is None:
         with torch.inference_mode(False):
             kept = torch.tensor(values, dtype=dtype, device=device)
-        if type(kept) is Tensor:  # a fake tensor must not outlive its mode
+        if type(kept) is Tensor:  # a cached fake tensor would outlive its FakeTensorMode
             _tables[values, dtype, device] = kept
     return kept
 
@@ -67,12 +64,12 @@ _tables: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
 
 
 def _half(block: Tensor, at: int) -> Tensor:
-    """(blocks, 1, 1) float32: the half-precision number that begins at byte `at`."""
+    """Reads the half-precision number at byte `at` of each block: (blocks, 1, 1) float32."""
     return block[:, at : at + 2].view(torch.float16).to(torch.float32).unsqueeze(2)
 
 
 def _bits(stored: Tensor, width: int, dim: int) -> Tensor:
-    """Splits bytes into numbers of `width` bits, the lowest first, along a new dimension `dim`."""
+    """Splits bytes into numbers of `width` bits, lowest first, along a new dimension `dim`."""
     shifts = table(tuple(range(0, 8, width)), torch.uint8, stored.device)
     shape = [1] * (stored.ndim + 1)
     shape[dim] = len(shifts)
@@ -80,7 +77,7 @@ def _bits(stored: Tensor, width: int, dim: int) -> Tensor:
 
 
 def _less(values: Tensor, middle: int) -> Tensor:
-    """uint8 below 128 -> int8, so much less."""
+    """Subtracts from uint8 values below 128: int8."""
     return values.view(torch.int8) - middle
 
 
@@ -105,7 +102,7 @@ def _q5_1(block: Tensor) -> Parts:
 
 
 def _nibbles(stored: Tensor) -> Tensor:
-    """(blocks, n) -> (blocks, 1, 2 n): all lower halves, then all upper ones."""
+    """(blocks, n) -> (blocks, 1, 2 n): all lower halves, then all upper halves."""
     return _bits(stored, 4, 1).flatten(1).unsqueeze(1)
 
 
@@ -122,7 +119,7 @@ def _q2_k(block: Tensor) -> Parts:
 def _q3_k(block: Tensor) -> Parts:
     low = _bits(block[:, 32:96].unflatten(1, (2, 32)), 2, 2).view(-1, 8, 32)
     values = _less(low | (_bits(block[:, :32], 1, 1) << 2), 4).view(-1, 16, 16)
-    # Sixteen scales of 6 bits: the lower four of each in eight bytes, the upper two in four.
+    # Sixteen scales of 6 bits: the lower four bits in eight bytes, the upper two in four.
     scales = _bits(block[:, 96:104], 4, 1).flatten(1) | (_bits(block[:, 104:108], 2, 1).flatten(1) << 4)
     return Parts(values, _half(block, 108) * _less(scales, 32).unsqueeze(2))
 
@@ -145,13 +142,14 @@ def _q6_k(block: Tensor) -> Parts:
 
 
 def _scales_of_eight(block: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns scale and offset (blocks, 8, 1) of each 32 values: numbers of 6 bits in twelve bytes, times two halves.
+    """Returns scale and offset (blocks, 8, 1) of each 32 values: 6-bit numbers in twelve bytes, times two halves.
 
-    Four of each lie in the lower 6 bits of a byte; of the others four bits in a byte for two, and two above those.
+    The first four of each are the lower 6 bits of a byte; the others take four bits of a shared byte and the upper two
+    of those.
     """
     both, shared = block[:, 4:12].unflatten(1, (2, 4)), block[:, 12:16]
     numbers = torch.cat([both & 63, _bits(shared, 4, 1) | (both >> 2 & 48)], dim=2)  # (blocks, 2, 8)
-    signs = table((1.0, -1.0), torch.float32, block.device)  # the least value is subtracted
+    signs = table((1.0, -1.0), torch.float32, block.device)  # the format subtracts the minimum
     halves = block[:, 0:4].view(torch.float16) * signs
     scale, offset = (halves.unsqueeze(2) * numbers).unsqueeze(3).unbind(1)
     return scale, offset
@@ -169,4 +167,4 @@ BLOCKS = {
     "Q5_K": BlockLayout(256, 176, (0, 2), _q5_k),
     "Q6_K": BlockLayout(256, 210, (208,), _q6_k),
 }
-"""by the names GGUF gives them"""
+"""by their GGUF names"""

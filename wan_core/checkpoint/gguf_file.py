@@ -1,8 +1,8 @@
-"""GGUF files: what they hold by their own header, and their tensors, dequantised by the `gguf` package, an extra.
+"""GGUF files: their header, and their tensors dequantized by the optional package `gguf`.
 
-Layout: the GGUF specification, versions 2 and 3; Wan files as city96's converter writes them: original names, shapes of
-tensors GGUF cannot hold in `comfy.gguf.orig_shape.<name>`, small and one-dimensional tensors in float32. The package's
-own reader maps the file, and makes an array of every number of the metadata.
+Layout: the GGUF specification, versions 2 and 3. Wan files follow city96's converter: original names, shapes that GGUF
+cannot hold in `comfy.gguf.orig_shape.<name>`, small and one-dimensional tensors in float32. The package's own reader is
+not used: it maps the file and makes an array of every number of the metadata.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _VERSIONS = (2, 3)
 _MOST_ENTRIES = 100_000
 _MOST_METADATA_BYTES = 64 << 20
 _MOST_TEXTS = 1 << 20
-"""in lists of metadata: four times the tokens of a text encoder"""
+"""four times the tokens of a text encoder"""
 _MOST_SIDES = 8
-"""of a tensor; the format itself has 4"""
-# Types of metadata values (GGUF specification, gguf_metadata_value_type), their bytes, and those of whole numbers.
+"""the format has 4"""
+# Types of metadata values (gguf_metadata_value_type): struct codes, sizes, and the integer types.
 _STRING, _ARRAY = 8, 9
 _VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _WHOLE_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 10: "Q", 11: "q"}
@@ -41,42 +41,42 @@ _WHOLE_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 10: "Q", 11: "
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One tensor of a GGUF file, by where it lies."""
+    """One tensor of a GGUF file and its place."""
 
     kind: Any
     """the package's GGMLQuantizationType"""
     shape: tuple[int, ...]
-    """as the model has it: torch's order, and what it was before GGUF"""
+    """in torch's order, as before the conversion to GGUF"""
     size_bytes: int
     row_bytes: int
-    """of whole rows the tensor consists, packed each on its own"""
+    """bytes of a row; rows are quantized independently"""
     begin: int
-    """where it begins in the file"""
+    """offset in the file"""
 
 
 def read_gguf_header(path: Path) -> CheckpointHeader:
-    """Names, types and shapes of a GGUF file. DependencyError without the package, CheckpointError for a bad file."""
+    """Returns names, types and shapes of a GGUF file. DependencyError without the package, CheckpointError for a bad
+    file."""
     tensors = {n: TensorInfo(t.kind.name, t.shape, t.size_bytes, t.begin) for n, t in _tensors_of(path).items()}
     return CheckpointHeader(path, tensors, {}, os.stat(path).st_size, container="gguf")
 
 
 class GgufFile:
-    """The tensors of a GGUF file that is open. For one thread at a time."""
+    """An open GGUF file. For one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         self.tensors = _tensors_of(path)
         self.data = FileBytes(path)
 
     def blocks(self, name: str) -> Tensor:
-        """Returns the bytes of a tensor, uint8, in the order of its rows."""
+        """Returns a tensor's bytes, uint8, row by row."""
         tensor = self.tensors[name]
         found = torch.empty(tensor.size_bytes, dtype=torch.uint8)
         self.data.fill(found, tensor.begin)
         return found
 
     def values(self, name: str, values_at_once: int) -> Iterator[Tensor]:
-        """The tensor as float32, flat, in pieces of about `values_at_once` values, in order; use each before the
-        next."""
+        """Yields flat float32 pieces of about `values_at_once` values; a piece is valid until the next."""
         from gguf.quants import dequantize
 
         tensor = self.tensors[name]
@@ -93,7 +93,7 @@ class GgufFile:
 
 
 def _tensors_of(path: Path) -> dict[str, GgufTensor]:
-    """The tensors of a file by name. Refuses what is no GGUF file, and counts no model has, before it reads on."""
+    """Returns the tensors of a file by name; refuses other formats and implausible counts before reading on."""
     try:
         with open_regular(path) as file:
             start = file.read(24)
@@ -113,10 +113,10 @@ def _tensors_of(path: Path) -> dict[str, GgufTensor]:
 
 
 def _kinds(path: Path) -> dict[int, tuple[Any, int, int]]:
-    """Returns each way to store values by its number: the package's name, values of a block, bytes of a block."""
+    """Returns (package name, values per block, bytes per block) by type number."""
     try:
         from gguf import GGML_QUANT_SIZES
-    except Exception as error:  # numpy or the package itself may be broken in many ways, all mean the same to a user
+    except Exception as error:  # a broken numpy or gguf package fails in many ways; all mean the same to a user
         raise DependencyError(
             "{name}: GGUF files need the gguf package ({kind}: {error}). Run: {command}",
             name=path.name,
@@ -128,7 +128,7 @@ def _kinds(path: Path) -> dict[int, tuple[Any, int, int]]:
 
 
 class _Header:
-    """The header of a file, read from its counts on. ValueError, KeyError or struct.error where it cannot be one."""
+    """The header of a file, from its counts on. ValueError, KeyError or struct.error for an invalid one."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -158,7 +158,7 @@ class _Header:
         return found
 
     def _placed(self, kinds: dict[int, tuple[Any, int, int]]) -> tuple[str, tuple[Any, int, int], tuple[int, ...], int]:
-        """Returns one tensor: name, how it is stored, sides with that of a row first, offset within the data."""
+        """Returns one tensor: name, type, sides (row length first), offset in the data."""
         name = self._text()
         (count,) = self._read("<I")
         if count > _MOST_SIDES:
@@ -168,7 +168,7 @@ class _Header:
         return name, kinds[number], sides, offset
 
     def _entry(self) -> tuple[str, tuple[int, ...]]:
-        """Returns the key of an entry and, where it is one that counts here, its whole numbers; skips every other."""
+        """Returns the key of an entry, and its integers where the key is used here; skips all other values."""
         key = self._text()
         (kind,), count = self._read("<I"), 1
         if kind == _ARRAY:

@@ -1,8 +1,4 @@
-"""The header of a safetensors file: what it says about itself, without reading one weight.
-
-Owns the checks that decide 'this is a whole, honest safetensors file' (rules S5, S6). Folders and GGUF are the business
-of container.py, what the tensors mean is that of variant.py.
-"""
+"""The header of a safetensors file, checked without reading weights (rules S5, S6)."""
 
 from __future__ import annotations
 
@@ -23,15 +19,13 @@ _DTYPE_BYTES = {
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 _LENGTH = struct.Struct("<Q")
-"""what a file begins with: how long the JSON of its header is"""
 _HEADER_LIMIT = 32 << 20
-"""bytes of JSON; the largest known have one, of which most are metadata"""
+"""bytes; the largest known headers have 1 MiB, most of it metadata"""
 _MOST_TENSORS = 100_000
 _MOST_SIGNS = 1_500_000
-"""brackets and commas of the JSON: each may be a value, and the parser holds the interpreter while it makes them"""
 _MAX_DIMENSIONS = 32
 _LONGEST_NAME = 500
-"""the longest known has some hundred characters"""
+"""the longest known names have about 100 characters"""
 _NOT_SAFETENSORS = (
     (b"PK\x03\x04", "a pickled PyTorch file (.pt/.pth/.ckpt), which can run code when opened"),
     (b"\x80", "a pickle, which can run code when opened"),
@@ -43,18 +37,18 @@ _NOT_SAFETENSORS = (
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor of a header: safetensors dtype name, shape, and its bytes in the file."""
+    """One tensor of a header: safetensors dtype name, shape, bytes."""
 
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
     begin: int = 0
-    """where they begin in the file"""
+    """offset in the file"""
 
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """All tensors of a file, or of a folder of files, by the names used there, and the text metadata."""
+    """All tensors of a file or a folder of files, by the names used there, and the text metadata."""
 
     path: Path
     tensors: Mapping[str, TensorInfo]
@@ -63,7 +57,7 @@ class CheckpointHeader:
     container: str = "safetensors"
     """safetensors, folder, sharded folder, gguf"""
     files: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """tensor -> its file, where that is not `path` itself"""
+    """tensor -> its file, where it is not `path`"""
 
     def __post_init__(self) -> None:
         for name in self.tensors:
@@ -74,12 +68,11 @@ class CheckpointHeader:
                 )
 
     def file_of(self, name: str) -> Path:
-        """The file that holds the tensor `name`."""
         return self.files.get(name, self.path)
 
 
 def read_header(path: Path) -> CheckpointHeader:
-    """Read and check a safetensors header. CheckpointError names the file, what it is instead, and what to do."""
+    """Returns the checked header of a file; CheckpointError says what the file is instead, and what to do."""
     try:
         with open_regular(path) as file:
             return header_of(file, path)
@@ -88,7 +81,7 @@ def read_header(path: Path) -> CheckpointHeader:
 
 
 def header_of(file: BinaryIO, path: Path) -> CheckpointHeader:
-    """Returns the same of a file that is open at its beginning and called `path`."""
+    """Returns the header of an open file at its beginning; `path` names it in errors."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(32)
     raw = b""
@@ -116,7 +109,7 @@ def header_of(file: BinaryIO, path: Path) -> CheckpointHeader:
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """One tensor as a header states it; `begin` and `end` are bytes of the data section."""
+    """One tensor as a header states it; `begin` and `end` are offsets in the data section."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -126,7 +119,7 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class StatedHeader:
-    """The JSON of a header, read; its tensors tile `data_bytes` bytes with no hole and no overlap."""
+    """A parsed header; its tensors tile `data_bytes` bytes without holes or overlaps."""
 
     tensors: Mapping[str, TensorPlace]
     metadata: Mapping[str, str]
@@ -134,18 +127,19 @@ class StatedHeader:
 
 
 def header_end(start: bytes | bytearray) -> int:
-    """Returns where the header of a file ends and its data begins, as its first 8 bytes state it; 8 where they lack."""
+    """Returns where the header ends and the data begins, by the first 8 bytes; 8 for a shorter file."""
     return _LENGTH.size + (_LENGTH.unpack_from(start)[0] if len(start) >= _LENGTH.size else 0)
 
 
 def framed_header(text: bytes) -> bytes:
-    """Returns the JSON of a header as the start of a file: its length before it, spaces after it to a multiple of 8."""
+    """Returns the start of a file: the length of the JSON, the JSON, and spaces up to a multiple of 8."""
     text += b" " * (-len(text) % 8)
     return _LENGTH.pack(len(text)) + text
 
 
 def parse_header(raw: bytes) -> StatedHeader:
-    """Reads the JSON of a safetensors header; ValueError when it cannot be one. Cache entries are read with it too."""
+    """Parses the JSON of a safetensors header, of cache entries too; ValueError for an invalid one."""
+    # Counted before parsing: json.loads holds the GIL while it creates a value per bracket and comma.
     if sum(map(raw.count, (b"{", b"[", b","))) > _MOST_SIGNS:
         raise ValueError("more of everything than any model has")
     try:
@@ -161,17 +155,17 @@ def parse_header(raw: bytes) -> StatedHeader:
 
 
 def fits_memory(shape: Iterable[int]) -> bool:
-    """Returns whether the sides of a tensor can be multiplied in 63 bits, of bytes; one side may be nothing."""
+    """Returns whether the number of elements stays below 2**60; a side may be 0."""
     return prod(max(1, side) for side in shape) < 1 << 60
 
 
 def damaged(file_name: str) -> CheckpointError:
-    """Returns the one sentence for every header that cannot be right."""
+    """Returns the error for every invalid header."""
     return CheckpointError("{file_name} has a damaged safetensors header. Download it again.", file_name=file_name)
 
 
 def _place(info: dict[str, Any]) -> TensorPlace:
-    """Returns a tensor's place; ValueError or TypeError when the entry cannot be one."""
+    """Returns a tensor's place; ValueError or TypeError for an invalid entry."""
     shape, offsets = _whole_numbers(info["shape"]), _whole_numbers(info["data_offsets"])
     sound = len(shape) <= _MAX_DIMENSIONS and fits_memory(shape)
     if not isinstance(info["dtype"], str) or not sound or len(offsets) != 2:
@@ -180,20 +174,17 @@ def _place(info: dict[str, Any]) -> TensorPlace:
 
 
 def _whole_numbers(value: object) -> list[int]:
-    """Returns `value` as what JSON must hold there.
-
-    It is a list of numbers 0 to 2**63 - 1, no bool, no float, no Infinity.
-    """
+    """Returns `value` as a list of integers 0 to 2**63 - 1; ValueError or TypeError for anything else."""
     if not isinstance(value, list):
         raise TypeError("not a list")
     numbers = cast("list[object]", value)
-    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):  # type(), since bool is an int
         raise ValueError("not whole numbers")
     return cast("list[int]", numbers)
 
 
 def _end_of_data(places: Iterable[tuple[int, int]]) -> int:
-    """Returns where the last tensor ends; ValueError unless the tensors tile the data with no hole and no overlap."""
+    """Returns the end of the last tensor; ValueError unless the tensors tile the data."""
     end = 0
     for begin, until in sorted(places):
         if begin != end or until < begin:
@@ -221,7 +212,7 @@ def _what_it_is(start: bytes, size: int) -> str:
 
 
 def truncated(path: Path, size: int, wanted: int) -> CheckpointError:
-    """Returns the one sentence for every file that ends too early, or late."""
+    """Returns the error for a file whose size differs from the one its header states."""
     return CheckpointError(
         "{name} has {size} bytes where its header promises {wanted}: truncated or damaged. Download it again.",
         name=path.name,

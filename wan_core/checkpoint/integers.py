@@ -1,13 +1,13 @@
-"""Weights that ComfyUI stores as integers of a row whose values were rotated first ("convrot"), and their unpacking.
+"""ComfyUI's integer weights with rotated rows ("convrot"), and their dequantization.
 
-A row is cut into groups of 4, 16, 64, 256 or 1024 neighbours, each multiplied by a matrix of as many rows, of ones and
-minus ones over the square root of their number. It is symmetric and its own inverse: the same rotation, of
-activations, makes a product of both what it was before. A scale belongs to a whole row, so here the integers are
-rotated back before they are scaled. Their sums are exact in float32 in any order, in TF32 and with bfloat16 factors
-too; one rounding is left, and no device or piece of a weight gives other bits.
+A row is cut into groups of 4, 16, 64, 256 or 1024 values, each multiplied by a Hadamard-like matrix of ones and minus
+ones over the square root of the group size. The matrix is symmetric and its own inverse, so rotating activations the
+same way leaves the product of both unchanged. A scale belongs to a complete row, so integers are rotated back before
+they are scaled: their sums are exact in float32 in any order, also in TF32 and with bfloat16 factors, and all devices
+and all pieces of a weight give the same bits.
 
-In asym_w4a8_int8 a row holds codes of 4 or 6 bits instead, for sixteen of them a float8 scale, and a weight a table of
-sixteen levels: level times scale, rounded, is the integer. Its scales follow the codes of a row here.
+asym_w4a8_int8: a row holds codes of 4 or 6 bits, a float8 scale per sixteen codes, and a weight has a table of sixteen
+levels: level times scale, rounded, is the integer. Here the scales follow the codes of a row.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from torch import Tensor
 from ..model.autocast import without_autocast
 
 SCALED_TOGETHER = 16
-"""codes that share a float8 scale"""
+"""codes per float8 scale"""
 GROUPS = (4, 16, 64, 256, 1024)
-"""values that can be rotated together: powers of 4, the largest that divides the width of a Wan"""
+"""group sizes: powers of 4, up to the largest that divides the width of a Wan model"""
 _FOUR = ((1, 1, 1, -1), (1, 1, -1, 1), (1, -1, 1, 1), (-1, 1, 1, 1))
-"""the smallest of the matrices, times 2; each other one is its Kronecker product with itself"""
+"""twice the smallest matrix; larger ones are its Kronecker powers"""
 
 
 @dataclass(frozen=True)
 class IntegerLayout:
-    """One way to store the integers of a row."""
+    """One way to store a row of integers."""
 
     bits: int
-    """of each: 8, or 4 where two share a byte, the first in its lower half; of codes also 6, see `_six_bits`"""
+    """8, or 4 with two values per byte, lower half first; codes also have 6, see `_six_bits`"""
     group: int
-    """neighbours that were rotated together"""
+    """values per rotation group"""
     coded: bool = False
-    """whether they are codes, with their scales after them"""
+    """whether the values are codes, followed by their scales"""
 
     def row_bytes(self, values: int) -> int:
         """Returns the bytes of a row of so many values."""
         return values * self.bits // 8 + (values // SCALED_TOGETHER if self.coded else 0)
 
     def row_values(self, size: int) -> int:
-        """Returns how many values a row of so many bytes stands for."""
+        """Returns the values in a row of so many bytes."""
         return size * SCALED_TOGETHER // self.row_bytes(SCALED_TOGETHER)
 
 
 def integer_layout(bits: int, group: int, *, coded: bool = False) -> str:
-    """Returns the name of a layout in `INTEGERS`; of one that is not there too."""
+    """Returns the name of a layout, whether `INTEGERS` has it or not."""
     return f"W{bits}A8_CONVROT_{group}" if coded else f"INT{bits}_CONVROT_{group}"
 
 
@@ -61,9 +61,9 @@ INTEGERS = {
 
 
 def unpack_integers(packed: Tensor, layout: str, levels: Tensor | None = None) -> Tensor:
-    """Rows (out, bytes) int8, or uint8 of codes, as (out, in) float32, rotated back and not yet scaled; exact.
+    """Rows (out, bytes) of int8, or of uint8 codes, as (out, in) float32: rotated back, not scaled; exact.
 
-    `levels` (16,) float32: what codes of 4 bits stand for; None: numbers at equal distance, as those of 6 bits are.
+    `levels` (16,) float32: the levels of 4-bit codes; None: evenly spaced, as for 6-bit codes.
     """
     known = INTEGERS[layout]
     if known.coded:
@@ -77,7 +77,7 @@ def code_scales(packed: Tensor, layout: str) -> Tensor:
 
 
 def _decoded(packed: Tensor, known: IntegerLayout, levels: Tensor | None) -> Tensor:
-    """(out, bytes) uint8 -> (out, in) float32: integers of 8 bits, as the product of levels and scales is rounded."""
+    """(out, bytes) uint8 codes -> (out, in) float32 integers: levels times scales, rounded."""
     rows, width = packed.shape[0], known.row_values(packed.shape[1])
     if known.bits == 6:
         values = _six_bits(packed, width).to(torch.float32).sub_(1 << 5)
@@ -90,14 +90,14 @@ def _decoded(packed: Tensor, known: IntegerLayout, levels: Tensor | None) -> Ten
 
 
 def _by_pairs(packed: Tensor, table: Tensor) -> Tensor:
-    """(out, bytes) -> (out, 2 bytes) float32: what `table` (16,) holds for each half of a byte, the lower one first."""
+    """(out, bytes) -> (out, 2 bytes) float32: `table` (16,) looked up by each half of a byte, lower half first."""
     byte = torch.arange(256, device=packed.device)
     pairs = torch.stack([table[byte & 15], table[byte >> 4]], dim=1)
     return torch.nn.functional.embedding(packed.view(torch.uint8).to(torch.int32), pairs).view(packed.shape[0], -1)
 
 
 def _six_bits(packed: Tensor, width: int) -> Tensor:
-    """(out, bytes) uint8 -> (out, width) uint8: first the lower four bits of all codes, then the upper two of each."""
+    """(out, bytes) uint8 -> (out, width) uint8: the lower four bits of all codes come first, then the upper two."""
     low, high = packed[:, : width // 2], packed[:, width // 2 : width * 3 // 4]
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=packed.device)
     upper = ((high.unsqueeze(2) >> shifts) & 3) << 4
@@ -105,7 +105,7 @@ def _six_bits(packed: Tensor, width: int) -> Tensor:
 
 
 def rotated(values: Tensor, layout: str) -> Tensor:
-    """values (..., in) float32 in the basis of a weight of that layout, or from it back; unchanged in any other one."""
+    """Rotates values (..., in) float32 into the basis of a rotated weight or back; other layouts pass unchanged."""
     if layout not in INTEGERS:
         return values
     group = INTEGERS[layout].group
@@ -114,13 +114,12 @@ def rotated(values: Tensor, layout: str) -> Tensor:
 
 
 def value_to_a_byte(layout: str) -> bool:
-    """Returns whether the bytes of a weight are its values, or those before they are rotated back, but for scales."""
+    """Returns whether each byte is one value, before rotation and scales."""
     return not layout or (layout in INTEGERS and INTEGERS[layout].bits == 8)
 
 
 @functools.lru_cache(maxsize=16)
 def _matrix(group: int, device: torch.device) -> Tensor:
-    """Returns (group, group) float32."""
     four = torch.tensor(_FOUR, dtype=torch.float32, device=device) / 2
     whole = four
     while len(whole) < group:
@@ -130,5 +129,5 @@ def _matrix(group: int, device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _signed(device: torch.device) -> Tensor:
-    """Returns (16,) float32: the signed numbers that 4 bits stand for."""
+    """Returns the signed 4-bit numbers (16,)."""
     return torch.tensor([*range(8), *range(-8, 0)], dtype=torch.float32, device=device)

@@ -1,6 +1,6 @@
-"""Names of weights: prefixes that files carry, and the map from diffusers' names to the original ones.
+"""Names of weights: prefixes of files, and the map from diffusers' names to the original Wan names.
 
-The engine speaks original Wan names only (`blocks.0.self_attn.q.weight`); everything else is translated at the door.
+The engine uses original names only (`blocks.0.self_attn.q.weight`); files are translated when they are read.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ PREFIXES = (
     "dit.",
     "model.",
 )
-"""What files wrap the names in, the longer of two first: full checkpoints, ComfyUI's module tree, PEFT trees, DDP,
-DiffSynth's training, distillation, community files."""
+"""Prefixes, longer ones first: full checkpoints, ComfyUI's module tree, PEFT, DDP, DiffSynth, distillation, community
+files."""
 
 _WRAPPED = re.compile(
     r"^((?:base_model\.|diffusion_model\.|generator\.|transformer(?:_2)?\.|module\.|model\.|pipe\.|net\.|dit\.)*)(.+)$"
 )
 _OF_TORCH = re.compile(r"(^|\.)(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+")
-"""what torch.compile, FSDP and checkpointing put between the names of a module and of what it holds"""
+"""name parts that torch.compile, FSDP and checkpointing insert"""
 _MARKS = ("head.modulation", "condition_embedder.time_proj.weight", "patch_embedding.weight")
 _DIFFUSERS_MARK = "condition_embedder.time_proj.weight"
 MARK_OF_SCALES = "scaled_fp8"
-"""a tensor that says how a file is quantized; some writers leave it outside of their prefix"""
+"""a tensor that marks a quantized file; some writers leave it outside their prefix"""
 
-# Whole dotted components only: substring renaming is order-sensitive (norm2/norm3 swap, head.modulation).
+# Complete dotted components only: renaming substrings depends on order (norm2/norm3 swap, head.modulation).
 _TOP = {
     "condition_embedder.text_embedder.linear_1": "text_embedding.0",
     "condition_embedder.text_embedder.linear_2": "text_embedding.2",
@@ -81,7 +81,7 @@ _LEAF = re.compile(rf"^(.*?)(\.(?:{_LEAVES}))?\Z", re.DOTALL)
 
 
 def to_original(name: str) -> str:
-    """Returns the original name of one diffusers name; names without a translation come back unchanged."""
+    """Returns the original name for a diffusers name; unknown names pass unchanged."""
     if match := _BLOCK.match(name):
         block, inner, leaf = match.groups()
         return f"{block}.{_IN_BLOCK.get(inner, inner)}{leaf or ''}"
@@ -91,12 +91,12 @@ def to_original(name: str) -> str:
 
 
 def unwrapped(name: str) -> str:
-    """Returns a name without what torch puts into names of modules that it wraps."""
+    """Returns a name without the parts that torch's wrappers insert."""
     return _OF_TORCH.sub(r"\1", name)
 
 
 def to_diffusers(module: str) -> str:
-    """Returns diffusers' name of a module, by its original one: `blocks.0.attn1.to_q` of `blocks.0.self_attn.q`."""
+    """Returns diffusers' module name: `blocks.0.attn1.to_q` for `blocks.0.self_attn.q`."""
     if match := _BLOCK.match(module):
         block, inner, _ = match.groups()
         return f"{block}.{_BLOCK_OF_DIFFUSERS.get(inner, inner)}"
@@ -104,10 +104,10 @@ def to_diffusers(module: str) -> str:
 
 
 def canonical_names(names: Iterable[str]) -> dict[str, str]:
-    """File name of each tensor -> original Wan name: the prefix stripped, diffusers names translated.
+    """Returns file name -> original Wan name of each tensor: prefix stripped, diffusers names translated.
 
-    Tensors outside the prefix (the VAE and text encoder of a full checkpoint) are left out. Where no tensor marks a Wan
-    model, the prefix most tensors share is stripped, so that a refusal can say what the file is.
+    Tensors outside the prefix (VAE and text encoder of a full checkpoint) are omitted. Without a Wan model, the most
+    frequent prefix is stripped, so that the refusal can name the file's content.
     """
     plain = {name: unwrapped(name) for name in names}
     prefix = _prefix(list(plain.values()))
@@ -122,7 +122,7 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def models_under(names: Iterable[str]) -> list[str]:
-    """Returns the prefixes under each of which a Wan model is, in the order of the file."""
+    """Returns the prefixes that each hold a Wan model, in file order."""
     plain = [unwrapped(name) for name in names]
     for mark in _MARKS:
         ends = (match for name in plain if name.endswith(mark) and (match := _WRAPPED.match(name)) and match[2] == mark)

@@ -1,4 +1,4 @@
-"""Finds each weight of a Wan file with its scales, and how it is stored; refuses what nobody here can undo, by name."""
+"""Finds each weight of a Wan file with its scales and storage format; refuses unsupported quantizations by name."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _WHOLE_SCALE = ".weight_scale_2"
 _SCALES = (".scale_weight", ".weight_scale")
 _OF_CODES = {"scales": ".weight_s_rel", "row": ".weight_s_channel", "levels": ".weight_codebook"}
 _BESIDE = (".scale_input", ".input_scale", FORMAT_SUFFIX, _WHOLE_SCALE, *_SCALES, *_OF_CODES.values())
-"""what files hold beside a quantized weight; input scales serve 8-bit matmuls, which training does not use"""
+"""tensors next to a quantized weight; input scales serve 8-bit matmuls, which training does not use"""
 _EXPONENTS = "F8_E8M0"
 _SCALED = (NVFP4, MXFP8, INT8, *INTEGERS)
-"""what means nothing without its scale"""
+"""layouts that are meaningless without a scale"""
 Weights = dict[str, StoredWeight]
 
 
@@ -34,11 +34,11 @@ class StoredWeights:
 
     weights: Mapping[str, StoredWeight]
     quantization: str
-    """how what can stay so is stored: none, fp8, scaled_fp8, int8, _quantization_metadata, comfy_quant, gguf"""
+    """storage of the quantized weights: none, fp8, scaled_fp8, int8, _quantization_metadata, comfy_quant, gguf"""
 
 
 def locate_weights(header: CheckpointHeader) -> StoredWeights:
-    """Find weights and their scales. CheckpointError for a quantization nobody here can undo, by its name."""
+    """Returns all weights with their scales. CheckpointError for an unsupported quantization, by name."""
     names = {name: key for key, name in canonical_names(header.tensors).items()}
     refuse_quantizers(header.path.name, names)
     gguf = header.container == "gguf"
@@ -61,7 +61,7 @@ def locate_weights(header: CheckpointHeader) -> StoredWeights:
 
 
 def _find_nvfp4(header: CheckpointHeader, names: Mapping[str, str], weights: Weights) -> None:
-    """Mark packed weights as such: bytes with a scale for all of them beside."""
+    """Marks packed bytes with a scale per tensor as NVFP4."""
     for name, key in names.items():
         weight = weights.get(name.removesuffix(_WHOLE_SCALE) + ".weight")
         if name.endswith(_WHOLE_SCALE) and weight is not None and weight.dtype == "U8" and len(weight.shape) == 2:
@@ -74,7 +74,7 @@ def _find_nvfp4(header: CheckpointHeader, names: Mapping[str, str], weights: Wei
 def _take_as_said(
     header: CheckpointHeader, names: Mapping[str, str], weights: Weights, layer: str, said: StatedFormat
 ) -> None:
-    """Mark a weight as the layout its file says it has, where it can be that one; refuse it otherwise."""
+    """Marks a weight as the layout its file states; CheckpointError where that cannot be right."""
     name = f"{layer}.weight"
     weight = weights.get(name)
     if said.name in EIGHT_BIT.values():
@@ -102,7 +102,7 @@ def _take_as_said(
 def _coded(
     header: CheckpointHeader, names: Mapping[str, str], weight: StoredWeight, layer: str, said: StatedFormat
 ) -> StoredWeight:
-    """Returns a weight of codes, with the scales of codes and rows and the levels of 4 bits that lie beside it."""
+    """Returns a weight of codes with its code scales, row scales and 4-bit levels."""
     keys = {part: names.get(f"{layer}{suffix}", "") for part, suffix in _OF_CODES.items()}
     if not keys["scales"] or not keys["row"]:
         raise _bare(header, weight.key, said.name)
@@ -127,7 +127,7 @@ def _coded(
 def _rotated(
     header: CheckpointHeader, weight: StoredWeight, bits: int, group: int, *, coded: bool = False
 ) -> StoredWeight:
-    """Returns the weight marked as rotated, where its rows are whole groups that can be rotated back."""
+    """Returns the weight marked as rotated, where its rows are complete groups."""
     if group not in GROUPS or weight.shape[1] % group:
         raise CheckpointError(
             f"{header.path.name}: rows of {weight.key[:80]} are said to be rotated in groups of {group}. Groups have "
@@ -164,15 +164,15 @@ def _add_scale(header: CheckpointHeader, weights: Weights, name: str, key: str) 
 
 
 def _belongs(dtype: str, shape: tuple[int, ...], weight: StoredWeight) -> bool:
-    """Returns whether a scale of that dtype and shape is one of `weight`."""
+    """Returns whether a scale of that dtype and shape belongs to `weight`."""
     if weight.dtype == NVFP4:
         return dtype == "F8_E4M3" and _fills_tiles(shape, weight, NVFP4_BLOCK)
     if weight.dtype == MXFP8:
         return dtype in (_EXPONENTS, "U8") and _fills_tiles(shape, weight, MXFP8_BLOCK)
     if weight.code_scale_key:
-        return False  # it has all of its scales
+        return False  # all of its scales are found already
     if weight.dtype in INTEGERS and prod(shape) not in (1, weight.shape[0]):
-        return False  # a rotation mixes the values of a row: scales of parts of it belong to none of them
+        return False  # a rotation mixes the values of a row, so a scale per block of a row cannot apply
     return dtype in PLAIN and scale_fits(weight.shape, shape)
 
 
@@ -191,7 +191,7 @@ def _misfit(header: CheckpointHeader, key: str) -> CheckpointError:
 
 def _refuse_bare(header: CheckpointHeader, weights: Weights) -> None:
     for name, weight in weights.items():
-        # A name without a dot is a mark of some program, and no weight.
+        # A name without a dot is a program's marker, not a weight.
         if weight.dtype in _SCALED and "." in name and not weight.gguf and not weight.scale_key:
             raise _bare(header, weight.key, weight.dtype)
 

@@ -1,5 +1,5 @@
-"""Reads what a file says of itself: how each layer is quantized (ComfyUI's JSON, in metadata or in a tensor beside a
-weight), and what model it is."""
+"""What a file states about itself: each layer's quantization (ComfyUI's JSON, in metadata or in tensors), and its
+model."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from .weights import StoredWeight, WeightReader
 CODES = "asym_w4a8_int8"
 METADATA, FORMAT_SUFFIX = "_quantization_metadata", ".comfy_quant"
 _MOST_FORMAT_BYTES = 4096
-"""of one `comfy_quant` tensor: a line of JSON"""
+"""a `comfy_quant` tensor is one line of JSON"""
 _ALWAYS_ROTATED = ("convrot_w4a4", CODES)
 _USUAL_GROUP = 256
 
 
 @dataclass(frozen=True)
 class StatedFormat:
-    """The way one layer is stored, by its own words."""
+    """The stated storage of one layer."""
 
     name: str
     """float8_e4m3fn, nvfp4, int8_tensorwise ..."""
     rotated: int | None
-    """values of a row that were rotated together, as said; None where they were not"""
+    """values per rotation group; None without rotation"""
     together: int
-    """codes that share a scale, where they are codes"""
+    """codes per scale, for codes"""
 
 
 def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[str, StatedFormat]:
-    """Returns what is said of each layer, by its original Wan name. `names`: original name of a tensor -> its own.
+    """Returns the stated format of each layer by original Wan name. `names`: original name -> name in the file.
 
-    CheckpointError where it cannot be read.
+    CheckpointError for invalid JSON.
     """
     try:
         stated: dict[str, Any] = json.loads(header.metadata.get(METADATA, "{}")).get("layers", {})
@@ -58,20 +58,20 @@ def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[s
 
 
 def stated_model(metadata: Mapping[str, str]) -> str:
-    """Returns what ComfyUI's `config` in the metadata says a model is, such as "animate2"; "" where it says nothing.
+    """Returns ComfyUI's model name from `config` in the metadata, such as "animate2"; "" without one.
 
-    "causal_ar" is the one that is said by a switch of that name.
+    "causal_ar" is stated by a switch of that name.
     """
     try:
         said: Any = json.loads(metadata.get("config", "{}")).get("transformer", {})
         kind, causal = said.get("model_type", ""), said.get("causal_ar", False)
-    except (ValueError, AttributeError, RecursionError):  # some program's own words, which mean nothing here
+    except (ValueError, AttributeError, RecursionError):  # another program's `config`, which means nothing here
         return ""
     return "causal_ar" if causal else str(kind)[:40]
 
 
 def merged_words(texts: Sequence[str]) -> str:
-    """Returns the words of the parts of a model as those of one file; of a damaged one its own, which are refused."""
+    """Returns the metadata of a model's parts merged into one; damaged metadata is passed on, to be refused later."""
     layers: dict[str, Any] = {}
     for text in texts:
         try:
@@ -82,19 +82,19 @@ def merged_words(texts: Sequence[str]) -> str:
 
 
 def _of_another(layer: str, header: CheckpointHeader, original: Mapping[str, str]) -> bool:
-    """Returns whether a layer is one of another model in the file, such as its text encoder."""
+    """Returns whether a layer belongs to another model in the file, such as its text encoder."""
     weight = f"{layer}.weight"
     return weight in header.tensors and weight not in original
 
 
 def _original(layer: str, original: Mapping[str, str]) -> str:
-    """Returns the original name of a layer that metadata call as the file does, or by its original name already."""
+    """Returns the original name of a layer that metadata calls by its file name or by its original name."""
     weight = f"{layer}.weight"
     return original.get(weight, weight).removesuffix(".weight")
 
 
 def _format(said: dict[str, Any]) -> StatedFormat:
-    """Reads one layer's words; some writers put those of a rotation one level deeper, in `params`."""
+    """Parses one layer's JSON; some writers nest the rotation in `params`."""
     name, inside = str(said["format"]), said.get("params")
     words = {**inside, **said} if isinstance(inside, dict) else said
     turned = name in _ALWAYS_ROTATED or bool(words.get("convrot", False))

@@ -1,7 +1,7 @@
-"""Reads tensors from their places in a file, straight into new memory: one is held at a time, nothing is mapped.
+"""Reads tensors from a file directly into new memory, one at a time, without mapping.
 
-A mapping that could be written to counts whole against the memory that Linux promises, a disk that fails under one
-ends the process, and some file systems have none.
+A writable mapping counts fully against Linux's commit limit, a failing disk under a mapping ends the process with
+SIGBUS, and some file systems do not support mappings.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from ..files import FileError, open_regular
 from .header import CheckpointHeader, damaged, header_of, truncated
 
 _AT_ONCE = 8 << 20
-"""bytes that are read before they are converted: they stay in a cache, and threads meet seldom enough for busy cores"""
+"""bytes per conversion piece: fits the CPU cache, and large enough that threads rarely synchronise"""
 _MOST_A_READ = 64 << 20
 _BY_TWO = 4 << 20
-"""bytes from which on two threads read one half each: one spends most of its time on the pages of new memory"""
 _AT_A_PLACE = hasattr(os, "preadv")
-"""whether threads can read a file at two places; Windows moves one place for all of them"""
 _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
@@ -33,20 +31,18 @@ _DTYPES = {
 
 
 class FileBytes:
-    """A file of weights that is open to be read at any place. For one thread at a time; others open it again."""
+    """An open file of weights with positioned reads. For one thread at a time; others open their own."""
 
     def __init__(self, path: Path) -> None:
-        """CheckpointError where it cannot be opened, or is no regular file."""
+        """CheckpointError where the file cannot be opened or is not a regular file."""
         self.path = path
         try:
             self.file = open_regular(path)
         except FileError as error:
             raise CheckpointError(str(error)) from error
         self.size = os.fstat(self.file.fileno()).st_size
-        """when it was opened"""
         self._piece = torch.empty(0, dtype=torch.uint8)
         self._other: ThreadPoolExecutor | None = None
-        """the thread that reads the other half of what is large"""
 
     def close(self) -> None:
         self.file.close()
@@ -54,14 +50,16 @@ class FileBytes:
             self._other.shutdown()
 
     def fill(self, memory: Tensor, begin: int) -> None:
-        """Read the bytes of `memory` from `begin` on. It is contiguous, on the CPU; page-locked or not.
+        """Reads into `memory` (contiguous, CPU, pinned or not) from offset `begin`.
 
-        CheckpointError where the file ends before, or the disk or network fails.
+        CheckpointError where the file ends early, or the disk or network fails.
         """
         if not memory.nbytes:
             return
         data = memory.view(-1).view(torch.uint8).numpy().data
         try:
+            # One thread is bound by page faults of the new memory, so a second one reads half of it. Windows has no
+            # preadv: its file position is shared by all threads.
             if len(data) < _BY_TWO or not _AT_A_PLACE:
                 self._read(data, begin)
             else:
@@ -92,7 +90,7 @@ class FileBytes:
             done += count
 
     def pieces(self, begin: int, size: int, piece: int) -> Iterator[Tensor]:
-        """Yields `size` bytes from `begin` on as (n,) uint8, n at most `piece`; each is overwritten by the next."""
+        """Yields `size` bytes from `begin` as (n,) uint8, n at most `piece`; each is valid until the next."""
         if self._piece.numel() < min(size, piece):
             self._piece = torch.empty(min(size, piece), dtype=torch.uint8)
         memory = self._piece
@@ -103,10 +101,10 @@ class FileBytes:
 
 
 class TensorFile:
-    """The tensors of a safetensors file that is open. For one thread at a time."""
+    """An open safetensors file. For one thread at a time."""
 
     def __init__(self, path: Path, header: CheckpointHeader | None = None) -> None:
-        """`header`: what the file was found to be before; CheckpointError where it has another size since."""
+        """`header`: of an earlier read; CheckpointError where the file size has changed since."""
         self.data = FileBytes(path)
         try:
             self.header = header_of(self.data.file, path) if header is None else header
@@ -123,14 +121,14 @@ class TensorFile:
         self.data.close()
 
     def read(self, name: str) -> Tensor:
-        """Returns one tensor as the file has it, in memory of its own."""
+        """Returns one tensor in the file's dtype, in new memory."""
         info = self.header.tensors[name]
         value = torch.empty(info.shape, dtype=self._dtype(name))
         self.data.fill(value, info.begin)
         return value
 
     def read_as(self, name: str, dtype: torch.dtype) -> Tensor:
-        """Returns one tensor in `dtype`; what the file has is held in small pieces."""
+        """Returns one tensor in `dtype`, converted in small pieces."""
         stored, info = self._dtype(name), self.header.tensors[name]
         if stored == dtype:
             return self.read(name)
@@ -146,13 +144,13 @@ class TensorFile:
 
     def _dtype(self, name: str) -> torch.dtype:
         found = getattr(torch, _DTYPES.get(self.header.tensors[name].dtype, ""), None)
-        if found is None:  # a header may hold dtypes that nobody here knows, of tensors that nobody asks for
+        if found is None:  # unknown dtypes are refused on read only: a header may have such tensors that no model uses
             raise damaged(self.data.path.name)
         return found
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Returns all tensors of a safetensors file by name, in the order of the file, each in memory of its own."""
+    """Returns all tensors of a safetensors file by name, in file order, each in new memory."""
     with TensorFile(path) as file:
         places = sorted(file.header.tensors.items(), key=lambda item: item[1].begin)
         return {name: file.read(name) for name, _ in places}

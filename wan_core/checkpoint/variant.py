@@ -1,6 +1,6 @@
-"""Recognises a Wan file by its header alone: family and sizes from keys and shapes, the rest by metadata and name.
+"""Detects the Wan variant of a file by its header: family and sizes by keys and shapes, the rest by metadata and name.
 
-The two experts of a Wan 2.2 A14B model are one choice: files that do not belong together are refused.
+The two experts of a Wan 2.2 A14B model form a pair; files that do not belong together are refused.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _OF_BYTES = ("U8", "I8")
 
 @dataclass(frozen=True, kw_only=True)
 class WanVariant:
-    """A Wan model as its file has it: its family, its sizes, and which of the published models it is."""
+    """The Wan model in a file: its family, sizes and published name."""
 
     name: str
     family: Family
     shape: WanShape
     latents: LatentSpace
     boundary: float | None = None
-    """sigma between the experts of an A14B pair; None when the file is not one of a pair"""
+    """sigma between the experts; None without a pair"""
     expert: str | None = None
-    """high_noise or low_noise; None when the file is not one of a pair, or nothing says which"""
+    """high_noise or low_noise; None without a pair, or where nothing says which"""
     candidates: tuple[str, ...] = ()
-    """other variants with exactly these keys and shapes"""
+    """other variants with the same keys and shapes"""
 
     @property
     def conditioning(self) -> ConditionKind:
-        """What the model reads beside latent and text, which every cached clip must hold."""
+        """Inputs besides latent and text, which every cached clip must hold."""
         return condition_kind(self.family.conditioning, self.shape)
 
     @property
@@ -57,23 +57,23 @@ class WanVariant:
 
     @property
     def is_full_size(self) -> bool:
-        """Whether it is as wide as a released model; smaller ones are made for tests."""
+        """Whether it has the width of a released model; smaller ones are made for tests."""
         return self.shape.dim in SIZES
 
     @property
     def training_shift(self) -> float:
-        """The shift that discrete_flow_shift 0 stands for: experts are trained where they are sampled."""
+        """The shift for discrete_flow_shift 0; experts are trained with their sampling shift."""
         return self._pair.shift if self._pair else self.latents.shift
 
     @property
     def pair_boundary(self) -> float | None:
-        """The sigma where the two experts part, of a file that is one of a pair or by its shapes may be one."""
+        """The sigma between the experts, also where shapes only allow a pair."""
         pair = self.family.pair if any(name.endswith(" noise") for name in self.candidates) else None
         return pair.boundary if pair else self.boundary
 
     @property
     def template(self) -> Template:
-        """What ComfyUI's template of the model samples with."""
+        """Settings of ComfyUI's template for this model."""
         return self._pair.template if self._pair else self.family.template
 
     @property
@@ -81,18 +81,16 @@ class WanVariant:
         return self.family.pair if self.boundary is not None else None
 
     def sigma_range(self) -> tuple[float, float]:
-        """Noise levels this model is trained and sampled on."""
+        """Returns the sigmas this model is trained and sampled on."""
         if self.boundary is None or self.expert is None:
             return (0.0, 1.0)
         return (self.boundary, 1.0) if self.expert == HIGH else (0.0, self.boundary)
 
 
 def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVariant:
-    """Returns the variant of a file from keys and shapes.
+    """Returns the variant of a file by keys and shapes; where they are ambiguous, the file name or `override` decides.
 
-    Where they cannot tell, the file name hints and `override` decides.
-
-    Raises CheckpointError naming what the file is instead when it is not a Wan diffusion model.
+    CheckpointError names the content of a file that is not a Wan diffusion model.
     """
     names = canonical_names(header.tensors)
     _refuse_two_models(header, names)
@@ -136,7 +134,7 @@ def _refuse_two_models(header: CheckpointHeader, names: Mapping[str, str]) -> No
 
 
 def _one_of(found: WanVariant, same: tuple[Model, ...], path: Path, override: str) -> WanVariant:
-    """Returns `found` as one of the models with `same` keys and shapes."""
+    """Returns `found` as one of the models with these keys and shapes."""
     choices = {name: (model, expert) for model in same for name, expert in names_of(model).items()}
     expert = expert_said(path)
     model = guess(same, file_words(path), expert)
@@ -152,7 +150,7 @@ def _one_of(found: WanVariant, same: tuple[Model, ...], path: Path, override: st
 
 
 def _unpublished(found: WanVariant, path: Path, clip: bool) -> WanVariant:
-    """`found`, of a size nobody published; its file may say that it is half of a pair in miniature (demo models)."""
+    """Returns `found`, of an unpublished size; demo models may be pairs in miniature by their file names."""
     expert, pair = expert_said(path), found.family.pair
     if expert is None or clip or found.is_full_size or pair is None:
         return found
@@ -161,13 +159,13 @@ def _unpublished(found: WanVariant, path: Path, clip: bool) -> WanVariant:
 
 
 def _unpacked(header: CheckpointHeader, tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    """Returns those tensors whose width tells a size of the model, where several of their values share a byte."""
+    """Returns tensors whose width states a model size, with the shape of their unpacked values."""
     packed = [name for name in _WIDTHS if name in tensors and tensors[name].dtype in _OF_BYTES]
     if not packed:
         return {}
     try:
         stored = locate_weights(header).weights
-    except CheckpointError:  # what is unknown of it is said once its variant is known
+    except CheckpointError:  # reported with its variant once that is known
         return {}
     return {name: replace(tensors[name], shape=stored[name].shape) for name in packed}
 
@@ -217,7 +215,7 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
 
 
 def _vace_layers(layers: int, hints: int) -> tuple[int, ...]:
-    """The blocks that hints are added behind: evenly spaced from the first (1.3B every second, 14B every fifth)."""
+    """Returns the blocks that receive hints, evenly spaced from the first (1.3B every second, 14B every fifth)."""
     return tuple(range(0, layers, layers // hints))[:hints] if 0 < hints <= layers else ()
 
 
@@ -233,7 +231,7 @@ def _space_of(channels: int) -> LatentSpace:
 
 
 def _family_of(tensors: Mapping[str, TensorInfo], shape: WanShape, file_name: str, *, clip: bool) -> Family:
-    """Returns the family by its marks, else by the condition channels that its patch embedding reads."""
+    """Returns the family by its marks, else by the condition channels of its patch embedding."""
     for family in reversed(FAMILIES):
         if any(name.startswith(family.marks) for name in tensors):
             return family
@@ -257,10 +255,7 @@ def _unpublished_name(family: Family, shape: WanShape, clip: bool) -> str:
 
 
 def pair_names(high: WanVariant, low: WanVariant, high_file: str, low_file: str) -> tuple[str, str]:
-    """Returns the variant names of the high- and the low-noise file.
-
-    Raises CheckpointError when they are swapped, mixed or no pair.
-    """
+    """Returns the variant names of both files; CheckpointError when they are swapped, mixed or no pair."""
     if high.family != low.family or high.shape != low.shape or (high.expert and low.expert and _kin(high) != _kin(low)):
         raise CheckpointError(
             "{high_file} is {high}, {low_file} is {low}: not the two experts of one model. Choose both "
@@ -285,12 +280,11 @@ def pair_names(high: WanVariant, low: WanVariant, high_file: str, low_file: str)
 
 
 def _kin(variant: WanVariant) -> str:
-    """Returns the name that both experts of one model share."""
     return variant.name.replace(" high noise", "").replace(" low noise", "")
 
 
 def _as_expert(variant: WanVariant, expert: str, file_name: str) -> str:
-    """The name `variant` has as one half of a pair; its own where it says so, else a candidate's."""
+    """Returns the name of `variant` as that expert: its own, else a candidate's."""
     ending = expert.replace("_", " ")
     names = [name for name in (variant.name, *variant.candidates) if name.endswith(ending)]
     own = [name for name in names if name.startswith(variant.name)]

@@ -1,7 +1,4 @@
-"""Reads each weight of a Wan file as it is stored: plain, in 8 or 4 bits, or GGUF; finds NaN and infinity in it.
-
-`locate.py` says where a weight lies.
-"""
+"""Reads the weights of a Wan file as stored: plain, 8 or 4 bits, or GGUF; detects NaN and infinity."""
 
 from __future__ import annotations
 
@@ -23,52 +20,50 @@ PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16
 EIGHT_BIT = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 INT8 = "I8"
 _OF_BLOCKS = {NVFP4: NVFP4_BLOCK, MXFP8: MXFP8_BLOCK}
-"""layouts whose scales lie in tiles, a byte each, and the values that share one"""
+"""layouts with tiled block scales -> values per scale"""
 _VALUES_AT_ONCE = 1 << 20
-"""values that are float32 at one time while a tensor of GGUF is dequantised: 4 MiB"""
+"""float32 values per piece while GGUF is dequantized: 4 MiB"""
 _FLOAT8_TOP = {"float8_e4m3fn": 0x7F, "float8_e5m2": 0x7C}
-"""the smallest byte, sign apart, that is no finite number"""
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """One weight, by where it lies."""
+    """One weight and its place."""
 
     file: Path
     key: str
     dtype: str
-    """safetensors or GGUF name of what is stored, or the layout"""
+    """safetensors or GGUF dtype name, or the layout"""
     shape: tuple[int, ...]
-    """of the weight it stands for"""
+    """of the dequantized weight"""
     scale_key: str = ""
-    """the tensor it is multiplied by; empty when there is none"""
+    """tensor of scales; "" without one"""
     scales: int = 0
-    """values of that tensor, where it holds one per weight, row or block, as float32"""
+    """number of scales, where they are one per weight, row or block in float32"""
     whole_scale_key: str = ""
-    """of nvfp4: the value the scales are multiplied by; of codes in `INTEGERS`: the levels they stand for, if any"""
+    """nvfp4: the scale of all scales; codes of `INTEGERS`: their levels, if any"""
     code_scale_key: str = ""
-    """of those codes: their scales"""
+    """scales of codes"""
     gguf: bool = False
     files: Mapping[str, Path] = field(default_factory=dict[str, Path], repr=False, compare=False)
-    """of a model in parts, where each tensor lies: what belongs to a weight may lie in another part"""
+    """tensor -> its file, for sharded models: scales may be in another shard"""
 
     def file_of(self, key: str) -> Path:
-        """Returns the file that holds one of its tensors."""
         return self.files.get(key, self.file)
 
     @property
     def can_stay(self) -> bool:
-        """Whether it can stay as stored in memory: float8 with or without a scale, int8, a layout of few bits, GGUF."""
+        """Whether it can be kept quantized in memory: float8, int8, a packed layout, or GGUF blocks."""
         return self.layout != "" or (not self.gguf and self.dtype in (*EIGHT_BIT, INT8))
 
     @property
     def is_plain(self) -> bool:
-        """Whether each value is a float of 16 bits or more."""
+        """Whether values are floats of 16 bits or more."""
         return self.dtype in PLAIN
 
     @property
     def layout(self) -> str:
-        """What `dequantise` must know beside the dtype: how values share bytes, scales or a rotation; or empty."""
+        """Layout argument of `dequantise`; "" for one value per element without rotation."""
         if self.dtype in _OF_BLOCKS or self.dtype in INTEGERS:
             return self.dtype
         known = self.gguf and self.dtype in BLOCKS and len(self.shape) == 2
@@ -76,7 +71,7 @@ class StoredWeight:
 
     @property
     def product_dtype(self) -> torch.dtype | None:
-        """The dtype that products with it can be computed in, where its scales are one per weight or row."""
+        """The dtype of 8-bit products with this weight; None unless scales are one per weight or row."""
         if self.gguf or not value_to_a_byte(self.layout):
             return None
         dtypes = {"F8_E4M3": torch.float8_e4m3fn, INT8: torch.int8}
@@ -84,7 +79,7 @@ class StoredWeight:
 
     @property
     def stored_bytes(self) -> int:
-        """The bytes of the weight as it can stay, with its scales."""
+        """Bytes of the weight with its scales, kept as stored."""
         values, layout = prod(self.shape), self.layout
         if layout in BLOCKS:
             return values // BLOCKS[layout].values * BLOCKS[layout].size_bytes
@@ -97,7 +92,7 @@ class StoredWeight:
 
 
 class WeightReader:
-    """Reads weights one at a time. A file is opened once and stays open until the end; for one thread."""
+    """Reads weights one at a time; files stay open until exit. For one thread."""
 
     def __init__(self) -> None:
         self._safe: dict[Path, TensorFile] = {}
@@ -113,7 +108,7 @@ class WeightReader:
         self._gguf.clear()
 
     def raw(self, source: StoredWeight) -> Tensor:
-        """Returns what is stored, as it is stored (out, in)."""
+        """Returns the stored elements (out, items)."""
         if source.gguf:
             return self._gguf_file(source.file).blocks(source.key).view(source.shape[0], -1)
         if source.code_scale_key:
@@ -122,7 +117,7 @@ class WeightReader:
         return self._stored(source, source.key)
 
     def scale(self, source: StoredWeight) -> Tensor | None:
-        """Returns what `raw` is multiplied by: float32; of nvfp4 float8, of mxfp8 uint8 exponents, (out, blocks)."""
+        """Returns the scales of `raw`: float32; for nvfp4 float8, for mxfp8 uint8 exponents, (out, blocks)."""
         if not source.scale_key:
             return None
         stored = self._stored(source, source.scale_key)
@@ -132,16 +127,16 @@ class WeightReader:
         return stored.to(torch.float32)
 
     def whole_scale(self, source: StoredWeight) -> Tensor | None:
-        """Returns the float32 value (), of nvfp4, that every scale is multiplied by; of codes their levels (16,)."""
+        """Returns the float32 scale () of nvfp4's scales, or the levels (16,) of codes."""
         if not source.whole_scale_key:
             return None
         found = self._stored(source, source.whole_scale_key).to(torch.float32)
         return found.reshape(()) if source.dtype == NVFP4 else found
 
     def read(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
-        """Returns the weight (out, in) in `dtype`, dequantised if it must be.
+        """Returns the weight (out, in) in `dtype`, dequantized where needed.
 
-        Takes never more than one copy, what is stored of a packed one, and few MiB at a time.
+        Peak memory: one copy, the stored elements of a quantized weight, and a few MiB.
         """
         if source.gguf:
             return self._unpacked(source, dtype)
@@ -174,21 +169,17 @@ class WeightReader:
 
 
 class FiniteCheck:
-    """Finds NaN and infinity in weights while they stream in: one pass, no copy, one wait for a GPU per block.
-
-    `aminmax` hands on a NaN and shows an infinity; it reads 15 GiB a second on one core, where `isfinite` reads 0.2.
-    """
+    """Detects NaN and infinity in weights while they load: one pass, no copy, one synchronisation per block."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[str, Tensor]] = []
 
     def see(self, name: str, value: Tensor) -> None:
-        """Look at the weight `name`, of any shape and dtype."""
         if value.numel() and value.is_floating_point():
             self._seen.append((name, _finite(value)))
 
     def first_bad(self) -> str:
-        """Returns the first name that held something else than finite numbers, or ''; forgets what was seen."""
+        """Returns the first name with non-finite values, or ''; clears the record."""
         seen, self._seen = self._seen, []
         for device in {mark.device for _, mark in seen}:
             if not bool(torch.stack([mark for _, mark in seen if mark.device == device]).all()):
@@ -197,7 +188,7 @@ class FiniteCheck:
 
 
 def count_bad(value: Tensor) -> int:
-    """Returns how many values of a tensor of any shape are not finite."""
+    """Returns the number of non-finite values."""
     top = _top(value)
     if top is not None:
         return int(((value.view(torch.uint8) & 0x7F) >= top).sum())
@@ -207,8 +198,10 @@ def count_bad(value: Tensor) -> int:
 def _finite(value: Tensor) -> Tensor:
     top = _top(value)
     if top is None:
+        # aminmax propagates NaN and shows infinity at 15 GiB/s on one core; isfinite of every value reads 0.2.
         low, high = torch.aminmax(value)
         return torch.isfinite(low) & torch.isfinite(high)
+    # Non-finite float8 values are the largest bytes, sign apart: from 0x7F (e4m3fn) or 0x7C (e5m2) on.
     return (value.view(torch.int8).amax() < top) & (value.view(torch.uint8).amax() < top + 0x80)
 
 

@@ -1,4 +1,4 @@
-"""Choosing targets, injecting adapters, the adapter weights as plain tensors, LoRA files of every trainer."""
+"""LoRA targets, adapters in a model, their weights as plain tensors, and LoRA files of every trainer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A LoRA beside a model: each module puts out y + strength * change(x, y), whatever y came from.
+"""Applies a LoRA without changing weights: each module returns y + strength * change(x, y).
 
-The weights of the model are neither read nor changed, so they may be packed in any way. Every kind that is trained
-here acts so: LoRA, DoRA, LoKr, LoHa, OFT, and changes of norms and biases.
+Base weights are neither read nor changed, so they may be quantized in any way. All trained kinds work: LoRA, DoRA,
+LoKr, LoHa, OFT, and changes of norms and biases.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .changes import BIAS, Turned, change_of, scale_of, turned
 from .names import parse_key
 
 _MOST_ROWS = 4096
-"""of the unit matrix that goes through a linear at once"""
+"""rows per forward of the identity matrix"""
 
 
 def acting_parts(tensors: Mapping[str, Tensor], strength: float) -> dict[str, Acting]:
-    """Returns what a LoRA file says, by module; ExportError where it holds what cannot act so."""
+    """Returns the parts of a LoRA file by module; ExportError for an unsupported part."""
     modules: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         found = parse_key(key)
@@ -33,13 +33,13 @@ def acting_parts(tensors: Mapping[str, Tensor], strength: float) -> dict[str, Ac
 
 
 class Acting(nn.Module):
-    """The part of a LoRA that is about one module. Values keep the dtype of the file until they are used."""
+    """A LoRA's change of one module. Values keep the file's dtype until they are used."""
 
     def __init__(self, name: str, parts: dict[str, Tensor], strength: float) -> None:
         super().__init__()
         self.strength = strength
         self.ran = False
-        """whether its module was called since somebody set this to False"""
+        """whether its module ran since a caller reset this to False"""
         self._seen: tuple[object, Tensor, Tensor | None] | None = None
         values = {part: value for part, value in parts.items() if part != "alpha"}
         self._change = change_of(values.keys() - {BIAS})
@@ -58,16 +58,13 @@ class Acting(nn.Module):
             self.register_parameter(part, nn.Parameter(value, requires_grad=False))
 
     def shape(self) -> tuple[int, ...]:
-        """Returns (out, in) of the linear it was made for, (D,) of a norm, (out,) where only outputs are known.
-
-        () where its parts do not fit together.
-        """
+        """Returns (out, in) of a linear, (D,) of a norm, (out,) for a bias alone; () for inconsistent parts."""
         return self._sizes[BIAS] if self._change is None else self._change.shape(self._sizes) or ()
 
     def forward(self, base: nn.Module, x: Tensor, y: Tensor, mark: object) -> Tensor:
-        """Returns what `base` gave for `x`, which is `y`, with the change added.
+        """Returns y, the output of `base` for x, plus the change.
 
-        `mark` changes when the weight of `base` does: lengths of rows are then measured again.
+        `mark` identifies the weight of `base`: another value discards the cached row lengths.
         """
         self.ran = True
         at = {
@@ -83,23 +80,21 @@ class Acting(nn.Module):
         return torch.add(y, change.to(y.dtype), alpha=self.strength)
 
     def _of_linear(self, base: nn.Module, at: dict[str, Tensor], x: Tensor, y: Tensor, mark: object) -> Tensor:
-        """Returns what the output y (..., out) of a linear changes by, its bias apart."""
+        """Returns the change (..., out) of a linear's output, without the bias change."""
         if self._change is None:
             return torch.zeros_like(y)
         if self._change is Turned:
             bias, _ = self.seen(base, x, mark, lengths=False)
             change = turned(y - bias.to(y.dtype), at["turns"].to(y.dtype))
-            return change * self.strength  # a second time, as ComfyUI's loader counts it
+            return change * self.strength  # ComfyUI's loader applies the strength twice
         change = self._change.of(at, self.scale)
         return change.added(x, y, lambda lengths: self.seen(base, x, mark, lengths=lengths))
 
     def seen(self, base: nn.Module, x: Tensor, mark: object, *, lengths: bool) -> tuple[Tensor, Tensor | None]:
-        """Returns the bias of `base` (out,), and the `lengths` of the rows of its weight, as it computes with them.
-
-        Both are what it makes of zeros and of a unit matrix, so that it does not matter how it holds its weight.
-        """
+        """Returns the bias (out,) of `base` and the `lengths` of its weight's rows, both as computed by its forward."""
         seen = self._seen
         if seen is None or seen[0] != mark or seen[1].device != x.device:
+            # Measured through forward calls on zeros and on the identity: the weight may be quantized in any format.
             wide = x.shape[-1]
             bias = base.forward(x.new_zeros(1, wide))[0].float()
             squares = None
@@ -116,14 +111,14 @@ class Acting(nn.Module):
 
 
 def _exact_in(base: nn.Module) -> float:
-    """Returns a number that a linear with 8-bit inputs of a fixed scale takes in without rounding."""
+    """Returns a value that a linear with a fixed 8-bit input scale represents exactly."""
     fixed = getattr(base, "input_scale", None)
     fixed = getattr(base, "scale_input", None) if fixed is None else fixed
     return 1.0 if fixed is None or fixed.numel() != 1 else float(fixed)
 
 
 def _of_norm(base: nn.Module, at: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """A norm is linear in its scale and its shift."""
+    # A norm is linear in its scale and shift, so the change has the same form.
     eps: Any = getattr(base, "eps", None)
     if isinstance(base, nn.LayerNorm):
         return functional.layer_norm(x, tuple(at["diff"].shape), at["diff"], at.get(BIAS), eps)

@@ -1,7 +1,7 @@
-"""The change of one weight that a LoRA file holds, one class per kind: its parts, sizes, product, norm and best pair.
+"""The change of one weight in a LoRA file, one class per kind: parts, sizes, product, norm and best pair.
 
-Adapters that train, files that are read, LoRAs that act and the check of a saved file all go through these classes.
-Shapes: (out, in) of the linear; r the rank of a pair. `scale` is the factor its trainer applies.
+Shared by trained adapters, file readers, applied LoRAs and the check of a saved file. Shapes: (out, in) of the linear;
+r the rank of a pair. `scale` is the factor its trainer applies.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from torch.nn import functional
 from .factors import Factors, best_of_kronecker, best_pair
 
 BIAS = "diff_b"
-"""the part that is the change of a bias, as ComfyUI calls it"""
+"""ComfyUI's name for the change of a bias"""
 Sizes = Mapping[str, tuple[int, ...]]
 """part -> shape"""
 Seen = Callable[[bool], tuple[Tensor, Tensor | None]]
-"""returns the bias (out,) of the linear below and, for True, the lengths (out,) of the rows of its weight"""
+"""Returns the bias (out,) of the base linear and, for True, the lengths (out,) of its weight's rows."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """The change of the weight (out, in) of one linear. DoRA and OFT have no `delta`: theirs depends on the weight."""
+    """The change of one linear's weight (out, in). DoRA and OFT depend on the weight and have no `delta`."""
 
     kind: ClassVar[str]
     parts: ClassVar[tuple[str, ...]]
-    """what a file holds of it, in the order of its fields"""
+    """parts in a file, in field order"""
     scaled: ClassVar[bool] = True
-    """whether an alpha belongs to it in a file"""
+    """whether a file has an alpha for it"""
     ranked_by: ClassVar[tuple[str, ...]] = ()
-    """the parts that have as many rows as the rank; the first that the file has counts"""
+    """parts with `rank` rows; the first one in the file is read"""
     scale: float = field(default=1.0, kw_only=True)
 
     @classmethod
     def of(cls, parts: Mapping[str, Tensor], scale: float) -> Change:
-        """Returns the change that complete parts make."""
+        """Builds the change from complete parts."""
         return cls(*(parts[part] for part in cls.parts), scale=scale)
 
     @classmethod
     def is_complete(cls, parts: frozenset[str]) -> bool:
-        """Returns whether parts, alpha apart, make such a change, and nothing is left over."""
+        """Returns whether the parts, alpha excepted, are exactly one such change."""
         return parts == frozenset(cls.parts)
 
     @staticmethod
     def shape(sizes: Sizes) -> tuple[int, ...] | None:
-        """Returns (out, in), or (out,) where a file says no more; None where the parts do not fit together."""
+        """Returns (out, in), or (out,) where the parts do not state more; None for inconsistent parts."""
         raise NotImplementedError
 
     @classmethod
     def rank(cls, sizes: Sizes) -> int:
-        """Returns the rank of a pair, the inner size of a LoHa or decomposed LoKr, 0 for a kind without one."""
+        """Returns the rank of a pair, the inner size of a LoHa or decomposed LoKr, else 0."""
         return next((sizes[part][0] for part in cls.ranked_by if part in sizes), 0)
 
     def norm(self) -> Tensor:
-        """Returns the Frobenius norm () of what is added; of a DoRA that of its pair, of an OFT that of its Q."""
+        """Returns the Frobenius norm () of the change; for a DoRA the norm of its pair, for an OFT the norm of Q."""
         raise NotImplementedError
 
     def delta(self) -> Tensor:
-        """Returns (out, in)."""
+        """Returns the change (out, in)."""
         raise NotImplementedError
 
     def product(self, x: Tensor) -> Tensor:
@@ -72,11 +72,11 @@ class Change:
         raise NotImplementedError
 
     def added(self, x: Tensor, y: Tensor, seen: Seen) -> Tensor:
-        """Returns what is added to the output y (..., out) that the linear itself gives for x (..., in)."""
+        """Returns the change of the linear's output y (..., out) for its input x (..., in)."""
         return self.product(x)
 
     def factors(self, rank: int) -> Factors:
-        """Returns its best form as a pair of at most `rank`."""
+        """Returns the best pair of at most `rank`."""
         raise NotImplementedError
 
 
@@ -94,7 +94,7 @@ class LowRank(Change):
         return (tall, wide) if inner == other else None
 
     def norm(self) -> Tensor:
-        """By products of each factor with itself: no matrix is larger than r."""
+        # Gram matrices: |B A|^2 = sum((B^T B) * (A A^T)), and both are r x r.
         square = ((self.up.T @ self.up) * (self.down @ self.down.T)).sum()
         return abs(self.scale) * square.clamp(min=0).sqrt()
 
@@ -105,14 +105,14 @@ class LowRank(Change):
         return functional.linear(_times(functional.linear(x, self.down), self.scale), self.up)
 
     def factors(self, rank: int) -> Factors:
-        """The pair as it is: nothing is lost. `rank` must not be below its own."""
+        """Returns the pair unchanged; `rank` must not be below its own."""
         assert self.down.shape[0] <= rank
         return Factors(self.down, self.up * self.scale, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class Rescaled(LowRank):
-    """DoRA as ComfyUI reads it: rows of W + scale * up @ down, times dora_scale over the lengths of those of W."""
+    """DoRA as ComfyUI reads it: W + scale * up @ down, each row times dora_scale / length of that row of W."""
 
     kind, parts = "DoRA", ("down", "up", "dora_scale")
     dora_scale: Tensor
@@ -126,7 +126,7 @@ class Rescaled(LowRank):
 
 @dataclass(frozen=True)
 class Kronecker(Change):
-    """LoKr: scale * kron(first, second). A file may hold each matrix as two thin ones, `_a` @ `_b`."""
+    """LoKr: scale * kron(first, second). A file may store each matrix as a product `_a` @ `_b`."""
 
     kind, parts, ranked_by = "LoKr", ("lokr_w1", "lokr_w2"), ("lokr_w2_b", "lokr_w1_b")
     first: Tensor
@@ -151,14 +151,13 @@ class Kronecker(Change):
         return (first[0] * second[0], first[1] * second[1]) if first and second else None
 
     def norm(self) -> Tensor:
-        """The norm of a Kronecker product is the product of the norms."""
         return abs(self.scale) * self.first.norm() * self.second.norm()
 
     def delta(self) -> Tensor:
         return self.scale * torch.kron(self.first, self.second)
 
     def product(self, x: Tensor) -> Tensor:
-        """kron(first (a, c), second (b, d)) @ x, for x (..., c * d), without the complete matrix."""
+        """kron(first (a, c), second (b, d)) @ x, for x (..., c * d), without building the Kronecker product."""
         first = _times(self.first, self.scale)
         rows = x.unflatten(-1, (first.shape[1], self.second.shape[1]))
         return (first @ functional.linear(rows, self.second)).flatten(-2)
@@ -183,7 +182,7 @@ class Hadamard(Change):
         return (tall, wide) if (r1, r2, tall, wide) == (r1_, r2_, tall_, wide_) else None
 
     def unscaled(self) -> Tensor:
-        """Returns (out, in), the scale left out."""
+        """Returns (out, in) without the scale."""
         return (self.up1 @ self.down1) * (self.up2 @ self.down2)
 
     def norm(self) -> Tensor:
@@ -193,31 +192,30 @@ class Hadamard(Change):
         return self.scale * (self.up1 @ self.down1) * (self.up2 @ self.down2)
 
     def product(self, x: Tensor) -> Tensor:
-        """By the product of both ranks as one rank where that is less work than the complete matrix."""
+        """Uses the pair of rank r1 * r2 where that is cheaper than the complete matrix."""
         if 2 * len(self.down1) * len(self.down2) >= min(self.up1.shape[0], self.down1.shape[1]):
             return functional.linear(x, self.unscaled() * self.scale)
         return LowRank(*self._as_one_rank(), scale=self.scale).product(x)
 
     def factors(self, rank: int) -> Factors:
-        """Without the complete matrix where the product of both ranks is small."""
         if self.down1.shape[0] * self.down2.shape[0] >= min(self.up1.shape[0], self.down1.shape[1]):
             return best_pair(rank, self.delta())
         down, up = self._as_one_rank()
         return best_pair(rank, up, down * self.scale)
 
     def _as_one_rank(self) -> tuple[Tensor, Tensor]:
-        """Returns (r1 * r2, in) and (out, r1 * r2): the change without its scale is the second @ the first."""
+        """Returns (r1 * r2, in) and (out, r1 * r2): second @ first is the change without its scale."""
         down = torch.einsum("ib,jb->ijb", self.down1, self.down2).flatten(0, 1)
         return down, torch.einsum("ai,aj->aij", self.up1, self.up2).flatten(1)
 
 
 @dataclass(frozen=True)
 class Turned(Change):
-    """OFT: outputs, k blocks of n, turned by R = (I - Q) (I + Q)^-1, with Q the negative of its transpose."""
+    """OFT: outputs in k blocks of n, rotated by R = (I - Q) (I + Q)^-1 with skew-symmetric Q."""
 
     kind, parts, scaled = "OFT", ("oft_blocks",), False
     upper: Tensor
-    """(k, n * (n - 1) / 2), Q above its diagonal, row by row as PEFT has it"""
+    """(k, n * (n - 1) / 2): Q above its diagonal, row by row, as in PEFT"""
     size: int
     """n"""
 
@@ -233,33 +231,33 @@ class Turned(Change):
         return (math.prod(sizes["oft_blocks"][:2]),)
 
     def blocks(self) -> Tensor:
-        """Returns oft_blocks (k, n, n) of a file, whose difference from their transposes is Q."""
+        """Returns a file's oft_blocks (k, n, n); minus their transposes they give Q."""
         rows, columns = torch.triu_indices(self.size, self.size, 1, device=self.upper.device)
         count = torch.arange(len(self.upper), device=self.upper.device)
         matrix = self.upper.new_zeros(len(self.upper), self.size, self.size)
         return matrix.index_put((count[:, None], rows, columns), self.upper)
 
     def turns(self) -> Tensor:
-        """Returns the transposes of R (k, n, n): rows of outputs are multiplied with them from the right."""
+        """Returns the transposes of R (k, n, n), for products from the right."""
         upper = self.blocks()
         skew = upper - upper.transpose(1, 2)
         unit = torch.eye(self.size, device=skew.device, dtype=skew.dtype)
         return torch.linalg.solve(unit - skew, unit + skew)
 
     def norm(self) -> Tensor:
-        """The Frobenius norm of all Q of the linear, as LyCORIS and ComfyUI bound it."""
+        """Frobenius norm of all Q, which LyCORIS and ComfyUI bound."""
         return math.sqrt(2) * self.upper.norm()
 
 
 def turned(outputs: Tensor, turns: Tensor) -> Tensor:
-    """outputs (..., k * n) without their bias, turns (k, n, n) as `Turned.turns` gives them -> (..., k * n)."""
+    """outputs (..., k * n) without bias, turns (k, n, n) of `Turned.turns` -> (..., k * n)."""
     blocks = outputs.unflatten(-1, (-1, turns.shape[1])).transpose(-2, -3)
     return torch.matmul(blocks, turns).transpose(-2, -3).flatten(-2)
 
 
 @dataclass(frozen=True)
 class Whole(Change):
-    """A change of a weight as it is, of a norm (D,) too."""
+    """The full change of a weight, or of a norm (D,)."""
 
     kind, parts, scaled = "difference", ("diff",), False
     values: Tensor
@@ -276,13 +274,13 @@ class Whole(Change):
 
 
 def change_of(parts: Iterable[str]) -> type[Change] | None:
-    """Returns the class of the change that parts of a file make, alpha apart; None where they make none."""
+    """Returns the class of the change with these parts, alpha excepted; None for no match."""
     held = frozenset(parts) - {"alpha"}
     return next((one for one in (LowRank, Rescaled, Kronecker, Hadamard, Turned, Whole) if one.is_complete(held)), None)
 
 
 def scale_of(alpha: float | None, rank: int) -> float:
-    """Returns alpha / rank; 1 without either, as ComfyUI reads a file."""
+    """Returns alpha / rank; 1 where either is missing, as in ComfyUI."""
     return 1.0 if alpha is None or not rank else alpha / rank
 
 

@@ -1,4 +1,4 @@
-"""The settings of a LoRA say which linears get an adapter, of which kind and size it is, and how strongly it acts."""
+"""Settings of the adapter: targets, kind, size and scale."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ KINDS = {
     "LoHa": "an elementwise product of two low-rank matrices",
     "OFT": "outputs turned in blocks of rank",
 }
-"""kinds of adapters, and what each is"""
+"""kind -> its description"""
 PAIRS = ("LoRA", "rsLoRA", "DoRA")
-"""kinds that train two matrices, A and B, of each layer"""
+"""kinds that train a pair A, B per linear"""
 STARTS_IN_THE_WEIGHT = ("PiSSA", "OLoRA")
-"""first values that are part of the weight, of which only what is learnt counts"""
+"""inits that take A and B from the weight; the change is the difference from them"""
 _ALSO = ("nothing", "biases", "norms", "norms and biases")
 _INITS = ("default", "gaussian", *STARTS_IN_THE_WEIGHT)
 
@@ -34,9 +34,9 @@ _DEFAULT_TARGETS = (
     r"blocks\.\d+\.cross_attn\.(k_img|v_img)",
     r"blocks\.\d+\.ffn\.(0|2)",
 )
-"""Every linear of every block, as musubi and diffusion-pipe: ten, twelve where CLIP image tokens are read.
+"""Every linear of every block, as in musubi and diffusion-pipe: ten, twelve with CLIP image tokens.
 
-VACE's second stream (vace_blocks) is left alone: such a LoRA also fits the text-to-video model of the same size.
+VACE's second stream (vace_blocks) is excluded, so the LoRA also fits the text-to-video model of the same size.
 """
 
 _SELF_ATTENTION = r"blocks\.\d+\.self_attn\.(q|k|v|o)"
@@ -52,15 +52,14 @@ TARGET_PRESETS = {
     ),
     "motion": (r"blocks\.\d+\.self_attn\.(q|k)",),
 }
-"""Sets of targets by name. Wan has no temporal layers: frames meet in self-attention alone, and its queries and keys
-say which tokens of which frames meet. So motion trains those, and leaves values, prompts and feed-forward alone."""
+"""Preset name -> targets. Wan has no temporal layers; the queries and keys of self-attention decide which frames attend
+to each other, so "motion" trains these alone."""
 _OURS = frozenset(target for targets in TARGET_PRESETS.values() for target in targets)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(Config):
-    """An adapter on every linear whose whole name matches one of `targets`: a LoRA, W + (alpha / rank) * B @ A, or
-    another kind."""
+    """An adapter on every linear whose complete name matches one of `targets`."""
 
     rank: int = counted(
         16,
@@ -81,12 +80,11 @@ class LoraConfig(Config):
         0.0,
         "Share of the LoRA's inputs (0 to 1) set to 0 in training. 0 = none.",
         low=0,
-        high=math.nextafter(1, 0),
+        high=math.nextafter(1, 0),  # at 1 nothing is left to train
         offered=(0.0, 0.99),
         refusal="lora {name} {value} is out of range. Use 0 up to 0.9.",
         called="lora_dropout",
     )
-    """of 1, nothing would be left to train"""
     targets: tuple[str, ...] = counted(
         _DEFAULT_TARGETS,
         "Regular expressions for the names of the layers that get a LoRA, one a line. Empty: attention and "
@@ -95,9 +93,9 @@ class LoraConfig(Config):
     )
     """original Wan names"""
     start_from: str = internal("", "never")
-    """a LoRA file (root:relative) whose weights are the starting point"""
+    """a LoRA file (root:relative) to start from"""
     low_noise_start_from: str = internal("", "never")
-    """the same for the low noise expert where both are trained; empty: `start_from` is for both"""
+    """the same for the low_noise expert of a trained pair; empty: `start_from` serves both"""
 
     kind: str = setting(
         "LoRA",
@@ -159,7 +157,7 @@ class LoraConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self._ranks  # refuses a line that has no rank
+        _ = self._ranks  # refuses a line without a rank
         self._check_kind()
 
     def _check_kind(self) -> None:
@@ -195,7 +193,7 @@ class LoraConfig(Config):
             )
 
     def identity(self) -> dict[str, Any]:
-        """Returns what decides its weights; alpha = rank is written as 0, which means the same scale of 1."""
+        """Returns the settings that decide the weights; alpha = rank is written as 0, the same scale of 1."""
         return super().identity() | ({"alpha": 0.0} if self.scale == 1 else {})
 
     @property
@@ -208,41 +206,40 @@ class LoraConfig(Config):
 
     @property
     def trains_biases(self) -> bool:
-        """Whether the biases of the adapted linears are trained too."""
         return self.also_train.endswith("biases")
 
     @property
     def trains_norms(self) -> bool:
-        """Whether the norms in the blocks of the adapted linears are trained too."""
         return self.also_train.startswith("norms")
 
     @property
     def draws(self) -> bool:
-        """Whether a training step leaves something out at random."""
+        """Whether training steps draw dropout masks."""
         return bool(self.dropout or self.rank_dropout or self.module_dropout)
 
     def with_rank(self, rank: int) -> LoraConfig:
-        """Returns the same of another rank, which counts as much: an alpha that was given follows the rank."""
+        """Returns the same settings with another rank and the same scale."""
         return replace(self, rank=rank, alpha=self.alpha * rank / self.rank)
 
     def check_grammar(self) -> None:
-        """Raises ConfigError where a target or a pattern is no regular expression.
+        """Raises ConfigError for a target or pattern that is not a regular expression.
 
-        Not part of being made: configs of runs from anywhere are made to be listed, and that runs nothing of theirs.
+        Not part of __post_init__: listing runs builds their configs, and must not compile expressions from foreign
+        files.
         """
         self.targeted(())
         self.ranks_of(())
 
     def targeted(self, names: Sequence[str]) -> list[str]:
-        """Returns those of `names` that a target matches. Raises ConfigError as `matching` does."""
+        """Returns the names that a target matches. Raises ConfigError as `matching` does."""
         found = frozenset[str]().union(*matching(self.targets, names, "LoRA target", whole=True, ours=_OURS))
         return [name for name in names if name in found]
 
     def ranks_of(self, names: Sequence[str]) -> dict[str, tuple[int, float]]:
-        """Returns rank and alpha of each linear: of the first of `rank_patterns` that matches, else the LoRA's own.
+        """Returns (rank, alpha) of each linear: by the first matching line of `rank_patterns`, else the LoRA's own.
 
-        Where a pattern gives no alpha, the linear counts as much as all others; of an rsLoRA as if all had its rank.
-        Raises ConfigError as `matching` does.
+        Without an alpha in the line the scale stays; for rsLoRA the scale of the LoRA's own rank. Raises ConfigError as
+        `matching` does.
         """
         found = matching([pattern for pattern, _, _ in self._ranks], names, "rank_patterns", whole=True)
         ranks = dict.fromkeys(names, (self.rank, self.effective_alpha))
@@ -255,7 +252,7 @@ class LoraConfig(Config):
         return [_ranked(line) for line in self.rank_patterns]
 
     def describe(self) -> str:
-        """Returns the adapter in a few words: of a LoRA its rank alone."""
+        """Returns the adapter in a few words; for a plain LoRA its rank."""
         kind = "" if self.kind == "LoRA" else f"{self.kind}, "
         init = "" if self.init == "default" else f", {self.init}"
         also = "" if self.also_train == "nothing" else f", {self.also_train}"
@@ -263,7 +260,7 @@ class LoraConfig(Config):
 
 
 def _ranked(line: str) -> tuple[str, int, float | None]:
-    """Returns pattern, rank and alpha of a line such as `blocks\\.0\\..* = 32, 16`."""
+    """Parses a line such as `blocks\\.0\\..* = 32, 16` into pattern, rank and alpha."""
     pattern, _, numbers = line.rpartition("=")
     found = re.fullmatch(r"\s*(\d{1,4})\s*(?:,\s*(\d+(?:\.\d*)?)\s*)?", numbers)
     rank = int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""Describes a LoRA file to people, in words and numbers: `wan_core inspect` answers with it."""
+"""Describes a LoRA file for `wan_core inspect`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,13 @@ _MARK = re.compile(r"[._](lora|dora)[._]|\.lora_[AB]$|\.(alpha|diff|diff_b)$|\.(
 
 
 def is_lora(header: CheckpointHeader) -> bool:
-    """Returns whether most tensors are named as parts of an adapter, for whatever model."""
+    """Returns whether most tensors are named as parts of an adapter, for any model."""
     adapters = sum(_MARK.search(name) is not None for name in header.tensors)
     return adapters * 2 > len(header.tensors)
 
 
 def describe_lora(source: LoraSource) -> dict[str, object]:
-    """Returns plain data for JSON.
-
-    A file that cannot start a run is described as far as its names go, with the reason.
-    """
+    """Returns data for JSON; a file that cannot start a run is described by its names, with the reason."""
     problem = _problem(source)
     known = [] if problem else list(source.modules)
     first = next((key for key in source.keys if key.part != "alpha"), source.keys[0])
@@ -45,7 +42,7 @@ def describe_lora(source: LoraSource) -> dict[str, object]:
 
 
 def _trained_on(metadata: Mapping[str, str]) -> str:
-    """Returns the model that a LoRA says it was trained on, in its trainer's words; "" where it says nothing."""
+    """Returns the base model stated in the metadata; "" without one."""
     said = stated_model(metadata)
     names = ("modelspec.architecture", "ss_base_model_version", "base_model", "ss_sd_model_name")
     return said or next((metadata[name][:80] for name in names if metadata.get(name, "None") != "None"), "")
@@ -62,7 +59,7 @@ def _problem(source: LoraSource) -> str:
 
 
 def _program(metadata: Mapping[str, str]) -> str:
-    """Returns the trainer, where the file names it."""
+    """Returns the trainer stated in the metadata; "" without one."""
     if metadata.get("modelspec.implementation") == "wan-trainer":
         return "Wan Trainer"
     if metadata.get("ss_network_module", "").startswith("networks."):

@@ -1,4 +1,4 @@
-"""The best pair of thin matrices for a change of a weight, in float32; what it leaves out is measured."""
+"""The best low-rank pair of a weight change (truncated SVD) in float32, with the measured loss."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 _NOTHING = 1e-6
-"""a singular value below this share of the largest is float32 rounding"""
+"""relative singular values below this are float32 rounding"""
 
 
 class Factors(NamedTuple):
-    """up @ down is the change of the weight, as far as the rank allows."""
+    """up @ down approximates the change within the rank."""
 
     down: Tensor
     """(r, in), r at most the requested rank"""
@@ -21,14 +21,15 @@ class Factors(NamedTuple):
     total: float
     """squared Frobenius norm of the complete change"""
     lost: float
-    """the part of `total` that up @ down leaves out"""
+    """the part of `total` outside up @ down"""
 
 
 def best_pair(rank: int, up: Tensor, down: Tensor | None = None) -> Factors:
-    """Returns the best form of up (out, n) @ down (n, in), which is never made, or of `up` (out, in) alone."""
+    """Returns the best pair for up (out, n) @ down (n, in), or for `up` (out, in) alone."""
     if down is None:
         u, values, v = torch.linalg.svd(up, full_matrices=False)
     else:
+        # QR of both factors first: the SVD then runs on (n, n) and the product (out, in) is never built.
         left, left_core = torch.linalg.qr(up)
         right, right_core = torch.linalg.qr(down.T)
         u, values, v = torch.linalg.svd(left_core @ right_core.T, full_matrices=False)
@@ -38,7 +39,8 @@ def best_pair(rank: int, up: Tensor, down: Tensor | None = None) -> Factors:
 
 
 def best_of_kronecker(first: Tensor, second: Tensor, scale: float, rank: int) -> Factors:
-    """Returns the best form of scale * kron(first, second): its singular vectors are products of the factors' own."""
+    """Returns the best pair for scale * kron(first, second)."""
+    # The singular vectors of a Kronecker product are the products of the factors' singular vectors.
     u1, s1, v1 = torch.linalg.svd(first, full_matrices=False)
     u2, s2, v2 = torch.linalg.svd(second, full_matrices=False)
     values, order = torch.outer(s1, s2).flatten().sort(descending=True)
@@ -51,18 +53,13 @@ def best_of_kronecker(first: Tensor, second: Tensor, scale: float, rank: int) ->
 
 
 def _worth_keeping(values: Tensor, rank: int) -> int:
-    """Returns how many of the falling singular values (n,) to keep.
-
-    A direction that is zero on both sides would never learn.
-    """
+    """Returns how many of the descending singular values (n,) to keep."""
+    # A direction that is zero in both factors has zero gradients and never trains.
     return min(rank, int((values > values[0] * _NOTHING).sum()))
 
 
 def _balanced(up: Tensor, values: Tensor, down: Tensor, keep: int) -> Factors:
-    """Returns up (out, n), values (n,) and down (n, in) as a pair.
-
-    Both sides get the root of the singular values, as if they had been trained together.
-    """
+    """Returns up (out, n), values (n,), down (n, in) as a pair, each side scaled by the root of the values."""
     roots = values[:keep].sqrt()
     squares = values.double() ** 2
     return Factors(down * roots[:, None], up * roots, float(squares.sum()), float(squares[keep:].sum()))

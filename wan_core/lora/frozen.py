@@ -1,8 +1,8 @@
-"""LoRA files that act and are not trained: under the trained one, in previews alone, or beside it in a comparison.
+"""Frozen LoRAs: LoRA files that act without being trained, under the trained LoRA or in previews.
 
-On the linears of blocks, which may be packed, each is a branch of its own: y = base(x) + strength * change(x). The
-base weight stays what it was, to the last bit. Biases, norms and linears outside the blocks are never packed; there
-the change is added to the value, as ComfyUI does, and taken back by putting the old value in its place again.
+Linears of blocks may be quantized, so they get a branch, y = base(x) + strength * change(x), and the base weight stays
+bit-equal. Biases, norms and other linears are never quantized: the change is added to the value, as in ComfyUI, and
+undone by restoring a copy.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ from .source import LoraSource
 
 Undo = Callable[[], None]
 _WHOLES, _BIASES = ("diff", "w_norm"), ("diff_b", "b_norm")
-"""what ComfyUI calls changes of whole weights and of biases"""
+"""ComfyUI's names for full changes of weights and of biases"""
 
 
 @dataclass(frozen=True)
 class _Changed:
-    """The changes of a file to one module."""
+    """A file's changes of one module."""
 
     module: str
     pair: LoraSource | None
-    """the file, where it holds a LoRA, LoKr or LoHa of it"""
+    """the file, where it has a LoRA, LoKr or LoHa for the module"""
     whole: str
-    """the part that is a change of the whole weight; "" without one"""
+    """the part with a full change of the weight; "" without one"""
     bias: str
 
 
 def check_frozen(source: LoraSource, model: nn.Module, itemsize: int) -> dict[str, int]:
-    """Returns the bytes that the branches of a LoRA take, by the weight they stand beside; `model` may be meta.
+    """Returns the bytes of a LoRA's branches by the weight they are added to; `model` may be meta.
 
-    `itemsize`: bytes of the dtype they rest in. CheckpointError when the file has other sizes than the model, or
-    nothing that it has, or something that cannot act so.
+    `itemsize`: of the branches' dtype. CheckpointError for other sizes, no common module or an unsupported kind.
     """
     shapes = _shapes_of(model)
     modules = dict(model.named_modules())
@@ -69,7 +68,7 @@ def check_frozen(source: LoraSource, model: nn.Module, itemsize: int) -> dict[st
 
 
 def fitting_modules(source: LoraSource, model: nn.Module) -> dict[str, Mapping[str, str]]:
-    """Returns those modules of a LoRA that `check_frozen` neither refuses nor passes over, with their keys."""
+    """Returns the modules of a LoRA that `check_frozen` accepts, with their keys."""
     shapes, fits = _shapes_of(model), dict[str, Mapping[str, str]]()
     for module, parts in source.modules.items():
         one = replace(source, modules={module: parts})
@@ -85,7 +84,7 @@ def _shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _checked_values(source: LoraSource, change: _Changed, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Returns how many values a change holds; CheckpointError where it has other sizes than the model."""
+    """Returns the number of values in a change; CheckpointError for other sizes than the model's."""
     weight = _weight_of(change.module, shapes)
     values = 0 if change.pair is None else _check_pair(change, change.pair, shapes[weight])
     for part, name in ((change.whole, weight), (change.bias, f"{change.module}.bias")):
@@ -106,10 +105,10 @@ def act_on(
     device_of: Callable[[str], torch.device],
     prefix: str = "",
 ) -> list[Undo]:
-    """Let a LoRA that `check_frozen` let pass act on a model, or on the `part` of it that is called `prefix`.
+    """Applies a LoRA that passed `check_frozen` to a model, or to its `part` named `prefix`.
 
-    Returns what ends that, to be called last first. `dtype`: what branches rest and compute in; `device_of`: where a
-    module is computed. What the model does not have is passed over.
+    Returns undo functions, to be called in reverse order. `dtype`: storage and compute dtype of branches; `device_of`:
+    the device that computes a module. Modules that the model lacks are skipped.
     """
     begin = f"{prefix}." if prefix else ""
     modules, parameters = dict(part.named_modules()), dict(part.named_parameters())
@@ -125,9 +124,9 @@ def act_on(
 
 
 def _changes(source: LoraSource, begin: str = "") -> Iterator[_Changed]:
-    """Yields what a file changes, module by module, of those whose names begin so.
+    """Yields a file's changes of modules whose names start with `begin`.
 
-    Raises CheckpointError for what cannot act beside a base.
+    Raises CheckpointError for kinds that need the base weight.
     """
     modules = {name: parts for name, parts in source.modules.items() if name.startswith(begin)}
     pairs = _pairs_of(replace(source, modules=modules))
@@ -144,7 +143,7 @@ def _changes(source: LoraSource, begin: str = "") -> Iterator[_Changed]:
 
 
 def _pairs_of(source: LoraSource) -> LoraSource:
-    """Returns the file without its changes of whole weights and biases."""
+    """Returns the file without full changes of weights and biases."""
     more, kept = {*_WHOLES, *_BIASES}, dict[str, Mapping[str, str]]()
     for name, parts in source.modules.items():
         kept[name] = {part: key for part, key in parts.items() if part not in more}
@@ -152,23 +151,23 @@ def _pairs_of(source: LoraSource) -> LoraSource:
 
 
 def what_cannot_act(source: LoraSource) -> str:
-    """Returns what a file is that cannot act beside a base, in words; "" where only sizes or names may be wrong."""
+    """Returns the kind of a file that needs the base weight, in words; "" for a supported kind."""
     return next(filter(None, map(_pairs_of(source).unlike_a_pair, source.modules)), "")
 
 
 def _linear_of_a_block(name: str, module: nn.Module | None) -> nn.Linear | None:
-    """Returns the linear that may be packed, and so gets a branch; below the adapters of a run where it has some."""
+    """Returns a block's linear, which gets a branch; the base layer where an adapter wraps it."""
     linear = getattr(module, "base_layer", module)
     return linear if isinstance(linear, nn.Linear) and block_of(name) is not None else None
 
 
 def _weight_of(module: str, names: Mapping[str, Any]) -> str:
-    """Returns the parameter that a change of a module's weight is about: a table has no module of its own."""
+    """Returns the parameter that a module's change applies to; a modulation table has no module of its own."""
     return module if module in names else f"{module}.weight"
 
 
 def _check_pair(change: _Changed, pair: LoraSource, shape: tuple[int, ...]) -> int:
-    """Returns how many values a branch holds of a pair."""
+    """Returns the number of values in the branch of a pair."""
     if len(shape) != 2:
         _check_convolution(change.module, pair, shape)
         return 0
@@ -182,7 +181,7 @@ def _check_pair(change: _Changed, pair: LoraSource, shape: tuple[int, ...]) -> i
 
 
 def _check_convolution(module: str, pair: LoraSource, shape: tuple[int, ...]) -> None:
-    """A pair of a convolution is as flat as its weight, or has its sides."""
+    """Accepts a pair of a convolution flattened to matrices, or with the sides of its weight."""
     parts = pair.modules[module]
     down, up = (pair.header.tensors[parts[part]].shape if part in parts else () for part in ("down", "up"))
     if not down or not up or prod(up) != up[0] * down[0] or (up[0], prod(down[1:])) != (shape[0], prod(shape[1:])):
@@ -198,7 +197,7 @@ def _misfit(source: LoraSource, name: str, own: tuple[int, ...], here: tuple[int
 
 
 class _Branch(nn.Module):
-    """Adds one LoRA to the output of one linear. Nothing of it is trained, and nothing of x is kept for it."""
+    """Adds a LoRA to a linear's output. Not trained, and x is not saved for backward."""
 
     def __init__(self, change: Change | None, bias: Tensor | None) -> None:
         super().__init__()
@@ -209,7 +208,7 @@ class _Branch(nn.Module):
             self.register_buffer(name, value)
 
     def forward(self, x: Tensor, result: Tensor) -> Tensor:
-        """x (..., in), and result (..., out) of what lies below -> their sum, in the dtype of the result."""
+        """x (..., in), base output result (..., out) -> their sum in the dtype of result."""
         if self._names:
             values = [self.get_buffer(name) for name in self._names]
             result = result + self._kind(*values).product(x.to(values[0].dtype)).to(result.dtype)
@@ -218,9 +217,9 @@ class _Branch(nn.Module):
 
 
 def _branch(source: LoraSource, change: _Changed, strength: float) -> nn.Module:
-    """Returns what a file adds to a linear of a block."""
+    """Returns the branch for a linear of a block."""
     found: Change | None = None
-    if change.whole:  # ComfyUI lets it replace the pair
+    if change.whole:  # as ComfyUI, where a full change replaces the pair
         found = Whole(strength * source.values(change.module, change.whole))
     elif change.pair is not None:
         found = _at_strength(change.pair.change(change.module), strength)
@@ -228,7 +227,7 @@ def _branch(source: LoraSource, change: _Changed, strength: float) -> nn.Module:
 
 
 def _at_strength(change: Change, strength: float) -> Change:
-    """Returns the same change with strength and scale in its values; a LoHa as a pair, whose product is made once."""
+    """Returns the change with strength and scale multiplied in; a LoHa becomes a pair, its product built once."""
     if isinstance(change, Kronecker):
         return Kronecker(strength * change.scale * change.first, change.second)
     if isinstance(change, Hadamard):
@@ -239,12 +238,13 @@ def _at_strength(change: Change, strength: float) -> Change:
 
 
 def _over(linear: nn.Linear, branch: nn.Module) -> Undo:
-    """Let `branch` add to what `linear` returns, over those that do already."""
+    """Wraps the linear's forward, including earlier branches, with `branch`."""
     own = linear.__dict__
     before = {name: own[name] for name in ("forward", "unread") if name in own}
     forward, unread = linear.forward, getattr(linear, "unread", None) or partial(unread_product, linear)
     number = sum(name.startswith("frozen_") for name, _ in linear.named_children())
     linear.add_module(f"frozen_{number}", branch)
+    # Instance attributes shadow the methods: quantized linears keep their class, on which isinstance checks rely.
     own["forward"] = lambda x: branch(x, forward(x))
     own["unread"] = lambda x: branch(x, unread(x))
 
@@ -258,7 +258,7 @@ def _over(linear: nn.Linear, branch: nn.Module) -> Undo:
 
 
 def _edits(part: nn.Module, source: LoraSource, change: _Changed, weight: str, strength: float) -> list[Undo]:
-    """Change the weight and the bias of a module that is no linear of a block."""
+    """Changes weight and bias of a module that gets no branch."""
     undo: list[Undo] = []
     if change.whole:
         undo.append(_edit(part, weight, strength * source.values(change.module, change.whole)))
@@ -279,7 +279,7 @@ def _delta(pair: LoraSource, module: str) -> Tensor:
 
 
 def _edit(part: nn.Module, name: str, change: Tensor) -> Undo:
-    """Add to a value in its place, wherever it rests; what it was is kept in host memory."""
+    """Adds to a parameter in place, on any device; the copy for undo is in host memory."""
     value = part.get_parameter(name)
     before = value.detach().to("cpu", copy=True)
     with torch.no_grad():
@@ -287,6 +287,6 @@ def _edit(part: nn.Module, name: str, change: Tensor) -> Undo:
 
     def undo() -> None:
         with torch.no_grad():
-            part.get_parameter(name).copy_(before)  # it may have been moved meanwhile
+            part.get_parameter(name).copy_(before)  # looked up again: the parameter may have been moved or replaced
 
     return undo

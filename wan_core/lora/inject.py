@@ -1,6 +1,6 @@
-"""Adapters in a model: made from names alone, counted, bounded, switched off, and as plain tensors in and out of it.
+"""Adapters in a model: inject, count, bound, disable, and copy in and out as plain tensors.
 
-Their weights are float32, their matmuls run in the layer's dtype.
+Adapter weights are float32; their matmuls run in the layer's dtype.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ _KINDS: dict[str, type[LinearAdapter]] = {
 
 
 def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch.dtype | None = None) -> list[str]:
-    """Add adapters to every matching linear of a placed (and quantized) model, and to what `also_train` asks for.
+    """Injects adapters into every targeted linear of a placed (and quantized) model, and into what `also_train` names.
 
-    Returns the names of the adapted linears.
-
-    They start from generators named by (seed, module), so neither device, split nor order changes the start, and
-    change nothing yet. The base is frozen; adapter weights are float32 on their layer's device. `dtype` is what the
-    adapter's matmuls run in; None follows the input, which spares a float32 copy of every activation.
+    Returns the names of the adapted linears. The base is frozen; adapter weights are float32 on their layer's device
+    and change nothing yet. `dtype`: compute dtype of adapter matmuls; None follows the input, which saves a float32
+    copy of each activation.
     """
     linears = check_targets(model, config)
     norms = norms_beside(model, linears) if config.trains_norms else {}
     model.requires_grad_(False)
     for name, (rank, alpha) in config.ranks_of(list(linears)).items():
         adapter = _adapter(name, linears[name], config, rank, alpha, dtype)
+        # Generators are named by (seed, module): device, split and order do not change the start.
         adapter.start(seed)
         _put(model, name, adapter.layer)
     for name, norm in norms.items():
@@ -70,9 +69,9 @@ def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
 
 
 def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
-    """Returns the linears a LoRA adapts, by name; also of a model on the meta device, before any weight is read.
+    """Returns the targeted linears by name; `model` may be meta.
 
-    ConfigError for targets that match none or one that cannot be adapted, or that cannot be matched in good time.
+    ConfigError for targets that match nothing, a linear outside the blocks, or take too long to match.
     """
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     found = {name: linears[name] for name in config.targeted(list(linears))}
@@ -90,9 +89,8 @@ def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
 
 
 def adapters_of(model: nn.Module) -> Iterator[ModuleAdapter]:
-    """Yields the adapter of every adapted module, in model order."""
     if isinstance(adapter := vars(model).get("adapter"), ModuleAdapter):
-        yield adapter  # and what lies within its layer is not looked through at every step
+        yield adapter  # does not descend into the layer: this runs every step
         return
     for child in model.children():
         yield from adapters_of(child)
@@ -104,23 +102,23 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def adapted_modules(model: nn.Module, config: LoraConfig) -> dict[str, nn.Module]:
-    """Returns the linears and norms that get an adapter, by name; refuses what `check_targets` refuses."""
+    """Returns the linears and norms that get an adapter, by name; refuses as `check_targets`."""
     linears = check_targets(model, config)
     return {**linears, **(norms_beside(model, linears) if config.trains_norms else {})}
 
 
 def count_values(model: nn.Module, config: LoraConfig) -> dict[str, int]:
-    """Returns how many values the adapter of each module trains, by name; the model needs no memory."""
+    """Returns the number of trained values by module name; `model` may be meta."""
     return {name: values for name, values, _ in _sized(model, config)}
 
 
 def parts_in_file(model: nn.Module, config: LoraConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of what a LoRA file will hold, by `<module>.<part>`; the model needs no memory."""
+    """Returns the shapes of a LoRA file's tensors by `<module>.<part>`; `model` may be meta."""
     return {f"{name}.{part}": shape for name, _, parts in _sized(model, config) for part, shape in parts.items()}
 
 
 def _sized(model: nn.Module, config: LoraConfig) -> Iterator[tuple[str, int, dict[str, tuple[int, ...]]]]:
-    """Yields each module with the count of values its adapter trains, and the shapes of its parts in a file."""
+    """Yields each module with its number of trained values and the shapes of its parts in a file."""
     adapted = adapted_modules(model, config)
     ranks = config.ranks_of([name for name, module in adapted.items() if isinstance(module, nn.Linear)])
     for name, module in adapted.items():
@@ -138,8 +136,8 @@ def _sized(model: nn.Module, config: LoraConfig) -> Iterator[tuple[str, int, dic
 def _sizes_of(
     kind: str, init: str, lokr_factor: int, wide: int, tall: int, rank: int, alpha: float
 ) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """Returns what `_sized` does of a linear of that size, without its bias."""
-    # A rank that is no even share of alpha changes no size.
+    """Returns trained values and part shapes of a linear without its bias."""
+    # No alpha: it changes no size.
     config = LoraConfig(kind=kind, init=init, rank=rank, lokr_factor=lokr_factor)
     adapter = _adapter("linear", nn.Linear(wide, tall, bias=False, device="meta"), config, rank, alpha)
     adapter.start(0)
@@ -148,7 +146,7 @@ def _sizes_of(
 
 
 def exported(model: nn.Module) -> dict[str, Tensor]:
-    """Returns what a LoRA file holds of a model's adapters: CPU copies by `<module>.<part>`, as ComfyUI knows them."""
+    """Returns CPU copies of a LoRA file's tensors by `<module>.<part>`, in ComfyUI's names."""
     with torch.no_grad():
         return {
             f"{adapter.name}.{part}": value.to("cpu", copy=True)
@@ -158,7 +156,7 @@ def exported(model: nn.Module) -> dict[str, Tensor]:
 
 
 def limit_norms(model: nn.Module) -> None:
-    """Scales down every change that is larger than its `max_norm`, where it has one; called after each step."""
+    """Scales each change down to its `max_norm`, if it has one; called after each step."""
     with torch.no_grad():
         for adapter in adapters_of(model):
             if adapter.config.max_norm:
@@ -167,20 +165,20 @@ def limit_norms(model: nn.Module) -> None:
 
 
 def set_adapter_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Let every adapter's matmuls run in `dtype` from now on; None follows each layer's input."""
+    """Sets the compute dtype of all adapter matmuls; None follows each layer's input."""
     for adapter in adapters_of(model):
         adapter.dtype = dtype
 
 
 def set_strength(model: nn.Module, strength: float) -> None:
-    """Scale the adapters for sampling; 1.0 is the trained strength, 0.0 the base model."""
+    """Scales the adapters for sampling; 1.0 is the trained strength, 0.0 the base model."""
     for adapter in adapters_of(model):
         adapter.strength = strength
 
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """Inside, a model is its base, frozen LoRAs included, to the last bit; nothing is moved or changed for it."""
+    """Within: the bit-exact base model, with frozen LoRAs; nothing is moved or copied."""
     adapters = list(adapters_of(model))
     for adapter in adapters:
         adapter.bypassed = True
@@ -193,17 +191,17 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LoraWeights:
-    """`<module>.lora_A.weight` (rank, in) and `<module>.lora_B.weight` (out, rank) by original Wan module names."""
+    """Trained values by parameter name: `<module>.lora_A.weight` (rank, in), `<module>.lora_B.weight` (out, rank)."""
 
     tensors: dict[str, Tensor]
 
     @classmethod
     def of(cls, model: nn.Module) -> LoraWeights:
-        """Returns copies of a model's adapters on the CPU, float32."""
+        """Returns float32 CPU copies of a model's adapters."""
         return cls({name: p.detach().to("cpu", copy=True) for name, p in _tensors(model).items()})
 
     def load_into(self, model: nn.Module, source: str) -> None:
-        """Put the values into a model's adapters; CheckpointError unless names and shapes agree exactly."""
+        """Copies the values into a model's adapters; CheckpointError unless names and shapes match exactly."""
         parameters = _tensors(model)
         missing, unknown = parameters.keys() - self.tensors.keys(), self.tensors.keys() - parameters.keys()
         if missing or unknown:
@@ -224,7 +222,7 @@ class LoraWeights:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Returns what is trained, and what a run needs of the adapters besides to go on."""
+    """Returns the trained parameters, and the adapters' constants that a resume needs."""
     found: dict[str, Tensor] = dict(adapter_parameters(model))
     for adapter in adapters_of(model):
         found |= {f"{adapter.name}.{part}": value for part, value in adapter.constants.items()}

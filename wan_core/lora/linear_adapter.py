@@ -1,8 +1,8 @@
-"""The trained change of one linear, whatever its kind: its start, its forward, its bound, and its form in a file.
+"""The trained change of one linear, common to all kinds: start, forward, bound and file form.
 
-A layer of ours stands in the place of the linear. Its parameters are named and sized as PEFT's. The forward stands here
-and in the files of the kinds, norm and file form in the `Change` of the kind. A linear is (out, in), r the rank of its
-adapter; parameters are float32, their products run in the dtype of the layer's input.
+A layer of ours replaces the linear; its parameters have PEFT's names and sizes. Forwards are here and in the files of
+the kinds; norm and file form in the kind's `Change`. A linear is (out, in), r the rank; parameters are float32,
+products run in the dtype of the layer's input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .module_adapter import ModuleAdapter
 
 
 class AdaptedLinear(nn.Module):
-    """Stands in the place of a linear: the linear, and the parts of its adapter beside it."""
+    """Replaces a linear: holds it as `base_layer`, with the parts of its adapter."""
 
     adapter: LinearAdapter
 
@@ -37,21 +37,21 @@ class AdaptedLinear(nn.Module):
         for name, part in parts.items():
             self.add_module(name, part)
 
-    # Methods of the layer and not of the adapter: torch 2.6 compiles none of something that is no module.
+    # Methods of the layer, not of the adapter: torch 2.6 only compiles modules.
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """x (..., in) -> (..., out)."""
         return self.adapter.forward(x, *args, **kwargs)
 
     def unread(self, x: Tensor) -> Tensor:
-        """Does what `forward` does for the way back alone (`model/unread.py`)."""
+        """`forward` without computing the unused output (`model/unread.py`)."""
         return self.adapter.unread(x)
 
 
 class LinearAdapter(ModuleAdapter):
-    """Adapts one linear, and its bias where that is requested."""
+    """Adapts one linear, and its bias where requested."""
 
     reads_output: ClassVar[bool] = False
-    """whether its gradients need the values that the linear puts out"""
+    """whether gradients need the linear's output"""
 
     def __init__(
         self,
@@ -63,48 +63,48 @@ class LinearAdapter(ModuleAdapter):
         alpha: float,
         dtype: torch.dtype | None,
     ) -> None:
-        """`layer`: the linear with `layer_parts`, which have no values yet. `dtype`: see `inject_lora`."""
+        """`layer`: the linear with `layer_parts` on meta. `dtype`: see `inject_lora`."""
         super().__init__(name, layer, config)
         self.rank, self.alpha, self.dtype = rank, alpha, dtype
         self._has_bias = config.trains_biases and has_bias(self.base)
         if self._has_bias:
             self.layer.diff_b = nn.Parameter(torch.zeros(self.base.out_features, device=self.base.weight.device))
 
-    # ---- what each kind says of itself
+    # ---- defined by each kind
 
     @staticmethod
     @abstractmethod
     def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
-        """Returns what lies beside the linear in its layer, as PEFT names and sizes it, without memory."""
+        """Returns the parts of the layer besides the linear, on meta, named and sized as in PEFT."""
 
     @staticmethod
     def rank_for(linear: nn.Linear, rank: int) -> int:
-        """Returns the rank that a linear gets where `rank` is asked for."""
+        """Returns the rank of a linear's adapter where `rank` is requested."""
         return rank
 
     @abstractmethod
     def start(self, seed: int) -> None:
-        """Gives every part its first values, which names and `seed` alone decide: the change begins at nothing."""
+        """Initialises every part from `seed` and names; the change starts at zero."""
 
     @abstractmethod
     def change(self, x: Tensor, base: Tensor) -> Tensor:
-        """Returns the output (..., out) for the input x (..., in), where the linear itself gives `base`."""
+        """Returns the output (..., out) for the input x (..., in), given the linear's output `base`."""
 
     @abstractmethod
     def learnt(self) -> Change:
-        """Returns the change of the weight as it is now; gradients flow to the parameters."""
+        """Returns the current change of the weight, differentiable."""
 
     def exported(self) -> dict[str, Tensor]:
-        """Returns what a LoRA file holds of it, by the parts ComfyUI knows, the bias apart."""
+        """Returns a LoRA file's tensors by ComfyUI's part names, without the bias."""
         return {part: self.parameter(part).detach() for part in self.parts} | {"alpha": torch.tensor(self.alpha)}
 
-    # ---- what all have in common
+    # ---- common to all kinds
 
     def norm(self) -> Tensor:
         return self.learnt().norm()
 
     def shrink(self, ratio: Tensor) -> None:
-        """Makes the change `ratio` () times as large: its parts are the factors of one product."""
+        """Scales the change by `ratio` (), spread evenly over its factors."""
         for part in self.parts:
             self.parameter(part).mul_(ratio ** (1 / len(self.parts)))
 
@@ -113,12 +113,12 @@ class LinearAdapter(ModuleAdapter):
 
     @property
     def base(self) -> nn.Linear:
-        """The linear it changes: asked for anew, so that one whose weight was replaced, or moved, is not kept."""
+        """The adapted linear; read from the layer each time, since loading may replace it."""
         return cast("nn.Linear", self.layer.base_layer)
 
     @property
     def scale(self) -> float:
-        """What the change is multiplied with."""
+        """The factor of the change."""
         return self.alpha / self.rank
 
     @property
@@ -126,7 +126,7 @@ class LinearAdapter(ModuleAdapter):
         return (*self.parts, BIAS) if self._has_bias else self.parts
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """x (..., in) -> (..., out); the forward of the layer."""
+        """x (..., in) -> (..., out); the layer's forward."""
         if not (args or kwargs or self.bypassed) and (changed := self.in_one_pass(x, read=True)) is not None:
             return self._with_bias(changed)
         return self._changed(x, self.layer.base_layer(x, *args, **kwargs))
@@ -136,7 +136,7 @@ class LinearAdapter(ModuleAdapter):
         return None
 
     def unread(self, x: Tensor) -> Tensor:
-        """Does what `forward` does for the way back alone (`model/unread.py`)."""
+        """`forward` without computing the unused output (`model/unread.py`)."""
         if self.reads_output:
             return self.forward(x)
         if not self.bypassed and (changed := self.in_one_pass(x, read=False)) is not None:
@@ -155,31 +155,28 @@ class LinearAdapter(ModuleAdapter):
         return torch.add(changed, offset, alpha=self.strength)
 
     def compute_dtype(self, x: Tensor) -> torch.dtype:
-        """Returns what products with the input x run in."""
         return self.dtype or x.dtype
 
     def dropped(self, x: Tensor) -> Tensor:
-        """Returns the input as the adapter sees it: in training some of it is 0."""
+        """Applies input dropout."""
         return functional.dropout(x, self.config.dropout, self.layer.training) if self.config.dropout else x
 
     def kept(self, count: int) -> Tensor | None:
-        """Returns what each of `count` ranks, rows or blocks counts with in this micro-step (count,).
-
-        None where all count. The draw is named by the micro-step's own seed and the module, so every chunk of tokens
-        and every pass over them again meets the same.
-        """
+        """Returns the dropout factors (count,) of ranks, rows or blocks in this micro-step; None without dropout."""
         rank_p, module_p = self.config.rank_dropout, self.config.module_dropout
         if not self.layer.training or not (rank_p or module_p):
             return None
+        # Drawn by the micro-step's seed and the module's name: every token chunk and the recomputation see the same
+        # mask.
         return _kept(self.name, count, rank_p, module_p).to(self.parameter(self.parts[0]).device)
 
     def without_bias(self, base: Tensor) -> Tensor:
-        """Returns what the linear gives less its bias: W @ x."""
+        """Returns W @ x from the linear's output."""
         bias = cast("Tensor | None", self.base.bias)
         return base if bias is None else base - bias.to(base.dtype)
 
     def set_values(self, part: str, values: Tensor) -> None:
-        """Gives a part, which may be without memory, its values."""
+        """Replaces a part, possibly on meta, by these values."""
         device, holder, key = self.base.weight.device, *self._place(part)
         parameter = nn.Parameter(values.to(device, torch.float32).contiguous())
         if isinstance(holder, nn.ParameterDict):
@@ -188,34 +185,33 @@ class LinearAdapter(ModuleAdapter):
             setattr(holder, key, parameter)
 
     def begin(self, part: str, seed: int, bound: float | None) -> None:
-        """Gives a part uniform values in [-bound, bound), or zeros where that is None."""
+        """Initialises a part uniformly in [-bound, bound), with zeros for None."""
         shape = self.parameter(part).shape
-        if self.base.weight.device.type == "meta" or bound is None:  # only sizes are asked for
+        if self.base.weight.device.type == "meta" or bound is None:  # a meta model is only measured
             self.set_values(part, torch.zeros(shape, device=self.base.weight.device))
         else:
             self.set_values(part, uniform(shape, bound, seed, "lora", self.name, part))
 
 
 def has_bias(linear: nn.Linear) -> bool:
-    """Returns whether a linear has a bias, which torch's types do not tell."""
-    return cast("Tensor | None", linear.bias) is not None
+    return cast("Tensor | None", linear.bias) is not None  # torch types bias as Tensor, and it may be None
 
 
 def uniform(shape: torch.Size, bound: float, *named: int | str) -> Tensor:
-    """Returns CPU values in [-bound, bound) that the names alone decide."""
+    """Returns CPU values in [-bound, bound), decided by the names."""
     return torch.rand(shape, generator=seeded_generator(*named)) * (2 * bound) - bound
 
 
 def _kept(name: str, count: int, rank_p: float, module_p: float) -> Tensor:
-    """Returns (count,) on the CPU: 0 for what is dropped, else what keeps the mean of a rank or row."""
+    """Returns (count,) on the CPU: 0 for dropped ranks, else the factor that keeps the mean."""
     drawn = torch.rand(count, generator=seeded_generator(torch.initial_seed(), "rank dropout", name)) >= rank_p
     return drawn * _present(name, module_p) / (1 - rank_p)
 
 
 def _present(name: str, module_p: float) -> Tensor:
-    """Returns (1,) on the CPU: False where a whole adapter is left out of this micro-step."""
+    """Returns (1,) on the CPU: False where the adapter is dropped in this micro-step."""
     return torch.rand(1, generator=seeded_generator(torch.initial_seed(), "module dropout", name)) >= module_p
 
 
-for _draw in ("_kept", "_present"):  # a graph would hold what was drawn once
+for _draw in ("_kept", "_present"):  # a compiled graph would freeze the first draw
     untraced(sys.modules[__name__], _draw)

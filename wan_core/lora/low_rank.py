@@ -1,6 +1,6 @@
-"""LoRA and rsLoRA: a pair of thin matrices beside a linear; DoRA: such a pair, and the length of each row.
+"""LoRA and rsLoRA: a pair of matrices next to a linear; DoRA: such a pair and a length per row.
 
-A is (r, in), B (out, r). A LoRA gives W + scale * B @ A. A DoRA gives each row of that sum a trained length.
+A is (r, in), B (out, r). LoRA: W + scale * B @ A. DoRA: each row of that sum with a trained length.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class LoraAdapter(LinearAdapter):
         }
 
     def start(self, seed: int) -> None:
-        """A is Kaiming-uniform with a = sqrt(5), as PEFT and the LoRA paper's code start it, so within 1 / sqrt(in).
+        """A is Kaiming-uniform with a = sqrt(5), within 1 / sqrt(in), as in PEFT and the LoRA paper's code; B is zero.
 
-        Gaussian: normal with deviation 1 / rank, as PEFT's. B is zero.
+        gaussian: A is normal with deviation 1 / rank, as in PEFT.
         """
         down, up, init = self.parameter(_DOWN).detach(), None, self.config.init
-        if self.base.weight.device.type == "meta":  # only sizes are needed
+        if self.base.weight.device.type == "meta":  # a meta model is only measured
             down = torch.empty_like(down, device="meta")
         elif init == "PiSSA":
             directions = seeded_generator(seed, "PiSSA", self.name)
@@ -62,14 +62,12 @@ class LoraAdapter(LinearAdapter):
             self.constants = {f"start_{part}": self.parameter(part).detach().clone() for part in (_DOWN, _UP)}
 
     def pair(self) -> tuple[Tensor, Tensor]:
-        """Returns the matrices (r, in) and (out, r) whose product is the change.
-
-        A pair that begins in the weight, at B0 @ A0, has changed it by B @ A - B0 @ A0 since. As (B - B0) @ A and
-        B0 @ (A - A0) that is a pair of twice the rank, in which nothing large is subtracted once it is rounded.
-        """
+        """Returns the matrices (r, in) and (out, r) whose product is the change."""
         down, up = self.parameter(_DOWN), self.parameter(_UP)
         if not self.constants:
             return down, up
+        # B @ A - B0 @ A0 = (B - B0) @ A + B0 @ (A - A0): a pair of rank 2 r without cancellation of large rounded
+        # terms.
         first_down, first_up = self.constants.values()
         return torch.cat([down, down - first_down]), torch.cat([up - first_up, first_up], 1)
 
@@ -90,7 +88,7 @@ class LoraAdapter(LinearAdapter):
         if (kept := self.kept(self.rank)) is not None:
             hidden = hidden * kept.to(inside).repeat(len(down) // self.rank)
         if inside == result.dtype:
-            # One pass over the wide result instead of three: the product is added while it is made.
+            # One pass over the wide result instead of three: addmm adds the product while computing it.
             rows = torch.addmm(result.flatten(0, -2), hidden.flatten(0, -2), up.to(inside).t(), alpha=scale)
             return rows.view(result.shape)
         return result + (functional.linear(hidden, up.to(inside)) * scale).to(result.dtype)
@@ -99,13 +97,13 @@ class LoraAdapter(LinearAdapter):
         return LowRank(*self.pair(), scale=self.scale)
 
     def exported(self) -> dict[str, Tensor]:
-        """Returns both matrices, and the alpha with which a reader's alpha / rank is our scale."""
+        """Returns both matrices, and an alpha with which alpha / rank gives our scale."""
         down, up = self.pair()
         return {_DOWN: down, _UP: up, "alpha": torch.tensor(self.scale * len(down))}
 
 
 class RsLoraAdapter(LoraAdapter):
-    """W + (alpha / sqrt(rank)) * B @ A, so that a larger rank does not learn more slowly."""
+    """W + (alpha / sqrt(rank)) * B @ A: larger ranks keep their learning speed."""
 
     @property
     def scale(self) -> float:
@@ -113,9 +111,9 @@ class RsLoraAdapter(LoraAdapter):
 
 
 class DoraAdapter(LoraAdapter):
-    """Each row of W + scale * B @ A, brought to a length that is trained too; no gradient flows through the norm.
+    """Each row of W + scale * B @ A with a trained length; no gradient through the norm.
 
-    At another strength than 1 the weight lies that far on the way from W to it, as in ComfyUI.
+    Strength interpolates between W and that weight, as in ComfyUI.
     """
 
     parts = (_DOWN, _UP, _LENGTHS)
@@ -130,7 +128,7 @@ class DoraAdapter(LoraAdapter):
         return pair | {_holder(_LENGTHS): named(Weight((linear.out_features,)))}
 
     def start(self, seed: int) -> None:
-        """The lengths begin as those of the rows of W, and the pair as in a LoRA: so nothing changes."""
+        """Initialises the lengths with the row lengths of W: no change at first."""
         super().start(seed)
         self._base_squares = row_squares(self.base)
         self.set_values(_LENGTHS, self._base_squares.sqrt())
@@ -141,7 +139,7 @@ class DoraAdapter(LoraAdapter):
 
     @torch.no_grad()
     def row_norms(self) -> Tensor:
-        """Returns the lengths of the rows of W + scale * B @ A, (out,) float32, without making that sum."""
+        """Returns the row lengths of W + scale * B @ A, (out,) float32, without building the sum."""
         down, up = self.parameter(_DOWN), self.parameter(_UP)
         against_base = product_without_bias(self.base, down).T.to(up.device, torch.float32)  # W @ A.T, (out, r)
         crossed = (against_base * up).sum(1)
@@ -153,16 +151,14 @@ class DoraAdapter(LoraAdapter):
         gain = self.parameter(_LENGTHS) / self.row_norms()
         longer = (gain - 1) * self.strength
         if self.config.module_dropout and (kept := self.kept(self.rank)) is not None:
-            longer = longer * (kept.amax() > 0)  # nothing is kept: the whole adapter is left out
+            longer = longer * (kept.amax() > 0)  # the complete adapter is dropped
         result = torch.addcmul(base, self.without_bias(base), longer.to(base.dtype))
         longer_up = self.parameter(_UP) * (gain * self.strength)[:, None]
         return self._added(x, result, self.parameter(_DOWN), longer_up, self.scale)
 
     def exported(self) -> dict[str, Tensor]:
-        """Returns the pair, and as dora_scale (out, 1) the lengths as ComfyUI reads them.
-
-        ComfyUI multiplies a row of the sum with dora_scale over the length of that row of W alone, not of the sum.
-        """
+        """Returns the pair and dora_scale (out, 1)."""
+        # ComfyUI divides by the row lengths of W alone, not of the sum, so the quotient of both is multiplied in.
         lengths = self.parameter(_LENGTHS).detach() * (self._base_squares.sqrt() / self.row_norms())
         return super().exported() | {"dora_scale": lengths[:, None]}
 
@@ -177,14 +173,12 @@ def _holder(part: str) -> str:
 
 
 def _principal_pair(linear: nn.Linear, rank: int, scale: float, directions: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Returns A (r, in) and B (out, r) with scale * B @ A the best form of that rank of the weight (PiSSA).
-
-    A wide weight is looked at through a few more random directions than asked for, turned towards it eight times.
-    """
+    """Returns A (r, in), B (out, r): scale * B @ A is the weight's best approximation of that rank (PiSSA)."""
     weight = values_of(linear)
     if min(weight.shape) <= _EXACT_UP_TO:
         left, values, right = torch.linalg.svd(weight, full_matrices=False)
     else:
+        # Randomized SVD with eight power iterations: the cost of an exact SVD grows with the cube of the width.
         drawn = torch.randn(weight.shape[1], rank + _MORE, generator=directions)
         found = torch.linalg.qr(weight @ drawn.to(weight.device)).Q
         for _ in range(8):
@@ -196,12 +190,13 @@ def _principal_pair(linear: nn.Linear, rank: int, scale: float, directions: torc
 
 
 def _orthogonal_pair(linear: nn.Linear, rank: int) -> tuple[Tensor, Tensor]:
-    """Returns the first rows of R and columns of Q of the weight's QR form as A (r, in) and B (out, r) (OLoRA)."""
+    """Returns the first rows of R as A (r, in) and columns of Q as B (out, r), of the weight's QR decomposition
+    (OLoRA)."""
     weight = values_of(linear)
     columns = torch.linalg.qr(weight[:, :rank]).Q
     return columns.T @ weight, columns
 
 
 def gaussian(shape: torch.Size, deviation: float, seed: int, name: str) -> Tensor:
-    """Returns normal CPU values that seed and name alone decide."""
+    """Returns normal CPU values, decided by seed and name."""
     return torch.randn(shape, generator=seeded_generator(seed, "lora", name)) * deviation

@@ -1,4 +1,4 @@
-"""The trained part of one module of a frozen model; its values are found, moved and told to a file here."""
+"""The trained part of one module of a frozen model: parameters, devices, file form."""
 
 from __future__ import annotations
 
@@ -11,69 +11,63 @@ from torch import Tensor, nn
 from .config import LoraConfig
 
 _NAME = "default"
-"""what PEFT calls the one adapter of a layer, and so do we: names within a model are those people know"""
+"""PEFT's name for a layer's one adapter: parameter names match PEFT's"""
 
 
 class ModuleAdapter(ABC):
-    """Adapts one module. Made by `inject_lora`, which puts a layer with the module inside in its place.
-
-    Parameters are float32.
-    """
+    """Adapts one module; `inject_lora` replaces the module by `layer`. Parameters are float32."""
 
     parts: tuple[str, ...] = ()
-    """the names of its parameters behind that of the module, such as lora_A.weight"""
+    """parameter names after the module's name, such as lora_A.weight"""
 
     def __init__(self, name: str, layer: nn.Module, config: LoraConfig) -> None:
-        """`layer`: what stands in the module's place, with the module as `base_layer`."""
+        """`layer`: replaces the module and holds it as `base_layer`."""
         self.name, self.layer, self.config = name, cast(Any, layer), config
         self.constants: dict[str, Tensor] = {}
-        """what it needs besides its parameters to go on, by part; not trained"""
+        """untrained values that a resume needs, by part"""
         self.strength = 1.0
-        """for sampling: 1 is what was trained, 0 the base"""
+        """for sampling: 1 is the trained adapter, 0 the base"""
         self.bypassed = False
-        """whether the module is the base's own for now, to the last bit (`without_adapters`)"""
+        """whether the layer computes the bit-exact base (`without_adapters`)"""
         self.dtype: torch.dtype | None = None
-        """what products run in; None follows the input"""
+        """compute dtype of products; None follows the input"""
         self.layer.adapter = self
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """All parts that are trained."""
         return self.parts
 
     @property
     def multiplies(self) -> int:
-        """Multiplications for each row of the input, besides those of linears within the layer."""
+        """Multiplications per row of the input, besides those of linears in the layer."""
         return 0
 
     @abstractmethod
     def in_file(self) -> dict[str, Tensor]:
-        """Returns what a LoRA file holds of it, by the parts ComfyUI knows."""
+        """Returns a LoRA file's tensors by ComfyUI's part names."""
 
     @abstractmethod
     def norm(self) -> Tensor:
-        """Returns the size of the change () that `max_norm` bounds: the Frobenius norm of what is added."""
+        """Returns the Frobenius norm () of the change, which `max_norm` bounds."""
 
     @abstractmethod
     def shrink(self, ratio: Tensor) -> None:
-        """Makes the change `ratio` () times as large."""
+        """Scales the change by `ratio` ()."""
 
     def parameter(self, part: str) -> nn.Parameter:
-        """Returns the parameter called `part`."""
         holder, key = self._place(part)
         return cast(nn.Parameter, holder[key] if isinstance(holder, nn.ParameterDict) else getattr(holder, key))
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Returns its parameters by their whole names."""
+        """Returns its parameters by their full names."""
         return {f"{self.name}.{part}": self.parameter(part) for part in self.trained}
 
     @property
     def values(self) -> int:
-        """How many values it trains."""
+        """Number of trained values."""
         return sum(self.parameter(part).numel() for part in self.trained)
 
     def move(self, device: torch.device) -> None:
-        """Moves all of it to a device."""
         for part in self.trained:
             self.parameter(part).data = self.parameter(part).data.to(device)
         self.constants = {part: value.to(device) for part, value in self.constants.items()}
@@ -87,19 +81,18 @@ class ModuleAdapter(ABC):
 
 
 def named(part: nn.Module | tuple[int, ...]) -> nn.Module:
-    """Returns one part of an adapter as PEFT lays it into a layer; a shape becomes a parameter without memory."""
+    """Returns a part in PEFT's container for a layer; a shape becomes a meta parameter."""
     if isinstance(part, nn.Module):
         return nn.ModuleDict({_NAME: part})
     return nn.ParameterDict({_NAME: _without_memory(part)})
 
 
 def _without_memory(shape: tuple[int, ...]) -> nn.Parameter:
-    """Returns a float32 parameter of that shape, to be given values."""
     return nn.Parameter(torch.empty(shape, device="meta", dtype=torch.float32))
 
 
 class Weight(nn.Module):
-    """A part whose parameter is called `weight`, and that is no linear."""
+    """A part with a parameter called `weight` that is not a linear."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()

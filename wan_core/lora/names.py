@@ -1,7 +1,7 @@
-"""LoRA keys of every trainer: which wrapping a key has, which Wan module it belongs to, and what it holds.
+"""LoRA keys of every trainer, parsed into prefix, Wan module and part; source.py opens the files.
 
-Names only; source.py opens the files. Module names come out original (`blocks.0.self_attn.q`), whatever the trainer
-called them. Sources: the savers of musubi-tuner, diffusion-pipe, diffusers, DiffSynth-Studio, LyCORIS and OneTrainer.
+Module names become original ones (`blocks.0.self_attn.q`). Sources: the savers of musubi-tuner, diffusion-pipe,
+diffusers, DiffSynth-Studio, LyCORIS and OneTrainer.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ..families import BLOCK_LISTS
 
 
 class LoraKey(NamedTuple):
-    """One key of a LoRA file, taken apart."""
+    """One parsed key of a LoRA file."""
 
     wrapping: str
-    """what stands before the module: "diffusion_model.", "lora_unet_", "" ..."""
+    """prefix: "diffusion_model.", "lora_unet_", "" ..."""
     module: str
     """original Wan name"""
     part: str
     """down, up, alpha, or the trainer's own word (lokr_w1, hada_w1_a, dora_scale, diff ...)"""
     spelling: str
-    """what stands behind the module: ".lora_A.weight" ..."""
+    """suffix: ".lora_A.weight" ..."""
 
 
 _HALF = {"A": "down", "B": "up", "down": "down", "up": "up"}
@@ -47,7 +47,7 @@ _FLAT = re.compile(r"^(?P<wrapping>lora_unet_{1,2}|lora_transformer_|lycoris_)(?
 _FLAT_BLOCK = re.compile(rf"^({'|'.join(BLOCK_LISTS)})_(\d+)_(\w+)\Z", re.ASCII)
 
 
-# Underscores hide where a module name had dots (k_img, ffn.0): whole names, both families, are looked up.
+# Underscores replace the dots of module names that have underscores too (k_img, ffn.0): names are looked up.
 _IN_BLOCK = (
     *(f"{attention}.{part}" for attention in ("self_attn", "cross_attn") for part in "qkvo"),
     *(f"{attention}.{part}" for attention in ("attn1", "attn2") for part in ("to_q", "to_k", "to_v", "to_out.0")),
@@ -77,7 +77,7 @@ _WRITERS = {
 
 
 def parse_key(key: str) -> LoraKey | None:
-    """Returns the key taken apart; None when it is not a key of any LoRA format, or hides a name no Wan has."""
+    """Returns the parsed key; None for another format, or a flattened name that no Wan model has."""
     found = _SPELLINGS.match(unwrapped(key))
     if found is None:
         return None
@@ -92,7 +92,6 @@ def parse_key(key: str) -> LoraKey | None:
 
 
 def _unflatten(flat: str) -> str | None:
-    """`blocks_0_cross_attn_k_img` -> `blocks.0.cross_attn.k_img`."""
     if match := _FLAT_BLOCK.match(flat):
         inner = _UNFLATTENED.get(match[3])
         return f"{match[1]}.{match[2]}.{inner}" if inner else None
@@ -100,7 +99,7 @@ def _unflatten(flat: str) -> str | None:
 
 
 def written_by(wrapping: str, spelling: str, metadata_program: str = "") -> str:
-    """Returns the programs that write such keys; a name in the file's own metadata wins."""
+    """Returns the programs that write such keys; a program in the metadata has precedence."""
     if metadata_program:
         return metadata_program
     if wrapping == "diffusion_model." and "lora_down" in spelling:

@@ -1,6 +1,6 @@
-"""Norms with a trained scale: the frozen one, and beside it what is learnt, (D,) each. LayerNorms have a shift too.
+"""Norms with a trained change of their scale, (D,), and for LayerNorms of their shift.
 
-ComfyUI knows both as `diff` and `diff_b`: whole differences, added to the weight and the bias of the model.
+In a file, as in ComfyUI, they are `diff` and `diff_b`: differences added to the weight and the bias.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .config import LoraConfig
 from .module_adapter import ModuleAdapter
 
 _SCALE = "diff"
-"""the trained change of a scale, as ComfyUI calls it"""
+"""ComfyUI's name for the change of a scale"""
 
 
 class NormAdapter(ModuleAdapter):
-    """Adds to the scale of one norm, and to the shift of a LayerNorm."""
+    """Adapts the scale of one norm, and the shift of a LayerNorm."""
 
     def __init__(self, name: str, norm: nn.Module, config: LoraConfig) -> None:
         super().__init__(name, _Norm(norm), config)
@@ -32,7 +32,7 @@ class NormAdapter(ModuleAdapter):
             setattr(self.layer, part, nn.Parameter(torch.zeros_like(cast(Tensor, norm.weight), dtype=torch.float32)))
 
     def changed(self, base: Tensor, part: str) -> Tensor:
-        """Returns the scale or shift (D,) that counts now, where the frozen one is `base`: float32, or the base's."""
+        """Returns the current scale or shift (D,) for the frozen `base`: float32, or `base` itself where bypassed."""
         return base if self.bypassed else torch.add(base.float(), self.parameter(part), alpha=self.strength)
 
     def in_file(self) -> dict[str, Tensor]:
@@ -47,7 +47,7 @@ class NormAdapter(ModuleAdapter):
 
 
 class _Norm(nn.Module):
-    """Stands in the place of a norm: the same to whoever reads its scale and shift, or calls it."""
+    """Replaces a norm, with the same scale, shift and call."""
 
     adapter: NormAdapter
 
@@ -66,12 +66,12 @@ class _Norm(nn.Module):
         return self.adapter.changed(cast(Tensor, self.base_layer.bias), BIAS)
 
     def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Does what an RMS norm does; a LayerNorm of a block is only read."""
+        """RMS norm; blocks compute their LayerNorms from weight and bias themselves."""
         return rms_norm(x, self.weight, self.eps, dtype)
 
 
 def norms_beside(model: nn.Module, linears: Iterable[str]) -> dict[str, nn.Module]:
-    """Returns the norms with a scale in the blocks that have one of those linears, by name, in model order."""
+    """Returns the norms with a scale in blocks with one of those linears, by name, in model order."""
     blocks = {(found.stream, found.number) for name in linears if (found := block_of(name))}
     return {
         name: module

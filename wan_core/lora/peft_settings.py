@@ -1,6 +1,6 @@
-"""The scale that PEFT keeps beside the weights: in diffusers' metadata, or in adapter_config.json.
+"""The scale that PEFT states outside the weights: in diffusers' metadata or adapter_config.json.
 
-Only files in PEFT's and diffusers' own names follow it; for all others a missing alpha means 1, as in ComfyUI.
+Applies to files in PEFT's and diffusers' own names; for others a missing alpha means 1, as in ComfyUI.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _LARGEST_CONFIG = 1 << 20
 
 
 def declared_scale(header: CheckpointHeader, wrapping: str, rank: int) -> float:
-    """Returns alpha / rank (/ sqrt(rank) under rsLoRA) where it is stated, else 1.
+    """Returns the stated alpha / rank (/ sqrt(rank) for rsLoRA), else 1.
 
-    `rank`: of the module; 0 of a LoKr of two whole matrices, which PEFT scales by the rank that was asked for.
+    `rank`: of the module; 0 for a LoKr of two complete matrices, which PEFT scales by its requested rank.
     """
     if wrapping.startswith("transformer"):
         settings = _from_metadata(header, wrapping)
@@ -28,7 +28,7 @@ def declared_scale(header: CheckpointHeader, wrapping: str, rank: int) -> float:
         settings = _from_config_file(header)
     else:
         return 1.0
-    alpha = settings.get("lora_alpha", settings.get("alpha"))  # the latter of a LoKr or LoHa
+    alpha = settings.get("lora_alpha", settings.get("alpha"))  # PEFT's key for LoKr and LoHa
     asked = settings.get("r")
     of_modules = settings.get("alpha_pattern") or (not rank and settings.get("rank_pattern"))
     rank = rank or (asked if type(asked) is int and asked > 0 else 0)

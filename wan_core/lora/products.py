@@ -1,8 +1,8 @@
-"""LoKr, LoHa and OFT: changes of a linear by other products than that of two thin matrices.
+"""LoKr, LoHa and OFT: changes of a linear that are not one pair of matrices.
 
-A LoKr is the Kronecker product of two small matrices, of which the second may be thin ones; a LoHa the elementwise
-product of two low-rank matrices; an OFT multiplies what the linear puts out. Formulas and first values are those of
-LyCORIS, which ComfyUI reads.
+LoKr: a Kronecker product of two small matrices, the second possibly low-rank. LoHa: the elementwise product of two
+low-rank matrices. OFT: a rotation of the linear's output. Formulas and first values follow LyCORIS, which ComfyUI
+reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SKEW = "oft_R.weight"
 
 
 class LokrAdapter(LinearAdapter):
-    """W + scale * kron(w1, w2). w2 is w2_a @ w2_b, unless the rank is half of its size or more: then it is whole."""
+    """W + scale * kron(w1, w2). w2 = w2_a @ w2_b, or one matrix where the rank is at least half its size."""
 
     @staticmethod
     def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
@@ -50,7 +50,7 @@ class LokrAdapter(LinearAdapter):
 
     @property
     def scale(self) -> float:
-        """alpha / rank; 1 where both matrices are whole, as LyCORIS and ComfyUI have it."""
+        """alpha / rank; 1 for two complete matrices, as in LyCORIS and ComfyUI."""
         return 1.0 if self._is_whole else self.alpha / self.rank
 
     @property
@@ -67,7 +67,7 @@ class LokrAdapter(LinearAdapter):
         )
 
     def start(self, seed: int) -> None:
-        """w1 and w2_a are Kaiming-uniform with a = sqrt(5); w2, or w2_b, is zero."""
+        """w1 and w2_a are Kaiming-uniform with a = sqrt(5); w2 or w2_b is zero."""
         self.begin(_FIRST, seed, 1 / math.sqrt(self.parameter(_FIRST).shape[1]))
         if self._is_whole:
             self.begin(_SECOND, seed, None)
@@ -76,7 +76,7 @@ class LokrAdapter(LinearAdapter):
             self.begin(_WIDE, seed, None)
 
     def change(self, x: Tensor, base: Tensor) -> Tensor:
-        """The input (..., in) is a matrix (..., m, n) here: w2 works on its rows and w1 on its columns."""
+        # As a matrix (..., m, n) the input takes w2 on its rows and w1 on its columns: kron(w1, w2) is never built.
         inside = self.compute_dtype(x)
         first = self.parameter(_FIRST).to(inside)
         second = self.parameter(self.parts[-1]).to(inside)
@@ -93,16 +93,13 @@ class LokrAdapter(LinearAdapter):
         return Kronecker.of({part: self.parameter(part) for part in self.parts}, self.scale)
 
     def exported(self) -> dict[str, Tensor]:
-        """Returns all parts; beside two whole matrices stands the alpha that makes no difference."""
+        # Readers compute alpha / rank; with alpha = rank two complete matrices keep their scale of 1.
         found = super().exported()
         return found | {"alpha": torch.tensor(float(self.rank))} if self._is_whole else found
 
 
 class LohaAdapter(LinearAdapter):
-    """W + scale * (w1_a @ w1_b) * (w2_a @ w2_b), the third product elementwise.
-
-    The change is as large as W: it is made anew in the backward pass instead of kept for it.
-    """
+    """W + scale * (w1_a @ w1_b) * (w2_a @ w2_b), the third product elementwise."""
 
     parts = _LOHA
 
@@ -116,7 +113,7 @@ class LohaAdapter(LinearAdapter):
         return self.base.in_features * self.base.out_features
 
     def start(self, seed: int) -> None:
-        """Normal values of deviation 0.1 (w1_a) and 1, and w2_a zero."""
+        """Normal values of deviation 0.1 (w1_a) and 1; w2_a is zero."""
         for part, deviation in zip(_LOHA, (0.1, 1.0, None, 1.0), strict=True):
             shape, device = self.parameter(part).shape, self.base.weight.device
             if device.type == "meta" or deviation is None:
@@ -137,22 +134,19 @@ class LohaAdapter(LinearAdapter):
 
 
 class OftAdapter(LinearAdapter):
-    """R @ W: outputs turned in blocks as large as the rank, or the next smaller number that divides them.
-
-    R is orthogonal (`Turned`), so lengths and angles stay; the bias is not turned.
-    """
+    """R @ W with orthogonal R (`Turned`): outputs rotated in blocks of `rank`, the bias not."""
 
     parts = (_SKEW,)
     reads_output = True
 
     @staticmethod
     def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
-        """PEFT turns inputs; what ComfyUI reads turns outputs. So it is sized for the linear transposed."""
+        """PEFT rotates inputs, ComfyUI outputs: sized as PEFT's part for the transposed linear."""
         return {_SKEW.partition(".")[0]: named(Weight((linear.out_features // rank, rank * (rank - 1) // 2)))}
 
     @staticmethod
     def rank_for(linear: nn.Linear, rank: int) -> int:
-        """Returns the largest block of at most `rank` outputs."""
+        """Returns the largest divisor of the outputs that is at most `rank`."""
         return max(size for size in range(1, rank + 1) if linear.out_features % size == 0)
 
     @property
@@ -166,25 +160,25 @@ class OftAdapter(LinearAdapter):
         return Turned(self.parameter(_SKEW), self.rank)
 
     def change(self, x: Tensor, base: Tensor) -> Tensor:
-        """At another strength s than 1 the change counts s * s times, as in ComfyUI's loader."""
         inside = self.compute_dtype(x)
         difference = self.learnt().turns() - torch.eye(self.rank, device=base.device)
         if (kept := self.kept(len(difference))) is not None:
             difference = difference * (kept > 0)[:, None, None]
         added = turned(self.without_bias(base).to(inside), difference.to(inside))
+        # ComfyUI's loader applies the strength twice.
         return torch.add(base, added.to(base.dtype), alpha=self.strength**2)
 
     def exported(self) -> dict[str, Tensor]:
-        """Returns oft_blocks (k, n, n). No alpha: it would bound Q."""
+        """Returns oft_blocks (k, n, n). No alpha: readers would bound Q by it."""
         with torch.no_grad():
             return {"oft_blocks": self.learnt().blocks()}
 
 
 def _two_factors(size: int, wanted: int) -> tuple[int, int]:
-    """Returns two numbers whose product is `size`, as LyCORIS and PEFT choose them.
+    """Returns two factors of `size`, as LyCORIS and PEFT choose them.
 
-    `wanted` and what is left where it divides `size`, else the most even ones of which the smaller one is no larger
-    than `wanted`; 0 wants nothing.
+    `wanted` and its cofactor where it divides `size`, else the most even pair whose smaller factor is at most `wanted`;
+    0: no limit.
     """
     if wanted and size % wanted == 0:
         return wanted, size // wanted
@@ -193,7 +187,7 @@ def _two_factors(size: int, wanted: int) -> tuple[int, int]:
 
 
 class _MadeAgain(torch.autograd.Function):
-    """x (..., in) -> x @ change.T (..., out), without the scale; nothing as large as the weight is kept."""
+    """x (..., in) -> x @ change.T (..., out) without the scale; backward recomputes the change, as large as W."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *factors: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reads a LoRA file for one model: the half of its expert, and all of the file or what fits."""
+"""Reads a LoRA file for one model: one expert's half, and all modules or those that fit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _log = logger(__name__)
 
 
 def read_frozen(path: Path, lora: FrozenLora, model: nn.Module, expert: str | None) -> LoraSource:
-    """Returns the LoRA in `path` for a `model`, which may be meta. CheckpointError where it cannot be had.
+    """Returns the LoRA of `path` for a `model`, which may be meta. CheckpointError for an unusable file.
 
-    `expert`: high_noise or low_noise; None of a model that is no half of a pair.
+    `expert`: high_noise or low_noise; None without a pair.
     """
     source = read_lora(path, expert, leave_out=(lambda _: True) if lora.only_what_fits else None)
     if not lora.only_what_fits:
@@ -41,7 +41,7 @@ def read_frozen(path: Path, lora: FrozenLora, model: nn.Module, expert: str | No
 
 
 def read_start(path: Path, expert: str | None) -> LoraSource:
-    """Returns the LoRA that a run starts from; what it changes of a text encoder is left out, and the log says so."""
+    """Returns the LoRA that a run starts from; text encoder keys are skipped with a warning."""
     source = read_lora(path, expert, leave_out=is_of_a_text_encoder)
     if source.left_out:
         _log.warning(

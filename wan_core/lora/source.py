@@ -1,6 +1,6 @@
-"""A LoRA file of any trainer: what it holds by its header, and its adapters, read one linear at a time.
+"""A LoRA file of any trainer: content by its header, adapters read one linear at a time.
 
-Owns what a file can be (names.py knows the keys, changes.py the maths). What a run makes of it is start.py's business.
+names.py knows the keys, changes.py the maths, start.py how a run uses it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .peft_settings import declared_scale
 
 _LINEAR = re.compile(r"(self_attn|cross_attn|ffn)\.\w+")
 _WIDEST = 1 << 17
-"""no Wan linear is wider; a file that claims more would only ask for memory"""
+"""no Wan linear is wider; a larger size in a header would only allocate memory"""
 _NUMBERS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 _REFUSED = {
     "dora_scale": "a DoRA, whose magnitudes belong to the base weights it was trained on",
@@ -40,7 +40,7 @@ _REFUSED = {
     **dict.fromkeys(("a1.", "a2.", "b1.", "b2."), "a GLoRA"),
 }
 _BOTH = (("transformer.", "transformer_2."), ("pipe.dit.", "pipe.dit2."))
-"""what stands before the names of the high and the low noise expert in a file of both"""
+"""prefixes of the high_noise and low_noise expert in a file with both"""
 _OF_A_TEXT_ENCODER = re.compile(
     r"(lora_te\d?_|lycoris_te|text_encoders?(_\d)?\.|te\d?\.|lora_text_encoder_|conditioner\.)"
 )
@@ -48,21 +48,21 @@ _OF_A_TEXT_ENCODER = re.compile(
 
 @dataclass(frozen=True)
 class LoraSource:
-    """A LoRA file, its keys sorted by the linears they belong to. Tensors are read when asked for."""
+    """A LoRA file, its keys grouped by linear. Tensors are read on request."""
 
     header: CheckpointHeader
     keys: tuple[LoraKey, ...]
     modules: Mapping[str, Mapping[str, str]]
     """original module name -> part -> key in the file"""
     left_out: tuple[str, ...] = ()
-    """keys that are of no Wan LoRA, where they were asked to be left out"""
+    """skipped keys that belong to no Wan LoRA"""
 
     @property
     def name(self) -> str:
         return self.header.path.name
 
     def kind(self, module: str) -> str:
-        """Returns LoRA, LoKr or LoHa; CheckpointError names what else it is when that cannot start a run."""
+        """Returns LoRA, LoKr or LoHa; CheckpointError names a kind that cannot start a run."""
         return self._change_of(module).kind
 
     def _change_of(self, module: str) -> type[Change]:
@@ -81,16 +81,16 @@ class LoraSource:
         return change
 
     def unlike_a_pair(self, module: str) -> str:
-        """Returns what a module holds that is no LoRA, LoKr or LoHa of a linear, in words; "" where it is one."""
+        """Returns the kind of a module that is not LoRA, LoKr or LoHa, in words; else ""."""
         marks = ((part, mark) for part in sorted(self.modules[module]) for mark in _REFUSED)
         return next((_REFUSED[mark] for part, mark in marks if part.startswith(mark)), "")
 
     def values(self, module: str, part: str) -> Tensor:
-        """Returns one tensor of a module as the file has it, float32."""
+        """Returns one tensor of a module, float32."""
         return self._read({part: self.modules[module][part]})[part]
 
     def shape(self, module: str) -> tuple[int, int]:
-        """Returns (out, in) of the linear, from the header; CheckpointError when the parts do not fit together."""
+        """Returns (out, in) of the linear by the header; CheckpointError for inconsistent parts."""
         change, sizes = self._change_of(module), self.sizes(module)
         found = change.shape(sizes)
         if found is None or not all(0 < side <= _WIDEST for side in found):
@@ -102,13 +102,11 @@ class LoraSource:
         return cast("tuple[int, int]", found)
 
     def rank(self, module: str) -> int:
-        """Returns the rank of a pair, the inner size of a LoHa or decomposed LoKr, 0 for a LoKr of two whole
-        matrices."""
+        """Returns the rank of a pair, the inner size of a LoHa or decomposed LoKr, else 0."""
         self.shape(module)
         return self._change_of(module).rank(self.sizes(module))
 
     def alpha(self, module: str) -> float | None:
-        """Returns the number of the file's alpha tensor; None where it has none."""
         key = self.modules[module].get("alpha")
         if key is None:
             return None
@@ -118,23 +116,20 @@ class LoraSource:
         return float(value)
 
     def scale(self, module: str) -> float:
-        """Returns what its trainer multiplies the adapter with.
-
-        That is alpha / rank, or 1 without an alpha (as ComfyUI reads it).
-        """
+        """Returns the factor its trainer applies: alpha / rank, or the scale PEFT states, else 1 as in ComfyUI."""
         rank, alpha = self.rank(module), self.alpha(module)
         if alpha is None:
             return declared_scale(self.header, self.keys[0].wrapping, rank)
         return scale_of(alpha, rank)
 
     def change(self, module: str) -> Change:
-        """Returns the change of one linear, float32, copied out of the file."""
+        """Returns the change of one linear, float32, in new memory."""
         self.shape(module)
         parts = self._read({part: key for part, key in self.modules[module].items() if part != "alpha"})
         return self._change_of(module).of(parts, self.scale(module))
 
     def sizes(self, module: str) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes of the parts of a linear, alpha apart; CheckpointError where one is no matrix."""
+        """Returns the shapes of a linear's parts, without alpha; CheckpointError for a part that is not a matrix."""
         keys = {part: key for part, key in self.modules[module].items() if part != "alpha"}
         for key in keys.values():
             info = self.header.tensors[key]
@@ -146,7 +141,8 @@ class LoraSource:
         return {part: self.header.tensors[key].shape for part, key in keys.items()}
 
     def _read(self, keys: Mapping[str, str]) -> dict[str, Tensor]:
-        """Returns tensors by part, float32. The file is open no longer than that takes: others may replace it."""
+        """Returns tensors by part, float32."""
+        # Opened per read: an open file could not be replaced on Windows.
         with TensorFile(self.header.path, self.header) as file:
             values = {part: file.read_as(key, torch.float32) for part, key in keys.items()}
         for part, value in values.items():
@@ -157,17 +153,15 @@ class LoraSource:
 
 
 def is_wan_linear(module: str) -> bool:
-    """Returns whether a module is called as a linear of a Wan block is."""
     found = block_of(module)
     return found is not None and _LINEAR.fullmatch(found.inside) is not None
 
 
 def read_lora(path: Path, expert: str | None = None, *, leave_out: Callable[[str], bool] | None = None) -> LoraSource:
-    """Sort the keys of a LoRA file; CheckpointError unless it is one for Wan and each tensor has one clear meaning.
+    """Parses the keys of a LoRA file; CheckpointError unless it is for Wan and unambiguous.
 
-    Whether it can start a run is asked module by module (`LoraSource.shape`): a DoRA can be read and described.
-    `expert`: high_noise or low_noise; of a file with the LoRAs of both experts of a pair, that of this one is taken.
-    `leave_out`: which keys that are of no Wan LoRA are no reason to refuse the file; None: each of them is.
+    Whether a kind can start a run is checked per module (`LoraSource.shape`). `expert`: high_noise or low_noise;
+    selects that half of a file with both. `leave_out`: which unknown keys to skip; None: refuse each.
     """
     header = read_header(path)
     other = _of_the_other(header, expert)
@@ -205,23 +199,22 @@ def read_lora(path: Path, expert: str | None = None, *, leave_out: Callable[[str
 
 
 def is_of_a_text_encoder(key: str) -> bool:
-    """Returns whether a key is called as trainers call those of text encoders."""
     return _OF_A_TEXT_ENCODER.match(key) is not None
 
 
 def holds_both_experts(path: Path) -> bool:
-    """Returns whether a file holds the LoRAs of both experts of a pair, as diffusers saves them."""
+    """Returns whether a file has LoRAs of both experts, as diffusers saves a pair."""
     return bool(_wrappings_of_both(read_header(path)))
 
 
 def _wrappings_of_both(header: CheckpointHeader) -> tuple[str, str] | None:
-    """Returns what stands before the names of the high and the low noise expert, where a file holds both."""
+    """Returns the prefixes of both experts, where a file has both."""
     found = {key.wrapping for name in header.tensors if (key := parse_key(name)) is not None}
     return next((both for both in _BOTH if found.issuperset(both)), None)
 
 
 def _of_the_other(header: CheckpointHeader, expert: str | None) -> tuple[str, ...]:
-    """Returns the wrappings that are not of `expert`; CheckpointError where a file of both is read for a lone model."""
+    """Returns the prefixes to skip for `expert`; CheckpointError where a file of a pair is read for a single model."""
     both = _wrappings_of_both(header)
     if both is None:
         return ()

@@ -1,7 +1,7 @@
-"""A run that starts from a LoRA file: its adapters begin as the file's change of the model.
+"""Starts a run from a LoRA file: adapters begin with the file's change.
 
-A pair of a smaller rank fits exactly: its values fill the first rows, the rest starts as usual, with B at zero. LoKr
-and LoHa are no pairs; the run starts from their best form of its rank, and the log says what that leaves out.
+A pair of smaller rank fits exactly: it fills the first rows, the others start as usual, with B at zero. LoKr and LoHa
+start as their best pair of the run's rank; the log states the loss.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .source import LoraSource
 
 _log = logger(__name__)
 _EXACT = 1e-4
-"""relative; below it a LoKr or LoHa counts as exactly of the run's rank"""
+"""relative norm; a smaller loss counts as exact"""
 _MOST_LOST = 0.5
 
 
 def start_from(model: nn.Module, source: LoraSource, config: LoraConfig) -> float:
-    """Set a model's fresh adapters to the LoRA of `source`; nothing is changed when it is refused.
+    """Initialises a model's fresh adapters with the LoRA of `source`; a refusal changes nothing.
 
-    Returns the relative Frobenius norm of what the run's rank leaves out, 0 for plain pairs. ConfigError when more than
-    half would be left out, and what `check_start` refuses. Modules that the file lacks start as in a new LoRA.
+    Returns the relative Frobenius norm of the loss, 0 for plain pairs. ConfigError when that is more than half, and as
+    `check_start`. Modules that the file lacks start as in a new LoRA.
     """
     check_start(model, source, config)
     fresh = LoraWeights.of(model).tensors
@@ -57,10 +57,10 @@ def _finite(up: Tensor, source: LoraSource, module: str) -> Tensor:
 
 
 def check_start(model: nn.Module, source: LoraSource, config: LoraConfig) -> None:
-    """Checks names, sizes and ranks of `source` against a model, on the meta device too, before any weight is read.
+    """Checks modules, sizes and ranks of `source` against a model, which may be meta.
 
-    CheckpointError or ConfigError with the setting to change when the file has other modules or sizes than the model,
-    modules that the run does not adapt, or a higher rank.
+    CheckpointError or ConfigError for modules or sizes that the model lacks, modules that the run does not adapt, or a
+    higher rank.
     """
     linears = _linears(model)
     for module in source.modules:
@@ -92,7 +92,7 @@ def _check_size(module: str, linear: nn.Linear | None, source: LoraSource) -> No
 
 
 def _linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Returns every linear by its own name, whether an adapter stands in its place or not."""
+    """Returns every linear by its own name, adapted or not."""
     return {
         name.removesuffix(".base_layer"): module
         for name, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""The audit measures what each precision switch costs, on the user's own model and clips, against float32."""
+"""The precision audit: the error of each precision switch on the user's model and clips, against float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists the sets of dtypes an audit compares: the plan's own, each preset, and the plan with one switch changed."""
+"""The dtype sets that an audit compares: the plan's, each preset, and the plan with one switch changed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..model import Numerics
 from ..precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name
 
 REFERENCE = Numerics(compute=torch.float32, rope=torch.float64, attention=torch.float32, adapter=torch.float32)
-"""What everything is compared with: float32 throughout, the rotary embedding in float64."""
+"""float32 throughout, with the rotary embedding in float64"""
 PARTS = ("compute", *SWITCHES)
-"""every dtype that can be changed alone; compute is what the linears run in (base_precision)"""
+"""switches that can change alone; compute: of the linears (base_precision)"""
 _WIDER = {"rope_table": torch.float64, "rope": torch.float64}
 
 
@@ -22,10 +22,10 @@ class Candidate:
     """One row of the report."""
 
     kind: str
-    """floor: the reference a second time; plan: the user's; preset; change: the plan with one part changed; alone: the
-    reference with one part lowered"""
+    """floor: the reference repeated; plan; preset; change: the plan with one switch changed; alone: the reference with
+    one switch lowered"""
     part: str
-    """the part that differs, or the name of the preset"""
+    """the changed switch, or the name of the preset"""
     before: str = ""
     after: str = ""
     numerics: Numerics
@@ -34,11 +34,11 @@ class Candidate:
 def candidates(
     policy: PrecisionPolicy, compute: torch.dtype, *, alone: bool, products: Sequence[torch.dtype] = ()
 ) -> tuple[Candidate, ...]:
-    """Every row for a plan with this policy whose linears run in `compute`.
+    """Returns every row for a plan with this policy whose linears run in `compute`.
 
-    A part is tried in float32 (the rotary embedding also in float64) and in the 16-bit dtype of the plan, bf16 where
-    the plan computes in float32; `alone` adds the reference with each part lowered. `products`: the 8-bit dtypes in
-    which products with the plan's packed weights can be computed.
+    Each switch is tried in float32 (the rotary embedding also in float64) and in the plan's 16-bit dtype, bf16 for a
+    float32 plan; `alone` adds the reference with each switch lowered. `products`: 8-bit dtypes that matmuls with the
+    plan's weights can use.
     """
     plan = policy.numerics(compute)
     low = compute if compute.itemsize == 2 else torch.bfloat16

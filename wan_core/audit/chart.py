@@ -1,4 +1,4 @@
-"""The report as a picture: two bars a row on a logarithmic axis, the plan's own errors as lines through all of them."""
+"""The report as a picture: two bars per row on a logarithmic axis, with lines for the plan's errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 _WIDTH, _LABELS, _VALUES, _MARGIN = 1280, 330, 90, 28
 _ROW, _BAR, _SECTION, _HEAD, _FOOT = 42, 14, 46, 118, 64
 _INK, _FAINT, _PAPER = (28, 32, 38), (214, 218, 224), (255, 255, 255)
-_OUTPUT, _GRADIENT = (0, 94, 162), (217, 95, 2)  # told apart by colour-blind readers too
+_OUTPUT, _GRADIENT = (0, 94, 162), (217, 95, 2)  # distinct for colour-blind readers too
 _SECTIONS = {
     "preset": "Presets",
     "change": "The plan with one part changed",
     "alone": "float32 with one part lowered",
 }
 _OVERFLOW = 10.0
-"""where a bar without a number ends"""
+"""end of a bar for a non-finite error"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Axis:
 
 
 def draw_chart(report: AuditReport) -> NDArray[np.uint8]:
-    """(H, 1280, 3) RGB picture of a report."""
+    """Returns the RGB picture (H, 1280, 3) of a report."""
     from PIL import Image, ImageDraw
 
     sections = [(kind, report.ranked(kind)) for kind in _SECTIONS if report.ranked(kind)]
@@ -65,7 +65,7 @@ def draw_chart(report: AuditReport) -> NDArray[np.uint8]:
 
 
 def _axis(rows: Sequence[AuditRow]) -> _Axis:
-    """Whole decades around every error above zero."""
+    """Complete decades around all errors above zero."""
     errors = [e for row in rows for e in (row.output_error, row.gradient_error) if e]
     low = math.floor(math.log10(min(errors, default=1e-6)))
     high = math.ceil(math.log10(max(errors, default=1.0)))
@@ -73,8 +73,6 @@ def _axis(rows: Sequence[AuditRow]) -> _Axis:
 
 
 class _Painter:
-    """Draws the parts of the chart."""
-
     def __init__(self, picture: Image.Image, draw: Any, axis: _Axis) -> None:
         self._picture, self._draw, self._axis = picture, draw, axis
 
@@ -109,7 +107,7 @@ class _Painter:
                     self._draw.line((x, top, x, min(top + 5, bottom)), fill=colour)
 
     def row(self, row: AuditRow, top: int) -> None:
-        """Label, two bars, their values."""
+        """Draws a label, two bars and their values."""
         self.text(_LABELS - 12, top + _ROW // 2 - 3, row.label, anchor="rm")
         for index, (value, colour) in enumerate(((row.output_error, _OUTPUT), (row.gradient_error, _GRADIENT))):
             y = top + 3 + index * (_BAR + 2)
@@ -135,7 +133,7 @@ def _power(decade: int) -> str:
 
 
 def _font(size: int) -> Any:
-    """Pillow's own font: a real one where it was built with FreeType, else its bitmap."""
+    """Pillow's font: scalable with FreeType, else its bitmap."""
     from PIL import ImageFont
 
     try:

@@ -1,6 +1,6 @@
-"""An audit from start to end on a run directory: load once, measure, write table, data and picture. Trains nothing.
+"""Runs an audit on a run directory: loads once, measures, writes table, data and picture. Trains nothing.
 
-Reads run.json, the base file and the cache; writes precision_audit.json, .txt and .png beside run.json.
+Reads run.json, the base file and the cache; writes precision_audit.json, .txt and .png next to run.json.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .report import AuditReport, AuditRow
 
 REPORT_FILE = "precision_audit.json"
 _DOUBT = 1.1
-"""only a prediction this far above the memory of a device refuses; nearer ones are tried"""
+"""refuse only when the prediction exceeds device memory by this factor; closer ones are tried"""
 _NEVER_TRAINED = ("alone", "floor")
 _SHORTER = (
     "Audit shorter or smaller clips (num_frames, width and height in Wan Video Dataset): the ranking hardly depends on "
@@ -50,7 +50,7 @@ _SHORTER = (
 
 
 def import_libraries() -> None:
-    """Import what an audit needs beside what a training does: a trace asks torch's compiler, and the chart is drawn."""
+    """Imports what an audit needs in addition to training: torch's compiler for tracing, Pillow's drawing modules."""
     import torch._dynamo  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from PIL import ImageDraw, ImageFont  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
@@ -59,27 +59,26 @@ def import_libraries() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig(Config):
-    """Says how much is measured."""
+    """Amount of measurements."""
 
     clips: int = setting(1, "How many cached clips to measure on.", low=1, high=100)
-    """one at a time"""
+    """measured one at a time"""
     timesteps: int = setting(3, "Noise levels per clip, spread over the range of the model.", low=1, high=100)
-    """in the middle of equal parts of that range"""
+    """centres of equal parts of the range"""
     alone: bool = setting(
         False, "Also float32 with each part lowered alone: tells small effects apart, takes twice as long."
     )
 
 
 def read_report(directory: Path) -> AuditReport:
-    """The report an audit wrote into `directory`."""
     return AuditReport.from_dict(read_json(directory / REPORT_FILE), REPORT_FILE)
 
 
 def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit, control: Control) -> Finished:
-    """Measure the plan of the run in `directory` on its own cache; a state of done, or stopped (nothing written).
+    """Measures the plan of the run in `directory` on its cache; returns done, or stopped (nothing written).
 
-    With a saved step its trained LoRA is taken, else one as at the start of training. Raises WanTrainerError for what a
-    user can mend, OutOfMemory before anything is loaded where the float32 pass cannot fit.
+    Uses the LoRA of the last saved step, else one as at the start of training. WanTrainerError for what a user can fix;
+    OutOfMemory before loading where the float32 pass cannot fit.
     """
     busy = f"{directory.name} is being audited by another process. Wait for it, or stop it."
     with locked(directory / ".audit.lock", busy):
@@ -93,13 +92,11 @@ def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit,
             raise OutOfMemory(f"The GPU ran out of memory in the audit. {_SHORTER} ({first_line(error)})") from error
     atomic_write_bytes(directory / "precision_audit.png", _png(report))
     atomic_write_bytes(directory / "precision_audit.txt", (report.table() + "\n").encode())
-    atomic_write_json(directory / REPORT_FILE, report.to_dict())  # last: whoever finds it finds the others
+    atomic_write_json(directory / REPORT_FILE, report.to_dict())  # last: with this file the others are complete
     return Finished(state="done", step=0, result={"report": REPORT_FILE})
 
 
 class _Audit:
-    """One audit: what it was asked, and what it reads."""
-
     def __init__(self, run: OpenRun, config: AuditConfig, emit: Emit, control: Control) -> None:
         self._run, self._plan, self._seed = run, run.config.model, run.config.train.seed
         self._emit, self._control = emit, control
@@ -161,7 +158,7 @@ class _Audit:
         return model, adapters
 
     def _points(self, device: torch.device) -> Iterator[NoisedBatch]:
-        """Each clip at each timestep, with noise that depends on nothing else."""
+        """Yields each clip at each timestep, with noise that depends on nothing else."""
         for item in self._items:
             batch = self._batches.load([item])
             for timestep in self._timesteps:
@@ -170,12 +167,12 @@ class _Audit:
                 yield noise_batch(batch, noise, sigma, device, self._given(batch.latents))
 
     def _given(self, latents: Tensor) -> Tensor | None:
-        """TI2V-5B is measured as it is trained with images: the first latent frame given."""
+        """Returns the given first latent frame, as TI2V-5B trains with images."""
         share = self._run.first_frame_share
         return torch.ones(len(latents), dtype=torch.bool) if share and latents.shape[2] > 1 else None
 
     def _predicted(self, numerics: Numerics) -> int:
-        """Returns the peak of a training step in these dtypes on the fullest device."""
+        """Returns the predicted peak of a training step in these dtypes, on the fullest device."""
         return max(memory.peak for memory in self._estimate(numerics).devices.values())
 
     def _estimate(self, numerics: Numerics | None) -> MemoryEstimate:
@@ -189,7 +186,7 @@ class _Audit:
         )
 
     def _refuse_what_cannot_fit(self) -> None:
-        """Refuse before loading: the float32 pass takes the plan's weights, float32 activations, one block cast."""
+        """Refuses before loading: the float32 pass takes the plan's weights, float32 activations and a cast block."""
         wide, resting = (self._estimate(numerics).devices for numerics in (REFERENCE, None))
         shape = self._run.variant.shape
         block = 4 * (8 * shape.dim**2 + 2 * shape.dim * shape.ffn_dim)
@@ -243,7 +240,7 @@ class _Audit:
 
 
 def _products(plan: ModelPlan, found: WanFile) -> tuple[torch.dtype, ...]:
-    """Returns the 8-bit dtypes in which products with the packed weights of a plan can be computed on its devices."""
+    """Returns the 8-bit dtypes for products with a plan's quantized weights on its devices."""
     able: list[torch.dtype] = []
     for dtype in sorted(packed_dtypes(plan, found), key=str):
         with contextlib.suppress(ConfigError):
@@ -260,7 +257,7 @@ def _timesteps(variant: WanVariant, count: int) -> tuple[float, ...]:
 
 @contextlib.contextmanager
 def _full_float32() -> Iterator[None]:
-    """Within: no TF32, so that the float32 reference is one; the settings of before return afterwards."""
+    """Within: TF32 is off, since the reference must be float32."""
     matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False

@@ -1,7 +1,7 @@
-"""Forward and backward passes of one model in many dtypes on the same noised clips, and how far they lie apart.
+"""Forward and backward passes of one model in many dtypes on the same noised clips, and their distances.
 
 Errors are relative L2 norms, |found - exact| / |exact|, in float64: of the velocity, of all LoRA gradients of the
-training loss together, and per block of the token stream after it and of its own gradients.
+training loss together, and for each block of its token stream and gradients.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .any_dtype import compute_in
 from .candidates import REFERENCE
 
 _ROWS_PER_BLOCK = 64
-"""token rows compared after each block, evenly spaced: enough for a norm, small enough to keep for 40 blocks"""
+"""token rows compared per block, evenly spaced: enough for a norm, little memory for 40 blocks"""
 
 
 @dataclass(frozen=True)
 class Distance:
-    """The distance of a tensor, or of several as one, from the exact one."""
+    """The distance of a tensor, or of several as one vector, from the exact one."""
 
     relative: float
-    """relative L2 norm; NaN or infinity when a pass overflowed"""
+    """relative L2 norm; NaN or infinity for an overflow"""
     cosine: float
     largest: float
     """largest absolute difference over the root mean square of the exact values"""
@@ -40,16 +40,14 @@ class Distance:
 
 @dataclass(frozen=True)
 class Pass:
-    """The results of one forward and backward pass."""
-
     velocity: Tensor
     gradients: dict[str, Tensor]
-    """adapter parameter name -> gradient"""
+    """by adapter parameter name"""
     stream: tuple[Tensor, ...]
     """some token rows after each block, float32 on the CPU"""
     seconds: float
     memory_bytes: int
-    """peak of the first CUDA device during the pass; 0 elsewhere"""
+    """peak of the first CUDA device; 0 elsewhere"""
 
 
 @dataclass
@@ -85,10 +83,10 @@ def measure(
     on_pass: Callable[[], None],
     stop_reason: Callable[[], str],
 ) -> tuple[dict[Numerics, Measurement], list[float]]:
-    """Measure each set of dtypes against `REFERENCE` on every point; also the seconds of the reference's own passes.
+    """Measures each set of dtypes against `REFERENCE` on every point; also returns the reference's seconds.
 
-    `model` has adapters and linears that cast. `on_pass` is called after each pass; Stopped is raised between blocks
-    once `stop_reason` says something. Leaves no gradient behind.
+    `model` has adapters and casting linears. `on_pass` is called after each pass; Stopped is raised between blocks once
+    `stop_reason` returns a text. Leaves no gradients.
     """
     found = {wanted: Measurement() for wanted in numerics}
     reference_s: list[float] = []
@@ -107,7 +105,7 @@ def measure(
 
 
 class _Runner:
-    """Runs passes of one model, and watches its blocks."""
+    """Runs passes of one model and records its blocks."""
 
     def __init__(self, model: WanTransformer, stop_reason: Callable[[], str]) -> None:
         self._model, self._stop_reason = model, stop_reason
@@ -121,7 +119,7 @@ class _Runner:
         self._forget_gradients()
 
     def run(self, point: NoisedBatch, numerics: Numerics) -> Pass:
-        """Runs the pass of a training step in these dtypes."""
+        """Runs forward and backward of a training step in these dtypes."""
         compute_in(self._model, numerics)
         self._forget_gradients()
         device = point.noised.device
@@ -129,7 +127,7 @@ class _Runner:
         began = _now(device)
         self._stream = []
         velocity = self._model(point.noised, point.timestep, point.text, point.conditioning)
-        stream, self._stream = self._stream, None  # recomputed blocks are not recorded again
+        stream, self._stream = self._stream, None  # recomputation must not record the blocks again
         velocity_loss(velocity, true_velocity(point), point.trained).backward()
         seconds = _now(device) - began
         gradients = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
@@ -150,7 +148,7 @@ class _Runner:
 
 
 def _distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> Distance:
-    """Returns the distance of (found, exact) tensors of equal shapes, all taken as one vector."""
+    """Returns the distance of (found, exact) tensors of equal shapes, as one vector."""
     difference = exact_square = found_square = product = largest = 0.0
     count = 0
     for found, exact in pairs:
@@ -174,7 +172,7 @@ def _distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> Distance:
 
 
 def _now(device: torch.device) -> float:
-    """Returns the time in seconds, once everything asked of a GPU so far is done."""
+    """Returns the time in seconds after a GPU synchronisation."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

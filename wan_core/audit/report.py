@@ -1,4 +1,4 @@
-"""The result of an audit: plain frozen data, its ranking, and a table to read."""
+"""The result of an audit: frozen data, its ranking, and a text table."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ _HEADINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow(Config):
-    """One set of dtypes against float32. None stands for a pass that overflowed, and for what was not measured."""
+    """One set of dtypes against float32. None for overflows and for what was not measured."""
 
     kind: str
     """plan, preset, change, alone or floor"""
     part: str
-    """the part that differs, or the name of the preset"""
+    """the changed switch, or the name of the preset"""
     before: str = ""
     after: str = ""
     output_error: float | None
     """relative L2 error of the velocity, root mean square over the points"""
     gradient_error: float | None
-    """the same of all LoRA gradients together"""
+    """the same for all LoRA gradients together"""
     output_cosine: float | None
     gradient_cosine: float | None
     output_largest: float | None
     """largest error of one value, in units of the velocity's root mean square"""
     output_errors: tuple[float | None, ...]
-    """one per point, in the order of the report's timesteps, clip after clip"""
+    """one per point, in the order of the report's timesteps, clip by clip"""
     gradient_errors: tuple[float | None, ...]
     block_output_errors: tuple[float | None, ...]
     """of the token stream after each block"""
     block_gradient_errors: tuple[float | None, ...]
     """of the gradients of each block's adapters"""
     seconds: float
-    """forward and backward with gradient checkpointing, median over the points"""
+    """forward and backward with activation checkpointing, median over the points"""
     memory_bytes: int | None
-    """measured peak on the first GPU"""
+    """measured peak of the first GPU"""
     predicted_bytes: int | None
-    """predicted peak of a training step on the fullest device; None for dtypes nobody trains in (alone, floor)"""
+    """predicted peak of a training step on the fullest device; None for dtypes that cannot train (alone, floor)"""
 
     @property
     def label(self) -> str:
@@ -59,7 +59,7 @@ class AuditRow(Config):
 
     @classmethod
     def of(cls, candidate: Candidate, measured: Measurement, predicted_bytes: int | None) -> AuditRow:
-        """Returns the averages of what was measured."""
+        """Returns the averages of a measurement."""
         return cls(
             kind=candidate.kind,
             part=candidate.part,
@@ -82,7 +82,7 @@ class AuditRow(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport(Config):
-    """Everything an audit found, and on what."""
+    """All results of an audit, and their subject."""
 
     version: int = _REPORT_VERSION
     model: str
@@ -90,11 +90,11 @@ class AuditReport(Config):
     variant: str
     policy: str
     compute: str
-    """what the linears run in"""
+    """dtype of the linears"""
     quantized: str = ""
-    """scheme of 8-bit weights; both sides of every comparison have them"""
+    """scheme of 8-bit weights, the same on both sides of every comparison"""
     adapters: str
-    """which LoRA the gradients belong to"""
+    """the LoRA whose gradients are measured"""
     clips: tuple[str, ...]
     timesteps: tuple[float, ...]
     tokens: int
@@ -102,11 +102,11 @@ class AuditReport(Config):
     device: str
     torch: str
     reference_seconds: float
-    """of the float32 pass, median"""
+    """median of the float32 pass"""
     rows: tuple[AuditRow, ...]
 
     def ranked(self, kind: str) -> tuple[AuditRow, ...]:
-        """Returns the rows of a kind: changes and single parts by output error, largest first (overflow before all)."""
+        """Returns the rows of a kind: changes and single switches by output error, overflows and large errors first."""
         rows = tuple(row for row in self.rows if row.kind == kind)
         if kind not in ("change", "alone"):
             return rows
@@ -117,7 +117,7 @@ class AuditReport(Config):
         return next(row for row in self.rows if row.kind == "plan")
 
     def table(self) -> str:
-        """Returns the ranking as text, for a monospaced font."""
+        """Returns the ranking as text for a monospaced font."""
         lines = [
             f"Precision of {self.model.rpartition(':')[2]} (Wan {self.variant}) against float32, on {self.device}",
             f"policy {self.policy}, linear layers in {self.compute}"
@@ -173,7 +173,7 @@ def _finite(value: float) -> float | None:
 
 
 def _together(values: Iterable[float]) -> float | None:
-    """Returns the root mean square: every point counts the same."""
+    """Returns the root mean square; points count equally."""
     squares = [value * value for value in values]
     return _finite(math.sqrt(sum(squares) / len(squares)))
 

@@ -1,4 +1,4 @@
-"""What a file states about itself: each layer's quantization (ComfyUI's JSON, in metadata or in tensors), and its
+"""Statements of a file about itself: each layer's quantization (ComfyUI's JSON, in metadata or in tensors), and its
 model."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The commands of `python -m wan_core`, one file for each kind of thing they work on."""
+"""The commands of `python -m wan_core`, one file per subject."""

@@ -1,4 +1,4 @@
-"""Sets how torch hands out the memory of GPUs: in the environment, which torch reads when it is imported."""
+"""Configures torch's CUDA allocator through the environment, before torch is imported."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import sys
 from collections.abc import MutableMapping
 
 _SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""where torch reads them; the second name is older and still read by every version"""
+"""read by torch; the second name is older and still read by every version"""
 
 
 def let_segments_grow(environment: MutableMapping[str, str], *, torch: str, platform: str = sys.platform) -> None:
-    """Asks for segments that grow, where the user said nothing: clips of several sizes then leave fewer holes.
+    """Requests expandable segments, unless the user configured the allocator: less fragmentation with several clip
+    sizes.
 
-    Only on Linux, and only of a `torch` (its version) that is built for CUDA: others warn that they have none.
+    Only on Linux with a CUDA build of `torch` (its version): other builds warn about it.
     """
     built_for = torch.partition("+")[2]
     has_them = platform == "linux" and not built_for.startswith(("cpu", "rocm", "xpu"))

@@ -1,4 +1,4 @@
-"""`wan_core cache stats | verify | unpack | trim`: what looks after a cache folder."""
+"""`wan_core cache stats | verify | unpack | trim`: maintenance of a cache folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def add_cache_commands(actions: Any) -> None:
-    """Add them to the subcommands of `cache`."""
     works: dict[str, tuple[Callable[..., int], str]] = {
         "stats": (_stats, "count entries, sets and bytes"),
         "verify": (_verify, "hash every entry again"),

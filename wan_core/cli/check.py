@@ -1,4 +1,4 @@
-"""`wan_core check`: the self-test. What works on this machine, in a few lines that can be pasted into a bug report."""
+"""`wan_core check`: the self-test, as a few lines for a bug report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from .output import done
 
 
 def add_check_command(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add it to the commands; `command` makes one of a name, a function and a sentence."""
     command("check", _check, "train a tiny model here and say what works, for bug reports")
 
 
@@ -23,7 +22,7 @@ def _check(_options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     with first_import("torch"):
         from ..selftest import FAILED, Finding, as_text, check_machine
 
-    logging.getLogger().setLevel(logging.WARNING)  # what a run says of itself is not asked here
+    logging.getLogger().setLevel(logging.WARNING)  # the self-test's runs must not log
 
     def tell(finding: Finding) -> None:
         print(as_text(finding), file=sys.stderr, flush=True)
@@ -33,7 +32,7 @@ def _check(_options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     seconds = sum(finding.seconds for finding in found)
     verdict = f"{', '.join(failed)} failed" if failed else "everything that a run needs works"
     print(f"{verdict} ({seconds:.0f} s). These lines hold no paths: paste them into a report.", file=sys.stderr)
-    if not out.isatty():  # who reads a terminal has read it
+    if not out.isatty():  # a terminal has shown the lines already
         facts = {one.name: {"state": one.state, "said": one.said, "seconds": round(one.seconds, 2)} for one in found}
         done(out, {"findings": facts, "failed": failed})
     return ExitCode.BUG if failed else ExitCode.DONE

@@ -1,7 +1,7 @@
 """The command line: `python wan_core/launch.py COMMAND ...`, or `python -m wan_core` where it is importable.
 
-JSON on stdout (a terminal is shown a line that counts), sentences on stderr. Exit codes: 0 done, 3 stopped with
-state, 4 does not fit, 5 bad data or settings, 1 a bug. RUN is a run directory or its run.json.
+JSON on stdout (a progress line on a terminal), sentences on stderr. Exit codes: 0 done, 3 stopped with saved state, 4
+does not fit, 5 bad data or settings, 1 a bug. RUN is a run directory or its run.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .send import add_send_command
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Runs one command; returns the exit code."""
     out, began = private_stdout(), time.monotonic()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     quieten_libraries()
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     except WanTrainerError as error:
         return failed(emit, str(error), type(error).__name__, error.exit_code)
     except OSError as error:
-        from ..job import disk_sentence  # reads runs, so it imports what trains them
+        from ..job import disk_sentence  # imports the engine, as reading runs does
 
         return failed(emit, disk_sentence(error), "OSError", ExitCode.BAD_INPUT)
     except Exception as error:
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """A wrong command line is refused like any other bad input."""
+        # A wrong command line ends like any other bad input, with JSON and exit code 5.
         raise ConfigError(f"{message}. {' '.join(self.format_usage().split())}")
 
 
@@ -88,7 +88,7 @@ _EXAMPLES = {
     "send": ("send output/wan_trainer/my_lora",),
     "export": ("export output/wan_trainer/my_lora --step 1500 --to my_lora.safetensors",),
 }
-"""command -> how it is used, the usual way first"""
+"""command -> usage, the most common first"""
 
 
 def _examples(*lines: str) -> str:

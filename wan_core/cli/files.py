@@ -1,4 +1,4 @@
-"""`wan_core inspect | scan`: what a file is, and what a dataset gives, before anything is trained."""
+"""`wan_core inspect | scan`: the content of a file, and the samples of a dataset, before training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def add_file_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add them to the commands; `command` makes one of a name, a function and a sentence."""
     inspect = command("inspect", _inspect, "say what a model or LoRA file is, from its header")
     inspect.add_argument("file", type=Path, help="a .safetensors or .gguf file, or a folder")
     scan = command(
@@ -53,7 +52,7 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     variant = detect_variant(header)
     try:
         stored, refused = locate_weights(header), ""
-    except CheckpointError as error:  # what the file is can be told all the same
+    except CheckpointError as error:  # the file's content is still reported
         stored, refused = None, str(error)
         print(refused, file=sys.stderr)
     print_json(
@@ -144,7 +143,7 @@ def _scanned(
     path: Path = options.source
     if not is_source(path):
         return (scan_folder(config, path, ScanContext(video, allowed=options.allow)),)
-    # The person at the command line may read what lies beside the file; the rest is named with --allow.
+    # Files next to the dataset may be read by the user of this command; others need --allow.
     allowed = [path.resolve() if path.is_dir() else path.resolve().parent, *options.allow, scratch]
     columns = Columns.from_dict(dict(pair.partition("=")[::2] for pair in options.column), "--column")
     source = SourceFile(

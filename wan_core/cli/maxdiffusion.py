@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add_tfrecord_commands(actions: Any) -> None:
-    """Add both to the subcommands of `cache`."""
     out = actions.add_parser("export-tfrecord", help="write a cache set as TFRecord shards that MaxDiffusion trains on")
     out.set_defaults(run=_export)
     out.add_argument("cache", type=Path, metavar="CACHE", help="the cache folder, output/wan_trainer/_cache")
@@ -88,10 +87,7 @@ def _prompts_of(cache: LatentCache, start: str) -> PromptKeys:
 
 
 def _whole_fingerprint(cache: Path, start: str) -> str:
-    """Returns the one set of the cache whose fingerprint starts so.
-
-    What is no start of one is left for the cache to refuse.
-    """
+    """Returns the cache's one set whose fingerprint starts so, else the input, which the cache refuses."""
     known = {path.stem for path in (cache / "sets").glob("*") if path.stem.startswith(start)}
     if len(known) > 1:
         raise ConfigError(f"{len(known)} sets start with {start[:64]!r}. Write more of the fingerprint.")

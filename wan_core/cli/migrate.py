@@ -1,4 +1,4 @@
-"""`wan_core import`: another trainer's whole job as a graph, and what became of each of its settings."""
+"""`wan_core import`: another trainer's job as a graph, with an account of its settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from .output import print_json
 
 
 def add_import_command(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add it to the commands; `command` makes one of a name, a function and a sentence."""
     text = "make a graph of the settings of musubi-tuner, diffusion-pipe, SimpleTuner or ai-toolkit"
     sub = command("import", _import, text)
     sub.add_argument("file", type=Path, help="its TOML, JSON or YAML, or a text file with its command line")
@@ -26,7 +25,7 @@ def add_import_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def tell_account(account: Mapping[str, list[str]]) -> None:
-    """Print what became of each setting of another trainer, for people."""
+    """Prints the account of another trainer's settings."""
     for title, sentences in account.items():
         print(f"{title}:", *(f"  {plain(sentence)}" for sentence in sentences), sep="\n", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""`wan_core new`: makes a run without the canvas, of a model and clips that are encoded, or like another run."""
+"""`wan_core new`: makes a run without the canvas, from a model and encoded clips, or like another run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add it to the commands; `command` makes one of a name, a function and a sentence."""
     new = command("new", _new, "make a run of a model and of clips that are encoded, or like another run")
     new.add_argument(
         "run_name",
@@ -61,17 +60,17 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def _prepared(decision: RunDecision) -> RunConfig:
-    """Returns the job of the run: a new one, or the one that is there, written again where steps or the like differ."""
+    """Returns the run's job: a new one, or the existing one with changed steps and the like."""
     from ..files import locked
     from ..job import prepare_run, read_run
 
     directory, job = decision.directory, decision.job
     if decision.action == "start":
         return prepare_run(decision, job)
-    with contextlib.suppress(ConfigError):  # an unreadable run.json is kept aside by prepare_run
+    with contextlib.suppress(ConfigError):  # an unreadable run.json is set aside by prepare_run
         known = read_run(directory)
         job = replace(job, run_name=directory.name, pack_version=known.pack_version)
-        if job.preview is None:  # nothing was said of previews
+        if job.preview is None:  # no preview settings given
             job = replace(job, preview=known.preview, partner=known.partner, partner_digest=known.partner_digest)
         if job == known:
             return job
@@ -101,7 +100,7 @@ def _config(options: argparse.Namespace, runs: Path, roots: Roots) -> RunConfig:
 
 
 def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
-    """Returns `config` by the settings of another trainer; what became of each is told."""
+    """Returns `config` with another trainer's settings, and prints their account."""
     from ..cache import LatentCache
     from ..migrate import SPLIT, read_job
 
@@ -117,7 +116,7 @@ def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
 
 
 def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
-    """Settle what the model decides: its digests, the shift that is left open, and that both of a pair are trained."""
+    """Resolves what the model decides: digests, the open shift, and training both experts of a pair."""
     from ..job import trained_variant, with_model_values, with_scaled_loss
     from ..load import inspect_model, inspect_pair, settled
 
@@ -129,7 +128,7 @@ def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
 
 
 def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:
-    """The clips of an encoded set, by the start of its fingerprint, or those of a run."""
+    """Returns the clips of an encoded set, by the start of its fingerprint, or those of a run."""
     from ..job import DataConfig, read_run
 
     for place in (runs / said, Path(said)):
@@ -146,7 +145,7 @@ def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:
 
 
 def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:
-    """Returns where things lie: what the file says, or a new one beside the runs; and its path."""
+    """Returns the roots: from the file, or new ones next to the runs; and the file's path."""
     from ..files import Roots
 
     file: Path = options.roots or runs / "roots.json"

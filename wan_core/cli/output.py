@@ -1,4 +1,4 @@
-"""The voice of every command: JSON on stdout, sentences on stderr, one line for whatever went wrong."""
+"""Output of every command: JSON on stdout, sentences on stderr, one line per error."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ..words import logger, plain
 _log = logger("wan_trainer")
 
 Command = Callable[[argparse.Namespace, Emit, BinaryIO], int]
-"""one command: its options, where events go, and where its JSON goes; gives the exit code"""
+"""(options, events, JSON output) -> exit code"""
 
 
 def private_stdout() -> BinaryIO:
-    """Returns a copy of fd 1 for our lines alone; fd 1 itself goes to stderr, so no library can print into it."""
+    """Returns a copy of fd 1 for JSON; fd 1 itself becomes stderr, so that libraries cannot print into it."""
     sys.stdout.flush()
     private = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -34,16 +34,14 @@ def private_stdout() -> BinaryIO:
 
 
 def emitter(out: BinaryIO) -> Emit:
-    """Returns what writes events as JSON lines, and into the log those that people read there.
-
-    A rank that a terminal shows already says nothing of its own.
-    """
+    """Returns a function that writes events as JSON lines, and readable ones into the log."""
+    # On a terminal the controller of the ranks shows the log.
     lines, speaks = RunLines(), "LOCAL_RANK" not in os.environ or not sys.stderr.isatty()
 
     def emit(event: Event) -> None:
         if speaks and (line := lines.line(event)):
             _log.info("%s", line)
-        with contextlib.suppress(OSError):  # the reader is gone; the end of stdin tells the worker to stop
+        with contextlib.suppress(OSError):  # the reader is gone; the end of stdin stops the worker
             out.write(to_line(event).encode("ascii"))
 
     return emit
@@ -51,9 +49,9 @@ def emitter(out: BinaryIO) -> Emit:
 
 @contextlib.contextmanager
 def kept_log(directory: Path, emit: Emit) -> Iterator[Emit]:
-    """Gives `emit` that keeps what people read in the run's log.txt too, as the log of a run in ComfyUI does.
+    """Yields `emit` with a copy of readable events in the run's log.txt, as in ComfyUI, and the final error.
 
-    The error that ends the run stands there as well. A log that cannot be written stops nothing.
+    A log that cannot be written stops nothing.
     """
     lines = RunLines()
 
@@ -78,7 +76,7 @@ def print_json(out: BinaryIO, data: Any) -> None:
 
 
 def done(out: BinaryIO, facts: dict[str, Any]) -> int:
-    """Print the facts of a command that ended well; returns its exit code."""
+    """Prints the result of a command; returns its exit code."""
     print_json(out, {"version": 1, **facts})
     return ExitCode.DONE
 
@@ -90,14 +88,14 @@ def failed(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
 
 
 def quieten_libraries() -> None:
-    """Silence what every run would write into its log, and nobody can do anything about."""
+    """Silences library messages that no user can act on."""
     logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
-    # torch sets levels anew when it is imported; a filter stays. It is torchao that is told here.
+    # Addressed to torchao. torch resets levels when it is imported; a filter stays.
     logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
 
 
 def roots_of(options: argparse.Namespace) -> Roots:
-    """Returns where things lie: --roots, or roots.json beside the run, as `new` writes it, or what is usual."""
+    """Returns the roots: --roots, or roots.json next to the run (`new` writes it), or the usual folders."""
     if options.roots:
         return Roots.read(options.roots)
     run: Path | None = getattr(options, "run_path", None)
@@ -109,7 +107,7 @@ def roots_of(options: argparse.Namespace) -> Roots:
 
 
 def usual_folders(runs: Path) -> dict[str, tuple[str, ...]]:
-    """Returns where things lie when nothing says it: beside the runs, and in the ComfyUI whose output they are."""
+    """Returns the default roots: next to the runs, and in the ComfyUI whose output folder has them."""
     models = runs.parent.parent / "models"
     names = ("diffusion_models", "unet") if runs.parent.name == "output" else ()
     folders = tuple(str(models / name) for name in names if (models / name).is_dir())

@@ -1,4 +1,4 @@
-"""`wan_core plan`: what a run, or settings that never ran, will take of memory, disk and time, from headers alone."""
+"""`wan_core plan`: memory, disk and time of a run, or of settings before a run, from headers alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ _QUANTIZE = {"none": "", "fp8": "fp8_e4m3fn", "int8": "int8"}
 
 
 def add_plan_command(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add it to the commands; `command` makes one of a name, a function and a sentence."""
     plan = command("plan", _plan, "predict memory, disk and time of a run, or of settings, before anything is loaded")
     plan.add_argument("run_path", type=Path, metavar="RUN", nargs="?", help="a run; or say --model and --size instead")
     plan.add_argument("--model", type=Path, metavar="FILE", help="a model file or folder; only its header is read")
@@ -78,7 +77,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _runs_beside(model: Path) -> tuple[str, ...]:
-    """Returns the folder of runs of the ComfyUI that a model file lies in; nothing where it lies elsewhere."""
+    """Returns the runs folder of the ComfyUI that has the model file; None for other places."""
     found = (parent.parent / "output" / "wan_trainer" for parent in model.parents if parent.name == "models")
     return tuple(str(folder) for folder in found if folder.is_dir())[:1]
 

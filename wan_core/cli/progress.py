@@ -1,4 +1,4 @@
-"""Shows a run in a terminal: a bar that moves, and the sentences in between. Pipes get JSON lines."""
+"""A run in a terminal: a progress line with sentences above it. Pipes get JSON lines."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..run_lines import RunLines, sentence_of
 from ..words import plain
 
 _EVERY_S = 0.2
-"""seconds between two looks of the line"""
+"""seconds between updates"""
 _LEAST, _MOST = 8, 40
 """columns of the bar"""
 
 
 def terminal_emitter(out: BinaryIO) -> Emit:
-    """Returns what writes events for people onto a terminal."""
+    """Returns a function that shows events on a terminal."""
     return _Terminal(out)
 
 
 def lines_of(emit: Emit) -> BinaryIO:
-    """Returns a stand-in for a pipe: the JSON lines of another process that are written into it are told to `emit`."""
+    """Returns a pipe-like object that parses another process's JSON lines for `emit`."""
     return _Lines(emit)
 
 
@@ -55,7 +55,7 @@ class _Terminal:
                 self._say(sentence)
 
     def _step(self, event: StepDone) -> None:
-        said = self._lines.step(event)  # every one: it counts the pace
+        said = self._lines.step(event)  # for every event: it measures the pace
         now = time.monotonic()
         if now - self._shown < _EVERY_S and event.step < event.steps:
             return
@@ -63,13 +63,13 @@ class _Terminal:
         room = shutil.get_terminal_size().columns - 1
         width = min(max(room - len(said) - 3, _LEAST), _MOST)
         bar = "#" * (width * event.step // max(event.steps, 1))
-        # A line that is wider than the terminal goes over into the next one, and no "\r" takes it back.
+        # A wrapped line could not be overwritten with "\r".
         line = f"[{bar:-<{width}}] {said}"[:room]
         self._write("\r" + line.ljust(len(self._line)))
         self._line = line
 
     def _say(self, sentence: str) -> None:
-        """A line of its own; the counting line goes on below it."""
+        """Prints a line; the progress line continues below."""
         kept, self._line = self._line, ""
         self._write(("\r" + " " * len(kept) + "\r" if kept else "") + plain(sentence) + "\n")
 

@@ -1,8 +1,8 @@
-"""The controller of a run with several ranks on this machine: starts them, owns their pipes, ends them all together.
+"""Controller of a run with several ranks on this machine: starts them, owns their pipes, ends them together.
 
-Only rank 0 reads commands and writes events, so the protocol is that of a single worker, and its exit code is ours.
-The ranks meet at a file: torchrun's own store needs libuv, which torch for Windows does not have. On a cluster the
-user's torchrun starts the ranks, and nothing of this file is used.
+Only rank 0 reads commands and writes events, so the protocol is a single worker's, and so is the exit code. Ranks
+rendezvous by a file: torchrun's store needs libuv, which torch for Windows lacks. On a cluster the user's torchrun
+starts the ranks, and this file is not used.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from ..train import MEETING
 from ..words import sentences_back, shortened
 
 _LOST_S = 30.0
-"""how long the other ranks may take to notice that one is gone, before they are ended"""
+"""time for the other ranks to notice a lost one, before they are killed"""
 
 
 class _Ending(NamedTuple):
     rank: int
     code: int
     failed: dict[str, Any]
-    """the event in which it said why; empty without one"""
+    """its error event; {} without one"""
     silent: bool = False
-    """whether it was ended because it went on without a word after another one broke"""
+    """whether it was killed because it still ran after another rank failed"""
 
 
 def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: BinaryIO) -> int:
-    """Train with `ranks` processes; returns the exit code a single worker would return."""
+    """Trains with `ranks` processes; returns the exit code of a single worker."""
     command = [sys.executable, "-X", "utf8", str(Path(__file__).resolve().parent.with_name("launch.py"))]
     command += [options.command, str(directory), "--controlled"]
     if options.roots:
@@ -63,7 +63,7 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     with tempfile.TemporaryDirectory(prefix="wan_ranks", ignore_cleanup_errors=True) as meeting:
         crew = _Crew(command, ranks, meeting, out, decodes=options.controlled)
         try:
-            # Rank 0 always listens to us: a signal becomes a command, and our death the end of its stdin.
+            # Rank 0 is always controlled: a signal becomes a command, and our death closes its stdin.
             stop_on_signals(crew.stop)
             if options.controlled:
                 threading.Thread(target=crew.forward, args=(os.dup(0),), daemon=True, name="commands").start()
@@ -77,7 +77,7 @@ class _Crew:
     """The processes of all ranks."""
 
     def __init__(self, command: list[str], ranks: int, meeting: str, out: BinaryIO, *, decodes: bool) -> None:
-        """`decodes`: whether whoever started us may decode clips."""
+        """`decodes`: whether our own controller decodes clips."""
         self._out, self._decodes = out, decodes
         self._said: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
         self._sending = threading.Lock()
@@ -95,8 +95,8 @@ class _Crew:
                 stdin=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                # They name the file by its short name: torch opens it by the letters of the system's own language,
-                # which spell not every folder of temporary files.
+                # Relative file name: torch opens it in the system's code page, which cannot spell every path of a
+                # temporary folder.
                 cwd=meeting,
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
@@ -112,7 +112,7 @@ class _Crew:
         self._said.put((rank, None))
 
     def follow(self) -> list[_Ending]:
-        """Pass rank 0's events on until every rank has ended; once one broke, the rest are not waited for."""
+        """Forwards rank 0's events until every rank has ended; after a failure the others are killed."""
         failed: dict[int, dict[str, Any]] = {}
         endings: list[_Ending] = []
         silent: list[int] = []
@@ -129,17 +129,17 @@ class _Crew:
                 endings.append(_Ending(rank, code, failed.get(rank, {}), rank in silent))
                 if code not in (ExitCode.DONE, ExitCode.STOPPED):
                     deadline = deadline or time.monotonic() + _LOST_S
-            elif event := _said(line, Failed.name):  # which of them is the cause is known at the end
+            elif event := _said(line, Failed.name):  # the cause among them is known at the end
                 failed[rank] = event
             elif rank == 0:
-                with contextlib.suppress(OSError):  # the reader is gone; the end of our stdin tells rank 0 to stop
+                with contextlib.suppress(OSError):  # the reader is gone; closing our stdin stops rank 0
                     self._out.write(line)
                 if not self._decodes and (event := _said(line, DecodeWanted.name)):
                     self._tell({"command": "decoded", "sample_id": event.get("sample_id"), "nobody": True})
         return endings
 
     def forward(self, file: int) -> None:
-        """Pass commands from our stdin to rank 0; the end of ours is the end of theirs."""
+        """Forwards commands from our stdin to rank 0; its end closes theirs."""
         for chunk in chunks(file):
             with self._sending, contextlib.suppress(OSError, ValueError):
                 self._stdin.write(chunk)
@@ -147,16 +147,16 @@ class _Crew:
         self._close()
 
     def stop(self, reason: str) -> bool:
-        """Ask rank 0 to stop; False when it was asked before, so that a second signal ends at once."""
+        """Requests rank 0 to stop; False for a second request, which ends at once."""
         if self._asked:
             return False
-        self._asked = True  # a closed stdin does not tell: ours ends too when whoever started us goes away
+        self._asked = True  # a closed stdin is no request: ours also closes when our controller dies
         self._tell({"command": "stop", "reason": reason})
         self._close()
         return True
 
     def _tell(self, command: dict[str, Any]) -> None:
-        """Send a command of our own to rank 0."""
+        """Sends a command to rank 0."""
         with contextlib.suppress(OSError, ValueError):
             self._stdin.write(json.dumps(command).encode() + b"\n")
             self._stdin.flush()
@@ -170,8 +170,8 @@ class _Crew:
         return self._processes[0].stdin
 
     def end(self) -> list[int]:
-        """End what still runs, and say which ranks did; committed saves stand. Ranks leave signals to us, so nothing
-        softer would be heard."""
+        """Kills all running ranks and returns them; committed saves stay."""
+        # Ranks ignore signals, so nothing softer than kill would work.
         running = [rank for rank, process in enumerate(self._processes) if process.poll() is None]
         for rank in running:
             self._processes[rank].kill()
@@ -181,7 +181,7 @@ class _Crew:
 
 
 def _said(line: bytes, name: str) -> dict[str, Any]:
-    """Returns the event of `line` where it is one of that name, else nothing."""
+    """Returns the event of `line` if it has that name, else {}."""
     if f'"{name}"'.encode() not in line:
         return {}
     try:
@@ -192,7 +192,7 @@ def _said(line: bytes, name: str) -> dict[str, Any]:
 
 
 def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
-    """Returns rank 0's own code; after a failure that of the rank where it began, whose reason is told and kept."""
+    """Returns rank 0's exit code, or after a failure the first failed rank's, whose reason is emitted and saved."""
     bad = [ending for ending in endings if ending.code not in (ExitCode.DONE, ExitCode.STOPPED)]
     if not bad:
         return next(ending.code for ending in endings if ending.rank == 0)
@@ -209,7 +209,7 @@ def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
 
 
 def _lost(cause: _Ending) -> RankLost:
-    """Returns what to say of a rank that said nothing itself."""
+    """Returns the error for a rank that ended without one."""
     if cause.silent:
         what = (
             f"Rank {cause.rank} of this run went silent: the others gave up waiting for it, and it was ended. If that "
@@ -224,16 +224,14 @@ def _lost(cause: _Ending) -> RankLost:
 
 
 def _distance(ending: _Ending) -> int:
-    """Returns how far from the cause an ending is.
-
-    Those who miss another rank come last, and nobody misses a dead one that had to be ended before its time.
-    """
+    """Returns how likely an ending is a consequence of another one: 0 for the cause."""
+    # A rank reports RankLost about another one; killed ranks never missed anybody.
     if ending.failed.get("kind") == RankLost.__name__:
         return 2
     return int(ending.silent)
 
 
 def _keep_reason(directory: Path, message: str) -> None:
-    """Write the cause into the run's status: rank 0 wrote what it saw, that another one was gone."""
+    """Writes the cause into the run's status: rank 0 has only noted that another rank was lost."""
     with contextlib.suppress(OSError):
         write_status(directory, replace(read_status(directory), state="failed", reason=shortened(message, 1000)))

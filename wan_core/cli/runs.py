@@ -1,4 +1,4 @@
-"""`wan_core train | resume | sample | audit | export`: everything that is done with a run directory."""
+"""`wan_core train | resume | sample | audit | export`: commands on a run directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add them to the commands; `command` makes one of a name, a function and a sentence."""
     add_new_command(command)
     add_plan_command(command)
     train = command("train", _train, "train a run, or go on with it")
@@ -118,7 +117,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
             )
     finally:
         group.leave()
-    # torchrun takes any code but 0 for a crash and kills the other ranks.
+    # torchrun treats any code but 0 as a crash and kills the other ranks.
     stopped = finished.state == "stopped" and not under_torchrun
     return ExitCode.STOPPED if stopped else ExitCode.DONE
 
@@ -195,11 +194,7 @@ def _judged_mean(directory: Path, options: argparse.Namespace, emit: Emit) -> in
 
 
 def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control:
-    """Returns whoever stops this process, once every library the run needs is loaded: signals, or stdin's pipe too.
-
-    The pipe is not read before: on Windows loading one waits for a read that is pending there (pipes.py). A command
-    waits meanwhile.
-    """
+    """Returns the control that stops this process, after importing the run's libraries: signals, or also stdin."""
     from ..control import PipeControl, SignalControl
     from ..load import import_libraries
 
@@ -207,27 +202,26 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
     control = pipe or SignalControl(signals=signals)
     import_libraries()
     if pipe:
+        # Not before the imports: on Windows loading a library blocks while a read of the pipe is pending (pipes.py).
         pipe.listen()
     return control
 
 
 def _told(directory: Path, options: argparse.Namespace, emit: Emit) -> AbstractContextManager[Emit]:
-    """Returns `emit` that tells the trackers of this machine too. Before commands are read, as libraries are."""
+    """Returns `emit` with this machine's trackers."""
     from ..trackers import with_trackers
 
     return with_trackers(emit, directory, options.trackers, waits=not options.send_later)
 
 
 def _silent(_event: Event) -> None:
-    """Drops an event: only the leading rank talks."""
+    """Drops an event: only the leader emits."""
 
 
 def _return_freed_memory() -> None:
-    """Tell glibc to hand freed blocks of 1 MiB and more back to the system, and of the smaller ones all but 64 MiB.
-
-    Its default keeps them: a CPU step was measured at 2.6 times the memory in use, which no plan could predict. Costs
-    page faults (a CPU step of 1,280 tokens took 1.4 times as long), nothing on a GPU (ADR 4).
-    """
+    """Makes glibc return freed blocks from 1 MiB on to the system, and of smaller ones all but 64 MiB."""
+    # By default glibc keeps them: a CPU step measured 2.6 times the memory in use, which no plan could predict. The
+    # cost is page faults (1.4 times the time of a CPU step of 1,280 tokens), nothing on a GPU (ADR 4).
     if sys.platform != "linux":
         return
     import ctypes

@@ -1,4 +1,4 @@
-"""`wan_core send`: sends what the webhook and the mirror of a run have not taken yet."""
+"""`wan_core send`: sends what a run's webhook and mirror have not received yet."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from ..events import Emit
 from .output import print_json, run_directory
 
 _OWN_COMFYUI = Path(__file__).resolve().parents[4]
-"""whose custom_nodes this pack lies in"""
+"""the ComfyUI that has this pack in custom_nodes"""
 
 
 def add_send_command(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
     sub = command("send", _send, "send to the webhook and the mirror what they have not taken yet")
     sub.add_argument("run_path", type=Path, metavar="RUN", help="folder of a run, or its run.json")
     sub.add_argument(
@@ -36,7 +35,7 @@ def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     if options.follow:
         serve(directory, settings, os.fdopen(os.dup(0), "rb"), out)
         sys.stderr.flush()
-        os._exit(ExitCode.DONE)  # threads of libraries, and a destination that hangs, do not hold it
+        os._exit(ExitCode.DONE)  # library threads and a hanging destination must not delay the exit
     from ..trackers.figures import About
 
     found = send_what_waits(directory, settings, About.read(directory))
@@ -47,10 +46,9 @@ def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def settings_file(directory: Path, named: Path | None) -> Path:
-    """Returns the file that says whom to send to: the one named, or that of the ComfyUI this pack lies in.
+    """Returns the file of destinations: --trackers, or this pack's ComfyUI's.
 
-    Raises ConfigError where the run is none of that one's: a folder of a stranger may hold such a file, too, and what
-    waits beside a run in the folder of another.
+    ConfigError for a run outside that ComfyUI: a stranger's folder may have such a file too, and unsent data.
     """
     if (directory.parent / "run.json").exists():
         raise ConfigError(f"{directory.parent.name} is a run itself, so nothing in it is sent. Move the run out of it.")

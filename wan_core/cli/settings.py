@@ -1,4 +1,4 @@
-"""`--set NAME=VALUE` of the commands: settings of a run by the names they have in run.json and on the nodes."""
+"""`--set NAME=VALUE` of the commands: settings by their names in run.json and on the nodes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from ..placement import PlacementConfig
 
 _SECTIONS = ("train", "lora", "model")
-"""looked through for a name without a dot, in this order"""
+"""search order of a name without a dot"""
 
 
 def add_set_option(command: argparse.ArgumentParser) -> None:
-    """Add `--set`, which may stand there several times."""
+    """Adds the repeatable option `--set`."""
     text = "a setting by its name, such as learning_rate=1e-4; others as in run.json: model.attention=sdpa"
     command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
 
 
 def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
-    """Returns `config` with what `--set` asks for. Raises ConfigError for a name or a value that cannot be."""
+    """Returns `config` with the changes of `--set`. ConfigError for an unknown name or value."""
     data = config.to_dict()
     for pair in asked:
         name, sign, text = pair.partition("=")
@@ -45,7 +45,7 @@ def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
 
 
 def _as_in_run(name: str, text: str) -> tuple[str, str]:
-    """Returns name and value of a setting as run.json has them, where they may be those of a node."""
+    """Returns name and value of a node's setting as in run.json."""
     from ..lora import TARGET_PRESETS, LoraConfig
 
     if name == "target_preset":
@@ -61,9 +61,9 @@ def _as_in_run(name: str, text: str) -> tuple[str, str]:
 def change_run(
     directory: Path, roots: Roots, asked: Sequence[str], *, placement: PlacementConfig | None = None
 ) -> None:
-    """Write what `--set` asks for into run.json, and where the run is trained, if that is given.
+    """Writes the changes of `--set` into run.json, and the placement, if given.
 
-    Raises ConfigError where saved steps would be of another job.
+    ConfigError where saved steps would belong to another job.
     """
     from ..cache import LatentCache
     from ..files import atomic_write_json
@@ -92,7 +92,7 @@ def change_run(
 
 
 def _place(data: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
-    """The table in which a name stands, and its key there."""
+    """Returns the table that has the name, and its key there."""
     *path, key = name.split(".")
     tables = [data]
     for part in path:
@@ -107,7 +107,7 @@ def _place(data: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
 
 
 def _value(text: str, before: Any) -> Any:
-    """The value as JSON or Python writes it; text where the setting is a text."""
+    """Parses a value as JSON or Python; text for text settings."""
     if isinstance(before, str):
         return text
     if isinstance(before, list):
@@ -118,13 +118,13 @@ def _value(text: str, before: Any) -> Any:
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
-        return text  # the config says what it must be
+        return text  # the config names the valid form
     whole = isinstance(before, int) and not isinstance(before, bool)
     return int(value) if whole and isinstance(value, float) and value.is_integer() else value
 
 
 def _list(text: str) -> list[Any]:
-    """The parts of a list in JSON; else numbers or words by commas, or lines: an expression may hold a comma."""
+    """Parses a list: JSON, else numbers or words by commas, or lines, since an expression may contain a comma."""
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):

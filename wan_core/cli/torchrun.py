@@ -1,4 +1,4 @@
-"""A run under torchrun: as many processes as it started, on one machine or on several, whatever run.json said."""
+"""A run under torchrun: its number of processes replaces run.json's, on one machine or several."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def ranks_here(placement: PlacementConfig) -> int:
-    """Returns how many processes train a run on this machine alone.
+    """Returns the number of processes of a run on this machine.
 
-    PlacementError where a run of several machines has more of them than this one has GPUs.
+    PlacementError where a run over several machines has more of them than this one has GPUs.
     """
     names = placement.device_names()
     if placement.ranks > len(names) and names != ("cpu",):
@@ -31,10 +31,10 @@ def ranks_here(placement: PlacementConfig) -> int:
 
 
 def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Group) -> None:
-    """Make a run fit the processes that torchrun started, and change what `--set` asks for; called on every rank.
+    """Adapts a run to torchrun's processes and applies `--set`; called on every rank.
 
-    Each machine may have the folder of its own, so its first rank writes, and what one refuses all refuse. Raises
-    ConfigError where saved steps would be of another job.
+    The first rank of each machine writes, since machines may have own folders, and one refusal stops all. ConfigError
+    where saved steps would belong to another job.
     """
     refusal = ""
     if group.local_rank == 0:
@@ -47,7 +47,7 @@ def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Gro
 
 
 def _placement(directory: Path, world: int) -> PlacementConfig | None:
-    """Returns where so many ranks train a run; None where its run.json says just that."""
+    """Returns the placement for so many ranks; None where run.json has it already."""
     from ..job import read_run
 
     known = read_run(directory).model.placement

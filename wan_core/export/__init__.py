@@ -1,4 +1,4 @@
-"""The LoRA file other programs read (key layout, dtype, metadata), and its place in a folder that runs share."""
+"""LoRA files for other programs (key layout, dtype, metadata), and publishing them to a shared folder."""
 
 from __future__ import annotations
 

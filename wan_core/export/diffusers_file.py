@@ -1,8 +1,7 @@
-"""The LoRA file that a pipeline of diffusers saves: `transformer.` and its own names of modules.
+"""The LoRA file of a diffusers pipeline: `transformer.` and diffusers' module names.
 
-Its loader takes a scale of 1 where a file says nothing, so alpha / rank is multiplied into the second matrix: exactly
-where it is a power of two, else in float32. It reads `transformer.` for either model of a Wan 2.2 pair (diffusers 0.42,
-`load_into_transformer_2`), so each expert has a file of its own. What a file says of itself stays in it.
+diffusers' loader assumes a scale of 1, so alpha / rank is multiplied into B. It reads `transformer.` for either model
+of a Wan 2.2 pair (diffusers 0.42, `load_into_transformer_2`), so each expert gets its own file. Metadata is copied.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .lora_file import ordered
 
 
 def diffusers_bytes(file: Path) -> bytes:
-    """Returns a LoRA file of ours as diffusers saves it. Raises ExportError for a kind that it does not read."""
+    """Returns a LoRA file of ours in diffusers' layout; ExportError for a kind that diffusers cannot read."""
     from safetensors.torch import save
 
     source, found = read_lora(file), dict[str, Tensor]()
@@ -34,10 +33,11 @@ def diffusers_bytes(file: Path) -> bytes:
             down, up = (tensors.read(parts[part]) for part in ("down", "up"))
             scale = source.scale(module)
             name = f"transformer.{to_diffusers(module)}"
+            # A power of two scales exactly in any float dtype; other scales need float32.
             exact = math.frexp(scale)[0] == 0.5
             found[f"{name}.lora_A.weight"] = down if exact else down.float()
             found[f"{name}.lora_B.weight"] = up * scale if exact else up.float() * torch.tensor(scale)
     said = source.header.metadata
     if "ss_network_dim" in said:
-        said = {**said, "ss_network_alpha": said["ss_network_dim"]}  # the scale stands in the matrices
+        said = {**said, "ss_network_alpha": said["ss_network_dim"]}  # the scale is in the matrices now
     return ordered(save(found, {**said, "format": "pt"}))

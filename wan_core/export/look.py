@@ -1,4 +1,4 @@
-"""A look at a saved LoRA file: whether ComfyUI's loader has a place for every name, and what it changes."""
+"""Checks a saved LoRA file: whether ComfyUI loads every name, and the size of each block's change."""
 
 from __future__ import annotations
 
@@ -20,22 +20,17 @@ _PREFIX = "diffusion_model."
 
 @dataclass(frozen=True)
 class LoraLook:
-    """The contents of a LoRA file."""
-
     unplaced: tuple[str, ...]
-    """names that ComfyUI would pass over: the model has no weight of that name, or parts of it are missing"""
+    """names that ComfyUI skips: the model has no such weight, or parts are missing"""
     weights: tuple[str, ...]
-    """original names of the weights it changes, so far as ComfyUI takes their names"""
+    """original names of the changed weights that ComfyUI loads"""
     updates: dict[str, float]
-    """block -> Frobenius norm of its change at strength 1, biases and norms too; "other" is what lies in no block. Of a
-    DoRA that of its pair alone, of an OFT that of its skew matrices: what they change depends on the weights too"""
+    """block -> Frobenius norm of its change at strength 1, norms and biases included; "other": outside the blocks.
+    DoRA: of its pair; OFT: of its skew-symmetric matrices, since their changes depend on the weights"""
 
 
 def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
-    """Returns what the LoRA in `file` changes of a model with these `weights` (original Wan names).
-
-    ComfyUI knows a linear as `diffusion_model.<name>` where the model has `<name>.weight`.
-    """
+    """Returns what the LoRA in `file` changes in a model with these `weights` (original Wan names)."""
     squares: dict[str, float] = {}
     placed: list[str] = []
     with TensorFile(file) as tensors:
@@ -47,6 +42,7 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
             else:
                 modules.setdefault((found.wrapping, found.module), {})[found.part] = key
         for (wrapping, name), parts in sorted(modules.items()):
+            # ComfyUI's key of a linear is `diffusion_model.<name>`, for each `<name>.weight` of the model.
             if wrapping != _PREFIX or f"{name}.weight" not in weights or not _complete(parts):
                 unplaced.append(f"{wrapping}{name}")
                 continue
@@ -60,13 +56,13 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
 
 
 def _complete(parts: Collection[str]) -> bool:
-    """Returns whether parts of one module are a change as we save it, or the change of a bias alone."""
+    """Returns whether a module's parts are a change as saved here, or a bias change alone."""
     change = change_of(set(parts) - {BIAS})
     return set(parts) == {BIAS} if change is None else change.scaled == ("alpha" in parts)
 
 
 def _norm(parts: Mapping[str, Tensor]) -> float:
-    """Returns the norm of the change of one linear or norm, its bias included."""
+    """Returns the norm of a module's change, bias included."""
     bias = float(parts[BIAS].norm()) if BIAS in parts else 0.0
     change = change_of(parts.keys() - {BIAS})
     if change is None:

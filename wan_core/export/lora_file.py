@@ -1,8 +1,8 @@
-"""The LoRA file: `diffusion_model.<path>.lora_A/.lora_B.weight` plus `.alpha`, as ComfyUI and other programs read it.
+"""The LoRA file: `diffusion_model.<path>.lora_A/.lora_B.weight` and `.alpha`, as ComfyUI and other programs read it.
 
-diffusers and DiffSynth read it too, and musubi-tuner once its convert_lora.py did. Alpha is always written: readers
-that miss it assume a scale of 1, and trainers that omit it are misread by half of them. The graph a run came from can
-stand in the metadata, where ComfyUI finds it in a file that is dropped on its canvas.
+diffusers and DiffSynth read it too, musubi-tuner after its convert_lora.py. Alpha is always written: readers assume a
+scale of 1 without one, and half of them do so wrongly. The run's graph can be in the metadata, where ComfyUI finds it
+when the file is dropped on the canvas.
 """
 
 from __future__ import annotations
@@ -29,24 +29,22 @@ _TRIGGER = "modelspec.trigger_phrase"
 _LONGEST_PHRASE = 500
 _PREFIX = "diffusion_model."
 _STORED = {"bf16": ("BF16", 2), "fp16": ("F16", 2), "fp32": ("F32", 4)}
-"""what a file calls a dtype, and the bytes of a value"""
+"""dtype -> safetensors name, bytes per value"""
 _FLOAT32 = (".alpha", ".dora_scale")
 
 
 @dataclass(frozen=True)
 class LoraFile:
-    """A LoRA ready to be written."""
-
     parts: Mapping[str, Tensor]
-    """by `<module>.<part>`, as `exported` of the lora room gives them"""
+    """by `<module>.<part>`, as returned by `exported` of lora"""
     dtype: str
     """bf16, fp16 or fp32"""
     metadata: dict[str, str]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors by the names of the file; alphas, and the lengths of a DoRA's rows, stay float32.
+        """Returns the tensors by their names in the file; alphas and DoRA lengths stay float32.
 
-        Raises ExportError when a value is not finite: such a file never gets a name.
+        ExportError for a non-finite value: such a file is never published.
         """
         dtype = torch_dtype(self.dtype)
         found: dict[str, Tensor] = {}
@@ -61,18 +59,17 @@ class LoraFile:
         return found
 
     def to_bytes(self) -> bytes:
-        """Returns the bytes of the safetensors file."""
         from safetensors.torch import save
 
         return ordered(save(self.tensors(), self.metadata))
 
 
 def file_bytes(parts: Mapping[str, tuple[int, ...]], dtype: str, metadata: Mapping[str, str]) -> int:
-    """Returns how large a file of parts of such shapes, by `<module>.<part>`, will be."""
+    """Returns the size of a LoRA file with parts of these shapes, by `<module>.<part>`."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     place = 0
     kinds = {name: (_STORED["fp32"] if name.endswith(_FLOAT32) else _STORED[dtype]) for name in parts}
-    for name in sorted(parts, key=lambda name: (-kinds[name][1], name)):  # as safetensors lays them
+    for name in sorted(parts, key=lambda name: (-kinds[name][1], name)):  # the order of safetensors: wide dtypes first
         stored, size = kinds[name][0], math.prod(parts[name]) * kinds[name][1]
         header[f"{_PREFIX}{name}"] = {"dtype": stored, "shape": parts[name], "data_offsets": [place, place + size]}
         place += size
@@ -84,10 +81,7 @@ def _framed(header: Mapping[str, object]) -> bytes:
 
 
 def ordered(data: bytes) -> bytes:
-    """Returns the same file with its metadata sorted: safetensors writes it in random order.
-
-    Equal jobs make equal bytes.
-    """
+    """Returns the file with sorted metadata: safetensors' order is random, and equal jobs must give equal bytes."""
     end = header_end(data)
     header = json.loads(data[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -109,9 +103,9 @@ def lora_metadata(
     pack_version: str,
     frozen: Sequence[FrozenLora] = (),
 ) -> dict[str, str]:
-    """Returns header texts under the names other tools look for (`ss_*`, `modelspec.*`).
+    """Returns metadata under the names that other tools read (`ss_*`, `modelspec.*`).
 
-    They hold no path, no captions and no secrets. A trigger word stands where other programs look for it.
+    Without paths, captions and secrets.
     """
     triggers = ", ".join(without_secrets(word) for word in trigger_words)
     low, high = (round(1000 * sigma) for sigma in variant.sigma_range())
@@ -157,7 +151,7 @@ def lora_metadata(
 
 
 def trigger_phrase(lora: Path) -> str:
-    """Returns the trigger words that a LoRA file says it has, as one text; "" for none, and for a file that is gone."""
+    """Returns the trigger words of a LoRA file as one text; "" for none, and for a missing file."""
     try:
         return read_header(lora).metadata.get(_TRIGGER, "")[:_LONGEST_PHRASE]
     except (CheckpointError, OSError):
@@ -165,13 +159,13 @@ def trigger_phrase(lora: Path) -> str:
 
 
 _LIMIT_BYTES = 2 << 20
-"""ComfyUI's page reads the first 4 MiB of a file, and the names of the tensors stand there too"""
+"""ComfyUI's page reads the first 4 MiB of a file, tensor names included"""
 
 
 def workflow_metadata(directory: Path) -> dict[str, str]:
-    """Returns workflow.json of a run as header texts: `workflow` for the canvas form, `prompt` for the API form.
+    """Returns workflow.json of a run as metadata: `workflow` for the canvas form, `prompt` for the API form.
 
-    Empty when the run has none, or one that is no graph or does not fit into what the page reads.
+    Empty for a run without one, for invalid JSON, and for a graph larger than ComfyUI's page reads.
     """
     try:
         graph = read_json(directory / "workflow.json", limit_bytes=_LIMIT_BYTES)
@@ -180,5 +174,5 @@ def workflow_metadata(directory: Path) -> dict[str, str]:
     if not isinstance(graph, dict) or not graph:
         return {}
     text = json.dumps(graph, ensure_ascii=False, separators=(",", ":"))
-    # Half of a character, which a header cannot hold, as JSON spells it.
+    # A lone surrogate cannot be encoded in a header, so it is written as JSON escapes it.
     return {"workflow" if "nodes" in graph else "prompt": text.encode("utf-8", "backslashreplace").decode("utf-8")}

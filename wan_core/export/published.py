@@ -1,4 +1,4 @@
-"""LoRA files in a folder that several runs share: each is current, and none of another job is lost."""
+"""LoRA files in a folder shared by several runs: each is current, and no other job's file is lost."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..files import atomic_write, digest_file, remove_file, replace_patiently, s
 
 
 def publish_file(source: Path, target: Path, job_id: str) -> None:
-    """Copy the LoRA `source` of job `job_id` to `target`; nothing is written when the bytes are there already.
+    """Copies the LoRA `source` of job `job_id` to `target`, unless the bytes are equal.
 
-    A file of the same job is replaced. One of another job (its run was deleted, renamed, or is called like a step of
-    this one) is moved to a name with its own job id first.
+    A file of the same job is replaced. One of another job (a deleted or renamed run, or a name like a step of this one)
+    is renamed with its own job id first.
     """
     owner = job_id
     if target.is_file():
@@ -28,12 +28,12 @@ def publish_file(source: Path, target: Path, job_id: str) -> None:
         shutil.copyfileobj(file, out, 4 << 20)
         if owner != job_id:
             out.flush()
-            sync_file(out.fileno())  # on a full disk what is there stays under its name
+            sync_file(out.fileno())  # before renaming: on a full disk the old file keeps its name
             _keep_aside(target, owner)
 
 
 def withdraw_file(target: Path, job_id: str) -> None:
-    """Take the LoRA `target` of job `job_id` away; what is of another job keeps a name of its own, as in publishing."""
+    """Removes the LoRA `target` of job `job_id`; another job's file is renamed as in publishing."""
     if not target.is_file():
         return
     owner = _job_of(target)
@@ -48,7 +48,7 @@ def _same_bytes(one: Path, other: Path) -> bool:
 
 
 def _job_of(path: Path) -> str:
-    """Returns the job that a published file says it is of; empty for a file of somebody else."""
+    """Returns the job id in a file's metadata; "" for a foreign file."""
     try:
         return read_header(path).metadata.get("wan_trainer.job_id", "")
     except CheckpointError:
@@ -56,8 +56,8 @@ def _job_of(path: Path) -> str:
 
 
 def _keep_aside(target: Path, job_id: str) -> None:
-    """Leave the bytes of `target` under a name of their own: renamed, unless they have been kept before."""
-    mark = re.sub(r"[^A-Za-z0-9]", "", job_id)[:8] or "kept"  # it is what a file says, and becomes part of a name
+    """Renames `target` after its job, unless an equal copy exists."""
+    mark = re.sub(r"[^A-Za-z0-9]", "", job_id)[:8] or "kept"  # untrusted metadata, used in a file name
     for number in itertools.count():
         other = target.with_name(f"{target.stem}_{mark}{f'_{number}' if number else ''}{target.suffix}")
         if not os.path.lexists(other):

@@ -1,7 +1,7 @@
-"""Secrets in texts: how one is told, and the text without it (rule S13).
+"""Detects secrets in texts and removes them (rule S13).
 
-A text is damaged rather than a secret told. Tokens are known by how their makers begin them, hooks by their address,
-and everything else by the word that announces it.
+Removing harmless text is preferred over keeping a secret. Tokens are recognised by their makers' prefixes, webhooks by
+their address, other secrets by the key or word before them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 SECRET = "[secret removed]"
 
 _SLASH = r"\\{0,4}/"
-"""JSON may spell it with a backslash, JSON in JSON with more"""
+"""JSON may escape it with a backslash, nested JSON with several"""
 _SITE = rf"https?:(?:{_SLASH}){{2}}"
 _MAKERS = (
     r"hf_|api_org_|gh[pousr]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|oas)-|sk-|gsk_|xox[abcdeprs]-"
@@ -21,10 +21,10 @@ _MAKERS = (
     r"|syt_|ya29\.|GOCSPX-|shp(?:at|ss|ca|pa)_|lin_api_|tgp_v1_|nfp_|sbp_|hv[sbr]\.|dp\.(?:st|pt|ct|sa)\.|dckr_pat_"
     r"|fm[12]_|AGE-SECRET-KEY-1"
 )
-"""how tokens begin by which their makers know them"""
+"""prefixes of tokens"""
 _TOKEN = re.compile(
     rf"(?<![A-Za-z0-9])(?:{_MAKERS})"
-    # A program that wraps lines breaks long words: what stands of a token in the next line goes too.
+    # Programs that wrap lines break long tokens: the part in the next line goes too.
     r"(?:[A-Za-z0-9_-]{16,}(?:\r?\n(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]{6,})?"
     r"|[A-Za-z0-9_-]{3,15}\r?\n(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]{12,})"
     r"|(?<![A-Za-z0-9])(?:fw_[A-Za-z0-9]{20,}|ntn_[A-Za-z0-9]{30,}|(?:xai|pplx)-[A-Za-z0-9]{30,}|tk_[A-Za-z0-9]{29})"
@@ -34,9 +34,9 @@ _TOKEN = re.compile(
     r"|(?<![A-Za-z0-9])SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
     r"|(?<![A-Za-z0-9])(?:SK|key-|dapi)[0-9a-f]{32}(?![0-9A-Za-z])"
     r"|(?<![A-Za-z0-9.])o\.[A-Za-z0-9]{32}(?![A-Za-z0-9])"
-    rf"|(?<![A-Za-z0-9])1(?:{_SLASH}){{2}}0[A-Za-z0-9_-]{{30,}}"  # how Google lets a program log in again
-    r"|(?<![0-9])[0-9]{6,12}:[A-Za-z0-9_-]{33,37}(?![A-Za-z0-9_-])"  # a bot of Telegram
-    r"|(?<![A-Za-z0-9_-])[MNO][A-Za-z0-9_-]{22,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}"  # one of Discord
+    rf"|(?<![A-Za-z0-9])1(?:{_SLASH}){{2}}0[A-Za-z0-9_-]{{30,}}"  # Google refresh tokens
+    r"|(?<![0-9])[0-9]{6,12}:[A-Za-z0-9_-]{33,37}(?![A-Za-z0-9_-])"  # Telegram bots
+    r"|(?<![A-Za-z0-9_-])[MNO][A-Za-z0-9_-]{22,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}"  # Discord tokens
     r"|(?i:\bbearer\s+)[A-Za-z0-9._~+/-]{16,}"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{0,20000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
@@ -44,7 +44,7 @@ _WANDB = re.compile(
     r"(?P<said>wandb(?:\.ai)?\W{0,3}(?:(?:api[ _-]?)?(?:key|token)|login|relogin)?\W{0,5})[0-9a-f]{40}(?![0-9a-f])",
     re.IGNORECASE,
 )
-"""its older keys look like any checksum"""
+"""older W&B keys look like any checksum"""
 _INNER = rf"(?::\d{{1,5}})?{_SLASH}(?:[\w.-]{{1,60}}{_SLASH}){{0,4}}"
 _HOOK = re.compile(
     rf"(?P<place>{_SITE}(?:hooks?\.[\w.-]{{1,100}}{_SLASH}|[\w.-]{{0,100}}webhook[\w.-]{{0,100}}{_SLASH}"
@@ -54,16 +54,16 @@ _HOOK = re.compile(
     rf"|(?:[\w-]{{1,60}}\.)?ntfy\.[\w.-]{{1,60}}{_SLASH}"
     rf"|(?:api\.(?:pushover\.net|day\.app)|hc-ping\.com|sctapi\.ftqq\.com){_SLASH})"
     rf"|(?<![\w./-])(?:[\w-]{{1,60}}\.)?discord(?:app)?\.com{_SLASH}api{_SLASH}(?:v\d{{1,3}}{_SLASH})?webhooks{_SLASH})"
-    # Its end may stand in the next line, too.
+    # The end may be in the next line.
     r"""(?!\[secret)(?:[^\s"'<>`\\,;]|\\{1,4}(?:/|u0026)|(?<=&amp);)+(?:\r?\n(?=\S{0,60}[0-9/])[^\s"'<>`\\,;]{8,})?""",
     re.IGNORECASE,
 )
-"""an address whoever knows it may write to: its path is the password"""
+"""webhook addresses: the path is the password"""
 _BOT = re.compile(
     rf"""(?P<place>{_SLASH}bot)\d{{5,12}}(?::|%3A)[^\s/\\"'<>`?#]{{8,}}(?:\r?\n[A-Za-z0-9_-]{{1,40}}(?={_SLASH}))?""",
     re.IGNORECASE,
 )
-"""of Telegram, in the address under which it is asked"""
+"""Telegram bot API addresses"""
 _ANNOUNCED = (
     r"(?:token|(?:api|access|account|app|auth|gotify|master|private|pushover|secret|signing|user|wandb|civitai)[_-]?key"
     r"|secret|password|passwd|passphrase|authorization"
@@ -73,29 +73,29 @@ _ANNOUNCED = (
 _NAME = re.compile(rf"[\w-]{{0,60}}{_ANNOUNCED}", re.IGNORECASE)
 _GIVEN = re.compile(
     rf"""(?P<name>(?:[?&]|&amp;|\\{{1,4}}u0026)(?:[\w-]{{0,60}}{_ANNOUNCED}|key|sig|(?:[\w-]{{0,60}})signature)=)(?!\[secret)"""
-    r"""[^\s&#"'<>)]+"""  # of a link, whose rest stays
+    r"""[^\s&#"'<>)]+"""  # of a link, whose other parts stay
     rf"""|(?P<word>{_ANNOUNCED}\\*["']?\s{{0,4}}[=:]\s{{0,4}})(?!\[secret)"""
     r"""(?:(?:bearer|basic|token)\s+(?!\[secret))?(?:\\*"[^"\n]*"|\\*'[^'\n]*'|\S+)""",
     re.IGNORECASE,
 )
 _USER_INFO = re.compile(rf"""(?P<place>:(?:{_SLASH}){{2}})(?:[^\s/\\"'<>`]|\\(?!/))+@""")
 _LOGIN = re.compile(r"""(?P<place>(?<!\S)(?:-u|--user)[= ]\s{0,4}["']?)(?!\[secret)[^\s:"']{1,100}:[^\s"']{1,200}""")
-"""of curl"""
+"""curl"""
 _BASIC = re.compile(r"(?P<said>\bbasic\s+)(?P<given>[A-Za-z0-9+/_-]{8,}={0,2})(?![A-Za-z0-9+/=_-])", re.IGNORECASE)
 _WORD = re.compile(r"""[^\s"'<>`]+""")
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
 _MOST_DECODED = 3
-"""times: a link inside of a link inside of a link"""
+"""nested links"""
 
 
 def without_secrets(text: str) -> str:
-    """Returns `text` with every secret replaced, those in links written with %XX too; twice is as once."""
+    """Returns `text` with every secret replaced, also in links with %XX; idempotent."""
     text = _BASIC.sub(_without_login, _as_written(text))
     return _WORD.sub(lambda found: _without_escaped(found[0]), text) if _ESCAPED.search(text) else text
 
 
 def _without_login(found: re.Match[str]) -> str:
-    """Takes out what `Basic` announces where it is a login: a name, a colon and a password in base64."""
+    """Removes the base64 "name:password" of a `Basic` header."""
     given = found["given"].rstrip("=").translate(str.maketrans("-_", "+/"))
     try:
         login = base64.b64decode(given + "=" * (-len(given) % 4)).decode()
@@ -105,7 +105,7 @@ def _without_login(found: re.Match[str]) -> str:
 
 
 def _without_escaped(word: str) -> str:
-    """Returns a word without those parts of its link that hold a secret once they are decoded."""
+    """Returns a word without the parts of its link that decode to a secret."""
     if not _ESCAPED.search(word):
         return word
     return "".join(_part_without_secret(part) for part in re.split(r"([?&#;])", word))
@@ -130,5 +130,5 @@ def _as_written(text: str) -> str:
 
 
 def announces_a_secret(key: str) -> bool:
-    """Returns whether what stands under `key` is one, whatever it looks like."""
+    """Returns whether the value of `key` is a secret by its key alone."""
     return _NAME.fullmatch(key) is not None

@@ -1,4 +1,4 @@
-"""The model plan, what its file is, and the one road from a plan to a real model."""
+"""The model plan, the content of its file, and building the model from it."""
 
 from __future__ import annotations
 

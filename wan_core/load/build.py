@@ -1,8 +1,8 @@
-"""The one road from a plan to a real model: read, place, quantize, inject LoRA, in this order.
+"""Builds a model from a plan: read, place, quantize, inject LoRA, in this order.
 
-Weights stream tensor by tensor from the file to their final device and dtype; each block is quantized as soon as it is
-complete, so neither host nor device ever holds a second full copy. Linears that a file stores packed stay so, unless
-the plan asks for another base precision or quantizes anew.
+Weights stream tensor by tensor to their final device and dtype, and each block is quantized when complete, so neither
+host nor device memory ever has a second full copy. Quantized linears of a file stay quantized, unless the plan sets
+another base precision or quantization.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from .resting import packed_dtypes, stays_stored, storage_dtype
 
 
 def import_libraries() -> None:
-    """Import every library of compiled code that building and saving a model takes, and what asks for free memory."""
+    """Imports every compiled library that loading and saving need, and psutil for memory figures."""
     import safetensors.torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
     with contextlib.suppress(ImportError):
@@ -73,12 +73,12 @@ def materialize(
     measures: MemoryMeasures | None = None,
     shared: SharedMemory | None = None,
 ) -> WanTransformer:
-    """Build the model of a plan: frozen base, LoRA trainable, on its devices.
+    """Builds the model of a plan on its devices: frozen base, trainable LoRA.
 
-    `on_tensor(done, total)` is called after each weight and may raise to stop the load. `found`: what `inspect_model`
-    found, where it was asked already. `measures`: what rests in host memory; nothing where it is None. Swapped blocks
-    need activation checkpointing, and go to the host one by one: their device never holds two of them. `shared`: memory
-    that other processes, which load the same plan, have together with this one; swapped blocks rest there.
+    `on_tensor(done, total)` is called after each weight and may raise to stop the load. `found`: result of
+    `inspect_model`, if at hand. `measures`: what to offload; None: nothing. Swapped blocks need activation
+    checkpointing and are offloaded one by one, so the device never holds two of them. `shared`: memory shared with
+    other processes that load the same plan; it holds the swapped blocks.
     """
     found = found or inspect_model(plan, roots)
     compute, shape = found.compute_dtype, found.variant.shape
@@ -97,7 +97,7 @@ def materialize(
     if lora is not None and lora.start_from:
         start = read_start(roots.resolve(lora.start_from), found.variant.expert)
     if lora is not None and start is not None:
-        check_start(model, start, lora)  # minutes before the last base weight has been read
+        check_start(model, start, lora)  # fail now: reading the base weights takes minutes
     order = running_order(shape.num_layers, shape.vace_layers)
     together = None if shared is None else shared.of(_mark_of(plan))
     offload = BlockOffload(placement, order, measures or MemoryMeasures(), shared=together)
@@ -122,7 +122,7 @@ def materialize(
 
 
 def _mark_of(plan: ModelPlan) -> str:
-    """Returns a few letters that stand for a plan: whatever decides the bytes of its weights is in it."""
+    """Returns a short digest of everything that decides the bytes of the weights."""
     return hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -166,7 +166,7 @@ def _fill(
 
 
 def _bring_home(model: nn.Module, placement: Placement) -> None:
-    """Move adapters to the device of their block: they begin beside their linear's weight, which may rest elsewhere."""
+    # inject_lora places an adapter on its weight's device, which is the host for an offloaded block.
     for adapter in adapters_of(model):
         adapter.move(placement.device_of(adapter.name))
 
@@ -174,10 +174,7 @@ def _bring_home(model: nn.Module, placement: Placement) -> None:
 def _not_finite(
     reader: WeightReader, name: str, source: StoredWeight, rests: torch.dtype, placement: Placement
 ) -> Exception:
-    """Returns what to say of a weight that does not hold finite numbers.
-
-    Either the file is damaged, or `rests` is too narrow.
-    """
+    """Returns the error for a non-finite weight: a damaged file, or a storage dtype that is too narrow."""
     values = reader.read(source, torch.float32)
     if bad := count_bad(values):
         return CheckpointError(
@@ -196,7 +193,7 @@ def _not_finite(
 
 
 def _parts(model: WanTransformer) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the model in the pieces that are loaded and quantized as one: what is no block, then each block."""
+    """Yields the units of loading and quantization: children outside the blocks, then each block."""
     for name, child in model.named_children():
         if name not in BLOCK_LISTS:
             yield name, child
@@ -208,9 +205,9 @@ def _parts(model: WanTransformer) -> Iterator[tuple[str, nn.Module]]:
 def _keep_stored(
     part: nn.Module, name: str, reader: WeightReader, source: StoredWeight, device: torch.device
 ) -> list[Tensor]:
-    """Put a `QuantizedLinear` in the place of the linear whose weight is called `name` within `part`.
+    """Replaces the linear of weight `name` in `part` by a `QuantizedLinear`.
 
-    Returns the tensors that tell whether every value is a finite number.
+    Returns the tensors to check for non-finite values.
     """
     path = name.removesuffix(".weight")
     found = (reader.scale(source), reader.whole_scale(source))
@@ -230,7 +227,7 @@ def _keep_stored(
 def check_plan_devices(
     plan: ModelPlan, shape: WanShape, numerics: Numerics, found: WanFile, placement: Placement
 ) -> None:
-    """Refuse what a device of the plan cannot do, before any weight is read: in a sentence that says what to do."""
+    """Refuses what a device of the plan cannot do, before any weight is read."""
     for device in placement.devices:
         if refusal := abilities_of(device).refusal():
             raise PlacementError(refusal)
@@ -239,7 +236,7 @@ def check_plan_devices(
 
 
 def _check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
-    """Refuse a kernel that cannot train on one of the devices. torch's own choice always can."""
+    """Refuses an attention kernel that cannot train on one of the devices; sdpa always can."""
     if plan.attention == "sdpa":
         return
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
@@ -248,7 +245,7 @@ def _check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, 
 
 
 def _check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) -> None:
-    """Refuse 8-bit products that no weight of the base is for, or that a device cannot compute."""
+    """Refuses 8-bit products without matching weights, or without device support."""
     wanted = plan.precision.numerics(found.compute_dtype).matmul
     if wanted is None:
         return
@@ -263,7 +260,7 @@ def _check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) ->
 
 
 def attention_kernels(plan: ModelPlan, found: WanFile) -> dict[str, str]:
-    """Returns which program computes attention on each device of the first process, by device name."""
+    """Returns the attention kernel of each device of the first process, by device name."""
     numerics, shape = plan.precision.numerics(found.compute_dtype), found.variant.shape
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
     devices = resolve_placement(plan.placement, shape.num_layers).devices

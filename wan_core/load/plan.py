@@ -1,4 +1,4 @@
-"""The model plan: what a run trains on, and what its file is, from headers alone."""
+"""The model plan: what a run trains, and the content of its file, from headers alone."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan(Config):
-    """Everything that decides how the base model is built. Nodes return new ones; weights exist only in the engine."""
+    """All settings that decide how the base model is built. Immutable; weights exist only in the engine."""
 
     base_file: str = internal(MISSING, "never")
-    """root:relative, for example diffusion_models:wan/wan2.1_t2v_1.3B_bf16.safetensors; a file or a folder"""
+    """root:relative file or folder, for example diffusion_models:wan/wan2.1_t2v_1.3B_bf16.safetensors"""
     low_noise_file: str = internal("", "never")
-    """the low-noise expert of an A14B pair, where base_file is the high-noise one; empty when there is one model"""
+    """the low_noise expert of an A14B pair; "" for a single model"""
     variant: str = "auto"
-    """auto, or the name of the variant where shapes cannot tell"""
+    """auto, or a variant name where shapes are ambiguous"""
     base_precision: str = counted(
         _BASE_PRECISIONS[0],
         "Dtype the base weights are kept and computed in. as in file: runs fp16 files in bf16, fp32 files too "
@@ -51,7 +51,7 @@ class ModelPlan(Config):
         choices=_BASE_PRECISIONS,
         refusal='{name} "{value}" is unknown. Use one of: {known}.',
     )
-    """of the linears; `settled` says what a new run makes of it"""
+    """of the linears; a new run resolves it with `settled`"""
     compute: str = setting(
         "",
         "Where base_precision is as in file: what its linears compute in, packed or not. Empty: bf16, or fp32 for a "
@@ -71,20 +71,20 @@ class ModelPlan(Config):
     )
 
     loras: tuple[FrozenLora, ...] = internal((), "changed")
-    """LoRAs that act under the trained one"""
+    """frozen LoRAs under the trained one"""
 
     def __post_init__(self) -> None:
-        check_attention_name(self.attention)  # says why a kernel without backward pass is no choice
+        check_attention_name(self.attention)  # its refusal explains kernels without a backward pass
         super().__post_init__()
 
     def identity(self) -> dict[str, Any]:
-        """Returns what decides the numbers of the base model; a LoRA counts by its digest, not by its name."""
+        """Returns the settings that decide the base model's numbers; a LoRA counts by digest, not by name."""
         return super().identity() | ({"loras": [lora.acts() for lora in self.loras]} if self.loras else {})
 
     def of_expert(self, expert: str, roots: Roots) -> ModelPlan:
-        """Returns the plan of what a run trains: of a pair both experts (auto or both), high_noise, or low_noise.
+        """Returns the plan to train: both experts of a pair (auto or both), high_noise, or low_noise.
 
-        Raises ConfigError where both are asked for and there is one model, CheckpointError when the files are no pair.
+        ConfigError where both are requested of a single model, CheckpointError for files that are not a pair.
         """
         if not self.low_noise_file:
             if expert == "both":
@@ -116,25 +116,22 @@ class ModelPlan(Config):
 
 @dataclass(frozen=True)
 class WanFile:
-    """A model file or folder that can be trained on, judged by its header."""
+    """A trainable model file or folder, from its header."""
 
     header: CheckpointHeader
     variant: WanVariant
     compute_dtype: torch.dtype
-    """what its linears compute in under the plan"""
+    """of its linears under the plan"""
     weights: Mapping[str, StoredWeight]
     """by original Wan name"""
     quantization: str
-    """how the file stores its linears: none, fp8, scaled_fp8, int8, _quantization_metadata, comfy_quant, gguf"""
+    """storage of the linears: none, fp8, scaled_fp8, int8, _quantization_metadata, comfy_quant, gguf"""
     beside: Mapping[str, int] = field(default_factory=dict[str, int])
-    """bytes of frozen LoRAs beside the weights, by the name of the weight"""
+    """bytes of frozen LoRAs by the name of the weight they act on"""
 
 
 def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
-    """Returns what the plan's file is, where it can be trained on; reads headers only.
-
-    Raises CheckpointError for anything that cannot be trained, in one sentence, before any weight is loaded.
-    """
+    """Returns the content of the plan's file, from headers alone; CheckpointError for an untrainable one."""
     if plan.low_noise_file:
         raise ConfigError(
             "The plan names both experts of a pair, and one model is read here. Set expert to high or low."
@@ -166,10 +163,7 @@ def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
 def bytes_beside(
     plan: ModelPlan, roots: Roots, variant: WanVariant, compute: torch.dtype, loras: Sequence[FrozenLora]
 ) -> dict[str, int]:
-    """Returns the bytes that frozen LoRAs take on a model, by the weight they lie beside.
-
-    Raises CheckpointError for one that this model cannot have.
-    """
+    """Returns the bytes of frozen LoRAs by the weight they act on; CheckpointError for one that does not fit."""
     dtype, found = plan.precision.numerics(compute).adapter or compute, Counter[str]()
     model = model_without_values(variant.shape)
     for lora in (lora for lora in loras if lora.file):
@@ -179,9 +173,9 @@ def bytes_beside(
 
 
 def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
-    """Returns the high- and the low-noise expert of a plan with two files; CheckpointError unless they are a pair.
+    """Returns the high_noise and the low_noise expert of a plan with two files; CheckpointError unless they are a pair.
 
-    Where the plan states the variant of one half, the other half follows from it.
+    The plan's variant names one expert; the other follows from it.
     """
     variants = [plan.variant.replace("low noise", "high noise"), plan.variant.replace("high noise", "low noise")]
     if plan.variant != "auto" and not plan.variant.endswith(" noise"):
@@ -200,24 +194,22 @@ def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
 
 
 def settled(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
-    """Returns the plan as a new run takes it, which says itself what was left open.
+    """Returns the plan with open settings resolved, for a new run; later runs keep the resolved values.
 
-    Where a base precision was asked for it is taken. Else it computes in fp16 where a card has no bf16, in fp32 where
-    its fp16 is none to rely on either; elsewhere float32 files compute in bf16 on a GPU: in float32 the weights take
-    twice the memory and attention has no fast kernel; on a CPU neither matters much. Runs that say "as in file"
-    themselves keep the numbers they began with.
+    An explicit base precision is kept. Otherwise: fp16 for cards without bf16, fp32 where their fp16 is unreliable too.
     """
     names = plan.placement.device_names()
     if plan.base_precision != "as in file":
         return plan
     if narrow := {abilities_of(name).compute for name in names} - {"bf16"}:
-        return replace(plan, compute=max(narrow))  # fp32 before fp16: it is right on every card
+        return replace(plan, compute=max(narrow))  # "fp32" > "fp16": some cards overflow in fp16
     float32 = all(file.compute_dtype == torch.float32 for file in files)
+    # float32 on a GPU takes twice the memory and has no fast attention kernel; a CPU loses little.
     return replace(plan, base_precision="bf16") if float32 and any(name != "cpu" for name in names) else plan
 
 
 def settled_elsewhere(plan: ModelPlan, asked: str) -> tuple[ModelPlan, ...]:
-    """Returns the plan as each kind of card settles it, where `asked` is the base precision requested."""
+    """Returns the plan as resolved on each kind of card, for the requested base precision."""
     took = ("", "fp16", "fp32") if asked == "as in file" else (plan.compute,)
     return tuple(replace(plan, base_precision=asked, compute=compute) for compute in took)
 
@@ -228,9 +220,9 @@ def _compute_dtype(plan: ModelPlan, weights: Mapping[str, StoredWeight]) -> torc
     if plan.compute:
         return torch_dtype(plan.compute)
     if any(weight.can_stay and len(weight.shape) == 2 and block_of(name) for name, weight in weights.items()):
-        return torch.bfloat16  # also where some blocks were left in float32
-    # float16 overflows in gradients without loss scaling; its files train in bfloat16 (3 mantissa bits fewer), and so
-    # do quantized ones.
+        return torch.bfloat16  # also where a file keeps some blocks in float32
+    # float16 gradients overflow without loss scaling, so its files train in bfloat16 (3 mantissa bits fewer), and so do
+    # quantized ones.
     return {"F32": torch.float32, "F64": torch.float32}.get(weights["blocks.0.ffn.0.weight"].dtype, torch.bfloat16)
 
 
@@ -244,7 +236,7 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
             n=len(missing),
             example=missing[0],
         )
-    # A model built on Wan has weights that ours lacks; without them it would be trained as something it is not.
+    # A derived model has weights that Wan lacks; without them another model would be trained.
     left_over = sorted(
         name
         for name in sources.keys() - wanted.keys()

@@ -1,4 +1,4 @@
-"""Tells what each base weight rests in once it is loaded, and its bytes: what a plan makes of what a file holds."""
+"""The storage dtype and bytes of each base weight once loaded, from the plan and the file."""
 
 from __future__ import annotations
 
@@ -14,39 +14,37 @@ from ..precision import torch_dtype
 from .plan import ModelPlan, WanFile
 
 _CALLED = {"F8_E4M3": "fp8_e4m3fn", "F8_E5M2": "fp8_e5m2", "I8": "int8"}
-"""packed dtypes of a file as the schemes made here are called; the others are called as they are"""
+"""8-bit dtypes of a file by the names of our schemes; others keep their names"""
 _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 
 def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
-    """Returns whether the weight `name` rests as its file has it: a linear of a block that can stay packed.
-
-    Outside the blocks linears are few, and the model computes them in other dtypes: those are dequantised once.
-    """
+    """Returns whether the weight `name` stays as stored: a block's linear in a supported quantized format."""
+    # Linears outside the blocks are few and computed in wider dtypes: they are dequantized once.
     if not source.can_stay or len(source.shape) != 2 or not name.endswith(".weight") or block_of(name) is None:
         return False
     return plan.base_precision == "as in file" and not quantized_anew(plan, name, source)
 
 
 def quantized_anew(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
-    """Returns whether the weight `name` is one that the plan's Fp8Quantize makes packed."""
+    """Returns whether the plan quantizes the weight `name`."""
     linear = name.removesuffix(".weight")
     return linear != name and len(source.shape) == 2 and plan.quantize is not None and plan.quantize.selects(linear)
 
 
 class BaseWords(NamedTuple):
-    """The base a LoRA was trained on, in words. Where linears differ, all words, the most frequent first."""
+    """The base of a LoRA in words, for metadata; where linears differ, the most frequent word first."""
 
     precision: str
-    """what the linears compute in: bf16, fp16 or fp32"""
+    """compute dtype of linears: bf16, fp16 or fp32"""
     quantization: str
-    """how those of the blocks rest: none, a scheme of Fp8 / Int8 Quantize, or what the file packs them as"""
+    """storage of the blocks' linears: none, a scheme of Fp8 / Int8 Quantize, or the file's quantization"""
     stored: str
-    """how the file stores them"""
+    """storage in the file"""
 
 
 def base_words(plan: ModelPlan, found: WanFile) -> BaseWords:
-    """Returns what the plan makes of the linears of a file's blocks."""
+    """Returns the words for the linears of a file's blocks under the plan."""
     stored, packed = Counter[str](), Counter[str]()
     for name, weight in found.weights.items():
         if len(weight.shape) != 2 or not name.endswith(".weight") or block_of(name) is None:
@@ -65,9 +63,9 @@ def _listed(words: Counter[str]) -> str:
 
 
 def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:
-    """Returns the 8-bit dtypes of packed weights that products can be computed in.
+    """Returns the 8-bit dtypes in which products with quantized weights can run.
 
-    Of a file's scales one per weight or row is taken for granted; a weight with others computes unpacked.
+    Scales per weight or row are assumed; weights with other scales are dequantized for the product.
     """
     dtypes: set[torch.dtype] = set()
     for name, weight in found.weights.items():
@@ -79,7 +77,7 @@ def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:
 
 
 def unpacked_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
-    """Returns how a GGUF stores those linears of the blocks that are unpacked when it is loaded; [] for any other."""
+    """Returns the GGUF types of block linears that are dequantized on load; [] for other files."""
     return sorted(
         {
             weight.dtype
@@ -91,15 +89,17 @@ def unpacked_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
 
 
 def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
-    """Returns what a base weight rests in; `stored` is the file's own dtype (F32, F16, BF16).
+    """Returns the storage dtype of a base weight; `stored` is the file's dtype (F32, F16, BF16).
 
-    Norms and modulation tables (tiny, sensitive) rest in float32. The time path and the head rest as in the file where
-    the policy computes them wider than the linears: exact, and no larger. Everything else rests in the compute dtype.
+    Norms and modulation tables: float32. Time path and head: the file's dtype where they compute in a wider one. All
+    others: the compute dtype.
     """
+    # Tiny and sensitive to rounding.
     if name.endswith(("modulation", "emb_pos")) or ".norm" in name or name.startswith(_IMAGE_NORMS):
         return torch.float32
     part = name.split(".")[0]
     computed = {"time_embedding": numerics.time, "time_projection": numerics.time, "head": numerics.head}.get(part)
+    # Casting the file's dtype up is exact, and storing the wider dtype would only take memory.
     if computed in (None, numerics.compute):
         return numerics.compute
     return {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float32}.get(
@@ -108,10 +108,7 @@ def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
 
 
 def resting_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str, parameter: Tensor) -> int:
-    """Returns what the base weight `name` takes in memory once it is loaded, with the frozen LoRAs beside it.
-
-    `parameter` has its shape and may be meta.
-    """
+    """Returns the bytes of the loaded weight `name` with its frozen LoRAs; `parameter` has its shape, also on meta."""
     beside = found.beside.get(name, 0)
     if stays_stored(plan, name, found.weights[name]):
         return found.weights[name].stored_bytes + beside

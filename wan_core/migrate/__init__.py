@@ -1,6 +1,6 @@
-"""Other trainers' whole jobs, read into the nodes of a new graph: each key is taken, changed, or named.
+"""Other trainers' jobs, converted to a graph of our nodes: each key is taken over, changed, or named.
 
-The data half is read by importers/trainers when the graph runs; this room reads the training half.
+This room reads the training settings; importers/trainers reads the dataset settings when the graph runs.
 """
 
 from __future__ import annotations

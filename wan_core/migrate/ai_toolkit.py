@@ -140,7 +140,7 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
 
 
 def read_ai_toolkit_job(data: Mapping[str, Any], source: str) -> Job:
-    """Returns the job of the first process of a file."""
+    """Returns the job of a file's first process."""
     processes = processes_of(data)
     if not processes:
         raise ConfigError(f"{source} has no process. It stands under config, process.")

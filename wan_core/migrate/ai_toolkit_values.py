@@ -1,4 +1,4 @@
-"""Turns the values of ai-toolkit into ours: a reader for each key that needs one."""
+"""Readers that convert values of ai-toolkit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TIMESTEPS = {
 
 
 def if_so(choice: str) -> Any:
-    """Returns a reader of a flag that stands for one choice of a menu."""
+    """Returns a reader of a flag that selects one choice of a menu."""
 
     def read(value: bool, _job: Job) -> Any:
         return choice if value else None
@@ -57,7 +57,7 @@ def arch(value: str, job: Job) -> None:
 
 
 def path(value: str, job: Job) -> Any:
-    """The repository tells 1.3B from 14B and 480P from 720P; the arch tells the rest."""
+    """The repository tells 1.3B from 14B and 480P from 720P; the arch decides the others."""
     stated, job.kind, job.expert = job.kind, None, "both"
     made = model_file(value, job)
     if stated is not None and (job.kind is None or stated.low_noise_file or stated.vae != job.kind.vae):
@@ -87,7 +87,7 @@ def experts(value: Any, job: Job) -> None:
 
 
 def rate(value: float, job: Job) -> Any:
-    """The rate, unless it stands in the table of the optimizer alone."""
+    """The rate, unless only the optimizer's table has one."""
     train: dict[str, Any] = job.ledger.get("train", dict, {})
     table: Any = train.get("optimizer")
     inside = "lr" not in train and isinstance(table, dict) and "lr" in table
@@ -139,11 +139,11 @@ _NAMES = (
     (r"ffn\\\.net\\\.0\\\.proj", r"ffn\\.0"),
     (r"ffn\\\.net\\\.2", r"ffn\\.2"),
 )
-"""what diffusers' names of linears are called in the original model: expressions for escaped names"""
+"""diffusers' names of linears -> original ones, as patterns for escaped names"""
 
 
 def _original(part: str) -> str:
-    """Returns an expression for the names that hold a part of diffusers' ones."""
+    """Returns an expression for names that contain a part of diffusers' names."""
     pattern = re.escape(part.replace("transformer.", ""))
     for theirs, ours in _NAMES:
         pattern = re.sub(theirs, ours, pattern)
@@ -151,7 +151,7 @@ def _original(part: str) -> str:
 
 
 def full_rank(kind: str) -> Any:
-    """Returns a reader of the flag by which the second matrix of such an adapter is a whole one, whatever its rank."""
+    """Returns a reader of the flag for a complete second matrix, whatever the rank."""
 
     def read(value: bool, job: Job) -> Any:
         if not value:
@@ -165,7 +165,7 @@ def full_rank(kind: str) -> Any:
 
 
 def optimizer(value: Any, job: Job) -> Any:
-    """A name, or a table with its type, its rate and its arguments."""
+    """A name, or a table of type, rate and arguments."""
     train: dict[str, Any] = job.ledger.get("train", dict, {})
     given = cast("dict[str, Any]", train.get("optimizer_params") or {})
     if isinstance(value, dict):
@@ -190,7 +190,7 @@ def optimizer(value: Any, job: Job) -> Any:
 
 
 def number(value: Any) -> Any:
-    """YAML reads 1e-4 as text."""
+    """YAML parses 1e-4 as text."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -223,7 +223,7 @@ def bias(value: str, _job: Job) -> Any:
 
 
 def prompts(value: Any, job: Job) -> Any:
-    """A list of texts, or of tables with settings of their own."""
+    """A list of texts, or of tables with own settings."""
     lines = [_line(one) for one in cast("list[Any]", value if isinstance(value, list) else [value])]
     trigger = str(job.said("trigger_word") or "")
     if trigger and any("[trigger]" in line for line in lines):

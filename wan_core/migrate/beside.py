@@ -1,4 +1,4 @@
-"""The files that settings name: on disk beside them, or texts that came with them."""
+"""Files that settings refer to: on disk next to them, or texts uploaded with them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..importers import SourceFile, open_source, read_settings_text
 
 
 class Beside(Protocol):
-    """Answers for files by the path that settings call them; that path is often one of another machine."""
+    """Finds files by the path in the settings, which is often another machine's."""
 
     def text(self, named: str) -> tuple[str, str] | None:
-        """Returns (name, text) of a file; None where it is not there."""
+        """Returns (name, text) of a file; None for a missing one."""
         ...
 
     def clips(self, named: str) -> int:
-        """Returns the clips of an epoch of dataset settings, repeats included; 0 where they cannot be counted.
+        """Returns the clips per epoch of dataset settings, repeats included; 0 for an unknown number.
 
-        Raises a WanTrainerError where the settings or their folders are not as they say.
+        WanTrainerError for invalid settings or folders.
         """
         ...
 
@@ -37,7 +37,7 @@ class Folders:
         return None if path is None else (path.name, read_settings_text(path))
 
     def clips(self, named: str) -> int:
-        """Opens no media file."""
+        # Counts by names alone: no media file is opened.
         path = self._found(named)
         if path is None:
             return 0
@@ -56,11 +56,11 @@ class Folders:
 
 @dataclass(frozen=True)
 class Texts:
-    """Files that somebody handed over, by their names; nothing is read from disk."""
+    """Uploaded texts by name; nothing is read from disk."""
 
     texts: Mapping[str, str]
     missing: list[str] = field(default_factory=list[str])
-    """what was asked for and did not come along, as the settings call it"""
+    """requested paths that were not uploaded"""
 
     def text(self, named: str) -> tuple[str, str] | None:
         for tail in _tails(named):
@@ -76,7 +76,7 @@ class Texts:
 
 
 def _tails(named: str) -> Iterator[list[str]]:
-    """The parts of a path, then without the first, and so on to its name."""
+    """Yields the parts of a path, then without the first, and so on to its name."""
     parts = [part for part in named.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     for start in range(len(parts)):
         yield parts[start:]

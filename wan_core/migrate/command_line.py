@@ -1,4 +1,4 @@
-"""The options of a command that trains, as settings; and which of several commands is read."""
+"""Options of a training command as settings, and the choice among several commands."""
 
 from __future__ import annotations
 
@@ -11,36 +11,34 @@ from .musubi import FLAGS, KEYS
 from .scripts import Training, as_written, ends_unset, is_unset, trainings
 
 _OF_LAUNCHER = ("num_processes", "mixed_precision", "num_cpu_threads_per_process")
-"""options of accelerate that stand before the script"""
+"""options of accelerate before the script"""
 _LISTS = frozenset(
     ["optimizer_args", "lr_scheduler_args", "network_args", "base_weights", "base_weights_multiplier", "metadata_tags"]
 )
-"""options that take several words"""
+"""options with several words"""
 _PATHS = frozenset(
     (
         *("dit", "dit_high_noise", "vae", "t5", "clip", "dataset_config", "network_weights"),
         *("base_weights", "sample_prompts", "config_file"),
     )
 )
-"""whose value is called by its last part"""
+"""options whose value is shown by its last part"""
 _WITH_VALUE = {name for key in KEYS for name in key.names.split()} - FLAGS
 
 
 @dataclass
 class Command:
-    """The settings of a command."""
-
     settings: dict[str, Any]
     unset: dict[str, str] = field(default_factory=dict[str, str])
-    """option -> its value as it is written, where the script does not say what it is"""
+    """option -> its text, where the script does not define it"""
     loose: list[str] = field(default_factory=list[str])
-    """words that belong to no option"""
+    """words without an option"""
     cut: list[str] = field(default_factory=list[str])
-    """options behind the end of the command"""
+    """options after the end of the command"""
 
 
 def commands_of(name: str, text: str) -> list[Command]:
-    """Returns every command of a script that trains, each once."""
+    """Returns every distinct training command of a script."""
     found: list[Command] = []
     for training in trainings(name, text):
         command = _command(training)
@@ -69,7 +67,7 @@ def _command(training: Training) -> Command:
 
 
 def _options(words: Sequence[str]) -> tuple[Mapping[str, list[str]], list[str]]:
-    """Returns the words of each option, and those of none."""
+    """Returns the words of each option, and those without one."""
     found: dict[str, list[str]] = {}
     loose: list[str] = []
     takes, name = 0, ""

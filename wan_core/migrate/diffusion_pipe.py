@@ -16,7 +16,7 @@ _EVAL = "clips are held out by held_out_ratio of Wan Dataset Settings"
 
 
 def _batch(value: Any, job: Job) -> Any:
-    """A number, or pairs of a resolution and a number."""
+    """A number, or pairs of resolution and number."""
     if isinstance(value, int):
         return value
     numbers = [pair[1] for pair in value if isinstance(pair, list) and len(pair) == 2]
@@ -81,7 +81,6 @@ def _name(value: str, job: Job) -> Any:
 
 
 def _clip_mode(value: str, _job: Job) -> Any:
-    """The part of a longer clip that is trained."""
     return {
         "single_beginning": "head",
         "multiple_overlapping": Changed("chunk", "parts follow one another, and none overlaps the next"),
@@ -96,7 +95,7 @@ def _type(value: str, job: Job) -> None:
 
 
 def _folder(value: str, job: Job) -> Any:
-    """ckpt_path counts where no transformer_path does; it may still say which model it is."""
+    """ckpt_path is the fallback of transformer_path, and may still name the model."""
     if job.kind is None:
         said_kind(value, job)
     if job.values.get("LoadWanModel", {}).get("diffusion_model"):
@@ -124,7 +123,7 @@ def _edge(value: float, _job: Job) -> Any:
 
 
 def _rank(value: float, job: Job) -> Any:
-    """alpha is always the rank; LoKr says a huge one for a full matrix."""
+    """alpha always equals the rank; a huge rank of a LoKr means a complete matrix."""
     return int(value) if value <= 1024 else Changed(1024, "the largest here")
 
 
@@ -227,7 +226,6 @@ _LAST = (Key("force_constant_lr", "TrainLoRA.learning_rate", "with lr_scheduler 
 
 
 def read_diffusion_pipe_job(data: Mapping[str, Any], source: str) -> Job:
-    """Returns the job of a settings file."""
     job = Job("diffusion-pipe", source, ledger_of(source, data))
     for name, keys in TABLES.items():
         if not name:

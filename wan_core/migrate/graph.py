@@ -1,4 +1,4 @@
-"""A job as a graph: for the queue API, and as a workflow that the canvas opens."""
+"""A job as a graph: for the queue API, and as a workflow for the canvas."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ NODES: dict[str, Node] = {
         ],
     ),
 }
-"""node id -> its sockets that are linked here, and its outputs; tests hold it against the nodes"""
+"""node id -> its linked sockets, and its outputs; tests compare it with the nodes"""
 _CORE: dict[str, dict[str, Any]] = {
     "VAELoader": {"vae_name": ""},
     "CLIPLoader": {"clip_name": "", "type": "wan", "device": "default"},
     VISION: {"clip_name": "clip_vision_h.safetensors"},
 }
-"""widgets of core nodes, in their order"""
+"""widgets of core nodes, in order"""
 _COLUMNS = (
     (LOADER, "VAELoader", "CLIPLoader", VISION),
     (FROZEN, QUANTIZE, SPLIT, CUTTING, DATA),
@@ -70,12 +70,12 @@ _SIZES = {
     "VAELoader": (400, 120), "CLIPLoader": (400, 170), VISION: (400, 120), CACHE: (400, 215), PREVIEW: (400, 900),
     SETTINGS: (420, 1900), TRAINER: (420, 700),
 }  # fmt: skip
-"""room that a node is given"""
+"""size on the canvas"""
 _GAP = 40
 
 
 def _note_of(job: Job) -> str:
-    """Returns the account as Markdown, for the note beside the graph."""
+    """Returns the account as Markdown, for the note next to the graph."""
     lines = [f"## {job.source} of {job.trainer}", ""]
     if job.data:
         name = base_name(job.data)
@@ -86,7 +86,7 @@ def _note_of(job: Job) -> str:
 
 
 def api_graph(job: Job) -> dict[str, Any]:
-    """Returns what POST /prompt takes: the widgets that the job sets; the others keep their defaults."""
+    """Returns the body of POST /prompt: widgets that the job sets; others keep their defaults."""
     values, links = _values(job), _links(job)
     ids = {node: str(number) for number, node in enumerate(values, 1)}
     return {
@@ -99,7 +99,7 @@ def api_graph(job: Job) -> dict[str, Any]:
 
 
 def canvas_graph(job: Job) -> dict[str, Any]:
-    """Returns a workflow for the canvas, with the account in a note beside the nodes."""
+    """Returns a workflow for the canvas, with the account in a note."""
     values, links = _values(job), _links(job)
     ids = {node: number for number, node in enumerate(values, 1)}
     drawn: list[list[Any]] = []
@@ -110,7 +110,7 @@ def canvas_graph(job: Job) -> dict[str, Any]:
 
 
 def _values(job: Job) -> dict[str, dict[str, Any]]:
-    """The nodes of the graph in order, each with its widgets."""
+    """Returns the graph's nodes in order, with their widgets."""
     given = {node: dict(widgets) for node, widgets in job.values.items() if node in NODES}
     given.setdefault(DATA, {})["other_file"] = base_name(job.data)
     for number, (file, strength) in enumerate(job.frozen, 1):
@@ -125,12 +125,12 @@ def _values(job: Job) -> dict[str, dict[str, Any]]:
 
 
 def _kind(node: str) -> str:
-    """The id of a node; several of one kind are told apart by a number behind it."""
+    """Returns a node's id; a number after it separates nodes of one kind."""
     return node.partition(" ")[0]
 
 
 def _links(job: Job) -> dict[str, dict[str, Link]]:
-    """Returns where each socket of each node comes from."""
+    """Returns the source of each node's sockets."""
     there = _values(job)
     chain = [node for node in there if _kind(node) in (LOADER, FROZEN, QUANTIZE, SPLIT)]
     found: dict[str, dict[str, Link]] = {node: {} for node in there}
@@ -175,7 +175,7 @@ def _canvas_node(
         "inputs": inputs,
         "outputs": [{"name": name, "type": kind, "links": []} for name, kind in outputs],
         "properties": {"Node name for S&R": kind_of_node, **({"cnr_id": "comfy-core"} if core else ours)},
-        # Values of our nodes are read by name, so the file need not know their order.
+        # Our nodes read values by name, so the file need not know their order.
         **({"widgets_values": list(widgets.values())} if core else {"widgets_values_named": widgets}),
     }
 

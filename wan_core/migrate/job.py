@@ -1,4 +1,4 @@
-"""A job that comes from another trainer: the widgets it sets, and what the reading of it has found out."""
+"""A job of another trainer: the widgets it sets, and the findings of reading it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ LOADER, QUANTIZE, SPLIT, DATA = "LoadWanModel", "Fp8Quantize", "SplitAcrossGPUs"
 FROZEN, CUTTING = "AddFrozenLora", "WanDatasetSettings"
 SETTINGS, PREVIEW, TRAINER = "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"
 ASKED = "choose a model"
-"""stands in place of a file that the settings do not tell; no file is called so, so nothing is trained until one is
-chosen"""
+"""placeholder of a file that the settings do not name: no such file exists, so nothing trains until one is chosen"""
 _CONFIGS = {
     LOADER: (ModelPlan,),
     QUANTIZE: (QuantizeConfig,),
@@ -27,77 +26,77 @@ _CONFIGS = {
     PREVIEW: (SampleConfig,),
     TRAINER: (TrainConfig, LoraConfig),
 }
-"""where the default of a node's widget stands"""
+"""source of a widget's default"""
 _ADAPTER = {
     shown: name
     for shown, name in names_on_nodes(LoraConfig).items()
     if name not in ("rank", "alpha", "targets", "rank_patterns")
 }
-"""widgets of Wan Train Settings -> settings of the adapter, as they are"""
+"""widget of Wan Train Settings -> setting of the adapter"""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A published Wan model, and the files ComfyUI has it in."""
+    """A published Wan model and its files in ComfyUI."""
 
     name: str
     file: str
     low_noise_file: str = ""
     vae: str = "wan_2.1_vae.safetensors"
     reads_clip: bool = False
-    """is given image tokens of CLIP"""
+    """whether it reads CLIP image tokens"""
 
 
 @dataclass
 class Job:
-    """The job as far as it is known; `settle` makes it whole."""
+    """An incomplete job; `settle` completes it."""
 
     trainer: str
-    """its name, as people write it"""
+    """display name"""
     source: str
     """name of the settings file"""
     ledger: Ledger
-    """the account of the whole file"""
+    """account of the complete file"""
     now: Ledger = field(init=False)
-    """that of the section that is being read"""
+    """account of the section being read"""
     values: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """node id -> widget -> value; a node that is not here stays out of the graph, or as it is"""
+    """node id -> widget -> value; other nodes are omitted, or keep their defaults"""
     data: str = ""
-    """the dataset settings that go with it, as the settings call them"""
+    """the dataset settings of the job, by the name in the settings"""
     frozen: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
-    """LoRAs that act under the one that is trained: file, strength"""
+    """frozen LoRAs: file, strength"""
     kind: Kind | None = None
     expert: str = ""
-    """high or low, where one of a pair is trained and the settings show which; both"""
+    """high or low for one expert of a pair, where the settings name it; both"""
     unset: dict[str, str] = field(default_factory=dict[str, str])
-    """key -> its value as it is written, where nothing in the file says what it stands for"""
+    """key -> its text, where the file does not define it"""
     huge_rank: int = 0
-    """above all ranks here, as it was stated"""
+    """a rank above all ranks here"""
     epochs: tuple[str, int] | None = None
-    """(key, epochs) where the length is given so"""
+    """(key, epochs) for a length in epochs"""
     every_epochs: dict[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
-    """widget -> (key, epochs) where something happens every so many epochs"""
+    """widget -> (key, epochs) for an interval in epochs"""
     clips: int = 0
-    """that an epoch sees, repeats included; 0: not known"""
+    """clips per epoch, repeats included; 0: unknown"""
     mended: list[str] = field(default_factory=list[str])
-    """known mistakes that were put right, a sentence each"""
+    """corrected mistakes, a sentence each"""
     hints: list[str] = field(default_factory=list[str])
-    """what a person has to do or should know, a sentence each"""
+    """open tasks and hints, a sentence each"""
 
     def __post_init__(self) -> None:
         self.now = self.ledger
 
     def put(self, at: str, value: Any) -> None:
-        """Set a widget, named as "TrainLoRA.rank"."""
+        """Sets a widget, named as "TrainLoRA.rank"."""
         node, _, widget = at.partition(".")
         self.values.setdefault(node, {})[widget] = value
 
     def said(self, key: str) -> Any:
-        """Returns what the file says under a key of its first level; None where it says nothing."""
+        """Returns the value of a top-level key; None for a missing one."""
         return self.ledger.get(key, object, None)
 
     def of(self, at: str) -> Any:
-        """The value of a widget; its default where nobody has set it."""
+        """Returns the value of a widget, or its default."""
         node, _, widget = at.partition(".")
         return self.values.get(node, {}).get(widget, default_of(at))
 
@@ -107,7 +106,6 @@ class Job:
         return self.of(f"{LOADER}.low_noise_model") not in (None, "", "none")
 
     def lora(self) -> LoraConfig:
-        """Returns the LoRA as the nodes would make it."""
         settings = self.values.get(SETTINGS, {})
         targets = tuple(line.strip() for line in settings.get("lora_targets", "").splitlines() if line.strip())
         return LoraConfig(
@@ -118,14 +116,13 @@ class Job:
         )
 
     def train(self) -> TrainConfig:
-        """Returns the training as the nodes would make it."""
         known = {**self.values.get(SETTINGS, {}), **self.values.get(TRAINER, {})}
         if listed := known.get("timestep_list"):
             known["timestep_list"] = [float(number) for number in listed.split(",")]
         return TrainConfig.from_dict({name: value for name, value in known.items() if name in settings_of(TrainConfig)})
 
     def model(self, plan: ModelPlan) -> ModelPlan:
-        """Returns `plan`, whose files are chosen, as the nodes would make it; where its parts lie is left to it."""
+        """Returns `plan`, whose files are chosen, with the job's settings; placement stays."""
         loader = self.values.get(LOADER, {})
         named: dict[str, Any] = {name: loader[name] for name in ("base_precision", "attention") if name in loader}
         if QUANTIZE in self.values:
@@ -143,7 +140,7 @@ class Job:
         return replace(plan, **named, loras=(*plan.loras, *added))
 
     def account(self) -> Mapping[str, list[str]]:
-        """Returns what became of every key, by titles; empty ones are left out."""
+        """Returns the account by titles, without empty ones."""
         titles = ("taken over", "changed", "no counterpart here", "not known, so not used")
         found: dict[str, list[str]] = dict(zip(titles, self.ledger.complete(), strict=True))
         found["put right"], found["to do"] = self.mended, self.hints
@@ -151,7 +148,7 @@ class Job:
 
 
 def default_of(at: str) -> Any:
-    """The default of a widget that stands for a setting; None for others."""
+    """Returns the default of a setting's widget; None for other widgets."""
     node, _, widget = at.partition(".")
     for config in _CONFIGS.get(node, ()):
         if name := names_on_nodes(config).get(widget):

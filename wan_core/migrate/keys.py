@@ -1,6 +1,6 @@
-"""The table of a trainer: each of its keys with the widget it becomes here, and what is said of it.
+"""Tables of a trainer's keys: the widget a key becomes, and the reason for a difference.
 
-`take_over` reads settings by such a table; docs/coming_from.md is written from the same tables.
+`take_over` reads settings by such a table; docs/coming_from.md is generated from the same tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SECRET = re.compile(r"api_key|token$|password|secret|webhook_url")
 
 @dataclass(frozen=True)
 class Changed:
-    """Something means something else here."""
+    """A value with another meaning here."""
 
     value: Any
     why: str
@@ -28,26 +28,24 @@ class Changed:
 
 @dataclass(frozen=True)
 class Without:
-    """A value that has no counterpart here."""
+    """A value without counterpart here."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a trainer."""
-
     names: str
-    """as it is written; older names stand behind it, with a blank between"""
+    """as written; older names follow, separated by blanks"""
     at: str = ""
-    """what it becomes, as "TrainLoRA.rank"; empty: nothing"""
+    """the widget, as "TrainLoRA.rank"; "": none"""
     note: str = ""
-    """why there is nothing, or what is different; in the docs, and said of a key that becomes nothing"""
+    """reason for no widget, or for a difference; in the docs, and in the account for a dropped key"""
     kind: type = str
     own: Any = None
-    """what the trainer takes where the key is not there; None: the same as here"""
+    """the trainer's default; None: the same as here"""
     read: Callable[[Any, Job], Any] | None = None
-    """makes its value from the trainer's: a value, `Changed`, `Without`, or None where it has done it all itself"""
+    """converts the value: returns a value, `Changed`, `Without`, or None where it set all itself"""
 
     @property
     def name(self) -> str:
@@ -55,19 +53,19 @@ class Key:
 
 
 def drops(names: str, note: str = "") -> tuple[Key, ...]:
-    """Keys that become nothing, all for one reason; without one where they change no result."""
+    """Keys without a widget, dropped for one reason; no reason means no effect on results."""
     return tuple(Key(name, note=note) for name in names.split())
 
 
 def ledger_of(where: str, section: Mapping[str, Any]) -> Ledger:
-    """Returns the account of a section; what is a secret in it stays out of every sentence."""
+    """Returns the account of a section; secrets are removed from every sentence."""
     return Ledger(
         where, {key: "(hidden)" if value and _SECRET.search(key) else value for key, value in section.items()}
     )
 
 
 def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
-    """Set the widgets of `job` by the settings in `ledger`, and say in it what became of each key."""
+    """Sets the widgets of `job` from `ledger`, and records what each key became."""
     job.now = ledger
     for key in keys:
         name = next((name for name in key.names.split() if name in ledger or name in job.unset), "")
@@ -93,7 +91,7 @@ def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
 
 def _tell(key: Key, name: str, value: Any, made: Any, job: Job, ledger: Ledger, *, stated: bool) -> None:
     told = f"{name} {shown(value)}" if stated else f"{name} is not stated: {shown(value)}, {job.trainer}'s own"
-    if made is None:  # whoever read it has said so, or the account will
+    if made is None:  # the reader recorded it, or the account will
         return
     if isinstance(made, Without):
         if stated:
@@ -110,7 +108,6 @@ def _tell(key: Key, name: str, value: Any, made: Any, job: Job, ledger: Ledger, 
 
 
 def shown(value: Any) -> str:
-    """A value in a sentence."""
     if isinstance(value, bool):
         return str(value).lower()
     text = f"{value:g}" if isinstance(value, float) else str(value).replace("\n", " ")
@@ -133,13 +130,13 @@ _WORDS: dict[type, str] = {
 
 
 def _as(kind: type, value: Any, where: str) -> Any:
-    """Returns a value as its kind: YAML reads 1e-4 as text, and some write "true" and "20" in JSON."""
+    """Converts a value to a type: YAML parses 1e-4 as text, and JSON may contain "true" and "20"."""
     try:
         if kind is bool and isinstance(value, str):
             return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[value.strip().lower()]
         if kind in (int, float) and not isinstance(value, bool):
             if kind is int and (isinstance(value, int) or str(value).isdecimal()):
-                return int(value)  # a float has 53 bits of a seed
+                return int(value)  # a float has 53 bits, a seed 64
             number = float(value)
             if kind is float:
                 return number

@@ -1,4 +1,4 @@
-"""Tables of what trainers call the same things of learning: optimizers and arguments, schedules, number formats."""
+"""Tables of common training terms: optimizers, arguments, schedules, number formats."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "muon": ("muon", "", {}),
     "came": ("came", "", {"weight_decay": 0.0}),
 }
-"""a trainer's word without dashes, underscores and capitals -> (ours, what is different, its own defaults)"""
+"""a trainer's name without dashes, underscores and capitals -> (ours, difference, its own defaults)"""
 _CLASSES = {
     **dict.fromkeys(("stableadamw", "optimistableadamw"), "pytorch_optimizer.StableAdamW"),
     **dict.fromkeys(("adan", "optimiadan"), "pytorch_optimizer.Adan"),
@@ -63,13 +63,13 @@ _CLASSES = {
     "soap": "pytorch_optimizer.SOAP",
 }
 _RECIPES = {"adafactor": "pytorch_optimizer.AdaFactor"}
-"""of ours -> the class that steps as far as AdamW where neither scale_parameter nor relative_step is on"""
+"""ours -> the class equal to AdamW's step size without scale_parameter and relative_step"""
 _NONE = ("automagic", "genericoptim", "dadapt")
 _BETAS = (
     *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "prodigy", "schedule_free"),
     *("bnb_adamw8bit", "bnb_paged_adamw8bit"),
 )
-"""those of the catalogue in `train/optimizers.py` that take betas, known without torch"""
+"""optimizers of `train/optimizers.py` with betas, without importing torch"""
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -90,16 +90,16 @@ _TAKEN: dict[str, dict[str, str]] = {
     "schedule_free": _same("warmup_steps", "r", "weight_lr_power"),
     "came": _same("betas", "clip_threshold"),
 }
-"""of each the arguments that mean the same there and here: a trainer's name -> that of our class"""
+"""optimizer -> arguments with the same meaning: a trainer's name -> our class's"""
 _TABLES = ("optimizer_args", "optimizer_params", "optimizer_config")
-"""keys under which trainers say arguments"""
+"""keys with optimizer arguments"""
 _DROPPED = {"stabilize", "kahan_sum", "decouple_lr", "foreach", "fused", "gradient_release", "max_lr", "lr", "type"}
 
 
 def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str = "") -> Any:
-    """Set the optimizer that a trainer calls `name`, and its arguments; returns what to say of the name.
+    """Sets the optimizer that a trainer calls `name`, and its arguments; returns the note for the name.
 
-    `library` holds every class that is not in the catalogue.
+    `library`: source of classes outside the catalogue.
     """
     word = name.lower().replace("-", "").replace("_", "").replace("sdnq", "")
     word = word.replace("torch.optim.", "torch").replace("bitsandbytes.optim.", "bnb")
@@ -132,7 +132,7 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str
 
 
 def _of_adafactor(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of transformers' class as those of pytorch-optimizer's, which has a momentum where nobody says."""
+    """Converts the arguments of transformers' Adafactor to pytorch-optimizer's."""
     made = {name: value for name, value in given.items() if name not in ("beta1", "eps")}
     if isinstance(eps := given.get("eps"), list | tuple) and len(eps) == 2:
         made |= {"eps1": eps[0], "eps2": eps[1]}
@@ -173,7 +173,7 @@ def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Job) 
 
 
 def arguments_of(listed: Any) -> dict[str, Any]:
-    """Returns key=value pairs, as one text by commas or as a list of texts, with values as Python writes them."""
+    """Returns key=value pairs from a comma-separated text or a list of texts, values as Python literals."""
     parts: Iterable[Any] = listed if isinstance(listed, list) else _split(str(listed))
     found: dict[str, Any] = {}
     for part in parts:
@@ -186,7 +186,7 @@ def arguments_of(listed: Any) -> dict[str, Any]:
 
 
 def _split(text: str) -> list[str]:
-    """Pieces by commas or blanks; a piece without = belongs to the one before it (betas=0.9,0.999)."""
+    """Splits at commas or blanks; a part without = continues the one before (betas=0.9,0.999)."""
     pieces: list[str] = []
     for piece in text.replace(",", " ").split():
         if "=" in piece or not pieces:
@@ -212,7 +212,7 @@ _SCHEDULES = {
 
 
 def scheduler(value: str, _job: Job) -> Any:
-    """The schedule; constant where it has no counterpart."""
+    """The schedule; constant for one without counterpart."""
     name = value.lower()
     if name not in _SCHEDULES:
         return Changed("constant", f"{shown(value)} has no counterpart")
@@ -233,7 +233,7 @@ _ADAPTERS = {
 
 
 def adapter(value: str, _job: Job) -> Any:
-    """The kind of adapter; a LoRA in place of one that is not here."""
+    """The adapter kind; LoRA for an unknown one."""
     name = value.rpartition(".")[2]
     ours = _ADAPTERS.get(name.lower())
     if ours is None:
@@ -242,12 +242,12 @@ def adapter(value: str, _job: Job) -> Any:
 
 
 def copies(value: int, _job: Job) -> Any:
-    """Processes of a launcher: a copy of the model on each of so many GPUs."""
+    """Processes of a launcher: a model copy per GPU."""
     return Changed("copy per GPU", f"{value} copies; set devices where there are more GPUs") if value > 1 else None
 
 
 def only_for(schedule: str) -> Callable[[Any, Job], Any]:
-    """Returns a reader of what one schedule alone reads."""
+    """Returns a reader of a value that only one schedule uses."""
 
     def read(value: Any, job: Job) -> Any:
         there = job.of("WanTrainSettings.lr_scheduler") == schedule
@@ -257,14 +257,14 @@ def only_for(schedule: str) -> Callable[[Any, Job], Any]:
 
 
 def save_dtype(value: str, _job: Job) -> Any:
-    """The number format of the LoRA file."""
+    """The dtype of the LoRA file."""
     short = value.lower().replace("bfloat16", "bf16").replace("float16", "fp16").replace("float32", "fp32")
     ours = {"float": "fp32", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "no": "fp32"}.get(short)
     return ours or Changed("bf16", f"{shown(value)} is no format of LoRA files here")
 
 
 def quantized(value: str, job: Job) -> Any:
-    """The scheme of Fp8 / Int8 Quantize for what trainers call a precision of the base model."""
+    """The scheme of Fp8 / Int8 Quantize for a base precision."""
     word = value.lower().replace("_", "").replace("-", "")
     if word in ("nochange", "none", "bfloat16", "bf16", "float16", "fp16", "float32", "fp32", "false", ""):
         return None
@@ -280,7 +280,7 @@ def quantized(value: str, job: Job) -> Any:
 
 
 def rank_of(value: int, job: Job) -> Any:
-    """The rank. LyCORIS and its kind say a huge one for whole matrices; the largest here is 1024."""
+    """The rank. LyCORIS uses a huge one for complete matrices; the largest here is 1024."""
     kind = job.of("WanTrainSettings.adapter")
     if value <= 1024 or kind not in ("LoKr", "LoHa"):
         return value
@@ -289,7 +289,7 @@ def rank_of(value: int, job: Job) -> Any:
 
 
 def alpha_of(value: float, job: Job) -> Any:
-    """Alpha beside a huge rank: a whole matrix of LoKr counts in full, else the scale stays what it was."""
+    """Alpha with a huge rank: a LoKr of complete matrices has scale 1, others keep their scale."""
     if not job.huge_rank:
         return value
     whole = job.of("WanTrainSettings.adapter") == "LoKr"
@@ -297,5 +297,5 @@ def alpha_of(value: float, job: Job) -> Any:
 
 
 def run_name(value: str) -> str:
-    """Returns a name that can be a folder on every system."""
+    """Returns a name that is a valid folder on every system."""
     return with_safe_letters(value) or "imported"

@@ -1,4 +1,4 @@
-"""LoRAs that other trainers put under the one they train: merged into the model there, beside it here."""
+"""LoRAs merged into the base by other trainers, and frozen LoRAs here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 8
 
 
 def _add(key: str, file: Any, strength: Any, job: Job) -> None:
-    """Let a LoRA file act under the one that is trained; a repository is named as something to do."""
+    """Adds a frozen LoRA; a repository becomes a hint."""
     name, times = base_name(str(file)), 1.0 if strength is None else float(strength)
     if not name.lower().endswith(".safetensors"):
         job.now.change(f"{key} {str(file)[:80]} -> skipped: it names no file")
@@ -25,7 +25,7 @@ def _add(key: str, file: Any, strength: Any, job: Job) -> None:
 
 
 def merged(value: Any, job: Job) -> None:
-    """musubi-tuner's files, and beside them a list of their strengths."""
+    """musubi-tuner's files with a list of strengths."""
     strengths = job.said("base_weights_multiplier")
     for file, strength in zip_longest(_listed(value), _listed(strengths)):
         if file is not None:
@@ -33,19 +33,19 @@ def merged(value: Any, job: Job) -> None:
 
 
 def fused(value: Any, job: Job) -> None:
-    """diffusion-pipe's tables of a path and a weight."""
+    """diffusion-pipe's tables of path and weight."""
     for entry in _listed(value):
         _add("fuse_adapters", entry["path"], entry.get("weight"), job)
 
 
 def assistant(value: str, job: Job) -> None:
-    """SimpleTuner's, unless it is switched off."""
+    """SimpleTuner's, unless disabled."""
     if str(job.said("disable_assistant_lora") or "").lower() != "true":
         _add("assistant_lora_path", value, job.said("assistant_lora_strength"), job)
 
 
 def one(key: str) -> Any:
-    """Returns a reader of a single file at full strength."""
+    """Returns a reader of one file at full strength."""
 
     def read(value: str, job: Job) -> None:
         _add(key, value, None, job)

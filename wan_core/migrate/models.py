@@ -1,4 +1,4 @@
-"""Tells which Wan model a name means, and in which files ComfyUI has it."""
+"""Recognises the Wan model in a name, and its files in ComfyUI."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ _RULES = (
     (r"1\.3b|(^|_)1b", "T2V-1.3B"),
     (r"14b|wan", "T2V-14B"),
 )
-"""first match counts"""
+"""the first match applies"""
 _WEAK = ("I2V-14B-480P", "T2V-14B")
-"""what a name means that says little: a task beside it may say more"""
+"""names with little information: a task may be more specific"""
 _NAMELESS = re.compile(
     r"(high|low)_noise_model|transformer(_2)?|diffusion_pytorch_model.*|(pytorch_)?model(-\d+-of-\d+)?\.safetensors"
 )
-"""parts of a path that are called so whatever the model"""
+"""path parts of every model"""
 _SOUND = re.compile(r"(?:s2v|animate|infinitetalk)")
 _TAKES_REPOSITORIES = ("ai-toolkit", "SimpleTuner")
 _OWNERS = frozenset(["wan-ai", "comfy-org", "alibaba-pai", "ai-toolkit", "kijai", "quantstack", "city96", "ostris"])
-"""who has the published weights, lower case"""
+"""owners of the published weights, lower case"""
 _FOLDERS = frozenset(
     ("model", "models", "ckpt", "ckpts", "checkpoint", "checkpoints", "weights", "pretrained", "data", ".")
 )
 
 
 def kind_of(said: str) -> Kind | None:
-    """Returns the model that a task, repository, folder or file name means; None where it tells nothing.
+    """Returns the model named by a task, repository, folder or file; None for no match.
 
-    Raises ConfigError for the Wan models that are not trained here.
+    ConfigError for Wan models that cannot be trained here.
     """
     parts = said.lower().replace("\\", "/").rstrip("/").split("/")
     while len(parts) > 1 and _NAMELESS.fullmatch(parts[-1]):
@@ -77,19 +77,19 @@ def kind_of(said: str) -> Kind | None:
 
 
 def said_kind(value: str, job: Job) -> None:
-    """Keep what a key says of the model; the files follow from it in `settle`."""
+    """Records the model a key names; `settle` chooses its files."""
     job.kind = kind_of(value) or job.kind
 
 
 def base_name(path: str) -> str:
-    """The last part of a path of either system."""
+    """Returns the last part of a path of either system."""
     return PureWindowsPath(path).name if "\\" in path else PurePosixPath(path).name
 
 
 def expert_shown(path: str, lowest: float = 0.0, highest: float = 1000.0) -> str:
-    """Returns high or low where a file, its folder or its variable is called so, else where the noise levels say it.
+    """Returns high or low by a file, folder or variable name, else by the noise levels; "" for neither.
 
-    "" where nothing does. The experts part at 875 or 900 of 1000.
+    The experts' boundary is 875 or 900 of 1000.
     """
     parts = PurePosixPath(path.replace("\\", "/"))
     said = expert_said(Path(parts)) if parts.name != "transformer" else None
@@ -101,7 +101,7 @@ def expert_shown(path: str, lowest: float = 0.0, highest: float = 1000.0) -> str
 
 
 def level_of(value: Any, usual: float) -> float:
-    """A noise level that may have been written as text, or not at all."""
+    """Parses a noise level, possibly missing or text."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -109,9 +109,9 @@ def level_of(value: Any, usual: float) -> float:
 
 
 def model_file(value: str, job: Job, expert: str = "") -> str | Changed | Without | None:
-    """A model by its file; by the files ComfyUI has where it is a folder or a repository.
+    """Sets a model file; a folder or repository becomes ComfyUI's files.
 
-    `expert` is the one of a pair that the key stands for, where its name says none.
+    `expert`: the key's expert, where the name says none.
     """
     at = f"{LOADER}.diffusion_model"
     found = kind_of(value)
@@ -136,21 +136,21 @@ def model_file(value: str, job: Job, expert: str = "") -> str | Changed | Withou
 
 
 def _is_file(name: str) -> bool:
-    """Tells the name of one file from that of a part of several, or of any."""
+    """Returns whether a name is one model file, not a shard or a generic name."""
     name = name.lower()
     in_parts = name.startswith("diffusion_pytorch_model") or re.search(r"-\d{5}-of-\d{5}\.safetensors$", name)
     return name.endswith((".safetensors", ".gguf")) and not in_parts
 
 
 def _of_others(value: str) -> bool:
-    """Tells a repository of somebody who trained the model on."""
+    """Returns whether a repository is a fine-tune of somebody else."""
     owner, slash, name = value.partition("/")
     is_repository = bool(slash and name and owner) and re.fullmatch(r"[\w.-]+/[\w.-]+", value) is not None
     return is_repository and owner.lower() not in _OWNERS | _FOLDERS
 
 
 def vae_file(value: str, job: Job) -> str | Changed:
-    """The VAE, by the file ComfyUI has; a .safetensors file keeps its name."""
+    """The VAE as ComfyUI's file; a .safetensors file keeps its name."""
     name = base_name(value)
     if name.lower().endswith(".safetensors") and not name.lower().startswith("diffusion_pytorch_model"):
         return name
@@ -159,7 +159,7 @@ def vae_file(value: str, job: Job) -> str | Changed:
 
 
 def text_encoder(value: str, _job: Job) -> str | Changed:
-    """The text encoder, by the file ComfyUI has; only its own files have names that CLIPLoader reads."""
+    """The text encoder as ComfyUI's file: CLIPLoader reads only these names."""
     name = base_name(value)
     if name.startswith("umt5_xxl") and name.endswith(".safetensors"):
         return name

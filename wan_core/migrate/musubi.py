@@ -15,7 +15,7 @@ from .models import expert_shown, kind_of, level_of, said_kind, text_encoder, va
 
 
 class NotOfMusubiError(ConfigError):
-    """Settings that name nothing of musubi-tuner."""
+    """Settings without any key of musubi-tuner."""
 
 
 KEYS = (
@@ -121,31 +121,32 @@ FLAGS = {name for key in KEYS for name in key.names.split() if key.kind is bool}
     *("dynamo_dynamic", "cuda_allow_tf32", "cuda_cudnn_benchmark", "save_state_to_huggingface", "async_upload"),
     *("resume_from_huggingface", "fp8_llm", "ddp_gradient_as_bucket_view", "ddp_static_graph"),
 }
-"""keys that stand on a command line without a value"""
+"""flags without a value on a command line"""
 
 
 OF_MUSUBI = frozenset({"dit", "task", "network_module", "dataset_config", "network_dim"})
-"""keys of which some stand in every job of it"""
+"""keys of which every job has some"""
 
 
 def _differ(task: str, file: str) -> bool:
-    """Tells models apart of which the name of a file may say little."""
+    """Distinguishes models by settings, where a file name says little."""
     if file == "T2V-14B":
         return False
     return task[:3] != file[:3] or (file != "I2V-14B-480P" and task.partition("B-")[0] != file.partition("B-")[0])
 
 
 def _expert_of(said: Mapping[str, Any]) -> str:
-    """The expert that is trained, by the name of its file, else by the noise levels."""
+    """The trained expert by its file name, else by the noise levels."""
     if "dit_high_noise" in said:
         return "both"
     levels = [level_of(said.get(name), usual) for name, usual in (("min_timestep", 0.0), ("max_timestep", 1000.0))]
     file = str(said.get("dit", ""))
-    return expert_shown("" if "if ...: " in file else file, *levels)  # of several branches none is the one that runs
+    # Of a file name set by several branches it is unknown which branch runs.
+    return expert_shown("" if "if ...: " in file else file, *levels)
 
 
 def flat_settings(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a --config_file, whose sections are for the eye."""
+    """Returns a --config_file's settings without its sections, which have no meaning."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         flat |= value if isinstance(value, dict) else {key: value}
@@ -153,9 +154,9 @@ def flat_settings(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, str] | None = None) -> Job:
-    """Returns the job of settings that are flat or in tables, as --config_file takes them.
+    """Returns the job of flat settings, or of tables, as --config_file takes them.
 
-    `unset`: values that the file does not say, as they are written.
+    `unset`: key -> text of values that the file does not define.
     """
     flat = flat_settings(data)
     if not OF_MUSUBI & (flat.keys() | (unset or {}).keys()):
@@ -163,7 +164,8 @@ def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, st
             f"{source} holds no training settings of musubi-tuner. Choose the file or command line that names its dit."
         )
     becomes = {name for key in KEYS if key.at for name in key.names.split()}
-    flat |= {key: value for key, value in (unset or {}).items() if key not in becomes}  # to be named as it is
+    # Unknown values of dropped keys are named in the account with their text.
+    flat |= {key: value for key, value in (unset or {}).items() if key not in becomes}
     unset = {key: value for key, value in (unset or {}).items() if key in becomes}
     job = Job("musubi-tuner", source, ledger_of(source, flat), unset=unset)
     job.expert = _expert_of({**flat, **job.unset})

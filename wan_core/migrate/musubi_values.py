@@ -1,4 +1,4 @@
-"""Turns the values of musubi-tuner into ours: a reader for each key that needs one."""
+"""Readers that convert values of musubi-tuner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAMPLINGS = {
     "qinglong_qwen": ("qwen_shift", "a mixture has no counterpart"),
 }
 _SIGMA = {"logit_normal": "shift", "mode": "mode"}
-"""weighting_scheme -> what is drawn, where timestep_sampling is sigma"""
+"""weighting_scheme -> our sampling, for timestep_sampling = sigma"""
 
 
 def sampling(value: str, job: Job) -> Any:
@@ -37,7 +37,7 @@ def sampling(value: str, job: Job) -> Any:
 
 
 def shift(value: float, job: Job) -> Any:
-    """musubi's uniform is without a shift, ours with it."""
+    """musubi's uniform has no shift, ours has one."""
     if job.said("timestep_sampling") == "uniform" and value != 1:
         return Changed(1.0, "musubi draws uniform without a shift")
     return value
@@ -131,7 +131,7 @@ def every(widget: str, key: str) -> Any:
 
 
 def keep(value: int, job: Job) -> Any:
-    """save_last_n_steps counts steps back from a save that stays too, keep_last_saves saved steps."""
+    """save_last_n_steps counts steps back from a save that is kept too, keep_last_saves counts saved steps."""
     every = job.values.get("TrainLoRA", {}).get("save_every_n_steps", 0)
     if every < 1:
         return Without("it goes with save_every_n_steps")
@@ -139,7 +139,7 @@ def keep(value: int, job: Job) -> Any:
 
 
 def network(value: str, job: Job) -> Any:
-    """The kind of adapter. LyCORIS is one module for all of them, and its algo says which."""
+    """The adapter kind. LyCORIS is one module for all of its kinds, selected by its algo."""
     if not value.startswith("lycoris"):
         return adapter(value, job)
     said = arguments_of(job.said("network_args") or [])
@@ -178,7 +178,7 @@ def data(value: str, job: Job) -> None:
 
 
 def dit(value: str, job: Job) -> Any:
-    """--dit is the low noise expert where there is a high noise one."""
+    """--dit is the low noise expert where a high noise one is given."""
     return model_file(value, job, "low" if job.expert == "both" else "")
 
 

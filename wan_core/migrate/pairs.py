@@ -1,4 +1,4 @@
-"""Two commands, one for each expert of a pair, as one run of both."""
+"""Two commands, one per expert of a pair, as one run of both."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .models import base_name
 _RATE, _RANK, _ALPHA = "TrainLoRA.learning_rate", "TrainLoRA.rank", "TrainLoRA.alpha"
 _STEPS, _LOW = "TrainLoRA.steps", f"{LOADER}.low_noise_model"
 _OWN = frozenset({_RATE, _RANK, _ALPHA, _STEPS, f"{LOADER}.diffusion_model", "TrainLoRA.run_name", "TrainLoRA.expert"})
-"""what each expert has for itself, or what is put together here"""
+"""settings that each expert has alone, or that are merged here"""
 _LEVELS = ("min_timestep", "max_timestep", "timestep_range")
 
 
 def as_one_job(jobs: Sequence[Job]) -> Job:
-    """Returns one job of several that are trained one after the other: of both experts, else the first.
+    """Returns one job for several that train in sequence: of both experts, else the first.
 
-    What is not taken over is named in its account.
+    Dropped settings are named in its account.
     """
     high = next((job for job in jobs if job.expert == "high"), None)
     low = next((job for job in jobs if job.expert == "low"), None)
@@ -67,7 +67,7 @@ def _join(high: Job, low: Job) -> None:
 def _length(job: Job, low: Job) -> None:
     high = job
     if {"max_train_steps", "max_train_epochs"} & (high.unset.keys() | low.unset.keys()):
-        return  # asked for already
+        return  # requested already
     if high.epochs and low.epochs:
         key, first, second = high.epochs[0], high.epochs[1], low.epochs[1]
         total = first + second
@@ -103,7 +103,7 @@ def _rate_and_rank(high: Job, low: Job) -> None:
 
 
 def _noise_levels(high: Job, low: Job) -> None:
-    """Each expert has its own levels here; those of the commands are named."""
+    """Names the commands' noise levels: each expert has its own here."""
     for job, expert in ((high, "high"), (low, "low")):
         lowest, highest = job.of("WanTrainSettings.min_timestep"), job.of("WanTrainSettings.max_timestep")
         for name in _LEVELS:
@@ -116,7 +116,7 @@ def _noise_levels(high: Job, low: Job) -> None:
 
 
 def _shared(high: Job, low: Job) -> None:
-    """Name what the commands say differently, and both experts have in common here."""
+    """Names settings that differ between the commands and are common to both experts here."""
     places = {f"{node}.{widget}" for job in (high, low) for node in job.values for widget in job.values[node]}
     differ = [
         f"{place.partition('.')[2]} {shown(low.of(place))}"
@@ -133,7 +133,7 @@ def _shared(high: Job, low: Job) -> None:
 
 
 def _stem(high: str, low: str) -> str:
-    """The common part of two names, without the words that tell the experts apart."""
+    """Returns the common part of two names, without high and low."""
     if high == low:
         return high
     apart = re.compile(r"[-_. ]*(?:high|low|hn|ln)(?:[-_. ]?noise)?(?![a-z])", re.IGNORECASE)

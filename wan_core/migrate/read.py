@@ -1,4 +1,4 @@
-"""Tells which trainer a settings file, or a command line in a text file, belongs to."""
+"""Recognises the trainer of a settings file, or of a command in a text file."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ _DOCUMENTS = (".toml", ".json", ".yaml", ".yml")
 
 
 _OF_ANOTHER_KIND = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""what a text where the trainer has a table ends in, say, or a number that no float can hold"""
+"""errors of values with another type than the trainer's, or of numbers beyond a float"""
 
 
 class DataHalfError(ConfigError):
-    """Settings of a dataset alone."""
+    """Dataset settings without training settings."""
 
 
 class UnknownSettingsError(ConfigError):
-    """A file that is of no trainer that is known."""
+    """A file of an unknown trainer."""
 
 
 def read_job(path: Path, *, folders: tuple[Path, ...] = (), clips: int = 0) -> Job:
-    """Returns the whole job that another trainer's settings describe.
+    """Returns the complete job of another trainer's settings.
 
-    `folders` are looked in for the files it names, after its own; `clips` is what an epoch has where nothing can be
-    counted. Raises ConfigError where the file is of no known trainer, or of no Wan model.
+    `folders`: searched for files after the settings' own folder; `clips`: clips per epoch where they cannot be counted.
+    ConfigError for an unknown trainer, or another model than Wan.
     """
     beside = Folders((path.parent, *path.parents[1:4], *folders))
     return _settled(path.name, read_settings_text(path), beside, clips)
 
 
 def read_texts(texts: Mapping[str, str]) -> tuple[Job, tuple[str, ...]]:
-    """Returns the job of settings that came as texts by name, and the files it names that did not come along.
+    """Returns the job of uploaded texts by name, and the files that are missing.
 
-    Nothing is read from disk. The first text that is a job counts; the others are what it names. Raises
-    UnknownSettingsError where none is of a known trainer, ConfigError where one is and cannot be taken.
+    Nothing is read from disk. The first text that is a job is read; the others are its files. UnknownSettingsError for
+    unknown trainers, ConfigError for invalid settings.
     """
     refused: WanTrainerError | None = None
     for name, text in texts.items():
@@ -103,12 +103,12 @@ def _job_of(data: Any, name: str, suffix: str) -> Job:
 
 
 def _in_sections_of_musubi(table: dict[str, Any]) -> bool:
-    """Tells sections that musubi-tuner makes one of from the tables of diffusion-pipe."""
+    """Distinguishes sections of musubi-tuner from the tables of diffusion-pipe."""
     return "type" not in table["model"] and bool(OF_MUSUBI & flat_settings(table).keys())
 
 
 def _script(name: str, text: str, beside: Beside) -> Job:
-    """The job of the commands of a script that train."""
+    """Returns the job of a script's training commands."""
     commands = commands_of(name, text)
     if not commands:
         raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}")

@@ -1,4 +1,4 @@
-"""Settles what only the whole job tells: its files, epochs as steps, and the known mistakes that are put right."""
+"""Completes a job: files, epochs as steps, and corrections of known mistakes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from .models import KINDS, expert_shown
 _WARMUP, _STEPS = "WanTrainSettings.lr_warmup_steps", "TrainLoRA.steps"
 _EPOCHS = "WanTrainSettings.max_train_epochs"
 _SUFFIXES = ("w", "h", "f", "s", "d", "l", "fs", "n")
-"""of a prompt, that are read here"""
+"""supported suffixes of a prompt"""
 
 
 def settle(job: Job, beside: Beside, clips: int = 0) -> Job:
-    """Make `job` whole; `beside` has the files it names, and `clips` says what an epoch has.
-
-    Raises ConfigError where a value cannot be.
-    """
+    """Completes `job`; `beside`: the files it names; `clips`: per epoch. ConfigError for an invalid value."""
     _files(job)
     _dataset(job, beside)
     job.clips = clips or job.clips
@@ -74,7 +71,7 @@ def _files(job: Job) -> None:
 
 
 def _expert(job: Job) -> None:
-    """Say which expert of a pair is trained where its file's name does not; ask where nothing does."""
+    """Resolves the trained expert where its file name does not say it; asks the user otherwise."""
     kind, file = job.kind, str(job.of(f"{LOADER}.diffusion_model"))
     if kind is None or not kind.low_noise_file or job.is_pair or expert_shown(file):
         return
@@ -90,7 +87,7 @@ def _expert(job: Job) -> None:
 
 
 def _dataset(job: Job, beside: Beside) -> None:
-    """Take from the data half what is a setting of the training here, and count its clips."""
+    """Takes training settings from the dataset settings, and counts the clips."""
     found = beside.text(job.data) if job.data else None
     if found is None:
         return
@@ -114,7 +111,6 @@ def _dataset(job: Job, beside: Beside) -> None:
 
 
 def _prompts(job: Job, beside: Beside) -> None:
-    """Put the text of a prompt file into the node."""
     named = job.values.pop("prompts", {}).get("file", "")
     if not named:
         return
@@ -130,7 +126,7 @@ def _prompts(job: Job, beside: Beside) -> None:
     lost = set[str]()
     if suffix != ".json":
         text = "\n".join(_line(line, lost) for line in text.splitlines())
-    own = job.values.get(PREVIEW, {}).get("prompts", "")  # SimpleTuner's validation_prompt stands beside its library
+    own = job.values.get(PREVIEW, {}).get("prompts", "")  # SimpleTuner's validation_prompt is used with its library
     job.put(f"{PREVIEW}.prompts", _with(own, text.strip()))
     job.ledger.take(f"{name}: {len(read_prompts(text, 'x'))} prompts -> prompts")
     if "<token>" in text:
@@ -140,7 +136,7 @@ def _prompts(job: Job, beside: Beside) -> None:
 
 
 def _with(own: str, text: str) -> str:
-    """The prompts of a file with one more, which comes last; SimpleTuner calls it "validation"."""
+    """Returns a file's prompts with one more at the end, "validation" in SimpleTuner."""
     if not own or not text.startswith(("{", "[")):
         return "\n".join(part for part in (text, own) if part)
     prompts: Any = parse_document("prompts.json", text)
@@ -152,7 +148,7 @@ def _with(own: str, text: str) -> str:
 
 
 def _line(line: str, lost: set[str]) -> str:
-    """A prompt without the suffixes that are not read here."""
+    """Returns a prompt without unsupported suffixes."""
     prompt, *suffixes = line.split(" --")
     kept = [suffix for suffix in suffixes if suffix.split(" ")[0] in _SUFFIXES]
     lost |= {f"--{suffix.split(' ')[0]}" for suffix in suffixes} - {f"--{suffix.split(' ')[0]}" for suffix in kept}
@@ -160,7 +156,7 @@ def _line(line: str, lost: set[str]) -> str:
 
 
 def _lycoris(job: Job, beside: Beside) -> None:
-    """Read the kind of adapter of LyCORIS from its own file."""
+    """Reads the adapter kind from LyCORIS' own file."""
     named = job.values.pop("lycoris", {}).get("file", "")
     if not named:
         return
@@ -177,7 +173,7 @@ def _lycoris(job: Job, beside: Beside) -> None:
         if isinstance(value := given.get(key), int | float):
             job.put(at, min(int(value), 1024) if at != _ALPHA else float(value))
     if int(given.get("linear_dim") or 0) > 1024 and job.of("WanTrainSettings.adapter") == "LoKr":
-        job.put(_ALPHA, 0.0)  # whole matrices count in full
+        job.put(_ALPHA, 0.0)  # complete matrices have scale 1
     rest = sorted(given.keys() - _LYCORIS.keys() - {"algo"})
     job.ledger.take(f"lycoris_config: algo {given['algo']} -> adapter, and {', '.join(given.keys() & _LYCORIS.keys())}")
     if rest:
@@ -189,7 +185,7 @@ _LYCORIS = {"factor": "WanTrainSettings.lokr_factor", "linear_dim": "TrainLoRA.r
 
 
 def _steps(job: Job) -> None:
-    """Epochs of the run, and as steps what happens every so many of them."""
+    """Converts epochs to steps: of the run, and of intervals."""
     batch = max(1, job.of("WanTrainSettings.batch_size") * job.of("WanTrainSettings.gradient_accumulation_steps"))
     epoch = -(-job.clips // batch) if job.clips else 0
     count = f"{job.clips} clips an epoch, {batch} a step"
@@ -215,7 +211,7 @@ def _steps(job: Job) -> None:
 
 def _warmup(job: Job) -> None:
     if job.epochs is not None and not job.clips:
-        return  # how many steps they make is known where it is trained
+        return  # the steps of an epoch are known when training starts
     steps, warmup = job.of(_STEPS), job.of(_WARMUP)
     if warmup >= steps:
         job.put(_WARMUP, steps // 10)
@@ -226,7 +222,7 @@ def _warmup(job: Job) -> None:
 
 
 def _together(job: Job) -> None:
-    """Settings that do not go together here."""
+    """Corrects settings that exclude each other here."""
     settings = job.values.setdefault(SETTINGS, {})
     if settings.get("optimizer") == "schedule_free":
         if job.of("WanTrainSettings.lr_scheduler") != "constant":
@@ -250,7 +246,7 @@ def _together(job: Job) -> None:
 
 
 def _sizes(job: Job) -> None:
-    """Preview sizes that Wan can make."""
+    """Rounds preview sizes to supported ones."""
     preview = job.values.get(PREVIEW, {})
     if frames := preview.get("num_frames", 0):
         made = max(1, round((frames - 1) / 4) * 4 + 1)

@@ -169,7 +169,6 @@ KEYS = (
 
 
 def read_simpletuner_job(data: Mapping[str, Any], source: str) -> Job:
-    """Returns the job of a config.json."""
     flat = {key.lstrip("-"): value for key, value in data.items()}
     job = Job("SimpleTuner", source, ledger_of(source, flat))
     take_over(KEYS, job, job.ledger)

@@ -1,4 +1,4 @@
-"""Turns the values of SimpleTuner into ours: a reader for each key that needs one."""
+"""Readers that convert values of SimpleTuner."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def flavour(value: str, job: Job) -> Any:
 
 
 def base(value: str, job: Job) -> Any:
-    """The repository counts where no flavour says which model it is."""
+    """The repository counts where no flavour names the model."""
     if job.values.get("LoadWanModel", {}).get("diffusion_model"):
         return None
     return model_file(value, job)
 
 
 def lora_type(value: str, job: Job) -> Any:
-    """LyCORIS says its kind in a file of its own; `settle` reads it."""
+    """LyCORIS names its kind in its own file; `settle` reads it."""
     if value != "lycoris":
         return "LoRA" if value == "standard" else Changed("LoRA", f"{value} is no kind of adapter here")
     job.put("lycoris.file", str(job.said("lycoris_config") or "lycoris_config.json"))
@@ -59,12 +59,11 @@ def lora_type(value: str, job: Job) -> Any:
 
 
 def dora(value: bool, _job: Job) -> Any:
-    """A flag beside lora_type."""
     return "DoRA" if value else None
 
 
 def modules(value: Any, _job: Job) -> Any:
-    """Diffusers' names of linears as those of the original model."""
+    """Converts diffusers' names of linears to original ones."""
     names = value if isinstance(value, list) else [part.strip() for part in str(value).strip("[]").split(",")]
     known = {"to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "o", "to_out": "o", "ffn.net.0.proj": "ffn.0",
              "ffn.net.2": "ffn.2", "add_k_proj": "k_img", "add_v_proj": "v_img"}  # fmt: skip
@@ -76,7 +75,7 @@ _INITS = {"gaussian": "gaussian", "pissa": "PiSSA", "olora": "OLoRA"}
 
 
 def begins(value: str, job: Job) -> Any:
-    """Reads how a LoRA begins; of other kinds it is the kind's own way."""
+    """Reads the init of a LoRA; other kinds have their own."""
     if value.lower() in ("default", "true", ""):
         return None
     of_pairs = str(job.said("lora_type") or "standard") == "standard" and not job.said("use_dora")
@@ -86,7 +85,7 @@ def begins(value: str, job: Job) -> Any:
 
 
 def timesteps(value: Any, _job: Job) -> Any:
-    """Noise levels by commas or as a list: up to 1, or up to 1000."""
+    """Parses noise levels, comma-separated or a list, up to 1 or up to 1000."""
     listed = value if isinstance(value, list) else str(value).strip("[]() ").split(",")
     numbers = [float(one) for one in listed if str(one).strip()]
     if not numbers:
@@ -96,7 +95,7 @@ def timesteps(value: Any, _job: Job) -> Any:
 
 
 def lowest_rate(value: float, job: Job) -> Any:
-    """Reads what a falling schedule ends at; SimpleTuner says the rate itself."""
+    """Reads the final rate of a schedule; SimpleTuner gives an absolute rate."""
     rate, schedule = job.of("TrainLoRA.learning_rate"), job.of("WanTrainSettings.lr_scheduler")
     if not (schedule.startswith("cosine") or schedule == "polynomial") or not 0 <= value <= rate:
         return Without("schedules that fall read it, as a share of the learning rate")
@@ -110,7 +109,7 @@ def clipping(value: float, job: Job) -> Any:
 
 
 def if_so(choice: str) -> Any:
-    """A flag that stands for one choice of a menu."""
+    """Returns a reader of a flag that selects one choice of a menu."""
 
     def read(value: bool, _job: Job) -> Any:
         return choice if value else None
@@ -153,7 +152,7 @@ def optimizer(value: str, job: Job) -> Any:
 
 
 def size(value: str, job: Job) -> None:
-    """WIDTHxHEIGHT, a side, or several by commas, of which the first counts."""
+    """Parses WIDTHxHEIGHT, a side, or several by commas, of which the first is used."""
     first = value.split(",")[0].strip().lower()
     sides = [part for part in first.split("x") if part]
     if len(sides) not in (1, 2) or not all(re.fullmatch(r"\d+(\.\d+)?", side) for side in sides):
@@ -233,6 +232,6 @@ def attention(value: str, _job: Job) -> Any:
 
 
 def routes(value: Any, _job: Job) -> str:
-    """Returns the routes of TREAD as the widget has them; a file of them is not read."""
+    """Returns TREAD's routes as our widget text; a file of routes is not read."""
     found = read_routes(value if isinstance(value, str) else json.dumps(value))
     return "; ".join(f"{one.selection_ratio:g}: {one.start_layer_idx}..{one.end_layer_idx}" for one in found)

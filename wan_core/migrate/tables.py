@@ -1,4 +1,4 @@
-"""The tables of all trainers, for the docs."""
+"""The tables of all trainers, for docs/coming_from.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that stand for something that a file does not say: named, and never replaced."""
+"""Detects placeholders in values: they are named, never substituted."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from ..importers import Ledger
 from .job import Job
 
 _NOT_SET = re.compile(r"\$\{?[A-Za-z_]|^@[A-Za-z_]\w*@$|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
-"""in place of which a shell, cmd or a template would put something"""
+"""placeholders of a shell, cmd or a template"""
 _MAY_HOLD = frozenset(
     (
         *("validation_prompt", "validation_negative_prompt", "prompts", "samples", "neg"),
         *("trigger_word", "caption_prefix", "network_args"),
     )
 )
-"""texts in which such letters mean themselves"""
+"""texts in which these characters are literal"""
 
 
 def is_unset(name: str, job: Job, ledger: Ledger) -> bool:
-    """Tells whether a key has such a value, and names it."""
+    """Returns whether a key's value is a placeholder, and records it."""
     value = ledger.get(name, object, None) if name in ledger else None
     if isinstance(value, str) and name not in _MAY_HOLD and stands_for_more(value):
         job.unset[name] = value
@@ -32,10 +32,10 @@ def is_unset(name: str, job: Job, ledger: Ledger) -> bool:
 
 
 def stands_for_more(value: str) -> bool:
-    """Tells a text that a shell, cmd or a template would put something into, at its end."""
+    """Returns whether a text ends in a placeholder."""
     return "\n" not in value and _NOT_SET.search(_last_part(value)) is not None
 
 
 def _last_part(value: str) -> str:
-    """The name at the end of a path, in which a command of a shell stays whole."""
+    """Returns the last part of a path; a shell command in it stays in one piece."""
     return re.split(r"[/\\]", re.sub(r"\$\([^)\n]*\)?", "$(", value).rstrip("/\\"))[-1]

@@ -1,4 +1,4 @@
-"""Denoising for validation clips, without ComfyUI but with ComfyUI's schedule."""
+"""Denoising of preview clips with ComfyUI's schedules, without ComfyUI."""
 
 from __future__ import annotations
 

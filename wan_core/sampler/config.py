@@ -1,4 +1,4 @@
-"""The settings of validation clips say what they show, how large they are, and how they are sampled."""
+"""Settings of preview clips: content, size and sampling."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .solvers import SOLVERS
 
 _AS_SAMPLING = "as sampling says"
 _AS_FIRST_CLIP, AS_TEMPLATE = "clip", "template"
-"""of preview_size"""
+"""values of preview_size"""
 _SKIPS = ("off", "extra pass", "negative pass")
 
 
 @dataclass(frozen=True)
 class SamplingPreset:
-    """Settings that belong together: steps, guidance, shift and the sampler they were chosen for."""
+    """Sampler settings that belong together."""
 
     steps: int
     guidance_scale: float
@@ -31,11 +31,11 @@ class SamplingPreset:
     scheduler: str = "simple"
     guidance: Guidance = Guidance()
     low_noise_guidance: float | None = None
-    """the scale of the low noise expert of a pair; None: the same"""
+    """guidance scale of the low_noise expert; None: the same"""
 
 
 FEW_STEPS = "4-step LoRA"
-"""makes sense only with a LoRA that was distilled for so few steps: without it clips end in noise"""
+"""needs a LoRA distilled for few steps: clips end in noise without it"""
 PRESETS = {
     "ComfyUI template": SamplingPreset(20, 6.0, 8.0),
     # Wan2.1 README for T2V-1.3B; the other models' configs say shift 5, guidance 5.
@@ -46,7 +46,7 @@ PRESETS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig(Config):
-    """One preview request. Prompts are texts already in the cache; an empty list previews the first caption."""
+    """One preview request. Prompts are texts in the cache; an empty list previews the first caption."""
 
     prompts: tuple[str, ...] = counted(
         (),
@@ -56,22 +56,22 @@ class SampleConfig(Config):
     negative_prompt: str | None = counted(None, "What the clips should not show. By default Wan's own text.")
     """None: the default negative prompt of Wan"""
     prompt_keys: tuple[str, ...] = ()
-    """cache keys of the prompts' encodings, one per prompt; the worker reads these and never encodes text"""
+    """cache keys of the encoded prompts; the worker never encodes text"""
     prompt_settings: tuple[PreviewPrompt, ...] = internal((), "changed")
-    """what each prompt says for itself, one per prompt; none where no prompt does"""
+    """settings of single prompts, one each; empty where no prompt has any"""
     negative_key: str = ""
-    """cache key of the negative prompt; empty: that of the cache set"""
+    """cache key of the negative prompt; "": the cache set's"""
     default_negative_key: str = internal("", "never")
-    """cache key of Wan's own negative prompt, for clips without a run, whose cache set would name it"""
+    """cache key of Wan's negative prompt, for clips without a run, which have no cache set"""
     condition_key: str = ""
-    """cache key of what image-to-video previews are conditioned on, at their size; empty: what the first clip is"""
+    """cache key of the image-to-video condition at preview size; "": the first clip's"""
     first_frame_key: str = ""
-    """TI2V-5B: cache key of the latent of one start image, at the size of the preview; empty: see Previewer"""
+    """TI2V-5B: cache key of a start image's latent at preview size; "": see Previewer"""
     start_image: str = ""
-    """name of a picture in the cache; whoever has the VAE makes the keys above from it"""
+    """name of a picture in the cache; the process with the VAE encodes the keys above from it"""
     end_image: str = ""
     vision_key: str = ""
-    """cache key of the image tokens of these pictures"""
+    """cache key of the picture's image tokens"""
     sampling: str = counted(
         "auto",
         "auto: as ComfyUI's own template of the model samples. Wan 2.1 text-to-video: 30 steps, cfg 6, shift 8, "
@@ -153,7 +153,7 @@ class SampleConfig(Config):
     )
 
     loras: tuple[FrozenLora, ...] = internal((), "changed")
-    """LoRAs that act while clips are sampled, and never in training: the few-step LoRA of a preset"""
+    """frozen LoRAs of sampling alone, such as a preset's few-step LoRA"""
     preview_size: str = counted(
         _AS_FIRST_CLIP,
         "What a width, height or num_frames of 0 is while training. clip: as the first training clip. template: as "
@@ -184,18 +184,18 @@ class SampleConfig(Config):
             )
 
     def of_prompt(self, index: int) -> SampleConfig:
-        """Returns the settings of one prompt: those of all, with what it says for itself."""
+        """Returns the settings of one prompt: its own over the common ones."""
         if not self.prompt_settings:
             return self
         return replace(self, prompt_settings=(), **self.prompt_settings[index].settings())
 
     def clip_name(self, variant: str, index: int) -> str:
-        """Returns the id of the clip of a prompt, a file name too: step-000250_p0, or step-000250_p0_nickname."""
+        """Returns the clip id of a prompt, also its file name: step-000250_p0, or step-000250_p0_nickname."""
         name = file_name_of(self.prompt_settings[index].name) if self.prompt_settings else ""
         return f"{variant}_p{index}_{name}" if name else f"{variant}_p{index}"
 
     def resolved(self, template: Template | None = None) -> SamplingPreset:
-        """Returns all that sampling needs, with every 0 filled in; `template` is what "auto" stands for."""
+        """Returns all sampling settings with every 0 resolved; `template` replaces "auto"."""
         preset = PRESETS.get(self.sampling) or (template if self.sampling == "auto" else None)
         preset = preset or PRESETS["ComfyUI template"]
         return SamplingPreset(

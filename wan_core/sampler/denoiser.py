@@ -1,4 +1,4 @@
-"""Chooses the model for a noise level: one for all of them, or the two experts of a pair in turn."""
+"""Selects the model for a sigma: a single model, or the experts of a pair in turn."""
 
 from __future__ import annotations
 
@@ -14,40 +14,36 @@ from ..model import WanTransformer
 
 @dataclass(frozen=True)
 class Denoiser:
-    """One model, and the noise levels that are its own.
+    """One model and its range of sigmas.
 
-    `opened` is entered right before its first step and left right after its last one, so that of two models that do
-    not fit together each may be brought in for its own steps only.
+    `opened` is entered before its first step and left after its last one, so a pair needs device memory for one expert.
     """
 
     opened: Callable[[], AbstractContextManager[WanTransformer]]
     sigma_min: float = 0.0
-    """true t: it takes the steps that begin at this noise level or above it"""
+    """unshifted: it takes steps that start at this sigma or above"""
     sigma_max: float = 1.0
-    """true t: and below this one, where that is not the top; of the first denoiser it says where sampling begins"""
+    """unshifted: and below this one, unless it is 1; the first denoiser's is where sampling starts"""
     guidance_scale: float | None = None
-    """None: that of the preset"""
+    """None: the preset's"""
 
     @classmethod
     def of(cls, model: WanTransformer, **more: float | None) -> Denoiser:
-        """Returns the denoiser of a model that is where it has to be."""
+        """Returns the denoiser of a loaded model."""
         return cls(lambda: nullcontext(model), **more)  # type: ignore[arg-type]
 
 
 def turns(denoisers: Sequence[Denoiser], sigmas: Tensor) -> list[tuple[Denoiser, Tensor]]:
-    """Returns each denoiser with the noise levels it walks through, (own steps + 1,) float32, noisiest first.
+    """Returns each denoiser with its sigmas, (own steps + 1,) float32, highest first.
 
-    `denoisers` come noisiest first; `sigmas` (steps + 1,) falls from 1 to 0. The last level of one is the first of the
-    next, as with two KSamplerAdvanced. Whoever has no step is left out. Where nobody takes the low noise levels (the
-    high noise expert alone), the last step goes to 0 at once: it shows what that model expects to come out. Where
-    nobody takes the high ones (the low noise expert alone), the levels begin further down.
-    Raises ConfigError when no step is left at all.
+    `denoisers` come highest range first; `sigmas` (steps + 1,) falls from 1 to 0. Adjacent ranges share a sigma, as
+    with two KSamplerAdvanced. Denoisers without a step are omitted; ConfigError when all are.
     """
     found: list[tuple[Denoiser, Tensor]] = []
     starts, highest = sigmas[:-1], denoisers[0].sigma_max
     begin = int((starts >= highest).sum()) if highest < 1 else 0
     for denoiser in denoisers:
-        # ComfyUI and official Wan: the border itself belongs to the expert above it.
+        # As in ComfyUI and the official code, the boundary itself belongs to the high_noise expert.
         end = int((starts >= denoiser.sigma_min).sum())
         if end > begin:
             found.append((denoiser, sigmas[begin : end + 1].clone()))
@@ -57,5 +53,6 @@ def turns(denoisers: Sequence[Denoiser], sigmas: Tensor) -> list[tuple[Denoiser,
             f"None of {len(starts)} sampling steps begins at a noise level of {denoisers[-1].sigma_min:g} to "
             f"{highest:g}. Set more steps, or another shift."
         )
+    # For the high_noise expert alone the last step goes straight to 0: it shows that model's expected clean clip.
     found[-1][1][-1] = 0.0
     return found

@@ -1,4 +1,4 @@
-"""Makes a clip of noise: the models in turn, each with its guidance, along the schedule of the sampler."""
+"""Generates a clip from noise: the models in turn, each with its guidance, along the sampler's schedule."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ def generate(
     start: Tensor | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Denoise to a clean normalised latent (B, C, F, H, W) float32 on the first device of the last model.
+    """Denoises to a clean normalised latent (B, C, F, H, W) float32 on the first device of the last model.
 
-    Each of `denoisers`, noisiest first, takes the steps that begin inside its noise levels; a single model is
+    `denoisers`, highest sigmas first, each take the steps that start in their range; a single model is
     `[Denoiser.of(model)]`. text (B, L, D), negative_text (B, M, D), noise (B, C, F, H, W) float32. Guidance 1 skips the
-    negative pass; the negative pass reads the same `conditioning`. `first_frame` (B, C, 1, H, W) is the clean first
-    latent frame of TI2V-5B image-to-video: put back before every step, its tokens at timestep 0. `start`, of the shape
-    of the noise, is the clean latent that sampling starts from where the first denoiser begins below noise level 1.
-    `seed` is of the noise that samplers such as lcm add on their way.
-    `on_step(done, total)` is called after each denoising step and may raise to stop. ConfigError when none of the steps
-    belongs to a denoiser.
+    negative pass, which reads the same `conditioning`. `first_frame` (B, C, 1, H, W): clean first latent frame of
+    TI2V-5B image-to-video, restored before every step, with timestep 0. `start` (B, C, F, H, W): clean latent to start
+    from where the first denoiser starts below sigma 1. `seed`: of the noise that samplers such as lcm add.
+    `on_step(done, total)` is called after each step and may raise to stop. ConfigError when no step belongs to a
+    denoiser.
     """
     solver = SOLVERS[preset.sampler_name]
     walks = turns(denoisers, schedule(preset.scheduler, preset.steps, preset.shift, skips_last=solver.skips_last))
@@ -71,7 +70,7 @@ def generate(
 
 
 def _velocity(model: WanTransformer, asked: Asked, first_frame: Tensor | None) -> Callable[[Tensor, float], Tensor]:
-    """Returns how a solver asks the model: the given first frame stands in what the model sees, at timestep 0."""
+    """Returns the solver's model function; a given first frame replaces the latent's, at timestep 0."""
 
     def velocity(latent: Tensor, sigma: float) -> Tensor:
         seen = _with_first(latent, first_frame)
@@ -81,7 +80,7 @@ def _velocity(model: WanTransformer, asked: Asked, first_frame: Tensor | None) -
 
 
 def _scale(denoiser: Denoiser, preset: SamplingPreset) -> float:
-    """Returns the guidance scale of a denoiser; what begins below noise level 1 is the low noise expert of a pair."""
+    """Returns the denoiser's guidance scale; a range that ends below sigma 1 is the low_noise expert's."""
     if denoiser.guidance_scale is not None:
         return denoiser.guidance_scale
     low = preset.low_noise_guidance if denoiser.sigma_max < 1 else None
@@ -89,17 +88,15 @@ def _scale(denoiser: Denoiser, preset: SamplingPreset) -> float:
 
 
 def _noise_like(latent: Tensor, seed: int) -> Callable[[], Tensor]:
-    """Returns what draws noise (of latent's shape) for a sampler that adds some: on its device, as ComfyUI does.
-
-    There the CPU's generator takes the seed after that of the first noise, so that the two do not meet.
-    """
+    """Returns a generator of noise (latent's shape) for ancestral samplers, on latent's device as in ComfyUI."""
+    # On a CPU the initial noise used this seed on the same generator: the next seed avoids repeating it.
     own = (seed + (latent.device.type == "cpu")) % 2**64
     generator = torch.Generator(latent.device).manual_seed(own)
     return lambda: torch.randn(latent.shape, generator=generator, device=latent.device)
 
 
 def _timestep(latent: Tensor, timestep: float, given: bool) -> Tensor:
-    """(B,) for all frames alike, or (B, F) with 0 for the given first one; float32."""
+    """Returns (B,), or (B, F) with 0 for a given first frame; float32."""
     size = (latent.shape[0], latent.shape[2]) if given else (latent.shape[0],)
     rows = torch.full(size, timestep, dtype=torch.float32, device=latent.device)
     if given:
@@ -108,5 +105,4 @@ def _timestep(latent: Tensor, timestep: float, given: bool) -> Tensor:
 
 
 def _with_first(latent: Tensor, first_frame: Tensor | None) -> Tensor:
-    """`latent` with its first frame replaced."""
     return latent if first_frame is None else torch.cat([first_frame.to(latent), latent[:, :, 1:]], dim=2)

@@ -1,4 +1,4 @@
-"""Guidance: what a model predicts with the prompt, moved away from what it predicts with the negative prompt."""
+"""Guidance: the prediction with the prompt, moved away from the prediction with the negative prompt."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from ..model import Conditioning, WanTransformer, lengthened
 
 @dataclass(frozen=True)
 class Guidance:
-    """Says how the negative pass is made, and what stands beside it."""
+    """Settings of the negative pass and of skip-layer guidance."""
 
     batched: bool = False
-    """both passes at once: one read of the weights, twice the activations"""
+    """both passes in one batch: weights are read once, activations double"""
     zero_star: bool = False
-    """scale the negative prediction to the length it has along the positive one first"""
+    """CFG-Zero*: scale the negative prediction to its length along the positive one"""
     skip_layers: tuple[int, ...] = ()
-    """blocks left out by skip-layer guidance; empty: none of it"""
+    """blocks to skip; empty: no skip-layer guidance"""
     skip_in_negative: bool = False
-    """they are left out of the negative pass; else of a pass of their own, with the prompt"""
+    """skip them in the negative pass, instead of in a third pass with the prompt"""
     skip_scale: float = 3.0
-    """how far to move away from that pass of its own"""
+    """weight of the third pass"""
     skip_from: float = 0.01
     skip_to: float = 0.15
-    """shares of the schedule before the shift, 0 to 1, between which blocks are skipped"""
+    """fractions of the unshifted schedule, 0 to 1, between which blocks are skipped"""
 
     def require_blocks(self, count: int) -> None:
-        """Raises ConfigError where a block to be left out is none of the model's `count`."""
+        """Raises ConfigError for a block beyond the model's `count`."""
         if strange := sorted(number for number in self.skip_layers if number >= count):
             raise ConfigError(
                 f"skip_layers {strange[0]}: this model has {count} blocks, 0 to {count - 1}. Name others."
             )
 
     def skips_at(self, sigma: float, shift: float) -> bool:
-        """Returns whether blocks are skipped at this noise level, as ComfyUI's percent_to_sigma tells."""
+        """Returns whether blocks are skipped at this sigma, by ComfyUI's percent_to_sigma."""
         return bool(self.skip_layers) and _level(self.skip_to, shift) <= sigma <= _level(self.skip_from, shift)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The question to a model about one latent, all on its first device."""
+    """Model inputs and guidance of one latent, on its first device."""
 
     text: Tensor
     """(B, L, D)"""
@@ -59,7 +59,7 @@ class Asked:
 
 
 def guided_velocity(model: WanTransformer, latent: Tensor, timestep: Tensor, sigma: float, asked: Asked) -> Tensor:
-    """Returns the velocity to go along: latent (B, C, F, H, W), timestep (B,) or (B, F); float32 of latent's shape."""
+    """Returns the guided velocity: latent (B, C, F, H, W), timestep (B,) or (B, F); float32 of latent's shape."""
     guidance, conditioning = asked.guidance, asked.conditioning
     skips = guidance.skips_at(sigma, asked.shift)
     in_negative = skips and guidance.skip_in_negative
@@ -87,14 +87,14 @@ def guided_velocity(model: WanTransformer, latent: Tensor, timestep: Tensor, sig
 
 
 def _zero_star(latent: Tensor, positive: Tensor, negative: Tensor, sigma: float, scale: float) -> Tensor:
-    """Returns what CFG-Zero* (Fan et al. 2025) takes off the guided velocity, as ComfyUI's node of that name does it.
+    """Returns the correction of CFG-Zero* (Fan et al. 2025), as ComfyUI's node computes it.
 
-    s* = <v+, v-> / |v-|^2 of each clip. The paper scales the negative velocity by it; ComfyUI scales the clean clip
-    that velocity leads to, D- = latent - sigma v-, and whoever generates there gets this.
+    s* = <v+, v-> / |v-|^2 for each clip.
     """
     flat_positive, flat_negative = positive.flatten(1), negative.flatten(1)
     share = (flat_positive * flat_negative).sum(1) / (flat_negative.square().sum(1) + 1e-8 / sigma**2)
     share = share.view(-1, *([1] * (latent.ndim - 1)))
+    # The paper scales the negative velocity; ComfyUI scales the clean clip D- = latent - sigma v- it leads to.
     clean = latent - sigma * negative
     return (share - 1) * (1 - scale) * clean / sigma
 

@@ -1,10 +1,10 @@
-"""Libraries of preview prompts as people keep them: a prompt a line, or JSON of nicknames; each with own settings.
+"""Libraries of preview prompts: a prompt per line, or JSON of nicknames, with settings as suffixes.
 
-    a red ball rolling --w 480 --h 832 --f 33 --d 7 --n blurry
-    {"ball": "a red ball rolling", "dog": "[trigger] runs --s 30"}
-    ["a red ball rolling", "[trigger] runs --s 30"]
+a red ball rolling --w 480 --h 832 --f 33 --d 7 --n blurry
+{"ball": "a red ball rolling", "dog": "[trigger] runs --s 30"}
+["a red ball rolling", "[trigger] runs --s 30"]
 
-The suffixes are those of kohya's and musubi's prompt files, the nicknames are SimpleTuner's.
+Suffixes are those of kohya's and musubi's prompt files; nicknames are SimpleTuner's.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from ..errors import ConfigError
 TRIGGER = "[trigger]"
 _LONGEST_TRIGGER = 1000
 _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*["\[{\]])')
-"""how it begins; a line of prose may begin with [trigger]"""
+"""start of JSON; a line of prose may start with [trigger]"""
 _SUFFIX = re.compile(r"(?:^|\s)--([A-Za-z]\S*)(?=\s|$)")
-"""with whatever hangs on it: --w480 is none of them, and no part of a prompt either"""
+"""a suffix with everything attached: --w480 is unknown, and not prompt text either"""
 _SUFFIXES = {
     "w": ("width", int), "h": ("height", int), "f": ("num_frames", int), "s": ("steps", int), "d": ("seed", int),
     "l": ("cfg", float), "fs": ("shift", float), "n": ("negative_prompt", str),
 }  # fmt: skip
-"""suffix -> field, and what its value is"""
+"""suffix -> field and type"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewPrompt(Config):
-    """One prompt and what it says for itself; 0 and None leave it to the settings of all."""
+    """One prompt and its own settings; 0 and None use the common ones."""
 
     name: str = ""
-    """its nickname, as it was written"""
+    """nickname, as written"""
     negative_prompt: str | None = None
     width: int = 0
     height: int = 0
@@ -48,11 +48,11 @@ class PreviewPrompt(Config):
     negative_key: str = ""
     """cache key of its negative prompt"""
     condition_key: str = ""
-    """cache key of the conditioning at its size"""
+    """cache key of the condition at its size"""
     first_frame_key: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings that this prompt has for itself, by their names in SampleConfig."""
+        """Returns its own settings by their names in SampleConfig."""
         given = {name: getattr(self, name) for name in ("width", "height", "num_frames", "steps", "cfg", "shift")}
         found: dict[str, Any] = {name: value for name, value in given.items() if value}
         if self.seed is not None:
@@ -64,10 +64,9 @@ class PreviewPrompt(Config):
 
 
 def read_prompts(written: str, trigger_word: str = "") -> list[tuple[str, PreviewPrompt]]:
-    """Returns each prompt with what it says for itself, in order; `[trigger]` becomes the trigger word.
+    """Returns all prompts in order, with their settings; `[trigger]` becomes the trigger word.
 
-    Empty lines and lines that begin with # are left out. Raises ConfigError that names the line, or the nickname, and
-    what to write there.
+    Empty lines and lines starting with # are skipped. ConfigError names the line or nickname, and a valid form.
     """
     if len(trigger_word) > _LONGEST_TRIGGER:
         raise ConfigError(f"trigger_word has {len(trigger_word):,} characters. Use at most {_LONGEST_TRIGGER}.")
@@ -82,13 +81,13 @@ def read_prompts(written: str, trigger_word: str = "") -> list[tuple[str, Previe
 
 
 def file_name_of(name: str) -> str:
-    """Returns a nickname as a part of a file name: letters, digits and dashes, at most 40; "" where none are left."""
+    """Returns a nickname as part of a file name: letters, digits and dashes, at most 40."""
     return re.sub(r"[^A-Za-z0-9]+", "-", name)[:40].strip("-")
 
 
 def _written(written: str) -> Iterator[tuple[str, str, str]]:
-    """Yields (where it stands, nickname, prompt with its suffixes)."""
-    written = written.removeprefix("\ufeff")  # some editors write it in front of a file
+    """Yields (place, nickname, prompt with suffixes)."""
+    written = written.removeprefix("\ufeff")  # a byte order mark, which some editors write
     if not _JSON.match(written):
         for number, line in enumerate(written.splitlines(), 1):
             if line.strip() and not line.lstrip().startswith("#"):
@@ -137,7 +136,7 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _parted(place: str, name: str, line: str) -> tuple[str, PreviewPrompt]:
-    """Returns the prompt without its suffixes, and what they say."""
+    """Splits off the suffixes: (prompt, its settings)."""
     marks = list(_SUFFIX.finditer(line))
     prompt = line[: marks[0].start()].strip() if marks else line
     if not prompt:

@@ -1,7 +1,6 @@
-"""The noise levels a sampler walks through, as ComfyUI's schedulers of the same names lay them for a Wan model.
+"""Sigma schedules with the names and values of ComfyUI's schedulers for Wan.
 
-Every schedule begins with noise level 1, pure noise, and ends with 0. The shift is that of the flow:
-`flow.shift_sigma`, ComfyUI's ModelSamplingSD3.
+Every schedule falls from 1, pure noise, to 0. The shift is `flow.shift_sigma`, ComfyUI's ModelSamplingSD3.
 """
 
 from __future__ import annotations
@@ -14,40 +13,40 @@ from torch import Tensor
 from ..flow import shift_sigma, simple_sigmas
 
 _GRID = 1000
-"""ComfyUI keeps a table of the shifted noise levels k / 1000, k = 1 .. 1000"""
+"""ComfyUI tabulates the shifted sigmas of k / 1000, k = 1 .. 1000"""
 
 
 def schedule(name: str, steps: int, shift: float, *, skips_last: bool = False) -> Tensor:
-    """Returns (steps + 1,) float32 noise levels from 1 down to 0 for the scheduler `name`, a key of SCHEDULERS.
+    """Returns (steps + 1,) float32 sigmas from 1 to 0 of the scheduler `name`, a key of SCHEDULERS.
 
-    `beta` leaves out levels it would visit twice, which happens from about 300 steps on. `skips_last` lays one step
-    more and leaves out the level before 0, as ComfyUI does for samplers (uni_pc) that are unstable close to 0.
+    `beta` omits duplicates, from about 300 steps on. `skips_last` computes one step more and omits the sigma before 0,
+    as ComfyUI does for samplers (uni_pc) that are unstable close to 0.
     """
     sigmas = SCHEDULERS[name](steps + skips_last, shift)
     return torch.cat([sigmas[:-2], sigmas[-1:]]) if skips_last else sigmas
 
 
 def _normal(steps: int, shift: float) -> Tensor:
-    """Even timesteps from 1000 to that of the lowest level of the table; the shift is laid over them once more."""
+    """Even timesteps from 1000 to the table's lowest sigma, shifted a second time."""
     lowest = float(_shifted(torch.tensor([1 / _GRID]), shift))
     return _to_zero(_shifted(torch.linspace(1.0, lowest, steps, dtype=torch.float64), shift))
 
 
 def _sgm_uniform(steps: int, shift: float) -> Tensor:
-    """The same over one step more, of which the last is left out."""
+    """`_normal` with one step more, whose last sigma is omitted."""
     lowest = float(_shifted(torch.tensor([1 / _GRID]), shift))
     return _to_zero(_shifted(torch.linspace(1.0, lowest, steps + 1, dtype=torch.float64)[:-1], shift))
 
 
 def _beta(steps: int, shift: float) -> Tensor:
-    """Levels where a Beta(0.6, 0.6) distribution has its quantiles: dense at both ends (arXiv 2407.12173)."""
+    """Quantiles of Beta(0.6, 0.6): dense at both ends (arXiv 2407.12173)."""
     places = [round(_beta_quantile(1 - index / steps) * (_GRID - 1)) for index in range(steps)]
     distinct = torch.tensor(list(dict.fromkeys(places)), dtype=torch.float64)
     return _to_zero(_shifted((distinct + 1) / _GRID, shift))
 
 
 def _linear_quadratic(steps: int, _shift: float) -> Tensor:
-    """Half of the steps take away 0.025 of the noise in all, then a parabola falls to 0 (Mochi). Knows no shift."""
+    """Linear by 0.025 over half of the steps, then a parabola to 0 (Mochi); ignores the shift."""
     if steps == 1:
         return torch.tensor([1.0, 0.0])
     even, threshold = steps // 2, 0.025
@@ -64,7 +63,7 @@ SCHEDULERS: dict[str, Callable[[int, float], Tensor]] = {
     "linear_quadratic": _linear_quadratic,
     "sgm_uniform": _sgm_uniform,
 }
-"""names as in ComfyUI's KSampler"""
+"""names of ComfyUI's KSampler"""
 
 
 def _shifted(sigma: Tensor, shift: float) -> Tensor:
@@ -76,8 +75,8 @@ def _to_zero(sigmas: Tensor) -> Tensor:
 
 
 def _beta_quantile(share: float, power: float = 0.6) -> float:
-    """Returns x with I_x(power, power) = share: halving, over the power series of the incomplete beta function."""
-    if share > 0.5:  # the distribution is symmetric, and the series is quick below one half only
+    """Returns x with I_x(power, power) = share, by bisection."""
+    if share > 0.5:  # the distribution is symmetric, and the series converges fast below one half
         return 1 - _beta_quantile(1 - share, power)
     low, high = 0.0, 0.5
     for _ in range(60):
@@ -87,7 +86,7 @@ def _beta_quantile(share: float, power: float = 0.6) -> float:
 
 
 def _incomplete_beta(x: float, power: float) -> float:
-    """Returns the regularised I_x(power, power) for x up to 1/2: x^p (1-x)^p / (p B) * sum of (2p)_n / (p+1)_n x^n."""
+    """Returns the regularised I_x(power, power) for x <= 1/2: x^p (1-x)^p / (p B) * sum of (2p)_n / (p+1)_n x^n."""
     term = total = 1.0
     for n in range(200):
         term *= (2 * power + n) / (power + 1 + n) * x

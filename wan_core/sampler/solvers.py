@@ -1,10 +1,11 @@
-"""The update rules of samplers: from pure noise to a clip, by the names ComfyUI's KSampler gives them.
+"""Samplers: from noise to a clip, with the names of ComfyUI's KSampler.
 
-All of them solve dx/dsigma = v, the flow of a model that predicts the velocity v. With D = x - sigma * v, the clean
-clip expected at x, the same equation is dx/dsigma = (x - D) / sigma; over lambda = -log(sigma) it is solved exactly
-where D is constant: x(t) = (t/s) x(s) + (1 - t/s) D. The samplers of higher order differ in how D is extrapolated.
+All solve dx/dsigma = v for a model that predicts the velocity v. With D = x - sigma * v, the expected clean clip,
+dx/dsigma = (x - D) / sigma; over lambda = -log(sigma) it is exact for constant D: x(t) = (t/s) x(s) + (1 - t/s) D.
+Higher-order samplers differ in their extrapolation of D.
 
-x is (B, C, F, H, W) float32; sigmas fall from 1, or from where another model left off, to 0 or where the next begins.
+x is (B, C, F, H, W) float32; sigmas fall from 1, or from the previous expert's last sigma, to 0 or the next expert's
+first.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from torch import Tensor
 from .unipc import correct, predict
 
 _LOWEST = 0.001
-"""ComfyUI's uni_pc ends at this noise level instead of 0, and scales what it has there up by 1 / (1 - 0.001)"""
+"""ComfyUI's uni_pc ends here instead of at 0, and scales the result by 1 / (1 - 0.001)"""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The values that a solver needs beside x."""
+    """Inputs of a solver besides x."""
 
     sigmas: tuple[float, ...]
-    """(steps + 1) noise levels, falling"""
+    """(steps + 1) descending sigmas"""
     velocity: Callable[[Tensor, float], Tensor]
     """(x, sigma) -> v of x's shape, float32"""
     fresh_noise: Callable[[], Tensor]
@@ -36,12 +37,11 @@ class Walk:
     """called after each step; may raise to stop"""
 
     def clean(self, x: Tensor, sigma: float) -> Tensor:
-        """Returns D, the clean clip the model expects at x."""
+        """Returns D, the expected clean clip at x."""
         return x - sigma * self.velocity(x, sigma)
 
 
 def _euler(walk: Walk, x: Tensor) -> Tensor:
-    """Straight along the velocity."""
     for sigma, following in pairwise(walk.sigmas):
         x = x + (following - sigma) * walk.velocity(x, sigma)
         walk.stepped()
@@ -49,7 +49,7 @@ def _euler(walk: Walk, x: Tensor) -> Tensor:
 
 
 def _heun(walk: Walk, x: Tensor) -> Tensor:
-    """The mean of the velocities at both ends of the step (Karras et al. 2022, algorithm 1); Euler into 0."""
+    """Mean of the velocities at both ends of the step (Karras et al. 2022, algorithm 1); Euler into 0."""
     for sigma, following in pairwise(walk.sigmas):
         velocity = walk.velocity(x, sigma)
         if following > 0:
@@ -61,7 +61,7 @@ def _heun(walk: Walk, x: Tensor) -> Tensor:
 
 
 def _dpmpp_2m(walk: Walk, x: Tensor) -> Tensor:
-    """D on the line through the last two, at the middle of the step (Lu et al. 2022, DPM-Solver++(2M))."""
+    """Linear extrapolation of D to the middle of the step (Lu et al. 2022, DPM-Solver++(2M))."""
     before: tuple[float, Tensor] | None = None
     for sigma, following in pairwise(walk.sigmas):
         clean = walk.clean(x, sigma)
@@ -77,7 +77,7 @@ def _dpmpp_2m(walk: Walk, x: Tensor) -> Tensor:
 
 
 def _res_multistep(walk: Walk, x: Tensor) -> Tensor:
-    """The line through the last two D, integrated exactly (Zhang et al. 2023, refined exponential solver)."""
+    """Linear extrapolation of D, integrated exactly (Zhang et al. 2023, refined exponential solver)."""
     before: tuple[float, Tensor] | None = None
     for sigma, following in pairwise(walk.sigmas):
         clean = walk.clean(x, sigma)
@@ -95,7 +95,7 @@ def _res_multistep(walk: Walk, x: Tensor) -> Tensor:
 
 
 def _lcm(walk: Walk, x: Tensor) -> Tensor:
-    """Straight to the clean clip, then noised again for the next step (Luo et al. 2023)."""
+    """Jumps to the expected clean clip, then adds noise for the next step (Luo et al. 2023)."""
     for sigma, following in pairwise(walk.sigmas):
         x = walk.clean(x, sigma)
         if following > 0:
@@ -105,9 +105,9 @@ def _lcm(walk: Walk, x: Tensor) -> Tensor:
 
 
 def _uni_pc(walk: Walk, x: Tensor) -> Tensor:
-    """UniPC of order 3, B(h) = h (Zhao et al. 2023): predicted, evaluated once, and corrected with what came out.
+    """UniPC of order 3, B(h) = h (Zhao et al. 2023): predict, evaluate once, correct.
 
-    The order rises over the first steps and falls over the last ones; nothing is corrected at the end.
+    The order rises over the first steps and falls over the last ones; the last step is not corrected.
     """
     ends_clean = walk.sigmas[-1] == 0
     levels = (*walk.sigmas[:-1], walk.sigmas[-1] or _LOWEST)
@@ -130,13 +130,13 @@ def _uni_pc(walk: Walk, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Solver:
-    """An update rule, and what ComfyUI does to its schedule."""
+    """A sampler, and its requirement on the schedule."""
 
     solve: Callable[[Walk, Tensor], Tensor]
     skips_last: bool = False
-    """one step more is laid and the noise level before 0 left out"""
+    """compute one step more and omit the sigma before 0"""
     passes: int = 1
-    """evaluations of the model in a step, at most"""
+    """model evaluations per step, at most"""
 
 
 SOLVERS = {
@@ -147,4 +147,4 @@ SOLVERS = {
     "res_multistep": Solver(_res_multistep),
     "lcm": Solver(_lcm),
 }
-"""names as in ComfyUI's KSampler"""
+"""names of ComfyUI's KSampler"""

@@ -1,11 +1,10 @@
-"""The two halves of a UniPC step (Zhao et al. 2023, arXiv 2302.04867) with B(h) = h, in terms of expected clean clips.
+"""Predictor and corrector of UniPC (Zhao et al. 2023, arXiv 2302.04867) with B(h) = h, in expected clean clips.
 
-`known` lists (sigma, D) of the levels before, oldest first; as many as the order. lambda = -log(sigma), h is the
-length of the step in lambda, and r_i = (lambda_i - lambda_0) / h says where the older ones lie.
+`known` lists (sigma, D) of the last steps, oldest first, one per order. lambda = -log(sigma), h is the step in lambda,
+r_i = (lambda_i - lambda_0) / h.
 
-The coefficients are worked out in float32, and lambda by way of alpha = 1 / sqrt(1 + sigma^2), as ComfyUI does it. In
-steps as short as the first ones of `linear_quadratic` its rounding is a part of the clip: in float64 clips end 0.03
-from those it makes, in float32 they end beside them.
+Coefficients are float32, with lambda by alpha = 1 / sqrt(1 + sigma^2), as in ComfyUI: in steps as short as the first
+ones of `linear_quadratic` that rounding is part of the result, and float64 gives clips 0.03 away from ComfyUI's.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ Known = Sequence[tuple[float, Tensor]]
 
 
 def predict(x: Tensor, known: Known, following: float) -> Tensor:
-    """Returns x at noise level `following` (UniP): the newest D, and its differences to the older ones."""
+    """Returns x at sigma `following` (UniP): the newest D and its differences to older ones."""
     length, places = _places(known, following)
     order = len(known)
-    # The paper solves for both weights; of one alone it takes the 1/2 that solves it in the limit of short steps.
+    # The paper solves for both weights; a single one has 1/2, the limit for short steps.
     weights = [0.5] if order == 2 else _weights(length, places)
     return _moved(x, known, following) + length * _differences(known, places, weights)
 
 
 def correct(x: Tensor, known: Known, following: float, clean: Tensor) -> Tensor:
-    """Returns x at noise level `following` (UniC) once D there is known: `clean`, of x's shape."""
+    """Returns x at sigma `following` (UniC), given D there: `clean`, of x's shape."""
     length, places = _places(known, following)
     weights = [0.5] if len(known) == 1 else _weights(length, [*places, 1.0])
     newest = weights[-1] * (clean - known[-1][1])
@@ -37,21 +36,21 @@ def correct(x: Tensor, known: Known, following: float, clean: Tensor) -> Tensor:
 
 
 def _moved(x: Tensor, known: Known, following: float) -> Tensor:
-    """Returns x at `following` with D constant."""
+    """Returns x at `following` for constant D."""
     sigma, clean = known[-1]
     kept = following / sigma
     return kept * x + (1 - kept) * clean
 
 
 def _places(known: Known, following: float) -> tuple[float, list[float]]:
-    """Returns h, and r of all known levels but the newest, newest first."""
+    """Returns h, and r of all known sigmas but the newest, newest first."""
     here = _log_ratio(known[-1][0])
     length = _log_ratio(following) - here
     return float(length), [float((_log_ratio(older) - here) / length) for older, _ in reversed(known[:-1])]
 
 
 def _log_ratio(sigma: float) -> Tensor:
-    """Returns lambda, the logarithm of alpha over its partner sqrt(1 - alpha^2); a scalar float32."""
+    """Returns lambda = log(alpha / sqrt(1 - alpha^2)), a float32 scalar."""
     level = torch.tensor(sigma, dtype=torch.float32)
     log_alpha = 0.5 * torch.log(1 / (level * level + 1))
     return log_alpha - 0.5 * torch.log(1 - torch.exp(2 * log_alpha))

@@ -1,4 +1,4 @@
-"""The self-test: a tiny model is trained on this very machine, and what works here is told in a few lines."""
+"""The self-test: trains a tiny model on this machine and reports in a few lines what works."""
 
 from __future__ import annotations
 

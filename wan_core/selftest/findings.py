@@ -1,4 +1,4 @@
-"""Says what was tried, and what came of it: one line each, short, without paths."""
+"""Runs the checks and reports one short line each, without paths."""
 
 from __future__ import annotations
 
@@ -29,22 +29,20 @@ _TRIED: tuple[tuple[str, Callable[[Path], str]], ...] = (
     ("training", trains),
     ("fp8 training", trains_in_fp8),
 )
-"""each gets an empty folder, says what it found, and raises where it does not work; cheap ones first"""
+"""each gets an empty folder, returns its finding, and raises on failure; cheap ones first"""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was tried."""
-
     name: str
     state: str
-    """ok; missing, which is needed by some jobs alone; or failed"""
+    """ok; missing, which only some jobs need; or failed"""
     said: str
     seconds: float
 
 
 def check_machine(tell: Callable[[Finding], None]) -> list[Finding]:
-    """Try one thing after the other in a folder that is removed; `tell` hears each when it is known. Never raises."""
+    """Runs the checks in a temporary folder; `tell` receives each finding immediately. Never raises."""
     found: list[Finding] = []
     with tempfile.TemporaryDirectory(prefix="wan_trainer_check_", ignore_cleanup_errors=True) as folder:
         for number, (name, work) in enumerate(_TRIED):
@@ -58,7 +56,6 @@ def check_machine(tell: Callable[[Finding], None]) -> list[Finding]:
 
 
 def as_text(finding: Finding) -> str:
-    """Returns a finding as a line."""
     return f"{_SIGNS[finding.state]:<6}  {finding.name:<13}  {finding.said}  ({finding.seconds:.1f} s)"
 
 
@@ -67,6 +64,6 @@ def _tried(work: Callable[[Path], str], place: Path) -> tuple[str, str]:
         return OK, work(place)
     except Unneeded as error:
         return MISSING, str(error)
-    except Exception as error:  # whatever it is, the next thing is tried
+    except Exception as error:  # the next checks run whatever fails
         said = plain(f"{type(error).__name__}: {first_line(error)}")
         return FAILED, shortened(_PATH.sub("[path]", said), _LONGEST)

@@ -1,4 +1,4 @@
-"""Lists what this machine has: its system, libraries, devices, attention kernels, page-locked memory and codecs."""
+"""Checks of this machine: system, libraries, devices, attention kernels, pinned memory and codecs."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _SIDE, _FRAMES = 64, 9
 
 
 class Unneeded(Exception):  # noqa: N818  no error: not every machine has it
-    """Says that what was to be tried is not here, and that no run here needs it."""
+    """A check does not apply: no run here needs it."""
 
 
 def device() -> torch.device:
-    """Returns where a run trains by default: the first CUDA device, else the CPU."""
+    """Returns the default training device: the first CUDA device, else the CPU."""
     return torch.device((*gpu_names(), "cpu")[0])
 
 
 def system(_place: Path) -> str:
-    """Returns versions of the pack, Python and the system, and the computer's memory."""
+    """Returns the versions of pack, Python and system, and the host memory."""
     free, total = host_bytes(), host_total()
     memory = "" if free is None or total is None else f", {free / _GIB:.1f} of {total / _GIB:.1f} GiB RAM free"
     python = ".".join(map(str, sys.version_info[:3]))
@@ -46,7 +46,7 @@ def system(_place: Path) -> str:
 
 
 def libraries(_place: Path) -> str:
-    """Returns the versions of what every run needs; raises where the engine cannot use one of them."""
+    """Returns the versions of required libraries; raises for an unsupported one."""
     from ..load import import_libraries
 
     import_libraries()
@@ -54,7 +54,7 @@ def libraries(_place: Path) -> str:
 
 
 def optional_packages(_place: Path) -> str:
-    """Returns which packages are here that some settings need, or that a report is asked about."""
+    """Returns the installed optional packages."""
     found = {name: version_of(name) for name in _OPTIONAL}
     there = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     absent = ", ".join(name for name, version in found.items() if not version)
@@ -62,9 +62,9 @@ def optional_packages(_place: Path) -> str:
 
 
 def compute(_place: Path) -> str:
-    """Returns the devices and what they can, after a product on each in what it computes in and a look at 8-bit floats.
+    """Returns the devices and their abilities, after a product in each compute dtype and a check of 8-bit floats.
 
-    Raises PlacementError for a card that this torch has no code for.
+    PlacementError for a card that this torch has no kernels for.
     """
     names: list[str] = []
     for name in gpu_names():
@@ -92,7 +92,7 @@ def _numbers_on(where: str) -> str:
 
 
 def attention(_place: Path) -> str:
-    """Returns the kernel that computes attention, after a forward and a backward pass of it."""
+    """Returns the attention kernel, after a forward and a backward pass."""
     where = device()
     dtype = torch_dtype(abilities_of(where).compute) if where.type == "cuda" else torch.float32
     parts = [torch.randn(1, 2, 256, 128, device=where, dtype=dtype, requires_grad=True) for _ in range(3)]
@@ -105,7 +105,7 @@ def attention(_place: Path) -> str:
 
 
 def pinned_memory(_place: Path) -> str:
-    """Returns how fast page-locked memory travels to the GPU, from which swapped blocks come."""
+    """Returns the speed of loading from pinned memory, which block swap depends on."""
     if not gpu_names():
         raise Unneeded("no CUDA device, so there is nowhere to send it")
     size = 64 << 20
@@ -121,7 +121,7 @@ def pinned_memory(_place: Path) -> str:
 
 
 def media(place: Path) -> str:
-    """Returns what came of writing a clip and reading it, in the process of its own that does both."""
+    """Returns the result of writing and reading a clip in a child process."""
     frames = np.zeros((_FRAMES, _SIDE, _SIDE, 3), np.uint8)
     frames[:, :, : _SIDE // 2] = 200
     file = place / "clip.mp4"

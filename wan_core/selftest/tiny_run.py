@@ -1,4 +1,4 @@
-"""A model of two blocks, trained from its file to a LoRA, stopped on the way and resumed: the whole engine, small."""
+"""A two-block model, trained from file to LoRA, stopped and resumed: the complete engine, small."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STEPS = 6
 
 
 class _Alone:
-    """Nobody steers it, and nobody decodes its previews."""
+    """A control without commands, and without a decoder of previews."""
 
     def stop_reason(self) -> str:
         return ""
@@ -42,12 +42,12 @@ class _Alone:
 
 
 def trains(place: Path) -> str:
-    """Returns what came of a run that is made, trained, stopped, resumed, previewed and saved."""
+    """Returns the result of a run that is made, trained, stopped, resumed, previewed and saved."""
     return _train(place, ModelPlan(base_file=f"diffusion_models:{_FILE}"))
 
 
 def trains_in_fp8(place: Path) -> str:
-    """Returns what came of the same run on a base in 8 bits."""
+    """Returns the result of the same run on an 8-bit base."""
     plan = ModelPlan(base_file=f"diffusion_models:{_FILE}")
     return "a base in fp8_e4m3fn: " + _train(place, plan.with_quantize(QuantizeConfig(scheme="fp8_e4m3fn")))
 
@@ -96,7 +96,7 @@ def _made(place: Path, plan: ModelPlan) -> tuple[Path, Roots]:
 
 
 def _weights() -> dict[str, torch.Tensor]:
-    """Random matrices that keep the size of what passes them, and small biases."""
+    """Random matrices that keep the variance of their input, and small biases."""
     generator = torch.Generator().manual_seed(0)
     with torch.device("meta"):
         model = WanTransformer(_SHAPE)

@@ -1,6 +1,6 @@
-"""Scripts of a shell, of cmd, of PowerShell or of Python, read for the commands that train. None is ever run.
+"""Finds training commands in scripts of a shell, cmd, PowerShell or Python, without running anything.
 
-What a script sets itself is followed where it is literal; all else stays as it is written and is named.
+Literal assignments are followed; other expressions stay as written and are named in the account.
 """
 
 from __future__ import annotations
@@ -27,26 +27,24 @@ _SAY = frozenset(
         *("write-host", "write-output", "pip", "dos2unix", "source", ".", "call:echo", "exit", "return"),
     )
 )
-"""commands that speak of a script and do not start it"""
+"""commands that mention a script without running it"""
 _ENDINGS = {".bat": "cmd", ".cmd": "cmd", ".ps1": "powershell", ".psm1": "powershell", ".py": "python"}
 _IN_PROSE = re.compile(rf"`([^`\n]*{SCRIPT}[^`\n]*)`")
-"""a command as Markdown has it in a line of text"""
+"""a command in a line of Markdown"""
 _DEEPEST = 2
 
 
 @dataclass
 class Training:
-    """A command that trains."""
-
     before: list[str]
-    """its words in front of the script"""
+    """words before the script"""
     after: list[str]
     behind: list[str] = field(default_factory=list[str])
-    """options that stand behind the end of the command, as when a comment cuts it"""
+    """options after the end of the command, for example where a comment cuts it"""
 
 
 def trainings(name: str, text: str) -> list[Training]:
-    """Returns the commands that train, in their order. Raises ConfigError where one cannot be read."""
+    """Returns the training commands in order; ConfigError for an unreadable one."""
     text = without_marks(text).replace("\r\n", "\n").replace("\r", "\n")
     dialect = _dialect(name, text)
     if dialect == "posix" and PurePosixPath(name).suffix.lower() in (".txt", ".md", ""):
@@ -87,10 +85,10 @@ def _training(words: list[str]) -> Training | None:
 
 
 def _dialect(name: str, text: str) -> str:
-    """The language of a script, by its ending; of a text file by how its lines go on."""
+    """Returns a script's language by its ending; for text files by their line continuations."""
     ending = PurePosixPath(name).suffix.lower()
     if ending == ".py" and re.search(r"^\s*[!%]\s*\w", text, re.MULTILINE):
-        return "posix"  # a notebook, whose commands stand behind an exclamation mark
+        return "posix"  # notebook commands start with an exclamation mark
     if ending in _ENDINGS:
         return _ENDINGS[ending]
     if ending in (".sh", ".bash", ".zsh", ".command") or text.startswith("#!"):
@@ -131,7 +129,7 @@ _GOES_ON = {
 
 
 def _by_lines(name: str, text: str, dialect: str) -> list[list[str]]:
-    """Reads a text that is not all script, as notes around a command: each line that can be read counts."""
+    """Reads a text line by line, such as notes around a command; unreadable lines are skipped."""
     scope, found = Scope(folds=dialect != "posix"), list[list[str]]()
     for line in _GOES_ON[dialect].sub(" ", text).split("\n"):
         try:

@@ -1,4 +1,4 @@
-"""Reads the commands of a batch file of Windows, with the variables that the file itself sets. Runs nothing."""
+"""Parses a Windows batch file into commands, following its own variables. Nothing is run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _PASSED = re.compile(r"(?:rem\b|::|:)", re.IGNORECASE)
 
 
 def batch_commands(text: str, scope: Scope | None = None) -> list[list[str]]:
-    """Returns the words of each command."""
     scope = scope or Scope(folds=True)
     delayed = "enabledelayedexpansion" in text.lower()
     found: list[list[str]] = []
@@ -33,7 +32,7 @@ def batch_commands(text: str, scope: Scope | None = None) -> list[list[str]]:
     leaps, opened = {name.lower() for name in _GOTO.findall(text)} - {"eof"}, False
     for line in lines:
         label = _LABEL.match(line)
-        if label and label[1].lower() in leaps:  # reached from elsewhere: what stands above may not have run
+        if label and label[1].lower() in leaps:  # reached by goto: the lines above may not have run
             if opened:
                 scope.close()
             scope.open()
@@ -48,7 +47,7 @@ def batch_commands(text: str, scope: Scope | None = None) -> list[list[str]]:
 
 
 def _sections(lines: list[str]) -> list[tuple[str, set[str], bool]]:
-    """The parts of a file behind its labels: the label, the names that it sets, and whether it goes back at its end."""
+    """Returns the sections between labels: label, assigned names, and whether it returns at its end."""
     found: list[tuple[str, set[str], bool]] = []
     for line in lines:
         if label := _LABEL.match(line):
@@ -61,7 +60,7 @@ def _sections(lines: list[str]) -> list[tuple[str, set[str], bool]]:
 
 
 def _called(called: str, sections: list[tuple[str, set[str], bool]], places: dict[str, int], scope: Scope) -> None:
-    """A part of the file that is called, or another file, may set names that count behind it."""
+    """Forgets the names that a called section or file may assign."""
     if not called.startswith(":"):
         scope.read_other([called])
         return
@@ -89,7 +88,7 @@ def _line(line: str, scope: Scope, found: list[list[str]], *, delayed: bool, dep
         return
     missing = _MISSING.match(line)
     name = next(filter(None, missing.groups()), "") if missing else ""
-    if missing and name and not scope.has(name) and depth < _DEEPEST:  # what counts where nobody has set it
+    if missing and name and not scope.has(name) and depth < _DEEPEST:  # the default of an unset variable
         rest = _ELSE.split(line[missing.end() :])[0] if missing[0].endswith("(") else line[missing.end() :]
         _line(rest.rstrip(")"), scope, found, delayed=delayed, depth=depth + 1)
         return
@@ -109,7 +108,7 @@ def _line(line: str, scope: Scope, found: list[list[str]], *, delayed: bool, dep
 
 
 def _behind_condition(line: str) -> str:
-    """The command of a line behind its condition: if [not] a == b, if exist file."""
+    """Returns a line's command after its condition: if [not] a == b, if exist file."""
     told = re.match(
         r"if\s+(?:/i\s+)?(?:not\s+)?(?:exist\s+(?:\"[^\"]*\"|\S+)|defined\s+\S+|errorlevel\s+\d+"
         r"|(?:\"[^\"]*\"|\S+?)\s*(?:==|\bequ\b|\bneq\b|\blss\b|\bleq\b|\bgtr\b|\bgeq\b)\s*(?:\"[^\"]*\"|\S+))\s+",
@@ -158,7 +157,7 @@ def _expanded(text: str, scope: Scope, *, delayed: bool) -> str:
 
 
 def _parts(line: str) -> list[str]:
-    """The commands of a line, by & && || and |."""
+    """Splits a line at & && || and |."""
     parts, quoted, begin = [], False, 0
     for sign in re.finditer(r"\^.|[\"&|]", line):
         if sign[0] == '"':

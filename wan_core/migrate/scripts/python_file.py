@@ -1,4 +1,4 @@
-"""Reads the command that a Python file builds as a list, as far as it is literal. Runs nothing."""
+"""Parses the command list in a Python file, as far as it is literal. Nothing is run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _ADDS, _SAYS = ("append", "extend"), ("print", "info", "debug", "warning", "erro
 
 
 def python_commands(name: str, text: str) -> list[list[str]]:
-    """Returns the words of each list or text that names the training script, with what is added to that list later.
+    """Returns the words of each list or text that names the training script, with later additions.
 
-    Raises ConfigError for a file that is no Python.
+    ConfigError for invalid Python.
     """
     if len(text) > _MOST_BYTES:
         raise ConfigError(f"{name} is larger than 512 KiB; a file that starts a training is not. Choose that file.")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a stranger's "\\d" is none of ours
+            warnings.simplefilter("ignore")  # a foreign "\\d" must not fail our run
             tree = ast.parse(text)
         reader = _Reader()
         reader.block(tree.body, depth=0)
@@ -34,20 +34,20 @@ def python_commands(name: str, text: str) -> list[list[str]]:
 
 
 def _split(words: list[str]) -> list[str]:
-    """Words of which some hold an option and its value: the file takes them apart itself."""
+    """Splits words that combine an option and its value."""
     if len(words) == 1 or not any(_OPTION.match(word) for word in words):
         return words
     return [part for word in words for part in (word.split() if _OPTION.match(word) else [word])]
 
 
 class _Reader:
-    """Follows names that are set once to something literal, through the statements in their order."""
+    """Follows literal assignments, statement by statement."""
 
     def __init__(self) -> None:
         self.scope = Scope()
         self.commands: list[list[str]] = []
         self._of_name: dict[str, int] = {}
-        """name of a list -> which of the commands it is"""
+        """name of a list -> index of its command"""
 
     def block(self, statements: list[ast.stmt], depth: int) -> None:
         if depth > _DEEPEST:
@@ -63,7 +63,7 @@ class _Reader:
             function = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
             sure = function or isinstance(statement, ast.With | ast.Try)
             if function or not sure:
-                self.scope.open()  # names of a function are its own, or set when it is called
+                self.scope.open()  # a function's names are local, or assigned when it is called
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
                 for argument in [*statement.args.args, *statement.args.kwonlyargs]:
                     self.scope.forget(argument.arg)
@@ -96,7 +96,7 @@ class _Reader:
                 self._call(node)
 
     _maybe = 0
-    """how many conditions the statement stands under"""
+    """number of enclosing conditions"""
 
     def _set(self, name: str, value: ast.expr) -> None:
         words = self._listed(value)
@@ -157,7 +157,7 @@ class _Reader:
         return unset(ast.unparse(value)[:80]) if text is None else text
 
     def _text(self, value: ast.expr) -> str | None:
-        """The text of a constant, of a name that is one, of an f-string or a path of those."""
+        """Returns the text of a constant, its name, an f-string or a path of them; None for others."""
         match value:
             case ast.Constant(value=str(text)):
                 return text

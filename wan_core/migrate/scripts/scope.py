@@ -1,6 +1,6 @@
-"""Names that a script has set so far, and the text of those that it has not.
+"""Variables of a script, and marked text for values that it does not define.
 
-A value that cannot be followed stays in a word as it is written, between two marks; nothing is put in its place.
+An unknown value keeps its text between two marks; nothing is substituted.
 """
 
 from __future__ import annotations
@@ -12,92 +12,92 @@ from dataclasses import dataclass, field
 from ...errors import ConfigError
 
 MOST_LETTERS = 64 << 10
-"""of a command, and of a value"""
+"""per command and per value"""
 _OPEN, _CLOSE, _BLANK = "\ue000", "\ue001", "\ue002"
 _MARKED = re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}?")
 _READIES = re.compile(
     r"activate|conda|vcvars|setvars|set_env|(?:bash|zsh|cargo|bin).{0,2}(?:rc|env)\b|(?:^|/)\.?(?:bash_)?profile\b",
     re.IGNORECASE,
 )
-"""scripts that are run in others to find Python, a compiler or a driver"""
+"""scripts that activate Python, a compiler or a driver"""
 _MOST_NAMES, _MOST_WRITTEN, _MOST_SPENT, _MOST_FORGOTTEN = 2000, 200, 16 << 20, 50
 
 
 class UnbalancedError(Exception):
-    """A quote or a bracket that is never closed."""
+    """A quote or bracket without its end."""
 
 
 def check_length(words: list[str]) -> None:
-    """Raises ConfigError for a command that trains and is longer than commands are."""
+    """Raises ConfigError for a training command that is too long."""
     letters = sum(len(word) + 1 for word in words)
     if letters > MOST_LETTERS and any("wan_train_network" in word for word in words):
         raise ConfigError(f"the command has more than {MOST_LETTERS:,} characters. Use fewer.")
 
 
 def check_word(word: str) -> None:
-    """Raises ConfigError for a word that grows by more than any of people has."""
+    """Raises ConfigError for a word that is too long."""
     if len(word) > MOST_LETTERS:
         raise ConfigError(f"a word has more than {MOST_LETTERS:,} characters. Use fewer.")
 
 
 def without_marks(text: str) -> str:
-    """A script as it came, in which nothing looks like a mark."""
+    """Removes mark characters from a script."""
     return re.sub(f"[{_OPEN}{_CLOSE}{_BLANK}]", "", text)
 
 
 def unset(written: str) -> str:
-    """A part of a word that cannot be followed."""
+    """Marks a part of a word as unknown."""
     return _OPEN + re.sub(r"\s+", _BLANK, as_written(written)[:_MOST_WRITTEN]) + _CLOSE
 
 
 def is_unset(word: str) -> bool:
-    """Tells a word of which some part is not known."""
+    """Returns whether part of a word is unknown."""
     return _OPEN in word
 
 
 def ends_unset(word: str) -> bool:
-    """Tells a path whose last part is not known; where it lies need not be."""
+    """Returns whether the last part of a path is unknown; its folder may be."""
     return _OPEN in re.split(r"[/\\]", _MARKED.sub(_OPEN, word.rstrip("/\\")))[-1]
 
 
 def as_written(word: str) -> str:
-    """A word as the script has it."""
+    """Returns a word without marks."""
     return word.replace(_OPEN, "").replace(_CLOSE, "").replace(_BLANK, " ")
 
 
 @dataclass
 class _Block:
-    """Names that an open block has set: their values before, and those that its earlier branches gave them."""
+    """Names assigned in an open block: values before it, and after each of its branches."""
 
     before: dict[str, list[str] | None] = field(default_factory=dict[str, "list[str] | None"])
-    """of each name that it has set; None: not known, or not there"""
+    """name -> earlier value; None: unknown or missing"""
     new: set[str] = field(default_factory=set[str])
-    """names that were not there"""
+    """names that did not exist before"""
     made: dict[str, list[list[str] | None]] = field(default_factory=dict[str, "list[list[str] | None]"])
     others: int = 0
-    """other scripts that had run when it set them"""
+    """number of sourced scripts when it was opened"""
 
 
 class Scope:
-    """Names and their values. What a block that may not run sets is not known behind it."""
+    """Variables and their values; assignments in a block that may not run become unknown after it."""
 
     def __init__(self, *, folds: bool = False) -> None:
-        """`folds`: capitals do not count in names."""
+        """`folds`: names ignore case."""
         self._folds = folds
         self._values: dict[str, list[str] | None] = {}
         self._blocks: list[_Block] = []
         self._spent = 0
         self._others = 0
-        """other scripts that have run in this one, which may have set any name"""
+        """number of sourced scripts, which may have assigned any name"""
 
     def spend(self, words: Iterable[str]) -> None:
-        """Count the letters that a script stands for; raises ConfigError where they are more than one of people has."""
+        """Counts expanded characters; ConfigError for more than a real script has."""
         self._spent += sum(len(word) + 1 for word in words)
         if self._spent > _MOST_SPENT:
             raise ConfigError("the script stands for more than 16 MiB of text. Keep the command that trains alone.")
 
     def set(self, name: str, value: list[str] | str | None) -> None:
-        """None: it is set to something that cannot be followed."""
+        """Assigns a value; None: an unknown one."""
         name = self._key(name)
         words = [value] if isinstance(value, str) else value
         if sum(map(len, words or ())) > MOST_LETTERS:
@@ -112,24 +112,23 @@ class Scope:
         self._values[name] = words
 
     def add(self, name: str, words: list[str] | None) -> None:
-        """Put more words behind those of a list."""
+        """Appends words to a list."""
         held = self.get(name) if self.has(name) else []
         self.set(name, None if held is None or words is None else [*held, *words])
 
     def has(self, name: str) -> bool:
-        """Tells whether the script has set it, to whatever."""
+        """Returns whether the script has assigned the name."""
         return self._others > 0 or self._key(name) in self._values
 
     def get(self, name: str) -> list[str] | None:
-        """Returns its words; None where they are not known."""
+        """Returns the words of a name; None for unknown ones."""
         return self._values.get(self._key(name))
 
     def forget(self, name: str) -> None:
-        """It is something that cannot be followed."""
         self.set(name, None)
 
     def forget_these(self, names: set[str]) -> None:
-        """A part of the script runs that sets them."""
+        """Forgets names that a called part of the script assigns."""
         if len(names) > _MOST_FORGOTTEN:
             self.forget_all()
         else:
@@ -137,27 +136,26 @@ class Scope:
                 self.forget(name)
 
     def read_other(self, words: Iterable[str]) -> None:
-        """Another script runs in this one: no name is known behind it, unless it is one that readies Python."""
+        """Handles a sourced script: all names become unknown, unless it only activates an environment."""
         if not any(map(_READIES.search, words)):
             self.forget_all()
 
     def forget_all(self) -> None:
-        """Any name may have been set."""
         self._others += 1
         self._values = {}
 
     def open(self) -> None:
-        """A block begins that may run or not."""
+        """Opens a block that may not run."""
         self._blocks.append(_Block(others=self._others))
 
     def _block(self) -> _Block:
-        """The innermost block; what it knew before another script ran in it no longer counts."""
+        """Returns the innermost block; a sourced script resets it."""
         if self._blocks[-1].others != self._others:
             self._blocks[-1] = _Block(others=self._others)
         return self._blocks[-1]
 
     def other_branch(self) -> None:
-        """Another branch of the block begins: nothing of the one before has happened."""
+        """Starts another branch of the block, from the values before it."""
         if not self._blocks:
             return
         block = self._block()
@@ -169,7 +167,7 @@ class Scope:
                 del self._values[name]
 
     def close(self) -> None:
-        """The block ends: what it set cannot be known. Words that it may have added are named behind the others."""
+        """Closes a block: names it assigned become unknown; appended words are kept as conditional."""
         if not self._blocks:
             return
         self.other_branch()
@@ -183,7 +181,7 @@ class Scope:
 
 
 def _with_more(held: list[str] | None, made: list[list[str] | None]) -> list[str] | None:
-    """The value of a name to which branches have added words; None where one has set it otherwise."""
+    """Returns a value with the words that branches append; None where one assigns otherwise."""
     if held is None:
         return None
     more: list[str] = []

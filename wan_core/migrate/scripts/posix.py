@@ -1,16 +1,17 @@
-"""Reads the commands of a shell script, with the variables that the script itself sets. Runs nothing."""
+"""Parses a shell script into commands, following its own variables. Nothing is run."""
 
 from __future__ import annotations
 
-import itertools
 import re
 
 from ...errors import ConfigError
-from .scope import MOST_LETTERS, Scope, UnbalancedError, check_length, check_word, unset
+from .reader import Reader
+from .scope import MOST_LETTERS, Scope, UnbalancedError, check_word, names_of_functions, unset
 
 _PLAIN = re.compile(r"[^\s'\"\\$`;&|()<>#]+")
 _PLAIN_QUOTED = re.compile(r"[^\"\\$`]+")
-_BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+")
+_BLANK = re.compile(r"(?:[^\S\n]|\\\r?\n)+")
+_SPACE = re.compile(r"(?:\s|\\\r?\n)+")
 _ASSIGNS = re.compile(r"([A-Za-z_]\w*)(\[[^\]\s]*\])?(\+?)=")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!_-]")
 _HEREDOC = re.compile(r"<<-?[ \t]*(?:'([^'\n]*)'|\"([^\"\n]*)\"|\\?([^\s;&|<>()]+))")
@@ -19,60 +20,44 @@ _OPENS = {"if", "while", "until", "for", "case", "select", "{"}
 _CLOSES = {"fi", "done", "esac", "}"}
 _SETS = {"export", "declare", "local", "readonly", "typeset"}
 _FORGETS = {"read", "mapfile", "readarray", "getopts", "unset", "printf"}
-"""commands whose words are names that they set; printf with -v"""
+"""commands that assign to their words; printf with -v"""
 _SUM = re.compile(r"(?<!\w)([A-Za-z_]\w*)[ \t]*(?:[-+*/%&|^]|<<|>>)?=(?!=)|(?<!\w)([A-Za-z_]\w*)[ \t]*(?:\+\+|--)")
-_FUNCTION = re.compile(r"^[ \t]*(?:function[ \t]+)?([\w-]+)[ \t]*(?:\(\))?[ \t\n]*\{", re.MULTILINE)
-_SET_INSIDE = re.compile(r"(?<![\w$\"'=-])(local[ \t]+)?([A-Za-z_]\w*)(?:\[[^\]\s]*\])?\+?=")
-_MOST_FUNCTIONS, _MOST_INSIDE = 1000, 1 << 20
 _DEEPEST = 20
 
 
-class Shell:
-    """One script. `commands` are its words, expanded as far as the script says them."""
+class Shell(Reader):
+    escape, opaque, sources = "\\", "'`", ("source", ".")
 
     def __init__(self, text: str, scope: Scope | None = None, depth: int = 0) -> None:
-        self.text, self.at = text, 0
-        self.scope = scope or Scope()
-        self.commands: list[list[str]] = []
+        super().__init__(text, scope or Scope())
         self._depth = depth
         self._words: list[str] = []
         self._docs: list[str] = []
         self._sets = False
-        """the words may be assignments, behind export"""
+        """whether words may be assignments, after export"""
         self._maybe = False
-        """the command runs where another has gone well, or not"""
+        """whether the command depends on another one's exit code"""
         self._parens = 0
-        self._functions = _names_of_functions(text) if not depth else {}
+        self._functions = names_of_functions(text) if not depth else {}
 
-    def read(self) -> list[list[str]]:
-        """Returns the commands; raises UnbalancedError where a quote is not closed."""
-        while self.at < len(self.text):
-            self._step()
-        self._end()
-        return self.commands
-
-    def _step(self) -> None:
-        if blank := _BLANK.match(self.text, self.at):
-            self.at = blank.end()
+    def step(self) -> None:
+        if self.take(_BLANK):
             return
-        letter = self.text[self.at]
+        letter = self.letter
         if letter == "\n":
-            self._end()
+            self.end()
             self.at += 1
             self._pass_documents()
-        elif letter.isspace():
-            self.at += 1
         elif letter == "#" or (not self._words and self.text.startswith("```", self.at)):
-            self.at = self._find("\n")
+            self.at = self.find("\n")
         elif document := (not self.text.startswith("<<<", self.at) and _HEREDOC.match(self.text, self.at)):
             self._docs.append(next(filter(None, document.groups()), ""))
             self.at = document.end()
-        elif redirect := _REDIRECTS.match(self.text, self.at):
-            self.at = redirect.end()
-            if self.at < len(self.text) and self.text[self.at] not in "\n;|()":
+        elif self.take(_REDIRECTS):
+            if self.letter and self.letter not in "\n;|()":
                 self._word()
         elif not self._words and self.text.startswith("((", self.at):
-            begin, self.at = self.at, self._bracket(self.at, "(", ")")
+            begin, self.at = self.at, self.bracket(self.at, "(", ")")
             self._count(self.text[begin : self.at])
         elif letter in ";&|()":
             self._operator(letter)
@@ -81,7 +66,7 @@ class Shell:
 
     def _operator(self, letter: str) -> None:
         two = self.text[self.at : self.at + 2]
-        self._end()
+        self.end()
         self._maybe = two in ("&&", "||")
         self.at += 2 if two in ("&&", "||", ";;", "|&") else 1
         if two == ";;":
@@ -105,8 +90,8 @@ class Shell:
         if first and raw in (*_OPENS, *_CLOSES, "then", "do", "else", "elif", "!", "time"):
             self._reserved(raw)
             return
-        if re.fullmatch(r"\d+", raw) and self.text[self.at : self.at + 1] in ("<", ">"):
-            return  # the number of a stream
+        if raw.isdecimal() and self.letter in ("<", ">"):
+            return  # the number of a stream, as in 2>&1
         if first and raw in _SETS:
             self._sets = True
         self.scope.spend(words)
@@ -123,12 +108,12 @@ class Shell:
             self.scope.forget(name[1])
 
     def _count(self, sums: str) -> None:
-        """Forget what a sum sets: nothing is worked out."""
+        """Forgets the names that an arithmetic expression assigns: it is not evaluated."""
         for said in _SUM.finditer(sums):
             self.scope.forget(said[1] or said[2])
 
-    def _end(self) -> None:
-        """The command is whole."""
+    def end(self) -> None:
+        """Ends a command and applies its assignments."""
         words = self._words
         if words and words[0] == "let":
             self._count(" ".join(words[1:]))
@@ -136,13 +121,10 @@ class Shell:
             for word in words[1:]:
                 if word.isidentifier():
                     self.scope.forget(word)
-        elif words[1:] and words[0] in ("source", "."):
-            self.scope.read_other(words[1:2])
         elif words and words[0] in self._functions:
             self.scope.forget_these(self._functions[words[0]])
         if words and not self._sets:
-            check_length(words)
-            self.commands.append(words)
+            self.add_command(words)
         self._words, self._sets, self._maybe = [], False, False
 
     def _assign(self, assigns: re.Match[str]) -> None:
@@ -151,7 +133,7 @@ class Shell:
         value: list[str] | None = [""]
         if self.text.startswith("(", self.at):
             value = self._array()
-        elif self.at < len(self.text) and self.text[self.at] not in " \t\r\n;&|()<>":
+        elif self.letter and self.letter not in " \t\r\n;&|()<>":
             value = ["".join(self._word(splits=False))]
         if self._maybe and adds:
             value = [unset(f"if ...: {' '.join(value)}")]
@@ -169,30 +151,28 @@ class Shell:
         self.at += 1
         words: list[str] = []
         while self.at < len(self.text):
-            if blank := re.compile(r"(?:\s|\\\r?\n)+").match(self.text, self.at):
-                self.at = blank.end()
-            elif self.text[self.at] == "#":
-                self.at = self._find("\n")
-            elif self.text[self.at] == ")":
+            if self.take(_SPACE):
+                continue
+            if self.letter == "#":
+                self.at = self.find("\n")
+            elif self.letter == ")":
                 self.at += 1
                 return words
-            elif self.text[self.at] in ";&|<>(":
+            elif self.letter in ";&|<>(":
                 self.at += 1
             else:
                 words += self._word()
         raise UnbalancedError("No closing bracket")
 
     def _word(self, *, splits: bool = True) -> list[str]:
-        """Returns the words that the text up to the next blank stands for: none, one, or those of a list."""
-        fields, quoted = [""], False
-        begin = self.at
+        """Returns the expanded words up to the next blank: none, one, or the elements of a list."""
+        fields, quoted, begin = [""], False, self.at
         while self.at < len(self.text):
-            letter = self.text[self.at]
-            if plain := _PLAIN.match(self.text, self.at):
-                fields[-1] += plain[0]
-                self.at = plain.end()
+            letter = self.letter
+            if plain := self.take(_PLAIN):
+                fields[-1] += plain
             elif letter == "'":
-                end = self._closing("'", self.at + 1)
+                end = self.closing("'", self.at + 1)
                 fields[-1] += self.text[self.at + 1 : end]
                 self.at, quoted = end + 1, True
             elif letter == '"':
@@ -207,12 +187,12 @@ class Shell:
                 self.at += 1
             else:
                 break
-        if self.at == begin:  # nothing that a word begins with
+        if self.at == begin:  # no word starts with this character
             self.at += 1
         return fields if quoted or fields != [""] else []
 
     def _escaped(self, fields: list[str]) -> None:
-        """A backslash; before a letter it is one of a path of Windows."""
+        # Before a letter a backslash is part of a Windows path: shells would drop it, and the path with it.
         after = self.text[self.at + 1 : self.at + 2]
         if after == "\n" or self.text.startswith("\r\n", self.at + 1):
             self.at += 2 + (after != "\n")
@@ -223,10 +203,9 @@ class Shell:
     def _quoted(self, fields: list[str]) -> None:
         self.at += 1
         while self.at < len(self.text):
-            letter = self.text[self.at]
-            if plain := _PLAIN_QUOTED.match(self.text, self.at):
-                fields[-1] += plain[0]
-                self.at = plain.end()
+            letter = self.letter
+            if plain := self.take(_PLAIN_QUOTED):
+                fields[-1] += plain
             elif letter == '"':
                 self.at += 1
                 return
@@ -239,25 +218,21 @@ class Shell:
         raise UnbalancedError("No closing quotation")
 
     def _expanded(self, fields: list[str], *, splits: bool, quoted: bool) -> None:
-        """A $ or a backtick."""
+        """Expands a $ or a backtick."""
         begin = self.at
         check_word(fields[-1])
-        if self.text[begin] == "`":
-            self.at = self._closing("`", begin + 1) + 1
-            fields[-1] += unset(self.text[begin : self.at])
-            return
         after = self.text[begin + 1 : begin + 2]
-        if after == "(":
-            self.at = self._bracket(begin + 1, "(", ")")
+        if self.letter == "`":
+            self.at = self.closing("`", begin + 1) + 1
             fields[-1] += unset(self.text[begin : self.at])
         elif after == "{":
-            self.at = self._bracket(begin + 1, "{", "}")
+            self.at = self.bracket(begin + 1, "{", "}")
             self._put(self._braced(self.text[begin + 2 : self.at - 1]), fields, begin, splits=splits)
-        elif after == "[":  # the old form of $((
-            self.at = self._bracket(begin + 1, "[", "]")
+        elif after in ("(", "["):  # $[ is the old form of $((
+            self.at = self.bracket(begin + 1, after, ")" if after == "(" else "]")
             fields[-1] += unset(self.text[begin : self.at])
         elif after == "'" and not quoted:
-            end = self._closing("'", begin + 2)
+            end = self.closing("'", begin + 2)
             fields[-1] += self.text[begin + 2 : end]
             self.at = end + 1
         elif name := _NAME.match(self.text, begin + 1):
@@ -269,10 +244,7 @@ class Shell:
             self.at += 1
 
     def _put(self, value: str | list[str] | None, fields: list[str], begin: int, *, splits: bool) -> None:
-        if value is None:
-            fields[-1] += unset(self.text[begin : self.at])
-            return
-        pieces = value
+        pieces = [unset(self.text[begin : self.at])] if value is None else value
         if isinstance(value, str):
             pieces = value.split() if splits else [value]
             if splits and value[:1].isspace() and pieces:
@@ -285,7 +257,7 @@ class Shell:
             raise ConfigError(f"a word has more than {MOST_LETTERS:,} characters. Use fewer.")
 
     def _braced(self, inside: str) -> str | list[str] | None:
-        """The value of ${...}: a name, one of a list, or a name with what counts where it is not set."""
+        """Returns the value of ${...}: a name, a list or its element, or a name with a default."""
         if every := re.fullmatch(r"([A-Za-z_]\w*)\[[@*]\]", inside):
             return self.scope.get(every[1])
         if one := re.fullmatch(r"([A-Za-z_]\w*)\[(\d{1,4})\]", inside):
@@ -318,52 +290,9 @@ class Shell:
         inner = Shell(f'"{text}"' if '"' not in text and "'" not in text else text, self.scope, self._depth + 1)
         return " ".join(inner._word(splits=False))
 
-    def _closing(self, sign: str, begin: int) -> int:
-        end = self.text.find(sign, begin)
-        if end < 0:
-            raise UnbalancedError("No closing quotation")
-        return end
-
-    def _find(self, sign: str) -> int:
-        end = self.text.find(sign, self.at)
-        return len(self.text) if end < 0 else end
-
-    def _bracket(self, begin: int, opens: str, closes: str) -> int:
-        """Returns the place behind the bracket that closes the one at `begin`."""
-        depth, at = 0, begin
-        signs = re.compile(r"[\\'\"`" + re.escape(opens + closes) + "]")
-        while found := signs.search(self.text, at):
-            sign, at = found[0], found.end()
-            if sign == "\\":
-                at += 1
-            elif sign == "'" or sign == "`":
-                at = self._closing(sign, at) + 1
-            elif sign == opens:
-                depth += 1
-            elif sign == closes:
-                depth -= 1
-                if not depth:
-                    return at
-        raise UnbalancedError("No closing bracket")
-
     def _pass_documents(self) -> None:
-        """The lines of here-documents are not commands."""
+        """Skips here-documents: their lines are not commands."""
         for delimiter in self._docs:
             end = re.compile(rf"^\t*{re.escape(delimiter)}\r?$", re.MULTILINE).search(self.text, self.at)
             self.at = len(self.text) if end is None else min(end.end() + 1, len(self.text))
         self._docs = []
-
-
-def _names_of_functions(text: str) -> dict[str, set[str]]:
-    """The names that each function of a script sets for what stands behind a call of it."""
-    found: dict[str, set[str]] = {}
-    read = 0
-    for begins in itertools.islice(_FUNCTION.finditer(text), _MOST_FUNCTIONS):
-        one_line = text.find("\n", begins.end())
-        ends = one_line if text[begins.end() : one_line].strip() else text.find("\n}", begins.end())
-        inside = text[begins.end() : ends if ends >= 0 else len(text)]
-        read += len(inside)
-        if read > _MOST_INSIDE:
-            break
-        found[begins[1]] = {said[2] for said in _SET_INSIDE.finditer(inside) if not said[1]}
-    return found

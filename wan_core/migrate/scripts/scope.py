@@ -5,6 +5,7 @@ An unknown value keeps its text between two marks; nothing is substituted.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ _READIES = re.compile(
     re.IGNORECASE,
 )
 """scripts that activate Python, a compiler or a driver"""
+_FUNCTION = re.compile(r"^[ \t]*(?:function[ \t]+)?([\w-]+)[ \t]*(?:\(\))?[ \t\n]*\{", re.MULTILINE)
+_SET_INSIDE = re.compile(r"(?<![\w$\"'=-])(local[ \t]+)?([A-Za-z_]\w*)(?:\[[^\]\s]*\])?\+?=")
+_MOST_FUNCTIONS, _MOST_INSIDE = 1000, 1 << 20
 _MOST_NAMES, _MOST_WRITTEN, _MOST_SPENT, _MOST_FORGOTTEN = 2000, 200, 16 << 20, 50
 
 
@@ -198,3 +202,18 @@ def _with_more(held: list[str] | None, made: list[list[str] | None]) -> list[str
             return None
     added = unset(f"if ...: {' | '.join(more)}")
     return [f"{held[0]} {added}"] if in_text else [*held, added]
+
+
+def names_of_functions(text: str) -> dict[str, set[str]]:
+    """Returns the global names that each function assigns: calling it makes them unknown."""
+    found: dict[str, set[str]] = {}
+    read = 0
+    for begins in itertools.islice(_FUNCTION.finditer(text), _MOST_FUNCTIONS):
+        one_line = text.find("\n", begins.end())
+        ends = one_line if text[begins.end() : one_line].strip() else text.find("\n}", begins.end())
+        inside = text[begins.end() : ends if ends >= 0 else len(text)]
+        read += len(inside)
+        if read > _MOST_INSIDE:
+            break
+        found[begins[1]] = {said[2] for said in _SET_INSIDE.finditer(inside) if not said[1]}
+    return found

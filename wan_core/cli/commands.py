@@ -12,22 +12,24 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import NoReturn
 
 from ..errors import ConfigError, ExitCode, OutOfMemory, Stopped, WanTrainerError, host_memory_ran_out
 from ..packages import check_versions, version_of
 from ..words import plain
-from .allocator import let_segments_grow
 from .cache import add_cache_commands
-from .check import add_check_command
 from .files import add_file_commands
 from .maxdiffusion import add_tfrecord_commands
-from .migrate import add_import_command
+from .new import add_import_command
 from .output import Command, emitter, failed, private_stdout, quieten_libraries
 from .progress import terminal_emitter
 from .runs import add_run_commands
 from .send import add_send_command
+
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""settings of torch's CUDA allocator; the second name is older and still read by every version"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -118,7 +120,6 @@ def _parser() -> argparse.ArgumentParser:
         )
         return sub
 
-    add_check_command(command)
     add_file_commands(command)
     add_import_command(command)
     add_run_commands(command)
@@ -129,3 +130,15 @@ def _parser() -> argparse.ArgumentParser:
     add_cache_commands(actions)
     add_tfrecord_commands(actions)
     return parser
+
+
+def let_segments_grow(environment: MutableMapping[str, str], *, torch: str, platform: str = sys.platform) -> None:
+    """Requests expandable segments, unless the user configured the allocator: less fragmentation with several clip
+    sizes.
+
+    Only on Linux with a CUDA build of `torch` (its version): other builds warn about it.
+    """
+    built_for = torch.partition("+")[2]
+    has_them = platform == "linux" and not built_for.startswith(("cpu", "rocm", "xpu"))
+    if has_them and not any(environment.get(name) for name in _ALLOCATOR):
+        environment[_ALLOCATOR[1]] = "expandable_segments:True"

@@ -1,8 +1,9 @@
-"""`wan_core inspect | scan`: the content of a file, and the samples of a dataset, before training."""
+"""`wan_core inspect | scan | check`: a file, a dataset and this machine, before training."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import tempfile
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import CheckpointError, ExitCode
 from ..events import Emit
-from .output import print_json
+from ..packages import first_import
+from .output import done, print_json
 
 if TYPE_CHECKING:
     from ..dataset import DatasetConfig, ScanResult
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_file_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    command("check", _check, "train a tiny model here and say what works, for bug reports")
     inspect = command("inspect", _inspect, "say what a model or LoRA file is, from its header")
     inspect.add_argument("file", type=Path, help="a .safetensors or .gguf file, or a folder")
     scan = command(
@@ -155,3 +158,23 @@ def _scanned(
         fps=config.fps,
     )
     return scan_parts(config, open_source(source), ScanContext(video, allowed=allowed))
+
+
+def _check(_options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    with first_import("torch"):
+        from ..selftest import FAILED, Finding, as_text, check_machine
+
+    logging.getLogger().setLevel(logging.WARNING)  # the self-test's runs must not log
+
+    def tell(finding: Finding) -> None:
+        print(as_text(finding), file=sys.stderr, flush=True)
+
+    found = check_machine(tell)
+    failed = [finding.name for finding in found if finding.state == FAILED]
+    seconds = sum(finding.seconds for finding in found)
+    verdict = f"{', '.join(failed)} failed" if failed else "everything that a run needs works"
+    print(f"{verdict} ({seconds:.0f} s). These lines hold no paths: paste them into a report.", file=sys.stderr)
+    if not out.isatty():  # a terminal has shown the lines already
+        facts = {one.name: {"state": one.state, "said": one.said, "seconds": round(one.seconds, 2)} for one in found}
+        done(out, {"findings": facts, "failed": failed})
+    return ExitCode.BUG if failed else ExitCode.DONE

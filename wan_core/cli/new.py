@@ -1,18 +1,19 @@
-"""`wan_core new`: makes a run without the canvas, from a model and encoded clips, or like another run."""
+"""`wan_core new | import`: a run without the canvas; a graph from another trainer's settings."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ExitCode
 from ..events import Emit
-from .migrate import tell_account
-from .output import done, run_directory, usual_folders
+from ..words import plain
+from .output import done, print_json, run_directory, usual_folders
 from .settings import add_set_option, with_settings
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
         left.append("previews: ComfyUI's text encoder reads their prompts; begin with a run that has some, --like RUN")
     if SPLIT in job.values:
         left.append('several GPUs: --set "model.placement.mode=split blocks" --set model.placement.devices=all')
-    tell_account({**job.account(), **({"not in this run": left} if left else {})})
+    _print_account({**job.account(), **({"not in this run": left} if left else {})})
     return replace(config, model=job.model(config.model), train=job.train(), lora=job.lora())
 
 
@@ -158,3 +159,41 @@ def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:
         file.parent.mkdir(parents=True, exist_ok=True)
         roots.write(file)
     return roots, str(file)
+
+
+def add_import_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+    text = "make a graph of the settings of musubi-tuner, diffusion-pipe, SimpleTuner or ai-toolkit"
+    sub = command("import", _import, text)
+    sub.add_argument("file", type=Path, help="its TOML, JSON or YAML, or a text file with its command line")
+    sub.add_argument("--out", type=Path, help="workflow for the canvas; default: prints the graph of the queue API")
+    sub.add_argument("--api-out", type=Path, metavar="FILE", help="the graph of the queue API, for head-less use")
+    sub.add_argument("--clips", type=int, default=0, help="clips of an epoch, where the dataset is not here to count")
+    sub.add_argument("--look-in", type=Path, action="append", default=[], metavar="FOLDER", help="for files it names")
+
+
+def _print_account(account: Mapping[str, list[str]]) -> None:
+    """Prints the account of another trainer's settings."""
+    for title, sentences in account.items():
+        print(f"{title}:", *(f"  {plain(sentence)}" for sentence in sentences), sep="\n", file=sys.stderr)
+
+
+def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..files import atomic_write_json
+    from ..migrate import api_graph, canvas_graph, read_job
+
+    if not options.file.is_file():
+        raise ConfigError(f"{options.file} is not a file. Name the settings of the other trainer.")
+    if options.clips < 0:
+        raise ConfigError(f"--clips is {options.clips}. Set it to the clips of an epoch, repeats included.")
+    job = read_job(options.file, folders=tuple(options.look_in), clips=options.clips)
+    written: list[str] = []
+    for path, graph in ((options.out, canvas_graph), (options.api_out, api_graph)):
+        if path is not None:
+            atomic_write_json(path, graph(job))
+            written.append(path.name)
+    _print_account(job.account())
+    if written:
+        print_json(out, {"version": 1, "trainer": job.trainer, "written": written, "account": dict(job.account())})
+    else:
+        print_json(out, api_graph(job))
+    return ExitCode.DONE

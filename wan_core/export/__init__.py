@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .diffusers_file import diffusers_bytes
 from .look import LoraLook, look_at_lora
-from .lora_file import LoraFile, file_bytes, lora_metadata, trigger_phrase, workflow_metadata
+from .lora_file import LoraFile, diffusers_bytes, file_bytes, lora_metadata, trigger_phrase, workflow_metadata
 from .published import publish_file, withdraw_file
 
 __all__ = [

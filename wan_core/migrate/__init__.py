@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from .graph import api_graph, canvas_graph
 from .job import SPLIT
-from .read import UnknownSettingsError, read_job, read_texts
-from .tables import TRAINERS
+from .read import TRAINERS, UnknownSettingsError, read_job, read_texts
 
 __all__ = ["SPLIT", "TRAINERS", "UnknownSettingsError", "api_graph", "canvas_graph", "read_job", "read_texts"]

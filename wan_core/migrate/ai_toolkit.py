@@ -9,11 +9,9 @@ from ..errors import ConfigError
 from ..importers import processes_of
 from . import ai_toolkit_values as to
 from .job import Job
-from .keys import Key, drops, ledger_of, take_over
+from .keys import Key, drops, if_so, ledger_of, stands_for_more, take_over
 from .learning import adapter, alpha_of, rank_of, run_name, save_dtype, scheduler
-from .loras import one
-from .models import base_name
-from .unset import stands_for_more
+from .models import base_name, lora_of
 
 _PROCESS = (
     Key("trigger_word", "WanDatasetFromFile.trigger_word", "the data half reads it",
@@ -79,7 +77,7 @@ _TRAIN = (
     Key("prompt_dropout_prob", "WanTrainSettings.caption_dropout", kind=float),
     *drops("train_unet train_text_encoder", "the LoRA of the model is trained, and nothing else"),
     *drops("dtype", "the precision policy computes in bf16"),
-    Key("linear_timesteps", "WanTrainSettings.loss_weighting", "bell", kind=bool, read=to.if_so("bell")),
+    Key("linear_timesteps", "WanTrainSettings.loss_weighting", "bell", kind=bool, read=if_so("bell")),
     *drops("linear_timesteps2", "loss_weighting bell weighs both sides of the middle"),
     *drops("next_sample_timesteps", "noise levels are drawn, each by the seed of its step"),
     Key("snr_gamma min_snr_gamma", "WanTrainSettings.loss_weighting", "min_snr, its analogue for flow matching",
@@ -107,8 +105,8 @@ _MODEL = (
     *drops("accuracy_recovery_adapter", "8 bits need none"),
     Key("compile", "WanTrainSettings.compile", kind=bool),
     *drops("dtype", "the precision policy computes in bf16"),
-    Key("lora_path", "AddFrozenLora.lora", "beside the model, not merged into it", read=one("lora_path")),
-    Key("assistant_lora_path", "AddFrozenLora.lora", "it acts in previews too", read=one("assistant_lora_path")),
+    Key("lora_path", "AddFrozenLora.lora", "beside the model, not merged into it", read=lora_of("lora_path")),
+    Key("assistant_lora_path", "AddFrozenLora.lora", "it acts in previews too", read=lora_of("assistant_lora_path")),
     *drops(
         "quantize_te qtype_te te_name_or_path extras_name_or_path vae_path text_encoder_bits low_vram "
         "layer_offloading layer_offloading_transformer_percent layer_offloading_text_encoder_percent "

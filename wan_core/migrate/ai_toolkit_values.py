@@ -37,15 +37,6 @@ _TIMESTEPS = {
 }
 
 
-def if_so(choice: str) -> Any:
-    """Returns a reader of a flag that selects one choice of a menu."""
-
-    def read(value: bool, _job: Job) -> Any:
-        return choice if value else None
-
-    return read
-
-
 def min_snr(value: float, _job: Job) -> Any:
     return Changed("min_snr", "its analogue for flow matching, with gamma 5") if value > 0 else None
 

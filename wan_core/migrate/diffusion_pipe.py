@@ -9,8 +9,7 @@ from ..errors import ConfigError
 from .job import Job
 from .keys import Changed, Key, Without, drops, ledger_of, shown, take_over
 from .learning import adapter, optimizer, quantized, run_name, save_dtype, scheduler
-from .loras import fused
-from .models import base_name, expert_shown, level_of, model_file, said_kind, text_encoder
+from .models import base_name, expert_shown, fused, level_of, model_file, said_kind, text_encoder
 
 _EVAL = "clips are held out by held_out_ratio of Wan Dataset Settings"
 

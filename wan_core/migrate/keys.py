@@ -13,8 +13,16 @@ from typing import Any
 from ..errors import ConfigError
 from ..importers import Ledger
 from .job import ASKED, LOADER, Job, default_of
-from .unset import is_unset
 
+_NOT_SET = re.compile(r"\$\{?[A-Za-z_]|^@[A-Za-z_]\w*@$|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
+"""placeholders of a shell, cmd or a template"""
+_MAY_HOLD = frozenset(
+    (
+        *("validation_prompt", "validation_negative_prompt", "prompts", "samples", "neg"),
+        *("trigger_word", "caption_prefix", "network_args"),
+    )
+)
+"""texts in which these characters are literal"""
 _SECRET = re.compile(r"api_key|token$|password|secret|webhook_url")
 
 
@@ -71,7 +79,7 @@ def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
         name = next((name for name in key.names.split() if name in ledger or name in job.unset), "")
         if not name and key.own is None:
             continue
-        if key.at and name and is_unset(name, job, ledger):
+        if key.at and name and _is_unset(name, job, ledger):
             if key.at.startswith(LOADER):
                 job.put(key.at, ASKED)
             continue
@@ -116,6 +124,48 @@ def shown(value: Any) -> str:
 
 def _widget(at: str) -> str:
     return at.partition(".")[2]
+
+
+def _is_unset(name: str, job: Job, ledger: Ledger) -> bool:
+    """Returns whether a key's value is a placeholder, and records it."""
+    value = ledger.get(name, object, None) if name in ledger else None
+    if isinstance(value, str) and name not in _MAY_HOLD and stands_for_more(value):
+        job.unset[name] = value
+    if name not in job.unset:
+        return False
+    written = job.unset[name].replace("\n", " ")[:60]
+    ledger.change(f"{name} {written} -> skipped: nothing in the file says what it stands for")
+    job.hints.append(f"{name} is {written}, which nothing in the file sets: choose it in the nodes")
+    return True
+
+
+def stands_for_more(value: str) -> bool:
+    """Returns whether a text ends in a placeholder."""
+    # A shell command in a path stays in one piece; only the last part of a path decides its file.
+    last = re.split(r"[/\\]", re.sub(r"\$\([^)\n]*\)?", "$(", value).rstrip("/\\"))[-1]
+    return "\n" not in value and _NOT_SET.search(last) is not None
+
+
+def if_so(choice: str) -> Callable[[bool, Job], str | None]:
+    """Returns a reader of a flag that selects one choice of a menu."""
+    return lambda value, _job: choice if value else None
+
+
+def every(widget: str, key: str) -> Callable[[float, Job], None]:
+    """Returns a reader of an interval in epochs, which `settle` converts to steps."""
+
+    def read(value: float, job: Job) -> None:
+        if value:
+            job.every_epochs[widget] = (key, value)
+
+    return read
+
+
+def base_precision(value: str, _job: Job) -> Changed | None:
+    """The dtype of the base weights for accelerate's mixed_precision; bf16 is the default here."""
+    if value == "bf16":
+        return None
+    return Changed({"fp16": "fp16", "no": "fp32"}.get(value, "as in file"), "the dtype of the base weights")
 
 
 _TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off", "none", ""}

@@ -8,10 +8,9 @@ from typing import Any
 from ..errors import ConfigError
 from . import musubi_values as to
 from .job import ASKED, Job
-from .keys import Key, drops, ledger_of, take_over
+from .keys import Key, base_precision, drops, every, ledger_of, take_over
 from .learning import alpha_of, copies, only_for, rank_of, save_dtype, scheduler
-from .loras import merged
-from .models import expert_shown, kind_of, level_of, said_kind, text_encoder, vae_file
+from .models import expert_shown, kind_of, level_of, merged, said_kind, text_encoder, vae_file
 
 
 class NotOfMusubiError(ConfigError):
@@ -79,7 +78,7 @@ KEYS = (
     Key("gradient_checkpointing_cpu_offload", "WanTrainSettings.offload_activations", kind=bool,
         read=lambda value, _job: "on" if value else "auto"),
     Key("mixed_precision", "LoadWanModel.base_precision", "bf16 is usual; others are a format of the base weights",
-        read=to.precision),
+        read=base_precision),
     Key("save_precision", "WanTrainSettings.save_dtype", own="fp32", read=save_dtype),
     Key("sdpa", "LoadWanModel.attention", kind=bool, read=lambda _value, _job: "sdpa"),
     *(to.attention(name) for name in ("flash_attn", "flash3", "xformers")),
@@ -87,12 +86,12 @@ KEYS = (
     Key("compile", "WanTrainSettings.compile", kind=bool),
     Key("save_every_n_steps", "TrainLoRA.save_every_n_steps", kind=int),
     Key("save_every_n_epochs", "TrainLoRA.save_every_n_steps", "as steps", kind=int,
-        read=to.every("TrainLoRA.save_every_n_steps", "save_every_n_epochs")),
+        read=every("TrainLoRA.save_every_n_steps", "save_every_n_epochs")),
     Key("save_last_n_steps", "WanTrainSettings.keep_last_saves", "counted in saves", kind=int, read=to.keep),
     Key("save_last_n_epochs", "WanTrainSettings.keep_last_saves", "counted in saves", kind=int),
     Key("sample_every_n_steps", "TrainLoRA.preview_every_n_steps", kind=int),
     Key("sample_every_n_epochs", "TrainLoRA.preview_every_n_steps", "as steps", kind=int,
-        read=to.every("TrainLoRA.preview_every_n_steps", "sample_every_n_epochs")),
+        read=every("TrainLoRA.preview_every_n_steps", "sample_every_n_epochs")),
     Key("sample_prompts", "WanPreviewSettings.prompts", "the text of the file, where it is found", read=to.prompts),
     *drops("force_v2_1_time_embedding", "the time embedding is that of the model"),
     Key("num_processes", "SplitAcrossGPUs.mode", "above 1", kind=int, read=copies),

@@ -123,13 +123,6 @@ def epochs(value: int, job: Job) -> None:
     job.epochs = ("max_train_epochs", value)
 
 
-def every(widget: str, key: str) -> Any:
-    def read(value: int, job: Job) -> None:
-        job.every_epochs[widget] = (key, value)
-
-    return read
-
-
 def keep(value: int, job: Job) -> Any:
     """save_last_n_steps counts steps back from a save that is kept too, keep_last_saves counts saved steps."""
     every = job.values.get("TrainLoRA", {}).get("save_every_n_steps", 0)
@@ -164,12 +157,6 @@ def decay(value: float, job: Job) -> Any:
     steps = job.of("TrainLoRA.steps")
     share = value if value < 1 else min(1.0, value / steps)
     return Changed(round(share, 4), "as a share of the run")
-
-
-def precision(value: str, job: Job) -> Any:
-    if value == "bf16":
-        return None
-    return Changed({"fp16": "fp16", "no": "fp32"}.get(value, "as in file"), "the dtype of the base weights")
 
 
 def data(value: str, job: Job) -> None:

@@ -9,16 +9,22 @@ from typing import Any, cast
 from ..errors import ConfigError, WanTrainerError
 from ..importers import is_backend_list, parse_document, processes_of, read_settings_text
 from ..words import first_line
-from .ai_toolkit import read_ai_toolkit_job
+from . import ai_toolkit, diffusion_pipe, musubi, simpletuner
 from .beside import Beside, Folders, Texts
 from .command_line import Command, commands_of
-from .diffusion_pipe import read_diffusion_pipe_job
 from .job import Job
+from .keys import Key
 from .musubi import OF_MUSUBI, NotOfMusubiError, flat_settings, read_musubi_job
 from .pairs import as_one_job
 from .settle import settle
-from .simpletuner import read_simpletuner_job
 
+TRAINERS: Mapping[str, Mapping[str, tuple[Key, ...]]] = {
+    "musubi-tuner": {"": musubi.KEYS},
+    "diffusion-pipe": diffusion_pipe.TABLES,
+    "SimpleTuner": {"": simpletuner.KEYS},
+    "ai-toolkit": ai_toolkit.TABLES,
+}
+"""trainer -> section of its file -> its keys"""
 _DATA_HALF = (
     "{name} is the data half of {trainer} alone. Choose it in Wan Dataset From File, or import the training settings, "
     "which name it."
@@ -27,6 +33,7 @@ _READS = (
     "Read are: the command line of musubi-tuner's wan_train_network.py in a text file, or its --config_file; "
     "diffusion-pipe's TOML; SimpleTuner's config.json; ai-toolkit's YAML."
 )
+_MOST_COMMANDS = 8
 _DOCUMENTS = (".toml", ".json", ".yaml", ".yml")
 
 
@@ -86,12 +93,12 @@ def _job_of(data: Any, name: str, suffix: str) -> Job:
         raise DataHalfError(_DATA_HALF.format(name=name, trainer="SimpleTuner"))
     table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     if processes_of(table):
-        return read_ai_toolkit_job(table, name)
+        return ai_toolkit.read_ai_toolkit_job(table, name)
     keys = {str(key).lstrip("-") for key in table}
     if suffix == ".json" and keys & {"model_family", "data_backend_config", "pretrained_model_name_or_path"}:
-        return read_simpletuner_job(table, name)
+        return simpletuner.read_simpletuner_job(table, name)
     if suffix == ".toml" and isinstance(table.get("model"), dict) and not _in_sections_of_musubi(table):
-        return read_diffusion_pipe_job(table, name)
+        return diffusion_pipe.read_diffusion_pipe_job(table, name)
     if suffix == ".toml" and isinstance(table.get("datasets"), list):
         raise DataHalfError(_DATA_HALF.format(name=name, trainer="musubi-tuner"))
     if suffix == ".toml" and isinstance(table.get("directory"), list):
@@ -138,6 +145,3 @@ def _job_of_command(name: str, command: Command, beside: Beside) -> Job:
         if words:
             job.hints.append(f"{' '.join(words):.200} stands behind no option that the command has: look what it is")
     return job
-
-
-_MOST_COMMANDS = 8

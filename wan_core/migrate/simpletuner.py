@@ -7,10 +7,9 @@ from typing import Any
 
 from . import simpletuner_values as to
 from .job import Job
-from .keys import Key, drops, ledger_of, shown, take_over
+from .keys import Key, base_precision, drops, every, if_so, ledger_of, shown, take_over
 from .learning import copies, only_for, quantized, scheduler
-from .loras import assistant
-from .models import base_name, model_file, vae_file
+from .models import assistant, base_name, model_file, vae_file
 
 _SET = "each dataset of the data half says it"
 
@@ -65,17 +64,17 @@ KEYS = (
     Key("lr_power", "WanTrainSettings.lr_scheduler_power", kind=float, own=0.8, read=only_for("polynomial")),
     Key("lr_end", "WanTrainSettings.lr_scheduler_min_lr_ratio", "as a share of the learning rate", kind=float,
         read=to.lowest_rate),
-    Key("lr_scale", "WanTrainSettings.lr_scaling", "linear", kind=bool, read=to.if_so("linear")),
-    Key("lr_scale_sqrt", "WanTrainSettings.lr_scaling", "sqrt", kind=bool, read=to.if_so("sqrt")),
+    Key("lr_scale", "WanTrainSettings.lr_scaling", "linear", kind=bool, read=if_so("linear")),
+    Key("lr_scale_sqrt", "WanTrainSettings.lr_scaling", "sqrt", kind=bool, read=if_so("sqrt")),
     Key("caption_dropout_probability", "WanTrainSettings.caption_dropout", kind=float, own=0.1),
     Key("flow_schedule_shift", "WanTrainSettings.discrete_flow_shift", kind=float, own=3.0),
     Key("flow_schedule_auto_shift", "WanTrainSettings.timestep_sampling", "flux_shift", kind=bool,
-        read=to.if_so("flux_shift")),
+        read=if_so("flux_shift")),
     Key("flow_sigmoid_scale", "WanTrainSettings.sigmoid_scale", kind=float),
     Key("flow_use_uniform_schedule", "WanTrainSettings.timestep_sampling", "uniform", kind=bool,
-        read=to.if_so("uniform")),
+        read=if_so("uniform")),
     Key("flow_use_beta_schedule", "WanTrainSettings.timestep_sampling", "beta (2, 2)", kind=bool,
-        read=to.if_so("beta")),
+        read=if_so("beta")),
     *drops("flow_beta_schedule_alpha flow_beta_schedule_beta", "beta is Beta(2, 2)"),
     Key("flow_custom_timesteps", "WanTrainSettings.timestep_list", "up to 1 they are noise levels, times 1000",
         kind=object, read=to.timesteps),
@@ -96,7 +95,7 @@ KEYS = (
       for name in ("ema_decay", "ema_update_interval")),
     Key("tread_config", "WanTrainSettings.tread_routes", "the same routes", kind=object, read=to.routes),
     Key("base_model_precision", "Fp8Quantize.scheme", "8 bits", read=quantized),
-    Key("mixed_precision", "LoadWanModel.base_precision", "bf16 is usual", read=to.precision),
+    Key("mixed_precision", "LoadWanModel.base_precision", "bf16 is usual", read=base_precision),
     Key("gradient_checkpointing", "WanTrainSettings.gradient_checkpointing", kind=bool),
     Key("musubi_blocks_to_swap", "TrainLoRA.blocks_to_swap", kind=int, read=lambda value, _job: value or None),
     Key("attention_mechanism", "LoadWanModel.attention", "Sage has no backward pass", read=to.attention),
@@ -105,11 +104,11 @@ KEYS = (
         read=lambda value, _job: True if value == "inductor" else None),
     Key("checkpoint_step_interval checkpointing_steps", "TrainLoRA.save_every_n_steps", kind=int),
     Key("checkpoint_epoch_interval", "TrainLoRA.save_every_n_steps", "as steps", kind=int,
-        read=to.every("TrainLoRA.save_every_n_steps", "checkpoint_epoch_interval")),
+        read=every("TrainLoRA.save_every_n_steps", "checkpoint_epoch_interval")),
     Key("checkpoints_total_limit", "WanTrainSettings.keep_last_saves", kind=int, own=5),
     Key("validation_step_interval validation_steps", "TrainLoRA.preview_every_n_steps", kind=int, own=100),
     Key("validation_epoch_interval", "TrainLoRA.preview_every_n_steps", "as steps", kind=int,
-        read=to.every("TrainLoRA.preview_every_n_steps", "validation_epoch_interval")),
+        read=every("TrainLoRA.preview_every_n_steps", "validation_epoch_interval")),
     Key("validation_prompt", "WanPreviewSettings.prompts", read=to.prompt),
     Key("user_prompt_library", "WanPreviewSettings.prompts", "the text of the file, where it is found", kind=object,
         read=to.library),

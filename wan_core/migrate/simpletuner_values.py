@@ -108,15 +108,6 @@ def clipping(value: float, job: Job) -> Any:
     return Changed(1.0, f"gradients are clipped by their norm here; {value:g} for each value of one is another measure")
 
 
-def if_so(choice: str) -> Any:
-    """Returns a reader of a flag that selects one choice of a menu."""
-
-    def read(value: bool, _job: Job) -> Any:
-        return choice if value else None
-
-    return read
-
-
 def loss(value: str, job: Job) -> Any:
     if value in ("huber", "smooth_l1"):
         job.put("WanTrainSettings.huber_delta", float(job.said("huber_c") or 0.1))
@@ -188,14 +179,6 @@ def skipped(value: Any, job: Job) -> Any:
     return ", ".join(str(one) for one in listed)
 
 
-def every(widget: str, key: str) -> Any:
-    def read(value: int, job: Job) -> None:
-        if value:
-            job.every_epochs[widget] = (key, value)
-
-    return read
-
-
 def epochs(value: int, job: Job) -> None:
     if value:
         job.epochs = ("num_train_epochs", value)
@@ -215,12 +198,6 @@ def data(value: str, job: Job) -> None:
 
 def name(value: str, _job: Job) -> Any:
     return Changed(run_name(base_name(value.rstrip("/\\"))), "runs lie in output/wan_trainer")
-
-
-def precision(value: str, job: Job) -> Any:
-    if value == "bf16":
-        return None
-    return Changed({"fp16": "fp16", "no": "fp32"}.get(value, "as in file"), "the dtype of the base weights")
 
 
 def attention(value: str, _job: Job) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wan_core.cli.allocator import let_segments_grow
+from wan_core.cli.commands import let_segments_grow
 
 NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 GROWING = {OLD: "expandable_segments:True"}

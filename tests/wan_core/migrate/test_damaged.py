@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.mutated import damaged, mutations, sources
 from tests.support.scripts import BATCH, PAIRS, POWERSHELL, PYTHON, SHELL
-from wan_core.cli.migrate import add_import_command
+from wan_core.cli.new import add_import_command
 from wan_core.errors import ExitCode, WanTrainerError
 from wan_core.migrate import api_graph, canvas_graph, read_job, read_texts
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...wan_core.migrate import UnknownSettingsError, canvas_graph, read_texts
+from ...wan_core.migrate import UnknownSettingsError, canvas_graph, note_lines, read_texts
 from .guard import Refused
 
 SETTINGS_LIMIT = 1 << 20
@@ -39,7 +39,7 @@ def graph_of(body: Mapping[str, Any]) -> dict[str, Any]:
         "trainer": job.trainer,
         "source": job.source,
         "graph": canvas_graph(job),
-        "account": dict(job.account()),
+        "note": note_lines(job),
         "counts": job.ledger.counts(),
         "data": job.data,
         "missing": list(missing),

@@ -187,11 +187,11 @@ class _Audit:
 
     def _refuse_what_cannot_fit(self) -> None:
         """Refuses before loading: the float32 pass takes the plan's weights, float32 activations and a cast block."""
-        wide, resting = (self._estimate(numerics).devices for numerics in (REFERENCE, None))
+        wide, stored = (self._estimate(numerics).devices for numerics in (REFERENCE, None))
         shape = self._run.variant.shape
         block = 4 * (8 * shape.dim**2 + 2 * shape.dim * shape.ffn_dim)
         for name, memory in wide.items():
-            need = memory.peak - memory.weights + resting[name].weights + block
+            need = memory.peak - memory.weights + stored[name].weights + block
             have = total_bytes(torch.device(name))
             if need > _DOUBT * have:
                 raise OutOfMemory(

@@ -18,8 +18,8 @@ from .integers import INTEGERS, unpack_integers
 NVFP4, NVFP4_BLOCK = "NVFP4", 16
 MXFP8, MXFP8_BLOCK = "MXFP8", 32
 _CPU_VALUES = 1 << 20
-_BESIDE_BYTES = 1 << 27
-_BESIDE = {"": 0, NVFP4: 4, MXFP8: 1, **dict.fromkeys(INTEGERS, 8), **dict.fromkeys(BLOCKS, 4), "Q8_0": 1}
+_MOST_TEMPORARY_BYTES = 1 << 27
+_TEMPORARY_BYTES = {"": 0, NVFP4: 4, MXFP8: 1, **dict.fromkeys(INTEGERS, 8), **dict.fromkeys(BLOCKS, 4), "Q8_0": 1}
 """bytes of temporaries per value, by layout"""
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _TILE_ROWS, _TILE_BLOCKS, _ROWS_APART = 128, 4, 32
@@ -65,7 +65,13 @@ def dequantise(
     found = torch.empty(shape, dtype=dtype, device=weight.device)
     # Pieces bound the float32 temporaries: a CPU keeps 2**20 values in its cache, a GPU spends at most 128 MiB.
     on_cpu = weight.device.type == "cpu"
-    at_once = _CPU_VALUES if on_cpu else _BESIDE_BYTES // _BESIDE[layout] if _BESIDE[layout] else found.numel()
+    at_once = (
+        _CPU_VALUES
+        if on_cpu
+        else _MOST_TEMPORARY_BYTES // _TEMPORARY_BYTES[layout]
+        if _TEMPORARY_BYTES[layout]
+        else found.numel()
+    )
     rows = max(1, at_once * len(weight) // max(1, found.numel()))
     for start in range(0, len(weight), rows):
         part = slice(start, start + rows)
@@ -131,7 +137,7 @@ def scale_values(scale: Tensor, layout: str) -> Tensor:
 
 def unpacking_bytes(values: int, dtype: torch.dtype, layout: str = "") -> int:
     """Returns the peak memory of `dequantise` for a weight of `values` values: result and temporaries."""
-    return values * dtype.itemsize + min(values * _BESIDE[layout], _BESIDE_BYTES)
+    return values * dtype.itemsize + min(values * _TEMPORARY_BYTES[layout], _MOST_TEMPORARY_BYTES)
 
 
 def scale_fits(weight: tuple[int, ...], scale: tuple[int, ...]) -> bool:

@@ -20,7 +20,7 @@ from .weights import EIGHT_BIT, INT8, PLAIN, StoredWeight
 _WHOLE_SCALE = ".weight_scale_2"
 _SCALES = (".scale_weight", ".weight_scale")
 _OF_CODES = {"scales": ".weight_s_rel", "row": ".weight_s_channel", "levels": ".weight_codebook"}
-_BESIDE = (".scale_input", ".input_scale", FORMAT_SUFFIX, _WHOLE_SCALE, *_SCALES, *_OF_CODES.values())
+_COMPANIONS = (".scale_input", ".input_scale", FORMAT_SUFFIX, _WHOLE_SCALE, *_SCALES, *_OF_CODES.values())
 """tensors next to a quantized weight; input scales serve 8-bit matmuls, which training does not use"""
 _EXPONENTS = "F8_E8M0"
 _SCALED = (NVFP4, MXFP8, INT8, *INTEGERS)
@@ -44,7 +44,7 @@ def locate_weights(header: CheckpointHeader) -> StoredWeights:
     gguf = header.container == "gguf"
     weights: Weights = {}
     for name, key in names.items():
-        if name.endswith(_BESIDE) or name == "scaled_fp8":
+        if name.endswith(_COMPANIONS) or name == "scaled_fp8":
             continue
         info = header.tensors[key]
         weights[name] = StoredWeight(header.file_of(key), key, info.dtype, info.shape, gguf=gguf, files=header.files)

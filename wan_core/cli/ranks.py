@@ -61,7 +61,7 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     if options.cache_seconds:
         command += ["--cache-seconds", str(options.cache_seconds)]
     with tempfile.TemporaryDirectory(prefix="wan_ranks", ignore_cleanup_errors=True) as meeting:
-        crew = _Crew(command, ranks, meeting, out, decodes=options.controlled)
+        crew = _Ranks(command, ranks, meeting, out, decodes=options.controlled)
         try:
             # Rank 0 is always controlled: a signal becomes a command, and our death closes its stdin.
             stop_on_signals(crew.stop)
@@ -73,7 +73,7 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     return _exit_code(endings, directory, out)
 
 
-class _Crew:
+class _Ranks:
     """The processes of all ranks."""
 
     def __init__(self, command: list[str], ranks: int, meeting: str, out: BinaryIO, *, decodes: bool) -> None:
@@ -81,7 +81,7 @@ class _Crew:
         self._out, self._decodes = out, decodes
         self._said: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
         self._sending = threading.Lock()
-        self._asked = False
+        self._stop_requested = False
         self._processes: list[subprocess.Popen[bytes]] = []
         shared = os.environ | {
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
@@ -148,9 +148,9 @@ class _Crew:
 
     def stop(self, reason: str) -> bool:
         """Requests rank 0 to stop; False for a second request, which ends at once."""
-        if self._asked:
+        if self._stop_requested:
             return False
-        self._asked = True  # a closed stdin is no request: ours also closes when our controller dies
+        self._stop_requested = True  # a closed stdin is no request: ours also closes when our controller dies
         self._tell({"command": "stop", "reason": reason})
         self._close()
         return True

@@ -101,7 +101,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     try:
         with (
             kept_log(directory, emit) if group.leads and not options.controlled else nullcontext(emit) as kept,
-            _told(directory, options, kept) if group.leads else nullcontext(_silent) as tell,
+            _tracked(directory, options, kept) if group.leads else nullcontext(_drop_event) as tell,
         ):
             finished = run_job(
                 directory,
@@ -207,14 +207,14 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
     return control
 
 
-def _told(directory: Path, options: argparse.Namespace, emit: Emit) -> AbstractContextManager[Emit]:
+def _tracked(directory: Path, options: argparse.Namespace, emit: Emit) -> AbstractContextManager[Emit]:
     """Returns `emit` with this machine's trackers."""
     from ..trackers import with_trackers
 
     return with_trackers(emit, directory, options.trackers, waits=not options.send_later)
 
 
-def _silent(_event: Event) -> None:
+def _drop_event(_event: Event) -> None:
     """Drops an event: only the leader emits."""
 
 

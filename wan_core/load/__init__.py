@@ -9,7 +9,7 @@ from .build import (
     materialize,
 )
 from .plan import ModelPlan, WanFile, bytes_beside, inspect_model, inspect_pair, settled, settled_elsewhere
-from .resting import BaseWords, base_words, packed_dtypes, quantized_anew, resting_bytes, stays_stored, unpacked_kinds
+from .storage import BaseWords, base_words, packed_dtypes, quantized_anew, resting_bytes, stays_stored, unpacked_kinds
 
 __all__ = [
     "BaseWords",

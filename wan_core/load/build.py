@@ -50,7 +50,7 @@ from ..precision import (
     quantize_block,
 )
 from .plan import ModelPlan, WanFile, inspect_model
-from .resting import packed_dtypes, stays_stored, storage_dtype
+from .storage import packed_dtypes, stays_stored, storage_dtype
 
 
 def import_libraries() -> None:
@@ -99,7 +99,7 @@ def materialize(
     if lora is not None and start is not None:
         check_start(model, start, lora)  # fail now: reading the base weights takes minutes
     order = running_order(shape.num_layers, shape.vace_layers)
-    together = None if shared is None else shared.of(_mark_of(plan))
+    together = None if shared is None else shared.of(_plan_digest(plan))
     offload = BlockOffload(placement, order, measures or MemoryMeasures(), shared=together)
     loras = [
         (read_frozen(roots.resolve(lora.file), lora, model, found.variant.expert), lora.strength) for lora in plan.loras
@@ -109,7 +109,9 @@ def materialize(
         multiply_in(model, numerics.matmul)
         if lora is not None:
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
-            _bring_home(model, placement)
+            # An adapter is made next to its weight, which is in host memory where the block is offloaded.
+            for adapter in adapters_of(model):
+                adapter.move(placement.device_of(adapter.name))
             model.checkpoint_keeps_rng = lora.draws
             if start is not None:
                 start_from(model, start, lora)
@@ -121,7 +123,7 @@ def materialize(
     return model
 
 
-def _mark_of(plan: ModelPlan) -> str:
+def _plan_digest(plan: ModelPlan) -> str:
     """Returns a short digest of everything that decides the bytes of the weights."""
     return hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()[:32]
 
@@ -146,8 +148,8 @@ def _fill(
                     for value in _keep_stored(part, name, reader, sources[full], placement.device_of(full)):
                         check.see(full, value)
                 else:
-                    rests = storage_dtype(full, model.numerics, sources[full].dtype)
-                    value = reader.read(sources[full], rests).to(placement.device_of(full))
+                    storage = storage_dtype(full, model.numerics, sources[full].dtype)
+                    value = reader.read(sources[full], storage).to(placement.device_of(full))
                     owner, leaf = part.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
                     setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
                     check.see(full, value)
@@ -155,8 +157,8 @@ def _fill(
                 if on_tensor is not None:
                     on_tensor(done, total)
             if bad := check.first_bad():
-                rests = storage_dtype(bad, model.numerics, sources[bad].dtype)
-                raise _not_finite(reader, bad, sources[bad], rests, placement)
+                storage = storage_dtype(bad, model.numerics, sources[bad].dtype)
+                raise _not_finite(reader, bad, sources[bad], storage, placement)
             if plan.quantize is not None:
                 quantize_block(part, prefix, plan.quantize)
             for source, strength in loras:
@@ -165,14 +167,8 @@ def _fill(
             offload.settle(prefix, part)
 
 
-def _bring_home(model: nn.Module, placement: Placement) -> None:
-    # inject_lora places an adapter on its weight's device, which is the host for an offloaded block.
-    for adapter in adapters_of(model):
-        adapter.move(placement.device_of(adapter.name))
-
-
 def _not_finite(
-    reader: WeightReader, name: str, source: StoredWeight, rests: torch.dtype, placement: Placement
+    reader: WeightReader, name: str, source: StoredWeight, storage: torch.dtype, placement: Placement
 ) -> Exception:
     """Returns the error for a non-finite weight: a damaged file, or a storage dtype that is too narrow."""
     values = reader.read(source, torch.float32)
@@ -183,11 +179,11 @@ def _not_finite(
         )
     if not all_have_bf16(placement.devices):
         return ConfigError(
-            f"{source.file.name}: {name} does not fit into {str(rests).removeprefix('torch.')}, its largest value is "
+            f"{source.file.name}: {name} does not fit into {str(storage).removeprefix('torch.')}, its largest value is "
             f"{float(values.abs().max()):.3g}. Set base_precision to fp32."
         )
     return ConfigError(
-        f"{source.file.name}: {name} does not fit into {str(rests).removeprefix('torch.')}, its largest value is "
+        f"{source.file.name}: {name} does not fit into {str(storage).removeprefix('torch.')}, its largest value is "
         f"{float(values.abs().max()):.3g}. Set base_precision to bf16 or fp32."
     )
 

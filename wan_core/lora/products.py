@@ -124,7 +124,7 @@ class LohaAdapter(LinearAdapter):
     def change(self, x: Tensor, base: Tensor) -> Tensor:
         inside = self.compute_dtype(x)
         factors = [self.parameter(part) for part in _LOHA]
-        added = _MadeAgain.apply(self.dropped(x.to(inside)), *factors)
+        added = _LohaProduct.apply(self.dropped(x.to(inside)), *factors)
         if (kept := self.kept(added.shape[-1])) is not None:
             added = added * kept.to(inside)
         return torch.add(base, added.to(base.dtype), alpha=self.scale * self.strength)
@@ -186,7 +186,7 @@ def _two_factors(size: int, wanted: int) -> tuple[int, int]:
     return smaller, size // smaller
 
 
-class _MadeAgain(torch.autograd.Function):
+class _LohaProduct(torch.autograd.Function):
     """x (..., in) -> x @ change.T (..., out) without the scale; backward recomputes the change, as large as W."""
 
     @staticmethod

@@ -5,8 +5,17 @@ This room reads the training settings; importers/trainers reads the dataset sett
 
 from __future__ import annotations
 
-from .graph import api_graph, canvas_graph
+from .graph import api_graph, canvas_graph, note_lines
 from .job import SPLIT
 from .read import TRAINERS, UnknownSettingsError, read_job, read_texts
 
-__all__ = ["SPLIT", "TRAINERS", "UnknownSettingsError", "api_graph", "canvas_graph", "read_job", "read_texts"]
+__all__ = [
+    "SPLIT",
+    "TRAINERS",
+    "UnknownSettingsError",
+    "api_graph",
+    "canvas_graph",
+    "note_lines",
+    "read_job",
+    "read_texts",
+]

@@ -162,7 +162,9 @@ def read_ai_toolkit_job(data: Mapping[str, Any], source: str) -> Job:
     rates = [float(rate) for rate in dropped if isinstance(rate, int | float)]
     if rates:
         job.put("WanTrainSettings.caption_dropout", max(rates))
-        job.ledger.take(f"caption_dropout_rate of the datasets -> caption_dropout {max(rates):g}, for all of them")
+        job.ledger.take(
+            "caption_dropout_rate of the datasets -> caption_dropout {rate}, for all of them", rate=f"{max(rates):g}"
+        )
     if len(processes) > 1:
-        job.hints.append(f"{len(processes) - 1} more processes of the file are not read; import one at a time")
+        job.hint("{n} more processes of the file are not read; import one at a time", n=len(processes) - 1)
     return job

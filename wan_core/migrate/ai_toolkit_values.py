@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from ..errors import ConfigError
 from ..lora import LoraConfig
-from .job import ASKED, Job
-from .keys import Changed, Without, shown
+from ..words import filled
+from .job import UNKNOWN_MODEL, Job
+from .keys import CHANGED, NOT_STATED, Changed, Without, shown
 from .learning import optimizer as known_optimizer
 from .learning import quantized
 from .models import KINDS, model_file
@@ -62,19 +63,21 @@ def experts(value: Any, job: Job) -> None:
     if not isinstance(value, dict) or kind is None or not kind.low_noise_file:
         return
     given = cast("dict[str, Any]", value)
-    if job.of("LoadWanModel.diffusion_model") == ASKED:
-        job.put("LoadWanModel.low_noise_model", ASKED)
+    if job.of("LoadWanModel.diffusion_model") == UNKNOWN_MODEL:
+        job.put("LoadWanModel.low_noise_model", UNKNOWN_MODEL)
         return
     high, low = bool(given.get("train_high_noise", True)), bool(given.get("train_low_noise", True))
     if high and low:
         job.put("LoadWanModel.low_noise_model", kind.low_noise_file)
     if not given:
-        job.now.take(f"experts is not stated: both, ai-toolkit's own -> low_noise_model {kind.low_noise_file}")
+        said = filled(NOT_STATED, key="experts", value="both", trainer="ai-toolkit")
+        job.now.take("{said} -> {made}", said=said, made=f"low_noise_model {kind.low_noise_file}")
     elif high and low:
-        job.now.take("model_kwargs train_high_noise and train_low_noise -> low_noise_model: both experts")
+        said = "model_kwargs train_high_noise and train_low_noise"
+        job.now.take(CHANGED, said=said, made="low_noise_model", why="both experts")
     else:
         job.put("LoadWanModel.diffusion_model", kind.file if high else kind.low_noise_file)
-        job.now.take(f"model_kwargs train_{'high' if high else 'low'}_noise alone -> that expert's file")
+        job.now.take("{key} alone -> that expert's file", key=f"model_kwargs train_{'high' if high else 'low'}_noise")
 
 
 def rate(value: float, job: Job) -> Any:
@@ -106,7 +109,7 @@ def targets(value: Any, job: Job) -> Any:
     for name in sorted(given, reverse=True):  # only_if_contains first
         said: Any = given[name]
         if name not in ("only_if_contains", "ignore_if_contains"):
-            job.hints.append(f"network_kwargs {name} {shown(said)} has no counterpart: see lora_targets")
+            job.hint("network_kwargs {name} {value} has no counterpart: see lora_targets", name=name, value=shown(said))
             continue
         parts = [_original(str(part)) for part in (cast("list[Any]", said) if isinstance(said, list) else [said])]
         if not said or not parts:
@@ -117,7 +120,8 @@ def targets(value: Any, job: Job) -> Any:
             before = str(job.of("WanTrainSettings.lora_targets")).splitlines() or LoraConfig.targets
             lines = [f"(?!.*(?:{'|'.join(parts)})){line}" for line in before]
         job.put("WanTrainSettings.lora_targets", "\n".join(lines))
-        job.now.change(f"network_kwargs {name} {shown(said)} -> lora_targets, by the original names")
+        key = f"network_kwargs {name} {shown(said)}"
+        job.now.change("{key} -> lora_targets, by the original names", key=key)
     return None
 
 
@@ -148,7 +152,7 @@ def full_rank(kind: str) -> Any:
         if not value:
             return None
         if job.of("WanTrainSettings.adapter") != kind:
-            return Without(f"{kind} alone reads it")
+            return Without(filled("{schedule} alone reads it", schedule=kind))
         job.put("TrainLoRA.alpha", 0.0)
         return Changed(1024, "the largest here")
 
@@ -206,7 +210,7 @@ def timestep_type(value: str, job: Job) -> Any:
 
 def loss(value: str, _job: Job) -> Any:
     ours = {"mse": "mse", "mae": "l1", "pseudo_huber": "pseudo_huber"}.get(value)
-    return ours or Changed("mse", f"{value} has no counterpart")
+    return ours or Changed("mse", filled("{value} has no counterpart", value=value))
 
 
 def bias(value: str, _job: Job) -> Any:
@@ -237,6 +241,6 @@ def _line(entry: Any) -> str:
 
 def negative(value: Any, job: Job) -> Any:
     if not value:
-        job.now.take("neg: empty -> Wan's own negative prompt")
+        job.now.take("{key}: empty -> Wan's own negative prompt", key="neg")
         return None
     return str(value)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from ..words import filled
 from .job import Job
-from .keys import Changed, Key, Without, drops, ledger_of, shown, take_over
+from .keys import READ_BY_NODE, Changed, Key, Without, drops, ledger_of, shown, take_over
 from .learning import adapter, optimizer, quantized, run_name, save_dtype, scheduler
 from .models import base_name, expert_shown, fused, level_of, model_file, said_kind, text_encoder
 
@@ -27,7 +28,7 @@ def _batch(value: Any, job: Job) -> Any:
 def _stages(value: int, job: Job) -> Any:
     if value < 2:
         return None
-    return Changed("split blocks", f"over {value} GPUs; set devices where there are more")
+    return Changed("split blocks", filled("over {n} GPUs; set devices where there are more", n=value))
 
 
 def _split(value: list[Any], _job: Job) -> str:
@@ -43,7 +44,7 @@ def _every(widget: str, key: str) -> Any:
 
 def _every_example(value: int, job: Job) -> Any:
     batch = max(1, job.of("WanTrainSettings.batch_size") * job.of("WanTrainSettings.gradient_accumulation_steps"))
-    return Changed(max(1, value // batch), f"a step trains on {batch} clips")
+    return Changed(max(1, value // batch), filled("a step trains on {n} clips", n=batch))
 
 
 def _epochs(value: int, job: Job) -> Any:
@@ -67,12 +68,15 @@ def _checkpointing(value: Any, job: Job) -> Any:
 
 def _huber(value: float, job: Job) -> Any:
     job.put("WanTrainSettings.huber_delta", value)
-    return Changed("pseudo_huber", f"with huber_delta {value:g}; the loss is that times {value:g}")
+    return Changed(
+        "pseudo_huber",
+        filled("with huber_delta {delta}; the loss is that times {times}", delta=f"{value:g}", times=f"{value:g}"),
+    )
 
 
 def _data(value: str, job: Job) -> None:
     job.data = value
-    job.ledger.take(f"dataset {value:.80}: read by Wan Dataset From File")
+    job.ledger.take("{said}: {why}", said=f"dataset {value:.80}", why=READ_BY_NODE)
 
 
 def _name(value: str, job: Job) -> Any:
@@ -243,7 +247,7 @@ def read_diffusion_pipe_job(data: Mapping[str, Any], source: str) -> Job:
         job.ledger.absorb(inner, name)
     take_over(_LAST, job, job.ledger)
     if "adapter" not in data:
-        job.mended.append("no [adapter] is stated, so diffusion-pipe would train the whole model; here it is a LoRA")
+        job.mend("no [adapter] is stated, so diffusion-pipe would train the whole model; here it is a LoRA")
     job.put("TrainLoRA.preview_every_n_steps", 0)
-    job.hints.append("diffusion-pipe makes no previews; set preview_every_n_steps to see clips while it trains")
+    job.hint("diffusion-pipe makes no previews; set preview_every_n_steps to see clips while it trains")
     return job

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import __version__
 from ..canvas import note_node, workflow_document
+from ..words import filled
 from .job import CUTTING, DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
 from .models import base_name
 
@@ -74,15 +75,16 @@ _SIZES = {
 _GAP = 40
 
 
-def _note_of(job: Job) -> str:
-    """Returns the account as Markdown, for the note next to the graph."""
-    lines = [f"## {job.source} of {job.trainer}", ""]
+def note_lines(job: Job) -> list[str]:
+    """Returns the account as lines of Markdown, for the note next to the graph; the page translates each."""
+    lines: list[str] = [filled("## {source} of {trainer}", source=job.source, trainer=job.trainer), ""]
     if job.data:
-        name = base_name(job.data)
-        lines += [f"Put `{name}` and the folders it names into ComfyUI's `input` folder.", ""]
+        put = "Put `{name}` and the folders it names into ComfyUI's `input` folder."
+        lines += [filled(put, name=base_name(job.data)), ""]
     for title, sentences in job.account().items():
-        lines += [f"**{title}**", "", *(f"- {sentence}" for sentence in sentences), ""]
-    return "\n".join(lines).rstrip() + "\n"
+        lines += [filled("**{title}**", title=title), ""]
+        lines += [*(filled("- {sentence}", sentence=sentence) for sentence in sentences), ""]
+    return lines
 
 
 def api_graph(job: Job) -> dict[str, Any]:
@@ -105,7 +107,9 @@ def canvas_graph(job: Job) -> dict[str, Any]:
     drawn: list[list[Any]] = []
     nodes = [_canvas_node(node, widgets, links[node], ids, drawn) for node, widgets in values.items()]
     _place(nodes)
-    nodes.append(note_node(len(nodes) + 1, "What became of your settings", _note_of(job), (-560, 30), (520, 900)))
+    nodes.append(
+        note_node(len(nodes) + 1, "What became of your settings", "\n".join(note_lines(job)), (-560, 30), (520, 900))
+    )
     return workflow_document(json.dumps(values, sort_keys=True, ensure_ascii=True), nodes, drawn)
 
 

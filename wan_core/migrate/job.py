@@ -13,11 +13,12 @@ from ..lora import FrozenLora, LoraConfig
 from ..precision import QuantizeConfig
 from ..sampler import SampleConfig
 from ..train import TrainConfig
+from ..words import filled
 
 LOADER, QUANTIZE, SPLIT, DATA = "LoadWanModel", "Fp8Quantize", "SplitAcrossGPUs", "WanDatasetFromFile"
 FROZEN, CUTTING = "AddFrozenLora", "WanDatasetSettings"
 SETTINGS, PREVIEW, TRAINER = "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"
-ASKED = "choose a model"
+UNKNOWN_MODEL = "choose a model"
 """placeholder of a file that the settings do not name: no such file exists, so nothing trains until one is chosen"""
 _CONFIGS = {
     LOADER: (ModelPlan,),
@@ -85,6 +86,12 @@ class Job:
 
     def __post_init__(self) -> None:
         self.now = self.ledger
+
+    def mend(self, template: str, **values: object) -> None:
+        self.mended.append(filled(template, **values))
+
+    def hint(self, template: str, **values: object) -> None:
+        self.hints.append(filled(template, **values))
 
     def put(self, at: str, value: Any) -> None:
         """Sets a widget, named as "TrainLoRA.rank"."""

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..importers import Ledger
-from .job import ASKED, LOADER, Job, default_of
+from ..words import filled
+from .job import LOADER, UNKNOWN_MODEL, Job, default_of
 
 _NOT_SET = re.compile(r"\$\{?[A-Za-z_]|^@[A-Za-z_]\w*@$|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
 """placeholders of a shell, cmd or a template"""
@@ -23,6 +24,9 @@ _MAY_HOLD = frozenset(
     )
 )
 """texts in which these characters are literal"""
+CHANGED = "{said} -> {made}: {why}"
+NOT_STATED = "{key} is not stated: {value}, {trainer}'s own"
+READ_BY_NODE = "read by Wan Dataset From File"
 _SECRET = re.compile(r"api_key|token$|password|secret|webhook_url")
 
 
@@ -81,7 +85,7 @@ def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
             continue
         if key.at and name and _is_unset(name, job, ledger):
             if key.at.startswith(LOADER):
-                job.put(key.at, ASKED)
+                job.put(key.at, UNKNOWN_MODEL)
             continue
         stated = bool(name)
         name = name or key.name
@@ -94,11 +98,13 @@ def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
         given: Any = ledger.get(name, object, None) if stated else key.own
         value = _as(key.kind, given, f"{ledger.where}: {name}")
         made = key.read(value, job) if key.read else value
-        _tell(key, name, value, made, job, ledger, stated=stated)
+        _record(key, name, value, made, job, ledger, stated=stated)
 
 
-def _tell(key: Key, name: str, value: Any, made: Any, job: Job, ledger: Ledger, *, stated: bool) -> None:
-    told = f"{name} {shown(value)}" if stated else f"{name} is not stated: {shown(value)}, {job.trainer}'s own"
+def _record(key: Key, name: str, value: Any, made: Any, job: Job, ledger: Ledger, *, stated: bool) -> None:
+    said: str = f"{name} {shown(value)}"
+    if not stated:
+        said = filled(NOT_STATED, key=name, value=shown(value), trainer=job.trainer)
     if made is None:  # the reader recorded it, or the account will
         return
     if isinstance(made, Without):
@@ -106,13 +112,16 @@ def _tell(key: Key, name: str, value: Any, made: Any, job: Job, ledger: Ledger, 
             ledger.drop(name, made.why)
     elif isinstance(made, Changed):
         job.put(key.at, made.value)
-        ledger.change(f"{told} -> {_widget(key.at)} {shown(made.value)}: {made.why}")
+        ledger.change(CHANGED, said=said, made=f"{_widget(key.at)} {shown(made.value)}", why=made.why)
     else:
         job.put(key.at, made)
         if not stated and made == default_of(key.at):
             return
         widget = _widget(key.at)
-        ledger.take(told if stated and widget == name and made == value else f"{told} -> {widget} {shown(made)}")
+        if stated and widget == name and made == value:
+            ledger.take(said)
+        else:
+            ledger.take("{said} -> {made}", said=said, made=f"{widget} {shown(made)}")
 
 
 def shown(value: Any) -> str:
@@ -134,8 +143,8 @@ def _is_unset(name: str, job: Job, ledger: Ledger) -> bool:
     if name not in job.unset:
         return False
     written = job.unset[name].replace("\n", " ")[:60]
-    ledger.change(f"{name} {written} -> skipped: nothing in the file says what it stands for")
-    job.hints.append(f"{name} is {written}, which nothing in the file sets: choose it in the nodes")
+    ledger.change("{key} -> skipped: nothing in the file says what it stands for", key=f"{name} {written}")
+    job.hint("{key} is {value}, which nothing in the file sets: choose it in the nodes", key=name, value=written)
     return True
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from ..files import with_safe_letters
 from ..packages import named_optimizer
+from ..words import filled
 from .job import Job
 from .keys import Changed, Without, shown
 
 _FLOAT32 = "the LoRA's weights are float32 here, so nothing is lost between steps"
+_TORCHAO_FLOAT32 = "torchao's; the LoRA's weights are float32 here, so nothing is lost between steps"
 _TORCHAO = "torchao's, with 8-bit moments too"
 _OPTIMI = {"betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.0}
 _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -30,7 +32,11 @@ _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "adamw8bit": ("adamw8bit", _TORCHAO, {}),
     "bnbadamw8bit": ("bnb_adamw8bit", "", {}),
     **dict.fromkeys(("bnbadamw8bitpaged", "bnbpagedadamw8bit", "pagedadamw8bit"), ("bnb_paged_adamw8bit", "", {})),
-    "adamw8bitkahan": ("adamw8bit", f"torchao's; {_FLOAT32}", {}),
+    "adamw8bitkahan": (
+        "adamw8bit",
+        _TORCHAO_FLOAT32,
+        {},
+    ),
     "aoadamw8bit": ("adamw8bit", "", {}),
     "aoadamw4bit": ("adamw4bit", "", {}),
     "aoadamfp8": ("adamwfp8", "", {}),
@@ -111,21 +117,21 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str
     if not ours and word.startswith(_NONE):
         ours, why = "adamw", "it has no counterpart here"
     elif not ours and any(named_optimizer(kind)):
-        ours, why = "custom", f"the class {kind}, which needs its package"
+        ours, why = "custom", filled("the class {name}, which needs its package", name=kind)
         job.put("WanTrainSettings.optimizer_class", kind)
     elif not ours:
         ours, why = "adamw", "it is not known here"
     given = dict(arguments)
     if ours == "adafactor" and all(given.get(name) is False for name in ("scale_parameter", "relative_step")):
         kind = _RECIPES[ours]
-        ours, why, own = "custom", f"the class {kind}, which needs its package", {}
+        ours, why, own = "custom", filled("the class {name}, which needs its package", name=kind), {}
         job.put("WanTrainSettings.optimizer_class", kind)
         given = _of_adafactor(given)
     _arguments({**own, **given}, ours, set(given), job)
     if ours == "prodigy" and job.of("TrainLoRA.learning_rate") < 0.1:
-        job.mended.append(
-            f"learning_rate {job.of('TrainLoRA.learning_rate'):g} -> 1: Prodigy finds the rate itself, and this is a "
-            "factor of it"
+        job.mend(
+            "learning_rate {rate} -> 1: Prodigy finds the rate itself, and this is a factor of it",
+            rate=f"{job.of('TrainLoRA.learning_rate'):g}",
         )
         job.put("TrainLoRA.learning_rate", 1.0)
     return Changed(ours, why) if why else ours
@@ -159,16 +165,18 @@ def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Job) 
             takes = name if ours == "custom" else _TAKEN.get(ours, {}).get(name)
             if takes is None or (isinstance(value, str) and ours != "custom"):
                 rest.append(f"{name}={value}")
-                job.now.drop(table or name, f"{name} has no counterpart")
+                job.now.drop(table or name, filled("{value} has no counterpart", value=name))
                 continue
             taken.append(f"{takes}={value}")
             job.now.take(f"{table} {name} -> optimizer_args {taken[-1]}" if table else f"{name} -> {taken[-1]}")
     if taken:
         job.put("WanTrainSettings.optimizer_args", ", ".join(taken))
     if rest:
-        job.hints.append(
-            f"optimizer {ours} is given no {', '.join(rest)[:200]}: its own arguments may have other names here. See "
-            "optimizer_args of Wan Train Settings"
+        job.hint(
+            "optimizer {name} is given no {arguments}: its own arguments may have other names here. See "
+            "optimizer_args of Wan Train Settings",
+            name=ours,
+            arguments=", ".join(rest)[:200],
         )
 
 
@@ -215,7 +223,7 @@ def scheduler(value: str, _job: Job) -> Any:
     """The schedule; constant for one without counterpart."""
     name = value.lower()
     if name not in _SCHEDULES:
-        return Changed("constant", f"{shown(value)} has no counterpart")
+        return Changed("constant", filled("{value} has no counterpart", value=shown(value)))
     ours, why = _SCHEDULES[name]
     return Changed(ours, why) if why else ours
 
@@ -237,13 +245,17 @@ def adapter(value: str, _job: Job) -> Any:
     name = value.rpartition(".")[2]
     ours = _ADAPTERS.get(name.lower())
     if ours is None:
-        return Changed("LoRA", f"{shown(name)} is no kind of adapter here")
+        return Changed("LoRA", filled("{value} is no kind of adapter here", value=shown(name)))
     return Changed(ours, "with the linear layers of the blocks alone") if name == "locon" else ours
 
 
 def copies(value: int, _job: Job) -> Any:
     """Processes of a launcher: a model copy per GPU."""
-    return Changed("copy per GPU", f"{value} copies; set devices where there are more GPUs") if value > 1 else None
+    return (
+        Changed("copy per GPU", filled("{n} copies; set devices where there are more GPUs", n=value))
+        if value > 1
+        else None
+    )
 
 
 def only_for(schedule: str) -> Callable[[Any, Job], Any]:
@@ -251,7 +263,7 @@ def only_for(schedule: str) -> Callable[[Any, Job], Any]:
 
     def read(value: Any, job: Job) -> Any:
         there = job.of("WanTrainSettings.lr_scheduler") == schedule
-        return value if there else Without(f"{schedule} alone reads it")
+        return value if there else Without(filled("{schedule} alone reads it", schedule=schedule))
 
     return read
 
@@ -260,7 +272,7 @@ def save_dtype(value: str, _job: Job) -> Any:
     """The dtype of the LoRA file."""
     short = value.lower().replace("bfloat16", "bf16").replace("float16", "fp16").replace("float32", "fp32")
     ours = {"float": "fp32", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "no": "fp32"}.get(short)
-    return ours or Changed("bf16", f"{shown(value)} is no format of LoRA files here")
+    return ours or Changed("bf16", filled("{value} is no format of LoRA files here", value=shown(value)))
 
 
 def quantized(value: str, job: Job) -> Any:
@@ -272,11 +284,12 @@ def quantized(value: str, job: Job) -> Any:
         return Changed("int8", "a scale for each row")
     if "fp8" in word or "float8" in word:
         return Changed("fp8_e4m3fn", "a scale for each row, so it is nearer to the file")
-    job.hints.append(
-        f"{shown(value)}: 4-bit and smaller bases are trained here from GGUF files (Q4_K, Q5_K, Q6_K); choose one in "
-        "Load Wan Model, and remove Fp8 / Int8 Quantize"
+    job.hint(
+        "{value}: 4-bit and smaller bases are trained here from GGUF files (Q4_K, Q5_K, Q6_K); choose "
+        "one in Load Wan Model, and remove Fp8 / Int8 Quantize",
+        value=shown(value),
     )
-    return Changed("int8", f"{shown(value)} is not made here")
+    return Changed("int8", filled("{value} is not made here", value=shown(value)))
 
 
 def rank_of(value: int, job: Job) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..checkpoint import expert_said
 from ..errors import ConfigError
-from .job import ASKED, LOADER, Job, Kind
+from .job import LOADER, UNKNOWN_MODEL, Job, Kind
 from .keys import Changed, Without
 
 _VAE_22 = "wan2.2_vae.safetensors"
@@ -125,13 +125,15 @@ def model_file(value: str, job: Job, expert: str = "") -> str | Changed | Withou
     if kind is None:
         return Without("which Wan model it is does not show; choose it in Load Wan Model")
     if job.trainer in _TAKES_REPOSITORIES and _of_others(value):
-        job.put(at, ASKED)
-        job.hints.append(f"{value:.80} holds other weights than the original: choose their file in Load Wan Model")
+        job.put(at, UNKNOWN_MODEL)
+        job.hint(
+            "{file} holds other weights than the original: choose their file in Load Wan Model", file=f"{value:.80}"
+        )
         return None
     expert = expert_shown(value) or expert or job.expert
     if kind.low_noise_file and not expert:
-        job.now.change(f"{value:.80} -> skipped: nothing in the file says which expert is trained")
-        job.put(at, ASKED)
+        job.now.change("{key} -> skipped: nothing in the file says which expert is trained", key=f"{value:.80}")
+        job.put(at, UNKNOWN_MODEL)
         return None
     return Changed(kind.low_noise_file if expert == "low" else kind.file, "the file that ComfyUI has it in")
 
@@ -174,13 +176,14 @@ def _add_lora(key: str, file: Any, strength: Any, job: Job) -> None:
     """Adds a frozen LoRA; a repository becomes a hint."""
     name, times = base_name(str(file)), 1.0 if strength is None else float(strength)
     if not name.lower().endswith(".safetensors"):
-        job.now.change(f"{key} {str(file)[:80]} -> skipped: it names no file")
-        job.hints.append(f"put the file of {str(file)[:80]} among your LoRAs, and add it by Add Frozen LoRA")
+        job.now.change("{key} -> skipped: it names no file", key=f"{key} {str(file)[:80]}")
+        job.hint("put the file of {file} among your LoRAs, and add it by Add Frozen LoRA", file=str(file)[:80])
     elif len(job.frozen) == _MOST_LORAS:
-        job.now.change(f"{key} {name} -> skipped: {_MOST_LORAS} LoRAs are taken over")
+        job.now.change("{key} -> skipped: {n} LoRAs are taken over", key=f"{key} {name}", n=_MOST_LORAS)
     else:
         job.frozen.append((name, times))
-        job.now.take(f"{key} {name} -> Add Frozen LoRA, strength {times:g}: it acts, and is not trained")
+        acts = "{key} -> Add Frozen LoRA, strength {strength}: it acts, and is not trained"
+        job.now.take(acts, key=f"{key} {name}", strength=f"{times:g}")
 
 
 def merged(value: Any, job: Job) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from . import musubi_values as to
-from .job import ASKED, Job
+from .job import UNKNOWN_MODEL, Job
 from .keys import Key, base_precision, drops, every, ledger_of, take_over
 from .learning import alpha_of, copies, only_for, rank_of, save_dtype, scheduler
 from .models import expert_shown, kind_of, level_of, merged, said_kind, text_encoder, vae_file
@@ -171,19 +171,24 @@ def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, st
     take_over(KEYS, job, job.ledger)
     task, file = (kind_of(str(flat.get(key, ""))) for key in ("task", "dit"))
     if task is not None and file is not None and _differ(task.name, file.name):
-        job.hints.append(f"task {flat['task']} and the name of dit say different models, {task.name} and {file.name}")
+        job.hint(
+            "task {task} and the name of dit say different models, {one} and {other}",
+            task=flat["task"],
+            one=task.name,
+            other=file.name,
+        )
     high = job.values.get("LoadWanModel", {}).pop("high_noise_model", "")
     if high:
         job.put("LoadWanModel.low_noise_model", job.values["LoadWanModel"].get("diffusion_model", "none"))
         job.put("LoadWanModel.diffusion_model", high)
-        job.mended.append(
+        job.mend(
             "musubi-tuner trains one LoRA for both experts; here each has its own, in one run: see expert_order and "
             "high_noise_share of Wan Train Settings"
         )
     if not {"dit", "task"} & (flat.keys() | job.unset.keys()):
-        job.put("LoadWanModel.diffusion_model", ASKED)
-        job.hints.append("which Wan model is trained does not show; choose it in Load Wan Model")
+        job.put("LoadWanModel.diffusion_model", UNKNOWN_MODEL)
+        job.hint("which Wan model is trained does not show; choose it in Load Wan Model")
     if not {"sample_every_n_steps", "sample_every_n_epochs"} & flat.keys():
         job.put("TrainLoRA.preview_every_n_steps", 0)
-        job.hints.append("no previews are asked for; set preview_every_n_steps to see clips while it trains")
+        job.hint("no previews are asked for; set preview_every_n_steps to see clips while it trains")
     return job

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..lora import LoraConfig
+from ..words import filled
 from .job import Job
-from .keys import Changed, Key, Without
+from .keys import READ_BY_NODE, Changed, Key, Without
 from .learning import adapter, arguments_of, run_name
 from .learning import optimizer as known_optimizer
 from .models import model_file
@@ -33,7 +34,7 @@ def sampling(value: str, job: Job) -> Any:
     ours = _SIGMA.get(scheme, "uniform")
     if ours == "shift":
         job.put("WanTrainSettings.sigmoid_scale", float(job.said("logit_std") or 1.0))
-    return Changed(ours, f"the same draws under weighting_scheme {scheme}")
+    return Changed(ours, filled("the same draws under weighting_scheme {name}", name=scheme))
 
 
 def shift(value: float, job: Job) -> Any:
@@ -47,7 +48,7 @@ def weighting(value: str, job: Job) -> Any:
     if value in ("sigma_sqrt", "cosmap", "none"):
         return value
     if value in _SIGMA and job.said("timestep_sampling") in (None, "sigma"):
-        job.ledger.take(f"weighting_scheme {value}: what timestep_sampling draws")
+        job.ledger.take("{said}: {why}", said=f"weighting_scheme {value}", why="what timestep_sampling draws")
         return None
     return Without("musubi reads it only where timestep_sampling is sigma")
 
@@ -78,7 +79,7 @@ def network_args(value: Any, job: Job) -> None:
             else:
                 job.ledger.take(f"network_args {name} -> {name} []")
         else:
-            job.ledger.drop("network_args", f"{name} has no counterpart")
+            job.ledger.drop("network_args", filled("{value} has no counterpart", value=name))
 
 
 def _patterns(name: str, said: Any, job: Job) -> None:
@@ -90,7 +91,8 @@ def _patterns(name: str, said: Any, job: Job) -> None:
         out = "|".join(f"(?:{pattern})" for pattern in listed)
         lines = [f"(?!{out}){line}" for line in lines]
     job.put("WanTrainSettings.lora_targets", "\n".join(lines))
-    job.ledger.change(f"network_args {name} {', '.join(listed):.60} -> lora_targets, which names the layers to train")
+    said = f"network_args {name} {', '.join(listed):.60}"
+    job.ledger.change("{key} -> lora_targets, which names the layers to train", key=said)
 
 
 def fp8(_value: bool, job: Job) -> Any:
@@ -128,7 +130,7 @@ def keep(value: int, job: Job) -> Any:
     every = job.values.get("TrainLoRA", {}).get("save_every_n_steps", 0)
     if every < 1:
         return Without("it goes with save_every_n_steps")
-    return Changed(value // every + 1, f"the newest, and those of {value} steps before it")
+    return Changed(value // every + 1, filled("the newest, and those of {n} steps before it", n=value))
 
 
 def network(value: str, job: Job) -> Any:
@@ -161,7 +163,7 @@ def decay(value: float, job: Job) -> Any:
 
 def data(value: str, job: Job) -> None:
     job.data = value
-    job.ledger.take(f"dataset_config {value:.80}: read by Wan Dataset From File")
+    job.ledger.take("{said}: {why}", said=f"dataset_config {value:.80}", why=READ_BY_NODE)
 
 
 def dit(value: str, job: Job) -> Any:

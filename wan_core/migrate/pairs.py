@@ -31,8 +31,10 @@ def as_one_job(jobs: Sequence[Job]) -> Job:
         _join(high, low)
         job, taken = high, 2
     if len(jobs) > taken:
-        job.hints.append(
-            f"{len(jobs)} commands train, and {_called(job)} is taken: import the others from files of their own"
+        job.hint(
+            "{n} commands train, and {name} is taken: import the others from files of their own",
+            n=len(jobs),
+            name=_called(job),
         )
     return job
 
@@ -49,7 +51,7 @@ def _join(high: Job, low: Job) -> None:
     job = high
     high.put(_LOW, low.of(f"{LOADER}.diffusion_model"))
     high.expert = "both"
-    job.mended.append("two commands, one for each expert -> one run of both, each with its own rate, rank and steps")
+    job.mend("two commands, one for each expert -> one run of both, each with its own rate, rank and steps")
     _length(high, low)
     _rate_and_rank(high, low)
     _noise_levels(high, low)
@@ -61,7 +63,7 @@ def _join(high: Job, low: Job) -> None:
     high.hints += [sentence for sentence in low.hints if sentence not in high.hints]
     for sentence in low.ledger.complete()[3]:
         if sentence not in high.ledger.complete()[3]:
-            high.ledger.change(f"low noise: {sentence} -> skipped: not known here")
+            high.ledger.change("low noise: {key} -> skipped: not known here", key=sentence)
 
 
 def _length(job: Job, low: Job) -> None:
@@ -73,7 +75,7 @@ def _length(job: Job, low: Job) -> None:
         total = first + second
         high.epochs = (key, max(1, (total + 1) // 2))
     elif high.epochs or low.epochs:
-        job.hints.append("one expert is trained by epochs and the other by steps: set steps and high_noise_share")
+        job.hint("one expert is trained by epochs and the other by steps: set steps and high_noise_share")
         return
     else:
         first, second = int(high.of(_STEPS)), int(low.of(_STEPS))
@@ -98,7 +100,9 @@ def _rate_and_rank(high: Job, low: Job) -> None:
     unset = {"network_dim", "network_alpha"} & (high.unset.keys() | low.unset.keys())
     if not unset and not isclose(alpha, follows, rel_tol=1e-6):
         high.ledger.change(
-            f"network_alpha {alpha:g} of low noise -> {follows:g}: alpha follows the rank where both are trained"
+            "network_alpha {alpha} of low noise -> {to}: alpha follows the rank where both are trained",
+            alpha=f"{alpha:g}",
+            to=f"{follows:g}",
         )
 
 
@@ -110,8 +114,11 @@ def _noise_levels(high: Job, low: Job) -> None:
             job.values.get("WanTrainSettings", {}).pop(name, None)
         if (lowest, highest) != (0, 1000):
             high.ledger.change(
-                f"min_timestep {lowest:g}, max_timestep {highest:g} of {expert} noise -> skipped: each expert is "
-                "trained on all of its own noise levels where both are trained"
+                "min_timestep {min}, max_timestep {max} of {expert} noise -> skipped: each expert is trained "
+                "on all of its own noise levels where both are trained",
+                min=f"{lowest:g}",
+                max=f"{highest:g}",
+                expert=expert,
             )
 
 
@@ -128,7 +135,8 @@ def _shared(high: Job, low: Job) -> None:
         differ.append(f"dataset_config {base_name(low.data)}")
     if differ:
         high.ledger.change(
-            f"low noise: {', '.join(differ):.400} -> skipped: both experts share it, as the high noise command says it"
+            "low noise: {values} -> skipped: both experts share it, as the high noise command says it",
+            values=f"{', '.join(differ):.400}",
         )
 
 

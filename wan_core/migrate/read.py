@@ -10,11 +10,11 @@ from ..errors import ConfigError, WanTrainerError
 from ..importers import is_backend_list, parse_document, processes_of, read_settings_text
 from ..words import first_line
 from . import ai_toolkit, diffusion_pipe, musubi, simpletuner
-from .beside import Beside, Folders, Texts
 from .command_line import Command, commands_of
 from .job import Job
 from .keys import Key
 from .musubi import OF_MUSUBI, NotOfMusubiError, flat_settings, read_musubi_job
+from .named_files import Folders, NamedFiles, Texts
 from .pairs import as_one_job
 from .settle import settle
 
@@ -77,7 +77,7 @@ def read_texts(texts: Mapping[str, str]) -> tuple[Job, tuple[str, ...]]:
     raise refused or UnknownSettingsError(_READS)
 
 
-def _settled(name: str, text: str, beside: Beside, clips: int) -> Job:
+def _settled(name: str, text: str, beside: NamedFiles, clips: int) -> Job:
     suffix = PurePosixPath(name).suffix.lower()
     try:
         job = _job_of(parse_document(name, text), name, suffix) if suffix in _DOCUMENTS else _script(name, text, beside)
@@ -114,7 +114,7 @@ def _in_sections_of_musubi(table: dict[str, Any]) -> bool:
     return "type" not in table["model"] and bool(OF_MUSUBI & flat_settings(table).keys())
 
 
-def _script(name: str, text: str, beside: Beside) -> Job:
+def _script(name: str, text: str, beside: NamedFiles) -> Job:
     """Returns the job of a script's training commands."""
     commands = commands_of(name, text)
     if not commands:
@@ -122,7 +122,7 @@ def _script(name: str, text: str, beside: Beside) -> Job:
     return as_one_job([_job_of_command(name, command, beside) for command in commands[:_MOST_COMMANDS]])
 
 
-def _job_of_command(name: str, command: Command, beside: Beside) -> Job:
+def _job_of_command(name: str, command: Command, beside: NamedFiles) -> Job:
     settings = dict(command.settings)
     named = str(settings.pop("config_file", ""))
     found = beside.text(named) if named else None
@@ -140,8 +140,10 @@ def _job_of_command(name: str, command: Command, beside: Beside) -> Job:
             raise ConfigError(f"{name} takes its settings from {named[:80]}. Import it with that file.") from error
         raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}") from error
     if missing:
-        job.hints.append(f"{named:.80} was not found, so its settings are not here; import it with that file")
+        job.hint("{file} was not found, so its settings are not here; import it with that file", file=f"{named:.80}")
     for words in (command.loose, command.cut):
         if words:
-            job.hints.append(f"{' '.join(words):.200} stands behind no option that the command has: look what it is")
+            job.hint(
+                "{words} stands behind no option that the command has: look what it is", words=f"{' '.join(words):.200}"
+            )
     return job

@@ -9,11 +9,12 @@ from typing import Any, cast
 from ..errors import ConfigError, WanTrainerError
 from ..importers import parse_document
 from ..sampler import SampleConfig, read_prompts
-from .beside import Beside
-from .job import ASKED, LOADER, PREVIEW, SETTINGS, TRAINER, Job
-from .keys import Changed
+from ..words import filled
+from .job import LOADER, PREVIEW, SETTINGS, TRAINER, UNKNOWN_MODEL, Job
+from .keys import CHANGED, Changed
 from .learning import adapter
 from .models import KINDS, expert_shown
+from .named_files import NamedFiles
 
 _WARMUP, _STEPS = "WanTrainSettings.lr_warmup_steps", "TrainLoRA.steps"
 _EPOCHS = "WanTrainSettings.max_train_epochs"
@@ -21,7 +22,7 @@ _SUFFIXES = ("w", "h", "f", "s", "d", "l", "fs", "n")
 """supported suffixes of a prompt"""
 
 
-def settle(job: Job, beside: Beside, clips: int = 0) -> Job:
+def settle(job: Job, beside: NamedFiles, clips: int = 0) -> Job:
     """Completes `job`; `beside`: the files it names; `clips`: per epoch. ConfigError for an invalid value."""
     _files(job)
     _dataset(job, beside)
@@ -54,19 +55,22 @@ def _files(job: Job) -> None:
             files.setdefault("diffusion_model", kind.low_noise_file if job.expert == "low" else kind.file)
         job.values.setdefault("VAELoader", {}).setdefault("vae_name", kind.vae)
     if not files.get("diffusion_model"):
-        files["diffusion_model"] = ASKED
+        files["diffusion_model"] = UNKNOWN_MODEL
         if kind is None:
-            job.hints.append("which Wan model is trained does not show; choose it in Load Wan Model")
+            job.hint("which Wan model is trained does not show; choose it in Load Wan Model")
     _expert(job)
     job.values.setdefault("VAELoader", {}).setdefault("vae_name", KINDS["T2V-1.3B"].vae)
     encoder = job.values.setdefault("CLIPLoader", {})
     encoder.setdefault("clip_name", "umt5_xxl_fp8_e4m3fn_scaled.safetensors")
     low = files.get("low_noise_model", "none")
-    both = f" and {low}" if low not in ("none", ASKED) else ""
-    if files["diffusion_model"] != ASKED:
-        job.hints.append(
-            f"the model files are {files['diffusion_model']}{both}, {job.values['VAELoader']['vae_name']} and "
-            f"{encoder['clip_name']}; choose yours in the nodes where they are called otherwise"
+    both = f" and {low}" if low not in ("none", UNKNOWN_MODEL) else ""
+    if files["diffusion_model"] != UNKNOWN_MODEL:
+        job.hint(
+            "the model files are {files}, {vae} and {encoder}; choose yours in the nodes where they are called "
+            "otherwise",
+            files=f"{files['diffusion_model']}{both}",
+            vae=job.values["VAELoader"]["vae_name"],
+            encoder=encoder["clip_name"],
         )
 
 
@@ -78,15 +82,16 @@ def _expert(job: Job) -> None:
     if job.expert in ("high", "low"):
         job.put("TrainLoRA.expert", job.expert)
         job.ledger.take(f"expert {job.expert}")
-    elif file == ASKED:
-        job.hints.append("which expert is trained does not show: choose its file in Load Wan Model")
+    elif file == UNKNOWN_MODEL:
+        job.hint("which expert is trained does not show: choose its file in Load Wan Model")
     else:
-        job.hints.append(
-            f"which expert {file} is does not show: choose its file in Load Wan Model, and set expert of Train Wan LoRA"
+        job.hint(
+            "which expert {file} is does not show: choose its file in Load Wan Model, and set expert of Train Wan LoRA",
+            file=file,
         )
 
 
-def _dataset(job: Job, beside: Beside) -> None:
+def _dataset(job: Job, beside: NamedFiles) -> None:
     """Takes training settings from the dataset settings, and counts the clips."""
     found = beside.text(job.data) if job.data else None
     if found is None:
@@ -100,39 +105,41 @@ def _dataset(job: Job, beside: Beside) -> None:
         }
         if sizes:
             job.put("WanTrainSettings.batch_size", min(sizes))
-            job.ledger.take(f"batch_size of {name} -> batch_size {min(sizes)}")
+            job.ledger.take("batch_size of {file} -> batch_size {n}", file=name, n=min(sizes))
     try:
         job.clips = beside.clips(job.data)
     except WanTrainerError as error:
-        job.hints.append(f"its clips are not counted: {str(error)[:300]}")
-        job.hints.append(
-            "on the command line, --look-in names the folder that they lie in, --clips how many an epoch has"
-        )
+        job.hint("its clips are not counted: {reason}", reason=str(error)[:300])
+        job.hint("on the command line, --look-in names the folder that they lie in, --clips how many an epoch has")
 
 
-def _prompts(job: Job, beside: Beside) -> None:
+def _prompts(job: Job, beside: NamedFiles) -> None:
     named = job.values.pop("prompts", {}).get("file", "")
     if not named:
         return
     found = beside.text(named)
     if found is None:
-        job.hints.append(f"{named[:80]} was not found, so its prompts are not here; write them into prompts")
+        job.hint("{file} was not found, so its prompts are not here; write them into prompts", file=named[:80])
         return
     name, text = found
     suffix = PurePosixPath(name).suffix.lower()
     if suffix == ".toml":
-        job.hints.append(f"{name}: prompts in TOML are not read; write them into prompts, one a line")
+        job.hint("{file}: prompts in TOML are not read; write them into prompts, one a line", file=name)
         return
     lost = set[str]()
     if suffix != ".json":
         text = "\n".join(_line(line, lost) for line in text.splitlines())
     own = job.values.get(PREVIEW, {}).get("prompts", "")  # SimpleTuner's validation_prompt is used with its library
     job.put(f"{PREVIEW}.prompts", _with(own, text.strip()))
-    job.ledger.take(f"{name}: {len(read_prompts(text, 'x'))} prompts -> prompts")
+    job.ledger.take("{file}: {n} prompts -> prompts", file=name, n=len(read_prompts(text, "x")))
     if "<token>" in text:
-        job.hints.append("<token> stands in prompts for a word of yours: write the word")
+        job.hint("<token> stands in prompts for a word of yours: write the word")
     if lost:
-        job.ledger.change(f"{name}: {', '.join(sorted(lost))} behind a prompt -> skipped: they are not read here")
+        job.ledger.change(
+            "{file}: {suffixes} behind a prompt -> skipped: they are not read here",
+            file=name,
+            suffixes=", ".join(sorted(lost)),
+        )
 
 
 def _with(own: str, text: str) -> str:
@@ -155,7 +162,7 @@ def _line(line: str, lost: set[str]) -> str:
     return " --".join([prompt, *kept])
 
 
-def _lycoris(job: Job, beside: Beside) -> None:
+def _lycoris(job: Job, beside: NamedFiles) -> None:
     """Reads the adapter kind from LyCORIS' own file."""
     named = job.values.pop("lycoris", {}).get("file", "")
     if not named:
@@ -164,7 +171,9 @@ def _lycoris(job: Job, beside: Beside) -> None:
     said: Any = parse_document(*found) if found is not None else {}
     if not isinstance(said, dict) or "algo" not in said:
         job.put("WanTrainSettings.adapter", "LoKr")
-        job.hints.append(f"{named[:80]} was not found: adapter is LoKr, LyCORIS's usual kind; set lokr_factor and rank")
+        job.hint(
+            "{file} was not found: adapter is LoKr, LyCORIS's usual kind; set lokr_factor and rank", file=named[:80]
+        )
         return
     given = cast("dict[str, Any]", said)
     made = adapter(str(given["algo"]), job)
@@ -175,9 +184,15 @@ def _lycoris(job: Job, beside: Beside) -> None:
     if int(given.get("linear_dim") or 0) > 1024 and job.of("WanTrainSettings.adapter") == "LoKr":
         job.put(_ALPHA, 0.0)  # complete matrices have scale 1
     rest = sorted(given.keys() - _LYCORIS.keys() - {"algo"})
-    job.ledger.take(f"lycoris_config: algo {given['algo']} -> adapter, and {', '.join(given.keys() & _LYCORIS.keys())}")
+    job.ledger.take(
+        "lycoris_config: algo {algo} -> adapter, and {keys}",
+        algo=given["algo"],
+        keys=", ".join(given.keys() & _LYCORIS.keys()),
+    )
     if rest:
-        job.ledger.change(f"lycoris_config: {', '.join(rest)} -> skipped: lora_targets and rank_patterns name layers")
+        job.ledger.change(
+            "lycoris_config: {keys} -> skipped: lora_targets and rank_patterns name layers", keys=", ".join(rest)
+        )
 
 
 _ALPHA = "TrainLoRA.alpha"
@@ -188,25 +203,29 @@ def _steps(job: Job) -> None:
     """Converts epochs to steps: of the run, and of intervals."""
     batch = max(1, job.of("WanTrainSettings.batch_size") * job.of("WanTrainSettings.gradient_accumulation_steps"))
     epoch = -(-job.clips // batch) if job.clips else 0
-    count = f"{job.clips} clips an epoch, {batch} a step"
     if job.epochs is not None:
         key, epochs = job.epochs
         job.put(_EPOCHS, epochs)
         if epoch:
             job.put(_STEPS, max(1, epochs * epoch))
+            about = "{key} -> max_train_epochs {n}, about {steps} steps ({clips} clips an epoch, {batch} a step)"
+            counts = {"n": epochs, "steps": epochs * epoch, "clips": job.clips, "batch": batch}
+            job.ledger.take(about, key=f"{key} {epochs}", **counts)
         else:
             job.values.get(TRAINER, {}).pop("steps", None)
-        about = f", about {epochs * epoch} steps ({count})" if epoch else ""
-        job.ledger.take(f"{key} {epochs} -> max_train_epochs {epochs}{about}")
+            job.ledger.take(f"{key} {epochs} -> max_train_epochs {epochs}")
     for at, (key, epochs) in job.every_epochs.items():
         widget = at.partition(".")[2]
+        said = f"{key} {epochs:g}"
         if widget in job.values.get(at.partition(".")[0], {}):
-            job.ledger.drop(key, f"{widget} is stated in steps")
+            job.ledger.drop(key, filled("{widget} is stated in steps", widget=widget))
         elif epoch:
             job.put(at, max(1, round(epochs * epoch)))
-            job.ledger.change(f"{key} {epochs:g} -> {widget} {job.of(at)} ({count})")
+            count = filled("{clips} clips an epoch, {batch} a step", clips=job.clips, batch=batch)
+            job.ledger.change("{said} -> {made} ({why})", said=said, made=f"{widget} {job.of(at)}", why=count)
         else:
-            job.ledger.change(f"{key} {epochs:g} -> {widget} {job.of(at)}: how many clips an epoch has is not known")
+            why = "how many clips an epoch has is not known"
+            job.ledger.change(CHANGED, said=said, made=f"{widget} {job.of(at)}", why=why)
 
 
 def _warmup(job: Job) -> None:
@@ -215,9 +234,11 @@ def _warmup(job: Job) -> None:
     steps, warmup = job.of(_STEPS), job.of(_WARMUP)
     if warmup >= steps:
         job.put(_WARMUP, steps // 10)
-        job.mended.append(
-            f"warm-up of {warmup} steps in a run of {steps} -> {steps // 10}: the learning rate would never have been "
-            "reached"
+        job.mend(
+            "warm-up of {n} steps in a run of {steps} -> {to}: the learning rate would never have been reached",
+            n=warmup,
+            steps=steps,
+            to=steps // 10,
         )
 
 
@@ -227,21 +248,25 @@ def _together(job: Job) -> None:
     if settings.get("optimizer") == "schedule_free":
         if job.of("WanTrainSettings.lr_scheduler") != "constant":
             settings["lr_scheduler"] = "constant"
-            job.mended.append("lr_scheduler -> constant: schedule_free replaces the schedule")
+            job.mend("lr_scheduler -> constant: schedule_free replaces the schedule")
         if settings.pop("ema_decay", 0):
-            job.mended.append("ema_decay -> 0: schedule_free keeps a mean of its own")
+            job.mend("ema_decay -> 0: schedule_free keeps a mean of its own")
     if settings.get("optimizer") == "prodigy" and settings.pop("loraplus_lr_ratio", 1) != 1:
-        job.mended.append("loraplus_lr_ratio -> 1: Prodigy has one learning rate for all weights")
+        job.mend("loraplus_lr_ratio -> 1: Prodigy has one learning rate for all weights")
     if job.of("TrainLoRA.blocks_to_swap") > 0 and not job.of("WanTrainSettings.gradient_checkpointing"):
         settings["gradient_checkpointing"] = True
-        job.mended.append("gradient_checkpointing -> true: blocks that travel need it, and it changes no number")
+        job.mend("gradient_checkpointing -> true: blocks that travel need it, and it changes no number")
     if job.frozen and job.is_pair:
-        job.hints.append("each expert may need its own: look at the two LoRAs of Add Frozen LoRA")
+        job.hint("each expert may need its own: look at the two LoRAs of Add Frozen LoRA")
     rank, alpha = job.of("TrainLoRA.rank"), job.of("TrainLoRA.alpha")
     if alpha and rank / alpha >= 8:
-        job.hints.append(
-            f"alpha {alpha:g} of rank {rank}: the LoRA is scaled by {alpha / rank:.3g}, as in {job.trainer}, and "
-            "learns slowly; alpha 0 is the rank"
+        job.hint(
+            "alpha {alpha} of rank {rank}: the LoRA is scaled by {share}, as in {trainer}, and learns slowly; "
+            "alpha 0 is the rank",
+            alpha=f"{alpha:g}",
+            rank=rank,
+            share=f"{alpha / rank:.3g}",
+            trainer=job.trainer,
         )
 
 
@@ -252,10 +277,10 @@ def _sizes(job: Job) -> None:
         made = max(1, round((frames - 1) / 4) * 4 + 1)
         if made != frames:
             preview["num_frames"] = made
-            job.mended.append(f"previews of {frames} frames -> {made} (Wan needs 4n+1)")
+            job.mend("previews of {n} frames -> {to} (Wan needs 4n+1)", n=frames, to=made)
     for side in ("width", "height"):
         if pixels := preview.get(side, 0):
             made = max(16, round(pixels / 16) * 16)
             if made != pixels:
                 preview[side] = made
-                job.mended.append(f"previews of {side} {pixels} -> {made} (a multiple of 16)")
+                job.mend("previews of {side} {n} -> {to} (a multiple of 16)", side=side, n=pixels, to=made)

@@ -35,7 +35,7 @@ KEYS = (
     Key("lycoris_config", "WanTrainSettings.adapter", "algo, factor, linear_dim and linear_alpha of the file",
         read=lambda _value, _job: None),
     Key("use_dora", "WanTrainSettings.adapter", "DoRA", kind=bool, read=to.dora),
-    Key("lora_init_type", "WanTrainSettings.adapter_init", "gaussian, PiSSA, OLoRA", read=to.begins),
+    Key("lora_init_type", "WanTrainSettings.adapter_init", "gaussian, PiSSA, OLoRA", read=to.init),
     *drops("peft_lora_mode init_lokr_norm singlora_ramp_up_steps lora_format slider_lora_target",
            "the LoRA begins at nothing"),
     Key("init_lora", "TrainLoRA.start_from_lora", "its file, in ComfyUI's loras folder",
@@ -172,7 +172,7 @@ def read_simpletuner_job(data: Mapping[str, Any], source: str) -> Job:
     job = Job("SimpleTuner", source, ledger_of(source, flat))
     take_over(KEYS, job, job.ledger)
     if str(flat.get("model_type", "full")) != "lora":
-        job.mended.append(
-            f"model_type {shown(flat.get('model_type', 'full'))} trains the whole model; here it is a LoRA"
+        job.mend(
+            "model_type {type} trains the whole model; here it is a LoRA", type=shown(flat.get("model_type", "full"))
         )
     return job

@@ -9,8 +9,9 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..model import read_routes
+from ..words import filled
 from .job import Job
-from .keys import Changed, Without
+from .keys import CHANGED, READ_BY_NODE, Changed, Without
 from .learning import arguments_of, run_name
 from .learning import optimizer as known_optimizer
 from .models import base_name, model_file, said_kind
@@ -53,7 +54,11 @@ def base(value: str, job: Job) -> Any:
 def lora_type(value: str, job: Job) -> Any:
     """LyCORIS names its kind in its own file; `settle` reads it."""
     if value != "lycoris":
-        return "LoRA" if value == "standard" else Changed("LoRA", f"{value} is no kind of adapter here")
+        return (
+            "LoRA"
+            if value == "standard"
+            else Changed("LoRA", filled("{value} is no kind of adapter here", value=value))
+        )
     job.put("lycoris.file", str(job.said("lycoris_config") or "lycoris_config.json"))
     return None
 
@@ -74,7 +79,7 @@ def modules(value: Any, _job: Job) -> Any:
 _INITS = {"gaussian": "gaussian", "pissa": "PiSSA", "olora": "OLoRA"}
 
 
-def begins(value: str, job: Job) -> Any:
+def init(value: str, job: Job) -> Any:
     """Reads the init of a LoRA; other kinds have their own."""
     if value.lower() in ("default", "true", ""):
         return None
@@ -99,20 +104,35 @@ def lowest_rate(value: float, job: Job) -> Any:
     rate, schedule = job.of("TrainLoRA.learning_rate"), job.of("WanTrainSettings.lr_scheduler")
     if not (schedule.startswith("cosine") or schedule == "polynomial") or not 0 <= value <= rate:
         return Without("schedules that fall read it, as a share of the learning rate")
-    return Changed(round(value / rate, 6), f"{value:g} as a share of the learning rate of {rate:g}")
+    return Changed(
+        round(value / rate, 6),
+        filled("{value} as a share of the learning rate of {rate}", value=f"{value:g}", rate=f"{rate:g}"),
+    )
 
 
 def clipping(value: float, job: Job) -> Any:
     if job.said("grad_clip_method") == "norm":
         return value
-    return Changed(1.0, f"gradients are clipped by their norm here; {value:g} for each value of one is another measure")
+    return Changed(
+        1.0,
+        filled(
+            "gradients are clipped by their norm here; {value} for each value of one is another measure",
+            value=f"{value:g}",
+        ),
+    )
 
 
 def loss(value: str, job: Job) -> Any:
     if value in ("huber", "smooth_l1"):
         job.put("WanTrainSettings.huber_delta", float(job.said("huber_c") or 0.1))
         return "pseudo_huber" if value == "huber" else Changed("huber", "its other name")
-    return "mse" if value == "l2" else value if value == "l1" else Changed("mse", f"{value} has no counterpart")
+    return (
+        "mse"
+        if value == "l2"
+        else value
+        if value == "l1"
+        else Changed("mse", filled("{value} has no counterpart", value=value))
+    )
 
 
 def ema(value: bool, job: Job) -> Any:
@@ -123,7 +143,9 @@ def ema(value: bool, job: Job) -> Any:
     if every == 1:
         return Changed(decay, "the mean is saved, evaluated and previewed")
     each = round(decay ** (1 / every), 6)
-    return Changed(each, f"{decay:g} every {every} steps is {each:g} every step")
+    return Changed(
+        each, filled("{decay} every {n} steps is {each} every step", decay=f"{decay:g}", n=every, each=f"{each:g}")
+    )
 
 
 def offloads(value: str, _job: Job) -> Any:
@@ -155,7 +177,8 @@ def size(value: str, job: Job) -> None:
     job.put("WanPreviewSettings.width", width)
     job.put("WanPreviewSettings.height", height)
     if "," in value:
-        job.ledger.change(f"validation_resolution {value} -> {width}x{height}: one size for all clips")
+        made = f"{width}x{height}"
+        job.ledger.change(CHANGED, said=f"validation_resolution {value}", made=made, why="one size for all clips")
     else:
         job.ledger.take(f"validation_resolution {value} -> width {width}, height {height}")
 
@@ -193,7 +216,7 @@ def steps(value: int, job: Job) -> Any:
 
 def data(value: str, job: Job) -> None:
     job.data = value
-    job.ledger.take(f"data_backend_config {value:.80}: read by Wan Dataset From File")
+    job.ledger.take("{said}: {why}", said=f"data_backend_config {value:.80}", why=READ_BY_NODE)
 
 
 def name(value: str, _job: Job) -> Any:

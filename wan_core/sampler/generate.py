@@ -11,7 +11,7 @@ from ..flow import add_noise
 from ..model import Conditioning, WanTransformer
 from .config import SamplingPreset
 from .denoiser import Denoiser, turns
-from .guidance import Asked, guided_velocity
+from .guidance import ModelInputs, guided_velocity
 from .schedules import schedule
 from .solvers import SOLVERS, Walk
 
@@ -54,7 +54,7 @@ def generate(
         with denoiser.opened() as model, torch.no_grad():
             device = next(model.parameters()).device
             latent = latent.to(device)
-            asked = Asked(
+            inputs = ModelInputs(
                 text.to(device),
                 negative_text.to(device),
                 conditioning.to(device) if conditioning is not None else None,
@@ -63,18 +63,20 @@ def generate(
                 preset.guidance,
             )
             walk = Walk(
-                tuple(sigmas.tolist()), _velocity(model, asked, first_frame), _noise_like(latent, seed), stepped
+                tuple(sigmas.tolist()), _velocity(model, inputs, first_frame), _noise_like(latent, seed), stepped
             )
             latent = solver.solve(walk, latent)
     return _with_first(latent, first_frame)
 
 
-def _velocity(model: WanTransformer, asked: Asked, first_frame: Tensor | None) -> Callable[[Tensor, float], Tensor]:
+def _velocity(
+    model: WanTransformer, inputs: ModelInputs, first_frame: Tensor | None
+) -> Callable[[Tensor, float], Tensor]:
     """Returns the solver's model function; a given first frame replaces the latent's, at timestep 0."""
 
     def velocity(latent: Tensor, sigma: float) -> Tensor:
         seen = _with_first(latent, first_frame)
-        return guided_velocity(model, seen, _timestep(seen, 1000 * sigma, first_frame is not None), sigma, asked)
+        return guided_velocity(model, seen, _timestep(seen, 1000 * sigma, first_frame is not None), sigma, inputs)
 
     return velocity
 

@@ -44,7 +44,7 @@ class Guidance:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelInputs:
     """Model inputs and guidance of one latent, on its first device."""
 
     text: Tensor
@@ -58,30 +58,32 @@ class Asked:
     guidance: Guidance
 
 
-def guided_velocity(model: WanTransformer, latent: Tensor, timestep: Tensor, sigma: float, asked: Asked) -> Tensor:
+def guided_velocity(
+    model: WanTransformer, latent: Tensor, timestep: Tensor, sigma: float, inputs: ModelInputs
+) -> Tensor:
     """Returns the guided velocity: latent (B, C, F, H, W), timestep (B,) or (B, F); float32 of latent's shape."""
-    guidance, conditioning = asked.guidance, asked.conditioning
-    skips = guidance.skips_at(sigma, asked.shift)
+    guidance, conditioning = inputs.guidance, inputs.conditioning
+    skips = guidance.skips_at(sigma, inputs.shift)
     in_negative = skips and guidance.skip_in_negative
     positive = velocity = None
-    if asked.scale == 1.0:
-        positive = velocity = model(latent, timestep, asked.text, conditioning)
+    if inputs.scale == 1.0:
+        positive = velocity = model(latent, timestep, inputs.text, conditioning)
     else:
         if guidance.batched and not in_negative:
-            rows = max(asked.text.shape[1], asked.negative_text.shape[1])
-            both = torch.cat([lengthened(text, rows) for text in (asked.text, asked.negative_text)])
+            rows = max(inputs.text.shape[1], inputs.negative_text.shape[1])
+            both = torch.cat([lengthened(text, rows) for text in (inputs.text, inputs.negative_text)])
             twice = conditioning.doubled() if conditioning is not None else None
             positive, negative = model(torch.cat([latent] * 2), torch.cat([timestep] * 2), both, twice).chunk(2)
         else:
-            positive = model(latent, timestep, asked.text, conditioning)
+            positive = model(latent, timestep, inputs.text, conditioning)
             with model.without_blocks(guidance.skip_layers) if in_negative else nullcontext():
-                negative = model(latent, timestep, asked.negative_text, conditioning)
-        velocity = negative + asked.scale * (positive - negative)
+                negative = model(latent, timestep, inputs.negative_text, conditioning)
+        velocity = negative + inputs.scale * (positive - negative)
         if guidance.zero_star:
-            velocity = velocity - _zero_star(latent, positive, negative, sigma, asked.scale)
+            velocity = velocity - _zero_star(latent, positive, negative, sigma, inputs.scale)
     if skips and not in_negative:
         with model.without_blocks(guidance.skip_layers):
-            without = model(latent, timestep, asked.text, conditioning)
+            without = model(latent, timestep, inputs.text, conditioning)
         velocity = velocity + guidance.skip_scale * (positive - without)
     return velocity
 

@@ -14,7 +14,7 @@ from tests.support.imported import TRAIN, job_of, model, said
 from tests.support.scripts import BATCH, HIGH, LOW, PAIRS, POWERSHELL, PYTHON, SHELL
 from wan_core.errors import ConfigError
 from wan_core.migrate import UnknownSettingsError, api_graph
-from wan_core.migrate.job import ASKED
+from wan_core.migrate.job import UNKNOWN_MODEL
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_a_script_sets_is_followed(tmp_path: Path, name: str, text: str) ->
 )  # fmt: skip
 def test_what_cannot_be_followed_is_named_and_nothing_put_in_its_place(tmp_path: Path, name: str, text: str) -> None:
     job = job_of(tmp_path, text, name)
-    assert model(job) == (ASKED, "none")
+    assert model(job) == (UNKNOWN_MODEL, "none")
     assert "rank" not in job.values["TrainLoRA"]
     assert "steps" not in job.values["TrainLoRA"]
     to_do = said(job, "to do")
@@ -58,7 +58,7 @@ def test_what_cannot_be_followed_is_named_and_nothing_put_in_its_place(tmp_path:
 def test_both_experts_by_names_that_nobody_sets_are_asked_for(tmp_path: Path) -> None:
     text = f'{TRAIN} --task t2v-A14B --dit "%DIT_LOW%" --dit_high_noise "%DIT_HIGH%"'
     job = job_of(tmp_path, text, "a.bat")
-    assert model(job) == (ASKED, ASKED)
+    assert model(job) == (UNKNOWN_MODEL, UNKNOWN_MODEL)
     assert "noise_14B" not in str(api_graph(job))
 
 
@@ -74,21 +74,21 @@ def test_both_experts_by_names_that_nobody_sets_are_asked_for(tmp_path: Path) ->
         ("--dit /m/Wan2.2-T2V-A14B/low_noise_model/diffusion_pytorch_model-00001-of-00006.safetensors", LOW, "auto"),
         ("--dit /m/Wan2.2-T2V-A14B/high_noise_model/diffusion_pytorch_model-00001-of-00006.safetensors", HIGH, "auto"),
         ("--dit /m/Wan2.2-T2V-A14B --max_timestep 875", LOW, "auto"),
-        ("--dit /m/Wan2.2-T2V-A14B", ASKED, "auto"),
+        ("--dit /m/Wan2.2-T2V-A14B", UNKNOWN_MODEL, "auto"),
         ("--max_timestep 875", LOW, "auto"),
-        ("--network_dim 4", ASKED, "auto"),
+        ("--network_dim 4", UNKNOWN_MODEL, "auto"),
     ],
 )
 def test_which_expert_is_trained_is_shown_or_asked(tmp_path: Path, said_of_it: str, file: str, expert: str) -> None:
     job = job_of(tmp_path, f"{TRAIN} --task t2v-A14B {said_of_it}")
     assert (model(job)[0], job.of("TrainLoRA.expert")) == (file, expert)
     asked = "does not show: choose its file" in said(job, "to do")
-    assert asked is (file == ASKED or (file == "mine.safetensors" and expert == "auto"))
+    assert asked is (file == UNKNOWN_MODEL or (file == "mine.safetensors" and expert == "auto"))
 
 
 @pytest.mark.parametrize(
     ("model_said", "file"),
-    [("max_t = 0.875", LOW), ("min_t = 0.875", HIGH), ("max_t = 1.0", ASKED)],
+    [("max_t = 0.875", LOW), ("min_t = 0.875", HIGH), ("max_t = 1.0", UNKNOWN_MODEL)],
 )
 def test_diffusion_pipe_says_the_expert_by_its_noise_levels(tmp_path: Path, model_said: str, file: str) -> None:
     text = (
@@ -308,7 +308,7 @@ _RUNS = f"{TRAIN} --task t2v-A14B --output_name n --dit"
 )
 def test_what_may_have_been_set_otherwise_is_asked_for(tmp_path: Path, name: str, text: str) -> None:
     job = job_of(tmp_path, text, name)
-    assert model(job) == (ASKED, "none")
+    assert model(job) == (UNKNOWN_MODEL, "none")
     assert "rank" not in job.values["TrainLoRA"]
     assert "expert" not in job.values["TrainLoRA"]
     assert "which expert is trained does not show" in said(job, "to do")

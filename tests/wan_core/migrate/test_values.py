@@ -13,7 +13,7 @@ from tests.support.imported import TRAIN, job_of, model, said
 from wan_core.errors import ConfigError
 from wan_core.importers import SourceFile, open_source
 from wan_core.migrate import api_graph, canvas_graph
-from wan_core.migrate.job import ASKED
+from wan_core.migrate.job import UNKNOWN_MODEL
 from wan_core.train import TrainConfig
 from wan_core.train.optimizer_classes import class_of
 from wan_core.train.optimizers import make_optimizer
@@ -114,23 +114,23 @@ def test_a_repository_of_somebody_else_is_not_the_original(
     tmp_path: Path, key: str, repository: str, asks: bool
 ) -> None:
     job = job_of(tmp_path, json.dumps({"model_family": "wan", key: repository}), "a.json")
-    assert model(job)[0] == (ASKED if asks else "wan2.1_t2v_1.3B_fp16.safetensors")
+    assert model(job)[0] == (UNKNOWN_MODEL if asks else "wan2.1_t2v_1.3B_fp16.safetensors")
     assert ("holds other weights than the original" in said(job, "to do")) is asks
 
 
 def test_a_repository_of_somebody_else_of_ai_toolkit_is_asked_for(tmp_path: Path) -> None:
     job = toolkit(tmp_path, model={"arch": "wan21:1b", "name_or_path": "somebody/My-Wan2.1-T2V-1.3B"})
-    assert model(job)[0] == ASKED
+    assert model(job)[0] == UNKNOWN_MODEL
 
 
 def test_names_that_nothing_sets_are_asked_for_in_documents_too(tmp_path: Path) -> None:
     job = toolkit(tmp_path, model={"arch": "wan22_14b", "name_or_path": "${MODEL}"})
-    assert model(job) == (ASKED, ASKED)
+    assert model(job) == (UNKNOWN_MODEL, UNKNOWN_MODEL)
     said_of_it = {"config": {"name": "$NAME", "process": [{"model": {"arch": "wan21:1b"}}]}}
     assert job_of(tmp_path, json.dumps(said_of_it), "b.json").of("TrainLoRA.run_name") == "imported"
     text = "[model]\ntype = 'wan'\ntransformer_path = '$LOW'\nckpt_path = '/m/Wan2.2-T2V-A14B'\n"
     job = job_of(tmp_path, text, "c.toml")
-    assert (model(job)[0], job.of("TrainLoRA.expert")) == (ASKED, "low")
+    assert (model(job)[0], job.of("TrainLoRA.expert")) == (UNKNOWN_MODEL, "low")
     prose = "1. Train:\n   `accelerate launch wan_train_network.py --dit x.safetensors --network_dim 5`\n"
     assert job_of(tmp_path, prose, "d.txt").lora().rank == 5
 

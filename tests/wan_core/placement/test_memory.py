@@ -380,7 +380,7 @@ def test_one_block_of_14b_is_walked_back_in_few_gibibytes(frames: int, most: flo
 @pytest.mark.parametrize("layout", ["", "NVFP4", "MXFP8", *INTEGERS, *BLOCKS])
 def test_dequantizing_a_weight_takes_what_is_predicted(layout: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a card: on meta tensors, whose operations cast nothing beside themselves."""
-    monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_BESIDE_BYTES", most)
+    monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_MOST_TEMPORARY_BYTES", most)
     rows, columns = 64, 2048
     row_bytes = next(size for size in range(1, columns + 1000) if row_values(size, layout) == columns)
     with torch.device("meta"):

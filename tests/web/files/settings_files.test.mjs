@@ -1,9 +1,12 @@
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { noteInWords } from "../../../web/js/lib/files/note.mjs";
-import { mayBeSettings, SettingsFiles } from "../../../web/js/lib/files/settings_files.mjs";
+import {
+  mayBeSettings,
+  noteInWords,
+  SettingsFiles,
+} from "../../../web/js/lib/files/settings_files.mjs";
+import { learnSentences } from "../../../web/js/lib/page/server_sentences.mjs";
 import { learn } from "../../../web/js/lib/page/words.mjs";
 
 const file = (name, text) => ({
@@ -31,7 +34,7 @@ function made(answer = {}) {
         trainer: "T",
         source: "a.b.toml",
         graph: { nodes: [] },
-        account: {},
+        note: [],
         counts: [0, 0, 0, 0],
         missing: [],
         ...answer,
@@ -138,25 +141,38 @@ test("what is wrong with known settings is said, and what is missing", async () 
   assert.match(half.said[0][1], /: 2 taken over, 0 changed[\s\S]*x\/foxes\.toml/);
 });
 
-test("the note is in the language of the page, its headings all", () => {
-  const python = readFileSync(new URL("../../../wan_core/migrate/job.py", import.meta.url), "utf8");
-  const titles = [
-    ...python.matchAll(/titles = \(([^)]*)\)|found\["([^"]+)"\], found\["([^"]+)"\]/g),
-  ].flatMap((m) => (m[1] ? [...m[1].matchAll(/"([^"]+)"/g)].map((one) => one[1]) : [m[2], m[3]]));
-  assert.equal(titles.length, 6);
-  learn(
-    Object.fromEntries([...titles, "What became of your settings"].map((one) => [one, `<${one}>`])),
-  );
-  const text = titles.map((one) => `**${one}**\n- rank 4`).join("\n");
-  const graph = {
-    nodes: [
-      { type: "A", title: "x" },
-      { type: "MarkdownNote", widgets_values: [text] },
-    ],
-  };
-  const [other, note] = noteInWords(graph).nodes;
+test("the note is in the language of the page, sentences within sentences too", () => {
+  const why = "a scale for each row";
+  const head = "fp8 is not stated: true, T's own";
+  const change = `${head} -> scheme int8: ${why}`;
+  learn({
+    "What became of your settings": "<title>",
+    changed: "<changed>",
+    "{key} is not stated: {value}, {trainer}'s own": "<{trainer} {key} {value}>",
+    [why]: "<why>",
+  });
+  learnSentences({
+    "**changed**": { template: "**{title}**", values: { title: "changed" } },
+    [`- ${change}`]: { template: "- {sentence}", values: { sentence: change } },
+    [change]: {
+      template: "{said} -> {made}: {why}",
+      values: { said: head, made: "scheme int8", why },
+    },
+    [head]: {
+      template: "{key} is not stated: {value}, {trainer}'s own",
+      values: { key: "fp8", value: "true", trainer: "T" },
+    },
+  });
+  const graph = { nodes: [{ type: "A", title: "x" }, { type: "MarkdownNote" }] };
+  const lines = ["**changed**", "", `- ${change}`, "- a line that nobody knows"];
+  const [other, note] = noteInWords({ graph, note: lines }).nodes;
   learn({});
   assert.deepEqual(other, { type: "A", title: "x" });
-  assert.equal(note.title, "<What became of your settings>");
-  assert.equal(note.widgets_values[0], titles.map((one) => `**<${one}>**\n- rank 4`).join("\n"));
+  assert.equal(note.title, "<title>");
+  assert.deepEqual(note.widgets_values[0].split("\n"), [
+    "**<changed>**",
+    "",
+    "- <T fp8 true> -> scheme int8: <why>",
+    "- a line that nobody knows",
+  ]);
 });

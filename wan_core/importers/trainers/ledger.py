@@ -15,6 +15,7 @@ from ...dataset.allowed import PlaceError, existing_place
 from ...dataset.caption_names import in_one_form
 from ...dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, SourcePart, media_names
 from ...errors import DatasetError
+from ...words import filled
 from ..source import SourceFile
 
 T = TypeVar("T")
@@ -73,20 +74,20 @@ class Ledger:
             raise DatasetError(f"{self.where}: {key} is {str(value)[:60]!r}; it must be text or a list of texts.")
         return cast("list[str]", every)
 
-    def take(self, sentence: str) -> None:
-        """Something means the same here."""
-        self._taken.append(sentence)
+    def take(self, template: str, **values: object) -> None:
+        """Records a setting with the same meaning here; `values` fill the template (`words.filled`)."""
+        self._taken.append(filled(template, **values))
 
-    def change(self, sentence: str) -> None:
-        """Something means something else here; the sentence names the old and the new."""
-        self._changed.append(sentence)
+    def change(self, template: str, **values: object) -> None:
+        """Records a setting with another meaning here, in a sentence with the old and the new value."""
+        self._changed.append(filled(template, **values))
 
     def drop(self, key: str, why: str = "") -> None:
         """Name a key that has no counterpart, if it is there."""
         self._asked.add(key)
         if key in self:
-            reason = f" ({why})" if why else ""
-            self._without.append(f"{key} {_short(self._values[key])}{reason}")
+            said = f"{key} {_short(self._values[key])}"
+            self._without.append(filled("{said} ({why})", said=said, why=why) if why else said)
 
     def leave_out(self, key: str) -> None:
         """Name a key that has no counterpart and changes no result: all of them are one line."""
@@ -103,7 +104,7 @@ class Ledger:
         """Make the account of a table inside this section a part of this one."""
         inner._complete()
         for own, others in zip(self._lists(), inner._lists(), strict=True):
-            own += [f"{name}.{sentence}" for sentence in others]
+            own += [filled("{name}.{sentence}", name=name, sentence=sentence) for sentence in others]
         self._left_out += [f"{name}.{key}" for key in inner._left_out]
 
     def complete(self) -> tuple[list[str], ...]:

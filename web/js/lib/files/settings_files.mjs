@@ -4,12 +4,11 @@
  * of those stays ComfyUI's.
  */
 
-import { told } from "../page/server_sentences.mjs";
+import { told, toldBare } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
-import { noteInWords } from "./note.mjs";
 
 /**
- * @typedef {{ known: boolean, trainer: string, source: string, graph: any, account: Record<string, string[]>,
+ * @typedef {{ known: boolean, trainer: string, source: string, graph: any, note: string[],
  *   counts: number[], missing: string[], reason?: string }} Imported
  * @typedef {{ name: string, size: number, lastModified: number, text(): Promise<string> }} TextFile
  * @typedef {{ read: (files: Record<string, string>) => Promise<Imported>, open: (graph: any, name: string) => Promise<void>,
@@ -96,10 +95,22 @@ export class SettingsFiles {
     }
     if (!found.known) return this.#tells(texts, found.reason);
     for (const one of files) this.#taken.add(nameOf(one));
-    await this.doors.open(noteInWords(found.graph), found.source.replace(/[.]\w+$/, ""));
+    await this.doors.open(noteInWords(found), found.source.replace(/[.]\w+$/, ""));
     this.doors.say(found.missing.length ? "warn" : "success", summary(found));
     return true;
   }
+}
+
+/** The graph, its note in the language of the page. @param {Pick<Imported, "graph" | "note">} found */
+export function noteInWords({ graph, note }) {
+  const words = {
+    title: t("What became of your settings"),
+    widgets_values: [note.map(toldBare).join("\n")],
+  };
+  const nodes = graph.nodes.map((/** @type {any} */ node) =>
+    node.type === "MarkdownNote" ? { ...node, ...words } : node,
+  );
+  return { ...graph, nodes };
 }
 
 /** @param {Imported} found */

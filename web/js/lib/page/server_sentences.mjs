@@ -40,6 +40,11 @@ export function told(text) {
   return withLabels(inWords(text, DEPTH));
 }
 
+/** The same without the names of widgets: of a text that names keys of other programs too. @param {string} text */
+export function toldBare(text) {
+  return inWords(text, DEPTH);
+}
+
 /** @param {string} text @param {number} depth @returns {string} */
 function inWords(text, depth) {
   const { template = text, values = {} } = known.get(text) ?? {};

@@ -11,7 +11,7 @@ from ..dataset import DatasetConfig
 from ..importers import SourceFile, open_source, read_settings_text
 
 
-class Beside(Protocol):
+class NamedFiles(Protocol):
     """Finds files by the path in the settings, which is often another machine's."""
 
     def text(self, named: str) -> tuple[str, str] | None:

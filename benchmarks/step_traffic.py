@@ -6,7 +6,8 @@
 
 A step of two and of three layers runs under a dispatch mode; 40 layers are a straight line through both. An operator
 that makes or changes a tensor is a kernel; its bytes are those of its inputs and outputs, as if no cache existed. Views
-and empty tensors are none. Attention and RMS norm are one kernel each, as on a card. A meta tensor computes nothing, so
+and empty tensors are none. Attention and RMS norm are one kernel each, as on a card; so is each fused function, which
+is what torch's compiler makes of it (benchmarks/fused_kernels.py). A meta tensor computes nothing, so
 a count says what must be moved and started, and nothing about how well a kernel does it.
 """
 
@@ -34,10 +35,12 @@ from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import WanShape, WanTransformer, block_of
 from wan_core.model import attention as attention_module
 from wan_core.model import block as block_module
+from wan_core.model.fusing import used_on
 from wan_core.model.keeping import POLICIES, Policy
 from wan_core.model.modulate import sums_within
 from wan_core.placement.short_model import MetaBatch, StepShape
 from wan_core.precision import PrecisionPolicy, QuantizedLinear, multiply_in
+from wan_core.precision.first_run import all_of
 
 SHAPE = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
 """14B text to video"""
@@ -218,6 +221,7 @@ class Case:
     matmul: torch.dtype | None = None
     chunk_tokens: int | None = None
     keep: str = ""
+    fused: bool = False
 
 
 def in_fp8(linear: nn.Linear) -> QuantizedLinear:
@@ -256,6 +260,13 @@ CASES = {
     "matmul int8": Case(quantize=in_int8, matmul=torch.int8),
     "norms, modulation, residual in bf16": Case(policy=ALL_BF16),
     "balanced, attention kept": Case(keep="attn_output"),
+    "fused, bf16": Case(fused=True),
+    "fused, fp8 by row": Case(quantize=in_fp8, fused=True),
+    "fused, bf16, unchunked": Case(chunk_tokens=0, fused=True),
+    "fused, fp8, unchunked": Case(quantize=in_fp8, chunk_tokens=0, fused=True),
+    "fused, GGUF Q4_K": Case(quantize=in_blocks("Q4_K"), fused=True),
+    "fused, matmul fp8": Case(quantize=in_fp8, matmul=torch.float8_e4m3fn, fused=True),
+    "fused, matmul int8": Case(quantize=in_int8, matmul=torch.int8, fused=True),
 }
 
 
@@ -282,7 +293,8 @@ def counted(case: Case, step: StepShape, rank: int, layers: int) -> Traffic:
             module.chunk_tokens = case.chunk_tokens
     model.checkpoint_blocks = True
     model.checkpoint_policy = POLICIES[case.keep] if case.keep else Policy()
-    with Counting() as counting, as_on_a_card():
+    fused = used_on(torch.device("meta"), all_of(model) if case.fused else ())
+    with Counting() as counting, as_on_a_card(), fused:
         batch = MetaBatch.of(replace(SHAPE, num_layers=layers), step)
         counting.traffic = Traffic()
         nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent).backward()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..model.fusing import Fused
 from .ggml import BLOCKS, block_parts, table
 from .integers import INTEGERS, unpack_integers
 
@@ -61,6 +62,8 @@ def dequantise(
     """
     if scale is None and not layout:
         return weight.to(dtype)
+    if FUSED.on(weight, fused_kind(weight, layout)):
+        return FUSED(*fused_inputs(weight, scale, dtype, whole_scale, layout)).view(len(weight), -1)
     shape = (*weight.shape[:-1], row_values(weight.shape[-1], layout)) if layout else weight.shape
     found = torch.empty(shape, dtype=dtype, device=weight.device)
     # Pieces bound the float32 temporaries: a CPU keeps 2**20 values in its cache, a GPU spends at most 128 MiB.
@@ -117,6 +120,79 @@ def _scale(rows: int, scale: Tensor | None, whole_scale: Tensor | None, layout: 
     if whole_scale is not None and layout not in INTEGERS:
         scale = scale * whole_scale.to(torch.float32)
     return scale.reshape((1, 1, 1) if scale.numel() == 1 else (rows, -1, 1))
+
+
+def fused_kind(weight: Tensor, layout: str) -> str:
+    """Returns the kind by which the fused form of `dequantise` is tried for such weights."""
+    return layout or str(weight.dtype)
+
+
+def fused_inputs(
+    weight: Tensor, scale: Tensor | None, dtype: torch.dtype, whole_scale: Tensor | None, layout: str
+) -> tuple[object, ...]:
+    """Returns what `FUSED` takes: 8-bit floats as bytes, since triton knows them only on newer cards."""
+    of_scale = weight.dtype if scale is None else scale.dtype
+    return _bytes(weight), None if scale is None else _bytes(scale), whole_scale, dtype, layout, weight.dtype, of_scale
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor
+
+
+def _in_one_pass(
+    weight: Tensor,
+    scale: Tensor | None,
+    whole_scale: Tensor | None,
+    dtype: torch.dtype,
+    layout: str,
+    of_weight: torch.dtype,
+    of_scale: torch.dtype,
+) -> Tensor:
+    """Does what `dequantise` does, without pieces; weight and scale as `fused_inputs` gives them.
+
+    It returns the values by groups: the compiler would copy them for a view of another shape.
+    """
+    offset = None
+    if layout in BLOCKS:
+        values, scales, offset = block_parts(weight, layout)
+    else:
+        scales = None if scale is None else _scale(len(weight), _floats(scale, of_scale), whole_scale, layout)
+        assert scales is not None
+        values = _e2m1_values(weight) if layout == NVFP4 else _floats(weight, of_weight)
+        values = values.reshape(len(weight), scales.shape[1], -1)
+    found = values.to(torch.float32) * scales
+    return (found if offset is None else found + offset).to(dtype)
+
+
+def _floats(stored: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns 8-bit floats, stored as bytes, in float32, exact; any other tensor as it is."""
+    if dtype not in (torch.float8_e4m3fn, torch.float8_e5m2) or stored.dtype != torch.uint8:
+        return stored
+    wide = stored.to(torch.int16)
+    if dtype == torch.float8_e5m2:  # the upper half of a float16
+        return (wide << 8).view(torch.float16).to(torch.float32)
+    # A float16 has one more bit of exponent, which begins eight powers of two lower.
+    found = ((wide & 128) << 8 | (wide & 127) << 7).view(torch.float16).to(torch.float32) * 256
+    return torch.where((wide & 127) == 127, torch.nan, found)
+
+
+def _e2m1_values(stored: Tensor) -> Tensor:
+    """Does what `_e2m1` does without a table."""
+    codes = torch.stack([stored >> 4, stored & 15], dim=-1).flatten(1).to(torch.int32)
+    size = codes & 7
+    found = torch.where(size < 4, size * 0.5, torch.where(size < 6, size - 2, size * 2 - 8).to(torch.float32))
+    return torch.where(codes > 7, -found, found)
+
+
+FUSED = Fused(
+    "dequantise(Tensor weight, Tensor? scale, Tensor? whole_scale, ScalarType dtype, str layout, ScalarType of_weight,"
+    " ScalarType of_scale) -> Tensor",
+    _in_one_pass,
+    lambda weight, scale, whole_scale, dtype, layout, *rest: weight.new_empty(
+        (len(weight), row_values(weight.shape[1], layout)), dtype=dtype
+    ),
+)
+"""`dequantise` of one weight in one kernel; not of rotated integers, whose rotation is a matrix product"""
 
 
 def _e2m1(stored: Tensor) -> Tensor:

@@ -51,6 +51,8 @@ def block_scales(stored: Tensor, kind: str) -> Tensor:
 
 def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns a small constant tensor, built once per device."""
+    if torch.compiler.is_compiling():  # written into the code
+        return torch.tensor(values, dtype=dtype, device=device)
     kept = _tables.get((values, dtype, device))
     if kept is None:
         with torch.inference_mode(False):
@@ -65,7 +67,16 @@ _tables: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
 
 def _half(block: Tensor, at: int) -> Tensor:
     """Reads the half-precision number at byte `at` of each block: (blocks, 1, 1) float32."""
-    return block[:, at : at + 2].view(torch.float16).to(torch.float32).unsqueeze(2)
+    return _halves(block, at, 1).to(torch.float32).unsqueeze(2)
+
+
+def _halves(block: Tensor, at: int, count: int) -> Tensor:
+    """Reads the half-precision numbers from byte `at` of each block: (blocks, count)."""
+    if not torch.compiler.is_compiling():
+        return block[:, at : at + 2 * count].view(torch.float16)
+    # The compiler fuses a view of another dtype only where the size of an element stays.
+    low, high = block[:, at : at + 2 * count].unflatten(1, (count, 2)).to(torch.int16).unbind(2)
+    return (low | (high << 8)).view(torch.float16)
 
 
 def _bits(stored: Tensor, width: int, dim: int) -> Tensor:
@@ -150,7 +161,7 @@ def _scales_of_eight(block: Tensor) -> tuple[Tensor, Tensor]:
     both, shared = block[:, 4:12].unflatten(1, (2, 4)), block[:, 12:16]
     numbers = torch.cat([both & 63, _bits(shared, 4, 1) | (both >> 2 & 48)], dim=2)  # (blocks, 2, 8)
     signs = table((1.0, -1.0), torch.float32, block.device)  # the format subtracts the minimum
-    halves = block[:, 0:4].view(torch.float16) * signs
+    halves = _halves(block, 0, 2) * signs
     scale, offset = (halves.unsqueeze(2) * numbers).unsqueeze(3).unbind(1)
     return scale, offset
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .block import Constants
 from .compiled import PlainMode, check_compile, untraced
 from .conditioning import CONDITION_KINDS, Conditioning, ConditionKind, condition_kind, condition_named, sent
+from .fusing import later_remarks
 from .keeping import POLICIES, Policy
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
 from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
@@ -42,6 +43,7 @@ __all__ = [
     "condition_kind",
     "condition_named",
     "draw_passages",
+    "later_remarks",
     "lengthened",
     "model_without_values",
     "placed_routes",

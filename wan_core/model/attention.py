@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from .fused import fused_rms_rotate, rotation_fuses
 from .kernels import attention_kernel
 from .modulate import rms_norm
 from .names import naming
@@ -51,7 +52,6 @@ class WanSelfAttention(WanAttention):
 
     def forward(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """x (B, N, D) in the compute dtype -> the same; the tables are those of `rope_table`."""
-        dtype = self.numerics.qk_norm
         with naming("query_proj"):
             query = self.q(x)
         with naming("key_proj"):
@@ -59,13 +59,20 @@ class WanSelfAttention(WanAttention):
         with naming("value_proj"):
             value = self.v(x)
         with naming("xq_out"):
-            query = rotate(self._heads(self.norm_q(query, dtype)), rope_cos, rope_sin)
+            query = self._placed(query, self.norm_q, rope_cos, rope_sin)
         with naming("xk_out"):
-            key = rotate(self._heads(self.norm_k(key, dtype)), rope_cos, rope_sin)
+            key = self._placed(key, self.norm_k, rope_cos, rope_sin)
         with naming("attn_output"):
             attended = self._attend(query, key, self._heads(value))
         with naming("self_attn"):
             return self.o(attended)
+
+    def _placed(self, x: Tensor, norm: WanRMSNorm, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
+        """x (B, N, D) -> (B, N, heads, head_dim) in its dtype, normed and rotated by place."""
+        dtype = self.numerics.qk_norm
+        if rotation_fuses(x, norm.weight, rope_cos, dtype):
+            return self._heads(fused_rms_rotate(x, norm.weight, norm.eps, rope_cos, rope_sin))
+        return rotate(self._heads(norm(x, dtype)), rope_cos, rope_sin)
 
 
 class WanCrossAttention(WanAttention):

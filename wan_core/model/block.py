@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .attention import WanCrossAttention, WanSelfAttention
 from .autocast import without_autocast
 from .held import values_held
-from .modulate import added, cast_linear, gated_add, layer_norm, shift_and_scale
+from .modulate import cast_linear, gated_add, modulated_with, normed_with, shift_and_scale
 from .names import UNREAD, naming
 from .recompute import remade
 from .shape import Numerics, WanShape
@@ -92,8 +92,7 @@ class _Layer(nn.Module):
     def attend(self, tokens: Tensor, time_rows: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """Does what `mix` does; it sees no constant that it does not need, so one compiled graph serves more passes."""
         shift, scale, gate, *_ = self._rows(time_rows)
-        make = partial(self._modulated, tokens, shift, scale)
-        x = make()
+        tokens, x, make = self._modulated(tokens, None, shift, scale)
         with remade(x, make):
             attended = self.self_attn(x, rope_cos, rope_sin)
         return gated_add(tokens, attended, gate)
@@ -114,14 +113,11 @@ class _Layer(nn.Module):
     def treat(self, tokens: Tensor, time_rows: Tensor, shared: Shared, *, read: bool = True) -> Tensor:
         """Does what `rest` does, as `attend` does what `mix` does; not `read`, what `rest_again` does."""
         *_, shift, scale, gate = self._rows(time_rows)
-        make = partial(self._normed, tokens)
-        x = make()
+        tokens, x, make = self._normed(tokens)
         with naming("cross_attn"), remade(x, make):
             attended = self.cross_attn(x, shared)
-        tokens = added(tokens, attended)
 
-        make = partial(self._modulated, tokens, shift, scale)
-        x = make()
+        tokens, x, make = self._modulated(tokens, attended, shift, scale)
         first, gelu, last = self.ffn
         with naming("ffn_activation"):
             with remade(x, make):
@@ -143,12 +139,22 @@ class _Layer(nn.Module):
         """Returns shift, scale and gate of both stages, (B, T, D) each."""
         return (self.modulation.to(self.numerics.modulation).unsqueeze(1) + time_rows).unbind(2)
 
-    def _modulated(self, tokens: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    def _modulated(
+        self, tokens: Tensor, update: Tensor | None, shift: Tensor, scale: Tensor
+    ) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+        """Returns tokens plus `update`, the modulated norm of that in the compute dtype, and what makes that again."""
         numerics = self.numerics
-        return shift_and_scale(tokens, shift, scale, self.eps, numerics.norm, numerics.compute)
+        how = (shift, scale, self.eps, numerics.norm, numerics.compute)
+        tokens, x = modulated_with(tokens, update, *how)
+        kept = tokens
+        return tokens, x, lambda: modulated_with(kept, None, *how)[1]
 
-    def _normed(self, tokens: Tensor) -> Tensor:
-        return layer_norm(tokens, self.norm3, self.numerics.norm).to(self.numerics.compute)
+    def _normed(self, tokens: Tensor) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+        """Does for the norm before the cross-attention, without an update, what `_modulated` does."""
+        how = (self.norm3, self.numerics.norm, self.numerics.compute)
+        tokens, x = normed_with(tokens, *how)
+        kept = tokens
+        return tokens, x, lambda: normed_with(kept, *how)[1]
 
 
 class WanBlock(_Layer):

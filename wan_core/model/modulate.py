@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from .autocast import without_autocast
+from .fused import fused_norm, norms_fuse
 from .recompute import remade
 
 
@@ -27,6 +28,30 @@ def layer_norm(x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype) -> Tensor:
     return functional.layer_norm(
         x.to(dtype), norm.normalized_shape, norm.weight.to(dtype), norm.bias.to(dtype), norm.eps
     )
+
+
+def normed_with(x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype, out: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Returns x (B, N, D), to be read by whatever else reads it, and `layer_norm` of it in `out`."""
+    scale, shift = norm.weight.view(1, 1, -1), norm.bias.view(1, 1, -1)
+    if norms_fuse(x, scale, shift, dtype):
+        return fused_norm(x, scale, shift, norm.eps, out, one_more=False, update=None)
+    return x, layer_norm(x, norm, dtype).to(out)
+
+
+def modulated_with(
+    x: Tensor,
+    update: Tensor | None,
+    shift: Tensor,
+    scale: Tensor,
+    eps: float,
+    dtype: torch.dtype,
+    out: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Returns x (B, N, D) plus `update`, to be read by whatever else reads it, and `shift_and_scale` of it in `out`."""
+    if norms_fuse(x, scale, shift, dtype):
+        return fused_norm(x, scale, shift, eps, out, one_more=True, update=update)
+    x = x if update is None else added(x, update)
+    return x, shift_and_scale(x, shift, scale, eps, dtype, out)
 
 
 def shift_and_scale(

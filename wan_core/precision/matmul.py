@@ -16,6 +16,7 @@ from torch import Tensor
 from ..abilities import abilities_of
 from ..checkpoint import rotated, value_to_a_byte
 from ..errors import ConfigError
+from ..model.fusing import Fused, static_width
 from ..words import first_line
 
 _VALUES_AT_ONCE = 1 << 24
@@ -42,11 +43,8 @@ def product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None
     whole = x.new_empty(len(rows), weight.shape[0])
     for part in _parts(rows, weight):
         values = rows[part] if not layout else rotated(rows[part].to(torch.float32), layout)
-        found = _float_product(*_in_8_bits(values, weight.dtype), weight.t())
-        if bias is None:
-            torch.mul(found, of_column, out=whole[part])
-        else:
-            torch.add(found.mul_(of_column), bias, out=whole[part])
+        short, of_row = _in_8_bits(values, weight.dtype)
+        _write(whole[part], _sums(short, weight.t()), of_row, of_column, bias)
     return whole.view(*x.shape[:-1], -1)
 
 
@@ -62,13 +60,16 @@ def input_gradient(
     columns = in_columns(weight) if columns is None else columns
     of_weight = None if scale is None else scale.view(1, -1)
     if _by_rows(rows, weight.dtype):
-        scaled = rows if of_weight is None else torch.mul(rows, of_weight, out=torch.empty_like(rows))
-        found = _scaled_product(*_in_8_bits(scaled, weight.dtype), columns, torch.ones(1, device=rows.device), None)
+        short = _in_8_bits(rows, weight.dtype, of_weight, rows.dtype)
+        found = _scaled_product(*short, columns, torch.ones(1, device=rows.device), None)
         return found.view(*gradient.shape[:-1], -1)
     whole = gradient.new_empty(len(rows), weight.shape[1])
     for part in _parts(rows, weight):
-        scaled = rows[part] if of_weight is None else torch.mul(rows[part], of_weight)
-        whole[part] = rotated(_float_product(*_in_8_bits(scaled, weight.dtype), columns), layout)
+        short, of_row = _in_8_bits(rows[part], weight.dtype, of_weight)
+        if layout:
+            whole[part] = rotated(_scaled(_sums(short, columns), of_row), layout)
+        else:
+            _write(whole[part], _sums(short, columns), of_row)
     return whole.view(*gradient.shape[:-1], -1)
 
 
@@ -123,15 +124,58 @@ def _scales_rows(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-def _in_8_bits(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns rows (n, k) of a float dtype as (n, k) of `dtype`, and what each is multiplied by, (n, 1) float32."""
-    top = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
+def _in_8_bits(
+    rows: Tensor, dtype: torch.dtype, of_column: Tensor | None = None, between: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Returns rows (n, k) of a float dtype as (n, k) of `dtype`, and what each is multiplied by, (n, 1) float32.
+
+    `of_column` (1, k) float32: the columns are multiplied by it first, in one pass; else the product is `between`.
+    """
+    if ROUND.on(rows, str(dtype)):
+        return ROUND(rows, of_column, dtype)
+    if of_column is not None:
+        rows = torch.mul(rows, of_column, out=torch.empty_like(rows, dtype=between))
     largest = torch.linalg.vector_norm(rows, float("inf"), dim=1, keepdim=True, dtype=torch.float32)
-    scale = largest.div_(top).clamp_(min=torch.finfo(torch.float32).tiny)
+    scale = largest.div_(_top(dtype)).clamp_(min=torch.finfo(torch.float32).tiny)
     if dtype == torch.int8:
         return torch.div(rows, scale).round_().to(dtype), scale
     # A quotient is at most half a unit of float32 above the largest value, and rounds to it.
     return torch.div(rows, scale, out=torch.empty_like(rows, dtype=dtype)), scale
+
+
+def _top(dtype: torch.dtype) -> float:
+    return 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
+
+
+def _rounded(rows: Tensor, of_column: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Does what `_in_8_bits` does, with nothing rounded in between."""
+    static_width(rows)
+    wide = rows.to(torch.float32) if of_column is None else rows.to(torch.float32) * of_column
+    scale = (wide.abs().amax(1, keepdim=True) / _top(dtype)).clamp(min=torch.finfo(torch.float32).tiny)
+    found = (wide / scale).clamp(-_top(dtype), _top(dtype))
+    return (found.round() if dtype == torch.int8 else found).to(dtype), scale
+
+
+def _finished(sums: Tensor, of_row: Tensor, of_column: Tensor | None, bias: Tensor | None, out: torch.dtype) -> Tensor:
+    """Returns sums (n, m) * of_row (n, 1) * of_column (m,) + bias (m,) in `out`."""
+    found = sums.to(torch.float32) * of_row
+    found = found if of_column is None else found * of_column
+    return (found if bias is None else found + bias).to(out)
+
+
+ROUND = Fused(
+    "in_8_bits(Tensor rows, Tensor? of_column, ScalarType dtype) -> (Tensor, Tensor)",
+    _rounded,
+    lambda rows, of_column, dtype: (
+        torch.empty_like(rows, dtype=dtype),
+        rows.new_empty((len(rows), 1), dtype=torch.float32),
+    ),
+)
+FINISH = Fused(
+    "finished(Tensor sums, Tensor of_row, Tensor? of_column, Tensor? bias, ScalarType out) -> Tensor",
+    _finished,
+    lambda sums, of_row, of_column, bias, out: torch.empty_like(sums, dtype=out),
+)
 
 
 def _scaled_product(rows: Tensor, of_row: Tensor, columns: Tensor, of_column: Tensor, bias: Tensor | None) -> Tensor:
@@ -142,12 +186,32 @@ def _scaled_product(rows: Tensor, of_row: Tensor, columns: Tensor, of_column: Te
     )
 
 
-def _float_product(rows: Tensor, of_row: Tensor, columns: Tensor) -> Tensor:
-    """(rows (n, k) * of_row) @ columns (k, m) as float32, rows and columns of one 8-bit dtype."""
+def _sums(rows: Tensor, columns: Tensor) -> Tensor:
+    """rows (n, k) @ columns (k, m) of one 8-bit dtype -> (n, m) int32 or float32."""
     if rows.dtype == torch.int8:
         missing = _FEWEST_ROWS - len(rows)
         padded = torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing > 0 else rows
-        return torch.mul(torch._int_mm(padded, columns)[: len(rows)], of_row)  # pyright: ignore[reportPrivateUsage]
+        return torch._int_mm(padded, columns)[: len(rows)]  # pyright: ignore[reportPrivateUsage]
     one = torch.ones((), device=rows.device)
-    found = torch._scaled_mm(rows, columns, scale_a=one, scale_b=one, out_dtype=torch.float32)  # pyright: ignore[reportPrivateUsage]
-    return found.mul_(of_row)
+    return torch._scaled_mm(rows, columns, scale_a=one, scale_b=one, out_dtype=torch.float32)  # pyright: ignore[reportPrivateUsage]
+
+
+def _scaled(sums: Tensor, of_row: Tensor) -> Tensor:
+    """Returns sums (n, m) * of_row (n, 1) as float32; it may overwrite them."""
+    return torch.mul(sums, of_row) if sums.dtype == torch.int32 else sums.mul_(of_row)
+
+
+def _write(
+    out: Tensor, sums: Tensor, of_row: Tensor, of_column: Tensor | None = None, bias: Tensor | None = None
+) -> None:
+    """Writes `_finished` of these into `out` (n, m)."""
+    if FINISH.on(out):
+        out.copy_(FINISH(sums, of_row, of_column, bias, out.dtype))
+        return
+    found = _scaled(sums, of_row)
+    if of_column is None:
+        out.copy_(found)
+    elif bias is None:
+        torch.mul(found, of_column, out=out)
+    else:
+        torch.add(found.mul_(of_column), bias, out=out)

@@ -23,7 +23,8 @@ from ..errors import Stopped
 from ..events import Emit, Evaluated, Note
 from ..flow import seeded_generator
 from ..lora import LoraWeights, adapter_parameters, limit_norms
-from ..model import WanTransformer, check_compile, placed_routes
+from ..model import WanTransformer, check_compile, later_remarks, placed_routes
+from ..precision import fused_on_cards
 from .config import TrainConfig
 from .draws import Draw, Draws
 from .evaluation import Evaluation
@@ -98,6 +99,9 @@ class Trainer:
         if config.compile:
             check_compile(self._device)
             model.compile_blocks()
+        for said in fused_on_cards(model, runs=config.batch_size > 1 or first_frame_share > 0):
+            if group.leads:
+                emit(Note(text=said))
 
     def state(self) -> dict[str, Tensor]:
         """Returns the resume state as CPU tensors: adapters (float32), optimizer, loss scale."""
@@ -162,6 +166,8 @@ class Trainer:
             lr = self.optimizer.step(learning_rate_at(step, self.config))
         self._forget_gradients()
         self._report.finish(step, loss=loss, lr=lr, grad_norm=norm, timestep=timestep, began=began)
+        for said in later_remarks():
+            self._emit(Note(text=said, level="warning"))
 
     def _computed(self, step: int) -> tuple[float, float, float]:
         """Returns gradient norm, loss and mean timestep of a step over all ranks; leaves clipped gradients in `.grad`.

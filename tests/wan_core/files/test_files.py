@@ -269,7 +269,7 @@ for number in range(150):
 @pytest.mark.lasts(1)
 def test_two_containers_that_share_a_folder_never_mix_their_files(tmp_path: Path) -> None:
     """In each of them the writer is process 1."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     writers = [
         subprocess.Popen([sys.executable, "-c", SHARED, str(root), str(tmp_path), name], stderr=subprocess.PIPE)
         for name in "ab"

@@ -158,6 +158,13 @@ def make_roots(
 ONE_LOOK = {"eval_items": 1, "eval_timesteps": (500.0,)}
 """evaluated on one clip at one noise level: four levels cost as much as a step, at the start and after every save"""
 SHORT = {"steps": 6, "save_every_n_steps": 2, "preview_every_n_steps": 0, "learning_rate": 1e-3, **ONE_LOOK}
+
+
+def short(**changes: object) -> TrainConfig:
+    """`SHORT` with changes."""
+    return TrainConfig(**{**SHORT, **changes})  # type: ignore[arg-type]
+
+
 HIGH_FILE, LOW_FILE = "wan2.2_tiny_t2v_high_noise_14B.safetensors", "wan2.2_tiny_t2v_low_noise_14B.safetensors"
 PAIR = ModelPlan(base_file=f"diffusion_models:{HIGH_FILE}", low_noise_file=f"diffusion_models:{LOW_FILE}")
 
@@ -180,7 +187,7 @@ def make_pair_run(
         root,
         plan=PAIR.of_expert(expert_named(expert), roots),
         # The usual levels, of which each expert is evaluated at its own.
-        train=TrainConfig(**{**SHORT, "eval_timesteps": TrainConfig.eval_timesteps, **train, "expert": expert}),  # type: ignore[arg-type]
+        train=short(**{"eval_timesteps": TrainConfig.eval_timesteps, **train, "expert": expert}),
         preview=preview,
         lora=lora,
         partner=partner,
@@ -208,7 +215,7 @@ def make_run(
         model=plan or ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors"),
         data=DataConfig(fingerprint=fingerprint, num_items=3),
         lora=lora or LoraConfig(rank=4),
-        train=train or TrainConfig(**SHORT),  # type: ignore[arg-type]
+        train=train or short(),
         preview=preview,
         partner=partner,
     ).with_digests(roots)

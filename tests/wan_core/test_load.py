@@ -29,9 +29,9 @@ from tests.support.containers import (
 )
 from tests.support.forked import RunScript
 from tests.support.headers import header, shapes_of
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TINY, make_run, random_weights
 from wan_core.checkpoint import FiniteCheck, count_bad, detect_variant, pair_names
-from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.files import Roots
 from wan_core.footprint import predict_memory, weights_once_loaded
@@ -44,7 +44,6 @@ from wan_core.placement import PlacementConfig, StepShape
 from wan_core.plan.report import report_run
 from wan_core.precision import QuantizeConfig, QuantizedLinear
 from wan_core.precision.quantize import quantized
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 PACKED: dict[str, Callable[..., object]] = {
@@ -265,7 +264,7 @@ def test_a_run_on_a_quantized_file_trains_and_resumes_to_the_last_bit(
         config = run.config.with_digests(run.roots)
         (run.directory / "run.json").write_text(json.dumps(config.to_dict()), encoding="utf-8")
         for _ in range(sessions):
-            run_job(run.directory, run.roots, emit=lambda _: None, control=SignalControl(), max_steps=2 // sessions)
+            train_here(run, max_steps=2 // sessions)
         assert read_status(run.directory).state == "done"
         states[kind] = (run.directory / name).read_bytes()
         ups = [v for k, v in load_file(run.directory / name).items() if k.endswith("lora_B.weight")]

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.audits import BF16_PLAN as PLAN
 from tests.support.audits import audit, audit_of, measure_few
 from tests.support.forked import ForkServer
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TINY, make_run
 from wan_core.audit import REPORT_FILE, AuditConfig, read_report
 from wan_core.control import SignalControl
@@ -21,7 +22,6 @@ from wan_core.events import Event, Finished, Stage
 from wan_core.job.config import read_run
 from wan_core.precision import QuantizeConfig
 from wan_core.session.sample_job import sample_job
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 pytestmark = pytest.mark.lasts(2)
@@ -49,7 +49,7 @@ def test_an_overflow_is_reported_and_not_averaged_away(tmp_path: Path) -> None:
 def test_another_base_file_is_neither_measured_nor_sampled_under_the_runs_name(tmp_path: Path) -> None:
     settings = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
     own = make_run(tmp_path, plan=PLAN, train=settings, size=(1, 4, 4))
-    run_job(own.directory, own.roots, emit=lambda _e: None, control=SignalControl())
+    train_here(own)
     base = own.roots.resolve(PLAN.base_file)
     data = bytearray(base.read_bytes())
     data[-1] ^= 1
@@ -68,7 +68,7 @@ def test_the_lora_of_a_trained_run_is_the_one_measured(tmp_path: Path) -> None:
     own = make_run(tmp_path, plan=PLAN, train=settings, size=(1, 4, 4))
     audit_of(own, [])
     fresh = read_report(own.directory)
-    run_job(own.directory, own.roots, emit=lambda _e: None, control=SignalControl())
+    train_here(own)
     audit_of(own, [])
     trained = read_report(own.directory)
     assert fresh.adapters == "LoRA of rank 4, small random weights"

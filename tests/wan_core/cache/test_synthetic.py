@@ -9,13 +9,12 @@ import torch
 from safetensors import safe_open
 
 from tests.support.caching import unsound
+from tests.support.sessions import train_here
 from tests.support.tiny_run import ONE_LOOK, TINY_I2V, TINY_TI2V, make_run
 from wan_core.cache import Batches, LatentCache, SyntheticConfig, synthetic_set
-from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.files import atomic_write_json
 from wan_core.model import CONDITION_KINDS, WAN21_LATENTS, WAN22_LATENTS, condition_named
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 SMALL = {"width": 64, "height": 48, "num_frames": 9, "text_length": 5}
@@ -150,8 +149,7 @@ def lora_trained_on(tmp_path, shape, cache_set):
         fingerprint = LatentCache(run.roots.first("cache")).write_set(cache_set)
         config = replace(run.config, data=replace(run.config.data, fingerprint=fingerprint))
         atomic_write_json(run.directory / "run.json", config.to_dict())
-    said = []
-    run_job(run.directory, run.roots, emit=said.append, control=SignalControl())
+    said = train_here(run)
     with safe_open(next(run.directory.glob("saves/*/lora.safetensors")), "pt") as file:
         return file.metadata(), [event.text for event in said if hasattr(event, "text")]
 

@@ -19,15 +19,14 @@ import torch
 
 from tests.support.containers import cast, write_folder, write_gguf, write_scaled_fp8
 from tests.support.lora_formats import FORMATS, write_format, write_lycoris
+from tests.support.sessions import train_here
 from tests.support.tiny_run import make_run, random_weights
 from wan_core.checkpoint import TensorFile, WeightReader, locate_weights, read_checkpoint, read_tensors, tensor_file
-from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError
 from wan_core.files import Roots
 from wan_core.job.config import read_status
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import read_lora
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 real_preadv: Any = getattr(os, "preadv", None)
@@ -233,7 +232,7 @@ def test_a_run_trains_saves_and_goes_on_where_nothing_can_be_mapped(tmp_path: Pa
     train = TrainConfig(steps=2, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
     run = make_run(tmp_path, train=train)
     for steps in (1, 0):
-        run_job(run.directory, run.roots, emit=lambda _: None, control=SignalControl(), max_steps=steps)
+        train_here(run, max_steps=steps)
     assert read_status(run.directory).state == "done"
     saved = run.directory / "saves" / "step-000002"
     assert set(read_tensors(saved / "lora.safetensors")) != set()

@@ -15,16 +15,15 @@ from tests.support import containers
 from tests.support.adapters import KINDS
 from tests.support.caching import set_of
 from tests.support.comfy_formats import plan, roots
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TINY, make_run
 from wan_core.cache import LatentCache
-from wan_core.control import SignalControl
 from wan_core.dataset import Dataset, DatasetConfig, ScanResult
 from wan_core.export import LoraFile, diffusers_bytes, file_bytes
 from wan_core.load import base_words, inspect_model
 from wan_core.lora import exported, inject_lora, parts_in_file
 from wan_core.model import WanTransformer, model_without_values
 from wan_core.precision import QuantizeConfig
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 INT8, FP8 = QuantizeConfig(scheme="int8"), QuantizeConfig(scheme="fp8_e4m3fn_block128")
@@ -91,7 +90,7 @@ def test_a_lora_says_its_trigger_words_and_base_and_is_the_same_to_the_byte(tmp_
         cache = LatentCache(run.roots.first("cache"))
         named = replace(cache.read_set(run.config.data.fingerprint), trigger_words=("ohwx", "hf_abcdefghijklmnopqrst"))
         assert cache.write_set(named) == run.config.data.fingerprint
-        run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl())
+        train_here(run)
         files.append((run.directory / "saves" / "step-000001" / "lora.safetensors").read_bytes())
     assert files[0] == files[1]
     with safe_open(tmp_path / "a/runs/tiny/saves/step-000001/lora.safetensors", "pt") as file:

@@ -15,19 +15,18 @@ from shapeworld.concept import concept_scene, load_concept
 from shapeworld.training.clips import as_video
 from shapeworld.wan_vae import TrainableVae
 
-from tests.support.sessions import train_here
+from tests.support.sessions import train_here, trainer_on
 from tests.support.tiny_run import TinyRun, make_run
-from wan_core.cache import Batches, CacheItem, LatentCache, pad_text
+from wan_core.cache import CacheItem, LatentCache
 from wan_core.cache.known_entries import KnownEntries
 from wan_core.cache.shows_nothing import shows_nothing
-from wan_core.control import SignalControl
 from wan_core.events import CheckpointSaved, Evaluated, Event, Suggested, to_line
 from wan_core.job import suggested_step
 from wan_core.job.choose import choose_run, prepare_run
 from wan_core.job.outcome import suggestion_of
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
-from wan_core.train import SaveStore, TrainConfig, Trainer
+from wan_core.train import SaveStore, TrainConfig
 
 DEMO = Path(__file__).resolve().parents[2] / "assets" / "demo"
 CONCEPT = Path(__file__).resolve().parents[2] / "shapeworld" / "concepts" / "hopping_bar.json"
@@ -91,14 +90,8 @@ def judged(run: TinyRun, latents: torch.Tensor, first: int, steps: Sequence[int]
     cache = LatentCache(run.roots.first("cache"))
     items = write_clips(run, latents)[first:]
     kept = replace(cache.read_set(run.config.data.fingerprint), items=tuple(items), held_out=())
-    trainer = Trainer(
-        materialize(MODEL, run.roots, run.config.lora, seed=0),
-        Batches(kept, cache, seed=0, batch_size=1),
-        pad_text(cache.read_text(kept.empty_text_key)),
-        replace(run.config.train, eval_items=len(items)),
-        emit=lambda _event: None,
-        control=SignalControl(),
-    )
+    model = materialize(MODEL, run.roots, run.config.lora, seed=0)
+    trainer = trainer_on(model, cache, kept, replace(run.config.train, eval_items=len(items)))
     losses = []
     for step in steps:
         saved = SaveStore(run.directory).read(step)

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sessions import of, train_here
 from tests.support.tiny_run import make_run
-from wan_core.control import SignalControl
 from wan_core.events import Note
 from wan_core.job import remarks
 from wan_core.job.remarks import lower_rate, rate_remark, still_remark
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 
@@ -106,13 +105,7 @@ def test_a_run_says_that_its_lora_does_not_move_when_it_saves(
         steps=8, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, optimizer=optimizer, learning_rate=rate
     )
     run = make_run(tmp_path, train=settings)
-    said: list[str] = []
-    run_job(
-        run.directory,
-        run.roots,
-        emit=lambda event: said.append(event.text) if isinstance(event, Note) else None,
-        control=SignalControl(),
-    )
+    said = [note.text for note in of(train_here(run), Note)]
     still = [text for text in said if "changes a weight by" in text]
     assert len(still) == (0 if moves else 1), said
     assert moves or still[0].startswith("After 4 steps the LoRA changes a weight by ")

@@ -13,8 +13,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import make_roots, make_run
-from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError, ExportError
 from wan_core.export import LoraFile
 from wan_core.files import Roots
@@ -22,7 +22,6 @@ from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, exported, inject_lora, set_strength
 from wan_core.model import WanShape, WanTransformer
 from wan_core.session.saving import export_lora
-from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = pytest.mark.lasts(0.6)
@@ -173,7 +172,7 @@ def test_a_value_too_large_for_half_precision_is_refused_there_only(roots: Roots
 def test_a_trained_file_says_what_it_is_under_the_names_other_tools_read(tmp_path: Path) -> None:
     train = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, learning_rate=1e-3)
     run = make_run(tmp_path, train=train, lora=LoraConfig(rank=4, alpha=2.0))
-    run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl())
+    train_here(run)
     target = tmp_path / "published.safetensors"
     assert export_lora(run.directory, None, target)[0].step == 2
     with safe_open(target, "pt") as file:
@@ -250,7 +249,7 @@ def test_weights_of_another_shape_are_refused_and_nothing_is_half_loaded(tmp_pat
 def test_both_loras_of_a_pair_are_exported_each_to_a_file(tmp_path: Path) -> None:
     train = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0)
     run = make_run(tmp_path, train=train)
-    run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl())
+    train_here(run)
     store = SaveStore(run.directory)
     saved = store.latest()
     assert saved is not None

@@ -11,10 +11,11 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.support.scripts import PAIRS
+from tests.support.sessions import train_here
 from tests.support.tiny_run import HIGH_FILE, LOW_FILE, ONE_LOOK, PAIR, make_roots, make_run
 from wan_core.config import settings_of
 from wan_core.control import SignalControl
-from wan_core.events import Event, StepDone
+from wan_core.events import StepDone
 from wan_core.job import read_run, read_status
 from wan_core.migrate import read_job
 from wan_core.packages import version_of
@@ -55,8 +56,7 @@ def test_a_pair_of_two_commands_trains_with_the_values_of_each(tmp_path: Path, n
         shutil.copyfile(DEMO / f"wan_demo_{expert}_noise.safetensors", tmp_path / "run" / "models" / file)
     plan, train = PAIR.of_expert("both", roots), TrainConfig(**asked, expert="both")
     run = make_run(tmp_path / "run", plan=plan, train=train, lora=job.lora())
-    heard: list[Event] = []
-    run_job(run.directory, run.roots, emit=heard.append, control=SignalControl(signals=False))
+    heard = train_here(run)
     steps = [(event.expert, event.lr) for event in heard if isinstance(event, StepDone)]
     assert steps == [("high", 3e-4)] * 3 + [("low", 1e-4)] * 7
     saved = SaveStore(run.directory).read(10)

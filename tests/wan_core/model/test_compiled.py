@@ -12,14 +12,13 @@ from torch import Tensor
 
 from tests.support.blocks import MIXED, SHAPE
 from tests.support.cards import AMPERE, put_in
+from tests.support.sessions import train_here
 from tests.support.tiny_run import make_run
-from wan_core.control import SignalControl
 from wan_core.errors import DependencyError
-from wan_core.events import Event, StepDone
+from wan_core.events import StepDone
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanTransformer
 from wan_core.model.compiled import check_compile
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 
@@ -86,8 +85,7 @@ def test_a_run_of_compiled_blocks_learns_what_one_of_plain_blocks_learns(tmp_pat
     for compile_them in (False, True):
         settings = TrainConfig(steps=3, save_every_n_steps=3, preview_every_n_steps=0, compile=compile_them)
         run = make_run(tmp_path / str(compile_them), train=settings)
-        events: list[Event] = []
-        run_job(run.directory, run.roots, control=SignalControl(), emit=events.append)
+        events = train_here(run)
         losses.append([event.loss for event in events if isinstance(event, StepDone)])
     assert len(losses[0]) == 3
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.forked import RunScript
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TINY, TINY_VACE, TinyRun, make_roots, make_run
 from wan_core.checkpoint import dequantise
 from wan_core.config import settings_of
-from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
-from wan_core.events import Event, StepDone
+from wan_core.events import StepDone
 from wan_core.files import Roots
 from wan_core.footprint import planned_weights
 from wan_core.job.checks import check_quantized_alike
@@ -28,7 +28,6 @@ from wan_core.model import Conditioning, WanTransformer
 from wan_core.placement.storage_meter import StorageMeter
 from wan_core.precision import QuantizeConfig, QuantizedBy, QuantizedLinear, quantize_block, quantized_by
 from wan_core.precision.quantize import quantized
-from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 SCHEMES = settings_of(QuantizeConfig)["scheme"].choices
@@ -221,17 +220,11 @@ def make(root: Path, scheme: str) -> TinyRun:
     return make_run(root, train=SETTINGS, plan=replace(PLAN, quantize=QuantizeConfig(scheme=scheme)))
 
 
-def train(run: TinyRun, max_steps: int = 0) -> list[Event]:
-    events: list[Event] = []
-    run_job(run.directory, run.roots, emit=events.append, control=SignalControl(), max_steps=max_steps)
-    return events
-
-
 @pytest.mark.lasts(2)
 @pytest.mark.parametrize("scheme", ["fp8_e4m3fn", "int8"])
 def test_a_lora_trains_on_an_eight_bit_base_and_resumes_to_the_last_bit(tmp_path: Path, scheme: str) -> None:
     straight = make(tmp_path / "straight", scheme)
-    events = train(straight)
+    events = train_here(straight)
     losses = [e.loss for e in events if isinstance(e, StepDone)]
     assert len(losses) == 6
     assert all(map(math.isfinite, losses))
@@ -242,7 +235,7 @@ def test_a_lora_trains_on_an_eight_bit_base_and_resumes_to_the_last_bit(tmp_path
     assert all(float(up.abs().max()) > 0 for up in ups)
     resumed = make(tmp_path / "resumed", scheme)
     for steps in (2, 0):
-        train(resumed, max_steps=steps)
+        train_here(resumed, max_steps=steps)
     assert read_status(resumed.directory).state == "done"
     assert (resumed.directory / name).read_bytes() == (straight.directory / name).read_bytes()
 
@@ -397,7 +390,7 @@ def test_a_run_resumed_upon_other_weights_is_refused_and_upon_the_same_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make(tmp_path, "int8")
-    train(run, max_steps=3)
+    train_here(run, max_steps=3)
     here = quantized_by(QuantizeConfig(scheme="int8"), torch.float32)
     (saved,) = (step for step in [SaveStore(run.directory).latest()] if step)
     assert saved.progress["quantized_by"] == here.to_dict(), "each saved step notes what made its base"
@@ -410,7 +403,7 @@ def test_a_run_resumed_upon_other_weights_is_refused_and_upon_the_same_goes_on(
     check_quantized_alike(saved.step, alike, None)
     monkeypatch.setattr("wan_core.session.expert.quantized_by", lambda *_: replace(here, weights="0" * 16))
     with pytest.raises(CheckpointError, match="Step 3 was trained on 8-bit weights"):
-        train(run)
+        train_here(run)
     assert SaveStore(run.directory).steps() == [3]
 
 

@@ -12,12 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.forked import RunScript
+from tests.support.sessions import train_here
 from tests.support.tiny_run import HIGH_FILE, LOW_FILE, TinyRun, make_pair_run, make_run, template
 from wan_core.cache import LatentCache, pad_text
-from wan_core.control import SignalControl
 from wan_core.sampler import SampleConfig
 from wan_core.sampler.schedules import schedule
-from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 SCRIPT = Path(__file__).parents[2] / "tiny" / "comfy_sample_all.py"
@@ -39,7 +38,7 @@ def trained(run: TinyRun) -> tuple[torch.Tensor, list[Path]]:
     """The last preview of a finished run (1, C, F, h, w), and the LoRA files it saved."""
     config = replace(run.config, preview=PREVIEW)
     (run.directory / "run.json").write_text(json.dumps(config.to_dict()), encoding="utf-8")
-    run_job(run.directory, run.roots, emit=lambda _: None, control=SignalControl(signals=False))
+    train_here(run)
     saved = SaveStore(run.directory).read(STEPS)
     assert saved is not None
     files = [file for file in (saved.lora_file, saved.low_noise_lora_file) if file is not None]

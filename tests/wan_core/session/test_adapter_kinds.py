@@ -16,14 +16,12 @@ from tests.support.adapters import KINDS
 from tests.support.forked import ForkServer, Worker
 from tests.support.sessions import train_here
 from tests.support.tiny_run import TINY, TinyRun, make_pair_run, make_run
-from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Event, StepDone
+from wan_core.events import StepDone
 from wan_core.job.config import DataConfig, RunConfig
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.plan import report_run
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 pytestmark = pytest.mark.lasts(1)
@@ -52,9 +50,8 @@ def start(server: ForkServer, run: TinyRun, out: str = "out.jsonl") -> Worker:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_trains_and_its_parts_all_move(tmp_path: Path, kind: str) -> None:
     train = TrainConfig(steps=3, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0, learning_rate=1e-2)
-    shape, events = replace(TINY, num_layers=1), list[Event]()
-    run = make_run(tmp_path, shape=shape, train=train, lora=KINDS[kind], clips=1)
-    run_job(run.directory, run.roots, emit=events.append, control=SignalControl())
+    run = make_run(tmp_path, shape=replace(TINY, num_layers=1), train=train, lora=KINDS[kind], clips=1)
+    events = train_here(run)
     assert all(event.loss > 0 for event in events if isinstance(event, StepDone))
     written = (run.directory / "saves" / "step-000003" / "lora.safetensors").stat().st_size
     assert report_run(run.directory, run.roots)["disk"]["lora_bytes"] == pytest.approx(written, rel=0.01)

@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import HIGH_FILE, TINY, TinyRun, make_pair_run, make_run, random_weights
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
@@ -21,7 +22,6 @@ from wan_core.load import ModelPlan, inspect_model, inspect_pair
 from wan_core.lora import FrozenLora
 from wan_core.sampler import SampleConfig
 from wan_core.session import sample_job
-from wan_core.session.train_job import run_job
 from wan_core.train import EXPERTS, SaveStore, TrainConfig
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
@@ -44,10 +44,6 @@ def write_lora(path: Path, seed: int, modules: tuple[str, ...] = ("self_attn.q",
     save_file(tensors, path)
 
 
-def train(run: TinyRun, control: SignalControl | None = None, **more: int) -> None:
-    run_job(run.directory, run.roots, emit=lambda _: None, control=control or SignalControl(signals=False), **more)
-
-
 def lora_of(run: TinyRun) -> bytes:
     saved = SaveStore(run.directory).latest()
     assert saved is not None
@@ -61,10 +57,10 @@ def test_a_run_over_a_frozen_lora_is_a_job_of_its_own_and_goes_on_exactly(tmp_pa
         make_run(tmp_path / name, train=SETTINGS, plan=p) if name == "plain" else over(tmp_path, name, p)
         for name, p in (("whole", plan), ("parts", plan), ("plain", PLAN))
     )
-    train(whole)
-    train(parts, max_steps=2)
-    train(parts)
-    train(plain)
+    train_here(whole)
+    train_here(parts, max_steps=2)
+    train_here(parts)
+    train_here(plain)
     assert lora_of(whole) == lora_of(parts)
     assert lora_of(whole) != lora_of(plain)
     assert keys_of(whole) == keys_of(plain), "what is frozen is not in the file"
@@ -110,7 +106,7 @@ def test_previews_with_a_lora_of_their_own_change_nothing_that_is_learnt(tmp_pat
     run = make_run(tmp_path / "with", train=away, preview=replace(CLIP, loras=(FEW,)))
     bare = make_run(tmp_path / "without", train=previewed, preview=CLIP)
     for one in (run, bare):
-        train(one, SignalControl(signals=False))
+        train_here(one, SignalControl(signals=False))
     assert lora_of(run) == lora_of(bare)
     clips = [{f.stem: f.read_bytes() for f in (one.directory / "samples").glob("*.latent")} for one in (run, bare)]
     assert clips[0].keys() == clips[1].keys() == {"step-000000_p0", "step-000002_p0", "step-000004_p0"}
@@ -152,7 +148,7 @@ def test_each_expert_of_a_pair_has_its_own(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"There is one model, and the LoRA low\.safetensors is for the low noise"):
         inspect_model(alone, run.roots)
     atomic_write_json(run.directory / "run.json", config.to_dict())
-    train(run)
+    train_here(run)
     columns = rendered(run, SampleJob(saved_steps=(2,), preview=replace(CLIP, steps=6, loras=(pair,))))
     bare = rendered(run, SampleJob(saved_steps=(2,), preview=replace(CLIP, steps=6)))
     assert columns["baseline_p0"] != bare["baseline_p0"]

@@ -22,7 +22,6 @@ from wan_core.job.config import RunConfig, read_run, read_status
 from wan_core.lora import LoraConfig
 from wan_core.sampler import SampleConfig
 from wan_core.session import devices
-from wan_core.session.train_job import run_job
 from wan_core.train import EXPERTS, SaveStore, TrainConfig, next_turn, settings_of_expert
 from wan_core.train.pair import expert_steps
 
@@ -210,7 +209,7 @@ def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_p
             seen.append(sample_id)
             return None
 
-    run_job(run.directory, run.roots, emit=lambda _: None, control=Watching(signals=False))
+    train_here(run, Watching(signals=False))
     assert files(run) == files(alternating)
     assert seen == [f"step-{step:06d}_p0" for step in (0, 3, 6, 9, 10)]
 

@@ -13,14 +13,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.support.sessions import newest_files, train_here
+from tests.support.sessions import newest_files, train_here, warnings
 from tests.support.tiny_run import TinyRun, make_pair_run, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import OutOfMemory
 from wan_core.events import Event, Note, StepDone
 from wan_core.job.config import read_status
 from wan_core.sampler import SampleConfig
-from wan_core.session.train_job import run_job
 from wan_core.train import Previewer, SaveStore, TrainConfig
 from wan_core.train.optimizer_state import AdapterOptimizer
 
@@ -142,9 +141,8 @@ def test_a_clip_whose_index_is_held_open_is_listed_with_the_next_one(
 
     monkeypatch.setattr(os, "replace", replace)
     monkeypatch.setattr("time.sleep", lambda _seconds: None)
-    heard: list[Event] = []
-    run_job(run.directory, run.roots, emit=heard.append, control=Decoded(signals=False))
+    heard = train_here(run, Decoded(signals=False))
     assert len(refused) == 11
-    assert not [event for event in heard if isinstance(event, Note) and event.level == "warning"]
+    assert not warnings(heard)
     index = json.loads((run.directory / "samples" / "index.json").read_text())
     assert [(entry["id"], entry["step"]) for entry in index] == [(f"step-{n:06d}_p0", n) for n in range(3)]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sessions import of, train_here
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.events import Event, Note
 from wan_core.session.profiling import StepProfiler
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 
@@ -29,9 +29,8 @@ class Asking(SignalControl):
 
 
 def trained(run: TinyRun, control: SignalControl, steps: int = 0, **options: int) -> list[str]:
-    heard: list[Event] = []
-    run_job(run.directory, run.roots, emit=heard.append, control=control, max_steps=steps, **options)  # type: ignore[arg-type]
-    return [event.text for event in heard if isinstance(event, Note) and "profile" in event.text]
+    heard = of(train_here(run, control, max_steps=steps, **options), Note)
+    return [note.text for note in heard if "profile" in note.text]
 
 
 def lora_of(run: TinyRun) -> bytes:

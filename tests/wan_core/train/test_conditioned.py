@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import (
-    ONE_LOOK,
     TINY,
     TINY_CAMERA,
     TINY_CONTROL,
@@ -22,31 +22,19 @@ from tests.support.tiny_run import (
     TINY_VACE,
     TinyRun,
     make_run,
+    short,
 )
 from wan_core.cache import LatentCache
-from wan_core.control import SignalControl
 from wan_core.errors import CacheError, ConfigError
 from wan_core.events import Event, StepDone
 from wan_core.job.config import DataConfig
 from wan_core.model import WanShape
 from wan_core.sampler import SampleConfig
-from wan_core.session.train_job import run_job
-from wan_core.train import NoisedBatch, TrainConfig, true_velocity
+from wan_core.train import NoisedBatch, true_velocity
 
 pytestmark = pytest.mark.lasts(0.5)
 
 QUICK = SampleConfig(sampling="custom", steps=2, cfg=2.0)
-
-
-def settings(**changes: Any) -> TrainConfig:
-    known = {"steps": 4, "save_every_n_steps": 2, "preview_every_n_steps": 0, "learning_rate": 1e-3, **ONE_LOOK}
-    return TrainConfig(**{**known, **changes})
-
-
-def train(run: TinyRun, **options: Any) -> list[Event]:
-    events: list[Event] = []
-    run_job(run.directory, run.roots, emit=events.append, control=SignalControl(), **options)
-    return events
 
 
 def losses(events: list[Event]) -> list[float]:
@@ -63,7 +51,7 @@ def seen_batches(run: TinyRun) -> list[NoisedBatch]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("wan_core.train.objective.true_velocity", spy)
-        train(run)
+        train_here(run)
     return seen
 
 
@@ -83,7 +71,7 @@ KINDS = {
 
 @pytest.mark.parametrize("shape", KINDS.values(), ids=KINDS)
 def test_every_batch_brings_what_its_clip_is_conditioned_on(tmp_path: Path, shape: WanShape) -> None:
-    run = make_run(tmp_path, shape=shape, train=settings(steps=2, batch_size=2))
+    run = make_run(tmp_path, shape=shape, train=short(steps=2, batch_size=2))
     cache = LatentCache(run.roots.first("cache"))
     by_latent = {}
     for item in cache.read_set(run.config.data.fingerprint).items:
@@ -99,31 +87,31 @@ def test_every_batch_brings_what_its_clip_is_conditioned_on(tmp_path: Path, shap
 
 
 def test_a_stopped_image_to_video_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    straight = make_run(tmp_path / "a", shape=TINY_I2V, train=settings())
-    train(straight)
-    stopped = make_run(tmp_path / "b", shape=TINY_I2V, train=settings())
-    train(stopped, max_steps=3)
-    train(stopped)
+    straight = make_run(tmp_path / "a", shape=TINY_I2V, train=short(steps=4))
+    train_here(straight)
+    stopped = make_run(tmp_path / "b", shape=TINY_I2V, train=short(steps=4))
+    train_here(stopped, max_steps=3)
+    train_here(stopped)
     one, other = final_state(straight), final_state(stopped)
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_other_given_frames_give_another_loss(tmp_path: Path) -> None:
-    run = make_run(tmp_path, shape=TINY_I2V, train=settings(steps=1))
-    other = make_run(tmp_path / "other", shape=TINY_I2V, train=settings(steps=1))
+    run = make_run(tmp_path, shape=TINY_I2V, train=short(steps=1))
+    other = make_run(tmp_path / "other", shape=TINY_I2V, train=short(steps=1))
     cache = LatentCache(other.roots.first("cache"))
     for item in cache.read_set(other.config.data.fingerprint).items:
         channels = cache.read_condition(item.condition_key)["channels"].float()
         cache.write_condition(item.condition_key, {"channels": channels + 1})
-    assert losses(train(run)) != losses(train(other))
+    assert losses(train_here(run)) != losses(train_here(other))
 
 
 # ---- TI2V-5B: the first latent frame is the given one --------------------------------------------
 
 
 def test_the_given_first_frame_is_clean_at_timestep_zero_and_does_not_count(tmp_path: Path) -> None:
-    share = settings(steps=20, save_every_n_steps=20, batch_size=2, first_frame_conditioning_p=0.5)
+    share = short(steps=20, save_every_n_steps=20, batch_size=2, first_frame_conditioning_p=0.5)
     run = make_run(tmp_path, shape=TINY_TI2V, train=share, size=(3, 4, 4))
     given = []
     for batch in seen_batches(run):
@@ -151,31 +139,31 @@ def test_the_given_first_frame_is_clean_at_timestep_zero_and_does_not_count(tmp_
 def test_the_share_decides_and_a_still_is_never_given(
     tmp_path: Path, share: float, frames: int, expected: bool
 ) -> None:
-    config = settings(first_frame_conditioning_p=share)
+    config = short(steps=4, first_frame_conditioning_p=share)
     run = make_run(tmp_path, shape=TINY_TI2V, train=config, size=(frames, 4, 4))
     batches = seen_batches(run)
     assert all((batch.given is not None) == expected for batch in batches)
 
 
 def test_a_text_to_video_model_is_never_given_a_frame(tmp_path: Path) -> None:
-    run = make_run(tmp_path, shape=TINY, train=settings(first_frame_conditioning_p=1.0))
+    run = make_run(tmp_path, shape=TINY, train=short(steps=4, first_frame_conditioning_p=1.0))
     assert all(batch.given is None for batch in seen_batches(run))
 
 
 def test_a_stopped_first_frame_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    straight = make_run(tmp_path / "a", shape=TINY_TI2V, train=settings(batch_size=2))
-    train(straight)
-    stopped = make_run(tmp_path / "b", shape=TINY_TI2V, train=settings(batch_size=2))
-    train(stopped, max_steps=1)
-    train(stopped)
+    straight = make_run(tmp_path / "a", shape=TINY_TI2V, train=short(steps=4, batch_size=2))
+    train_here(straight)
+    stopped = make_run(tmp_path / "b", shape=TINY_TI2V, train=short(steps=4, batch_size=2))
+    train_here(stopped, max_steps=1)
+    train_here(stopped)
     one, other = final_state(straight), final_state(stopped)
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_setting_left_alone_leaves_the_job_what_it_was(tmp_path: Path) -> None:
-    run = make_run(tmp_path, train=settings())
+    run = make_run(tmp_path, train=short(steps=4))
     assert "first_frame_conditioning_p" not in run.config.identity()["train"]
-    changed = replace(run.config, train=settings(first_frame_conditioning_p=1.0))
+    changed = replace(run.config, train=short(steps=4, first_frame_conditioning_p=1.0))
     assert changed.job_id != run.config.job_id
 
 
@@ -183,12 +171,12 @@ def test_a_setting_left_alone_leaves_the_job_what_it_was(tmp_path: Path) -> None
 
 
 def preview_of(run: TinyRun) -> torch.Tensor:
-    train(run, max_steps=1)
+    train_here(run, max_steps=1)
     return load_file(run.directory / "samples" / "step-000000_p0.latent")["latent"]
 
 
 def previewing(root: Path, shape: WanShape, preview: SampleConfig = QUICK, **changes: Any) -> TinyRun:
-    return make_run(root, shape=shape, train=settings(preview_every_n_steps=4, **changes), preview=preview)
+    return make_run(root, shape=shape, train=short(steps=4, preview_every_n_steps=4, **changes), preview=preview)
 
 
 def test_previews_start_from_the_first_clip_unless_pictures_are_given(tmp_path: Path) -> None:
@@ -204,7 +192,7 @@ def test_previews_start_from_the_first_clip_unless_pictures_are_given(tmp_path: 
 def test_a_preview_of_another_size_needs_a_picture(tmp_path: Path) -> None:
     run = previewing(tmp_path, TINY_I2V, replace(QUICK, width=64))
     with pytest.raises(ConfigError, match=r"start from clip_0\.mp4 and need its size: 32x32, 5 frames"):
-        train(run)
+        train_here(run)
     assert not (run.directory / "saves").exists()
 
 
@@ -234,7 +222,7 @@ def test_previews_of_a_model_trained_on_first_frames_alone_start_from_one(tmp_pa
 
 def test_a_cache_of_another_kind_of_model_is_refused_before_weights_are_read(tmp_path: Path) -> None:
     plain = make_run(tmp_path / "t2v")
-    run = make_run(tmp_path / "i2v", shape=TINY_I2V, train=settings())
+    run = make_run(tmp_path / "i2v", shape=TINY_I2V, train=short(steps=4))
     cache, other = LatentCache(run.roots.first("cache")), LatentCache(plain.roots.first("cache"))
     fingerprint = cache.write_set(other.read_set(plain.config.data.fingerprint))
     wrong = replace(run.config, data=DataConfig(fingerprint=fingerprint, num_items=3))
@@ -243,4 +231,4 @@ def test_a_cache_of_another_kind_of_model_is_refused_before_weights_are_read(tmp
 
     atomic_write_json(run.directory / "run.json", wrong.to_dict())
     with pytest.raises(CacheError, match=r'conditioning is "none", .* needs "first"'):
-        train(run)
+        train_here(run)

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TinyRun, make_run
-from wan_core.control import SignalControl
-from wan_core.events import Event, Note, StepDone
+from wan_core.events import Note, StepDone
 from wan_core.job.checks import with_expert, with_model_values
 from wan_core.job.choose import choose_run, prepare_run
 from wan_core.load import inspect_model
 from wan_core.lora import LoraConfig
 from wan_core.sampler import SampleConfig
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 QUICK = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=1, learning_rate=1e-3, eval_items=0)
@@ -40,12 +39,10 @@ def expert_run(root: Path, name: str, train: TrainConfig = QUICK) -> TinyRun:
 def test_a_shift_that_is_left_to_the_model_is_trained_and_written_into_the_lora(
     tmp_path: Path, name: str, shift: float
 ) -> None:
-    heard: list[Event] = []
     drawn: dict[float, list[float]] = {}
     for asked in (0.0, shift):
         run = expert_run(tmp_path / str(asked), name, replace(QUICK, discrete_flow_shift=asked))
-        heard.clear()
-        run_job(run.directory, run.roots, emit=heard.append, control=SignalControl())
+        heard = train_here(run)
         drawn[asked] = [event.timestep_mean for event in heard if isinstance(event, StepDone)]
         with safe_open(run.directory / "saves" / "step-000001" / "lora.safetensors", "pt") as file:
             said = {key: value for key, value in file.metadata().items() if "shift" in key}

@@ -12,16 +12,15 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.golden import Golden, relative
+from tests.support.sessions import train_here
 from tests.support.tiny_run import TINY, make_roots, make_run
 from wan_core.audit.any_dtype import compute_in, fill_empty_adapters, let_linears_cast
-from wan_core.control import SignalControl
-from wan_core.events import Event, Note, StepDone
+from wan_core.events import Note, StepDone
 from wan_core.job import with_scaled_loss
 from wan_core.load import ModelPlan, inspect_model, settled
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanTransformer
 from wan_core.precision import PrecisionPolicy
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 from wan_core.train.recovery import LossScale
 
@@ -107,8 +106,7 @@ def test_a_run_on_a_card_without_bf16_scales_its_loss_by_itself_and_says_so(
     plan = settled(plan, [inspect_model(plan, roots)])
     train = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, save_dtype="fp32")
     run = make_run(tmp_path, shape=replace(TINY, num_layers=1), train=with_scaled_loss(train, plan), plan=plan)
-    events: list[Event] = []
-    run_job(run.directory, run.roots, emit=events.append, control=SignalControl())
+    events = train_here(run)
     (note,) = [event for event in events if isinstance(event, Note) and "bf16" in event.text]
     assert (note.level, note.text[:29]) == ("info", "cpu (compute capability 7.5) ")
     assert all(math.isfinite(event.loss) for event in events if isinstance(event, StepDone))

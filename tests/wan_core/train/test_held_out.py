@@ -10,20 +10,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.support.sessions import state, train_here, trainer_on
 from tests.support.tiny_run import TinyRun, make_roots, make_run
-from wan_core.cache import Batch, Batches, LatentCache, pad_text
-from wan_core.control import SignalControl
+from wan_core.cache import Batch, Batches, LatentCache
 from wan_core.errors import CacheError
 from wan_core.events import Emit, Evaluated, Note
 from wan_core.flow import EVALUATION_TIMESTEPS as USUAL
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model import Conditioning, sent
-from wan_core.session.train_job import run_job
-from wan_core.train import TrainConfig, Trainer
+from wan_core.train import TrainConfig
 from wan_core.train.draws import Draw
 from wan_core.train.evaluation import evaluation_timesteps
 from wan_core.train.objective import noise_batch
@@ -63,15 +61,8 @@ def evaluated(
         "held out": replace(whole, items=items, held_out=(last,)),
         "trained": replace(whole, items=(last,)),
     }[held]
-    trainer = Trainer(
-        materialize(PLAN, roots, LoraConfig(rank=4), seed=0),
-        Batches(cache_set, cache, seed=0, batch_size=1),
-        pad_text(cache.read_text(cache_set.empty_text_key)),
-        config or settings(eval_items=4),
-        emit=emit,
-        control=SignalControl(),
-        **options,
-    )
+    model = materialize(PLAN, roots, LoraConfig(rank=4), seed=0)
+    trainer = trainer_on(model, cache, cache_set, config or settings(eval_items=4), emit, **options)
     found = trainer.evaluate()
     assert found is not None
     return found
@@ -146,8 +137,8 @@ def test_timesteps_of_the_settings_count_also_when_a_clip_is_held_out(tmp_path):
 
 
 def train(run: TinyRun, **options) -> dict[str, torch.Tensor]:
-    run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl(), **options)
-    return load_file(run.directory / "saves" / "step-000004" / "state.safetensors")
+    train_here(run, **options)
+    return state(run, 4)
 
 
 @pytest.mark.lasts(1)
@@ -156,7 +147,7 @@ def test_reading_ahead_trains_the_same_to_the_last_bit_also_when_resumed(tmp_pat
         options = settings(prefetch_batches=ahead, gradient_accumulation_steps=2, caption_dropout=0.5, batch_size=2)
         run = make_run(tmp_path / name, train=options, lora=LoraConfig(rank=4))
         for steps in sessions:
-            run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl(), max_steps=steps)
+            train_here(run, max_steps=steps)
         return train(run)
 
     plain, resumed = state("plain", 0), state("resumed", 3, 1)
@@ -235,7 +226,7 @@ def test_an_entry_that_goes_bad_stops_the_run_at_its_step_and_keeps_what_was_sav
     path = cache.entry_path("latent", items[0].latent_key)
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(CacheError, match=r"Queue Cache Latents \+ Captions again"):
-        run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl())
+        train_here(run)
     assert sorted(p.name for p in (run.directory / "saves").iterdir() if p.name[0] == "s") == [
         "step-000001", "step-000002",
     ]  # fmt: skip

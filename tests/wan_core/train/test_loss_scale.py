@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import wan_core.train.recovery as recovery
-from tests.support.tiny_run import TINY, make_roots, make_run
-from wan_core.cache import Batches, LatentCache, pad_text
-from wan_core.control import SignalControl
+from tests.support.sessions import state, train_here, trainer_on
+from tests.support.tiny_run import TINY, make_roots, make_run, short
+from wan_core.cache import LatentCache
 from wan_core.events import Event, Note, StepDone, StepSkipped
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, Trainer
 from wan_core.train.objective import NoisedBatch, TrainedLoss
 
@@ -26,8 +24,7 @@ pytestmark = pytest.mark.lasts(0.3)
 
 
 def settings(**changes: Any) -> TrainConfig:
-    usual = {"steps": 6, "save_every_n_steps": 2, "preview_every_n_steps": 0, "learning_rate": 1e-3, "eval_items": 0}
-    return TrainConfig(**{**usual, "save_dtype": "fp32", "discrete_flow_shift": 3.0, **changes})
+    return short(**{"eval_items": 0, "save_dtype": "fp32", "discrete_flow_shift": 3.0, **changes})
 
 
 def plan(precision: str) -> ModelPlan:
@@ -37,15 +34,9 @@ def plan(precision: str) -> ModelPlan:
 def trainer_of(root: Path, precision: str, scaling: str, events: list[Event] | None = None) -> Trainer:
     roots, fingerprint = make_roots(root)
     cache = LatentCache(roots.first("cache"))
-    cache_set = cache.read_set(fingerprint)
-    return Trainer(
-        materialize(plan(precision), roots, LoraConfig(rank=4), seed=0),
-        Batches(cache_set, cache, seed=0, batch_size=1),
-        pad_text(cache.read_text(cache_set.empty_text_key)),
-        settings(loss_scaling=scaling),
-        emit=(events if events is not None else []).append,
-        control=SignalControl(),
-    )
+    model = materialize(plan(precision), roots, LoraConfig(rank=4), seed=0)
+    emit = (events if events is not None else []).append
+    return trainer_on(model, cache, cache.read_set(fingerprint), settings(loss_scaling=scaling), emit)
 
 
 def gradients(trainer: Trainer, part: float) -> torch.Tensor:
@@ -72,8 +63,8 @@ def trained(root: Path, precision: str, *sessions: int, **changes: Any) -> tuple
     shape, events = replace(TINY, num_layers=1), list[Event]()  # products in float16 are slow on a CPU
     run = make_run(root, shape=shape, train=settings(**changes), plan=plan(precision))
     for steps in sessions or (0,):
-        run_job(run.directory, run.roots, emit=events.append, control=SignalControl(), max_steps=steps)
-    return load_file(run.directory / "saves" / "step-000006" / "state.safetensors"), events
+        events += train_here(run, max_steps=steps)
+    return state(run, 6), events
 
 
 def test_in_float32_scaling_changes_no_bit(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from tests.support.cards import gpu, put_in
 from tests.support.metrics_file import read_metrics
+from tests.support.sessions import train_here
 from tests.support.tiny_run import ONE_LOOK, TINY, TinyRun, make_run
 from wan_core.abilities import Abilities
 from wan_core.cache import LatentCache
@@ -22,7 +23,6 @@ from wan_core.job.config import read_status
 from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
 from wan_core.sampler import SampleConfig
-from wan_core.session.train_job import run_job
 from wan_core.train import (
     FlopCount,
     NoisedBatch,
@@ -41,8 +41,7 @@ def small_run(root: Path, **changes: Any) -> TinyRun:
 
 def trained(run: TinyRun, **options: Any) -> list[dict[str, Any]]:
     """The metrics after a session."""
-    options = {"emit": lambda _event: None, "control": SignalControl(), **options}
-    run_job(run.directory, run.roots, **options)
+    train_here(run, **options)
     return read_metrics(run.directory / "metrics.jsonl")
 
 

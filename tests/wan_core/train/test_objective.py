@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import make_run
 from wan_core.config import settings_of
-from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Evaluated, Event, StepDone
+from wan_core.events import Evaluated, StepDone
 from wan_core.flow import draw_sigma, loss_factor, resolution_shift, seeded_generator, velocity_loss
-from wan_core.session.train_job import run_job
 from wan_core.train import NoisedBatch, TrainConfig, objective, true_velocity
 
 pytestmark = pytest.mark.lasts(1)
@@ -50,8 +49,7 @@ def test_a_run_trains_its_objective_on_its_noise_and_is_evaluated_as_every_other
     monkeypatch.setattr(objective, "velocity_loss", spy)
     monkeypatch.setattr(objective, "true_velocity", target)
     run = make_run(tmp_path, train=train)
-    events: list[Event] = []
-    run_job(run.directory, run.roots, control=SignalControl(), emit=events.append)
+    events = train_here(run)
     done = [event for event in events if isinstance(event, StepDone)]
     evaluated = [event for event in events if isinstance(event, Evaluated)]
     measured = len(evaluated[0].per_timestep)
@@ -90,7 +88,7 @@ def test_every_draw_of_a_job_is_that_of_its_settings(
     )
     run = make_run(tmp_path, train=train)
     monkeypatch.setattr(objective, "true_velocity", target)
-    run_job(run.directory, run.roots, control=SignalControl(), emit=lambda _event: None)
+    train_here(run)
     assert len(seen) == 2
     for place, batch in enumerate(seen):
         *_, height, width = batch.latent.shape

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -17,15 +16,14 @@ from torch import Tensor, nn
 
 from tests.support.forked import ForkServer, Worker
 from tests.support.libraries import Library
+from tests.support.sessions import same, train_here
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.config import settings_of
-from wan_core.control import SignalControl
 from wan_core.errors import ConfigError, DependencyError
-from wan_core.events import Event, StepDone
+from wan_core.events import StepDone
 from wan_core.lora import LoraConfig
 from wan_core.migrate.learning import _BETAS
 from wan_core.packages import version_of
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, state_bytes
 from wan_core.train.optimizer_bytes import _counted
 from wan_core.train.optimizer_classes import _CATALOGUE
@@ -88,12 +86,6 @@ def test_what_takes_betas_is_known_to_the_importers_too() -> None:
     assert {name for name, known in _CATALOGUE.items() if known.betas} == set(_BETAS)
 
 
-def train(run: TinyRun, steps: int = 0) -> list[Event]:
-    events: list[Event] = []
-    run_job(run.directory, run.roots, control=SignalControl(), emit=events.append, max_steps=steps)
-    return events
-
-
 def saved(run: TinyRun, file: str) -> dict[str, Tensor]:
     return load_file(run.directory / "saves" / "step-000004" / f"{file}.safetensors")
 
@@ -102,23 +94,13 @@ SMALL = replace(TINY, num_layers=1)
 """an optimizer of another package updates each of its matrices by a dozen operators"""
 
 
-def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        torch.equal(
-            value.view(torch.uint8) if value.ndim else value,
-            other[name].view(torch.uint8) if value.ndim else other[name],
-        )
-        for name, value in one.items()
-    )
-
-
 @pytest.mark.parametrize("name", NAMED)
 def test_each_optimizer_trains_and_is_resumed_to_the_last_bit(tmp_path: Path, name: str) -> None:
     need(name)
     straight, stopped = (make_run(tmp_path / key, shape=SMALL, train=settings(name)) for key in "ab")
-    events = train(straight)
-    train(stopped, 2)
-    train(stopped)
+    events = train_here(straight)
+    train_here(stopped, max_steps=2)
+    train_here(stopped)
     state = saved(straight, "state")
     assert same(saved(stopped, "state"), state)
     assert same(saved(stopped, "lora"), saved(straight, "lora"))
@@ -141,9 +123,9 @@ def test_each_optimizer_with_each_schedule_is_resumed_to_the_last_bit(
         pytest.skip("schedule_free replaces the schedule")
     config = settings(name, lr_scheduler=scheduler, lr_warmup_steps=1)
     straight, stopped = make_run(tmp_path / "a", train=config), make_run(tmp_path / "b", train=config)
-    train(straight)
-    train(stopped, 2)
-    train(stopped)
+    train_here(straight)
+    train_here(stopped, max_steps=2)
+    train_here(stopped)
     assert same(saved(stopped, "state"), saved(straight, "state"))
 
 
@@ -195,7 +177,7 @@ def test_the_bytes_of_an_optimizer_are_counted_and_not_listed(name: str) -> None
 def test_a_save_of_schedule_free_holds_the_mean_and_the_state_what_is_trained(tmp_path: Path) -> None:
     need("schedule_free")
     run = make_run(tmp_path, shape=SMALL, train=settings("schedule_free"))
-    train(run)
+    train_here(run)
     state, lora = saved(run, "state"), saved(run, "lora")
     trained = torch.cat([v.flatten() for k, v in state.items() if k.startswith("lora.") and ".lora_B." in k])
     mean = torch.cat([v.flatten() for k, v in lora.items() if "lora_B" in k or "lora_up" in k])
@@ -220,9 +202,9 @@ def test_weights_are_the_trained_ones_again_after_they_were_judged() -> None:
 def test_the_mean_of_the_weights_is_saved_and_resumed_to_the_last_bit(tmp_path: Path) -> None:
     config = settings("adamw", ema_decay=0.9)
     straight, stopped = (make_run(tmp_path / key, shape=SMALL, train=config) for key in "ab")
-    train(straight)
-    train(stopped, 2)
-    train(stopped)
+    train_here(straight)
+    train_here(stopped, max_steps=2)
+    train_here(stopped)
     state = saved(straight, "state")
     assert same(saved(stopped, "state"), state)
     mean = {key.removeprefix("ema."): value for key, value in state.items() if key.startswith("ema.")}

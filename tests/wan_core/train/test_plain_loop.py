@@ -13,14 +13,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.support.forked import RunScript
+from tests.support.sessions import of, train_here
 from tests.support.tiny_run import TINY, make_run, random_weights
-from wan_core.control import SignalControl
-from wan_core.events import Event, StepDone
+from wan_core.events import StepDone
 from wan_core.load import materialize
 from wan_core.lora import LoraWeights
 from wan_core.model import TEXT_LENGTH
 from wan_core.packages import version_of
-from wan_core.session.train_job import run_job
 from wan_core.train import NoisedBatch, TrainConfig, true_velocity
 
 pytestmark = pytest.mark.lasts(12)
@@ -103,13 +102,9 @@ def losses_of_a_run(
     run = make_run(root, train=train, text_rows=TEXT_LENGTH if steps == LONG else 0)
     model = materialize(run.config.model, run.roots, run.config.lora, seed=train.seed)
     job |= {f"lora.{key}": value for key, value in LoraWeights.of(model).tensors.items()}
-    events: list[Event] = []
 
     def target(batch: NoisedBatch) -> Tensor:
         seen.append(batch)
         return true_velocity(batch)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wan_core.train.objective.true_velocity", target)
-        run_job(run.directory, run.roots, control=SignalControl(), emit=events.append)
-    return [event.loss for event in events if isinstance(event, StepDone)]
+    return [event.loss for event in of(train_here(run, target=target), StepDone)]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.sessions import trainer_on
 from tests.support.tiny_run import make_roots
-from wan_core.cache import Batches, LatentCache, pad_text
-from wan_core.control import SignalControl
+from wan_core.cache import LatentCache
 from wan_core.events import Event, StepDone
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters
-from wan_core.train import NoisedBatch, TrainConfig, Trainer
+from wan_core.train import NoisedBatch, TrainConfig
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 # Feed-forward linears: their inputs span the whole width, so the planted change is the only one with these outputs.
@@ -61,14 +61,7 @@ def test_a_planted_lora_is_recovered_within_300_steps(
         if isinstance(event, StepDone):
             losses.append(event.loss)
 
-    trainer = Trainer(
-        student,
-        Batches(cache_set, cache, seed=0, batch_size=2),
-        pad_text(cache.read_text(cache_set.empty_text_key)),
-        config,
-        emit=note,
-        control=SignalControl(),
-    )
+    trainer = trainer_on(student, cache, cache_set, config, note)
     monkeypatch.setattr("wan_core.train.objective.true_velocity", teacher_output)
     trainer.run(config.steps, lambda _step: None)
 

@@ -10,14 +10,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import make_pair_run, make_run
-from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Event, Note
+from wan_core.events import Note
 from wan_core.job import DataConfig, RunConfig, check_adapters
 from wan_core.load import ModelPlan
 from wan_core.model import WanShape
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 from wan_core.train.learning_rate import rates_sentence
 from wan_core.train.optimizer_state import AdapterOptimizer
@@ -59,10 +58,9 @@ def test_a_run_of_both_experts_with_rates_of_layers_is_told_and_resumed_to_the_l
     """The low noise expert has a rate of its own, which the factors are of."""
     more = {"low_noise_learning_rate": 5e-4, "lr_patterns": PATTERNS, "loraplus_lr_ratio": 4.0}
     straight, stopped = (make_pair_run(tmp_path / name, steps=4, **more) for name in ("a", "b"))
-    events: list[Event] = []
-    run_job(straight.directory, straight.roots, emit=events.append, control=SignalControl())
+    events = train_here(straight)
     for _ in range(2):
-        run_job(stopped.directory, stopped.roots, emit=lambda _: None, control=SignalControl(), max_steps=2)
+        train_here(stopped, max_steps=2)
     told = [event.text for event in events if isinstance(event, Note) and event.text.startswith("Learning rates by")]
     assert told == ["Learning rates by lr_patterns: 2 of 20 layers at 0.25 x, 10 of 20 layers at 0.5 x; 8 as it is."]
     one, other = (load_file(run.directory / "saves/step-000004/state.safetensors") for run in (straight, stopped))
@@ -76,7 +74,7 @@ def test_a_pattern_that_matches_nothing_is_refused_before_anything_is_loaded(tmp
     with pytest.raises(ConfigError, match=r'^lr_patterns "blocks\.9" matches none of the 20 layers .* blocks\.0\.self'):
         check_adapters(run.config.lora, shape, run.roots, run.config.train)
     with pytest.raises(ConfigError, match="matches none of the 20 layers"):
-        run_job(run.directory, run.roots, emit=lambda _: None, control=SignalControl())
+        train_here(run)
 
 
 @pytest.mark.parametrize("line", ["ffn", "a = 0", "a = -1", "a = x", "= 2", "a = nan"])

@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.support.tiny_run import TinyRun, make_run
-from wan_core.control import SignalControl
+from tests.support.sessions import same, state, train_here
+from tests.support.tiny_run import make_run
 from wan_core.errors import OutOfMemory
-from wan_core.events import Evaluated, Event, Note
+from wan_core.events import Evaluated, Note
 from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing, _Pass
-from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig, Trainer, objective, trainer
 from wan_core.train.optimizer_bytes import check_room
 from wan_core.train.optimizer_state import AdapterOptimizer
@@ -46,21 +44,6 @@ BESIDE_TORCH = (
 """what torch and libraries say where the driver refuses them memory that torch's allocator does not hand out"""
 
 
-def train(run: TinyRun) -> list[Event]:
-    events: list[Event] = []
-    run_job(run.directory, run.roots, control=SignalControl(), emit=events.append)
-    return events
-
-
-def state(run: TinyRun) -> dict[str, Tensor]:
-    return load_file(run.directory / "saves" / "step-000004" / "state.safetensors")
-
-
-def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], value) for name, value in wanted.items())
-
-
 _UNDISTURBED: dict[str, Tensor] = {}
 
 
@@ -69,8 +52,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     """The last state of a run nothing happened to; trained once."""
     if not _UNDISTURBED:
         run = make_run(tmp_path_factory.mktemp("undisturbed"), train=SETTINGS)
-        train(run)
-        _UNDISTURBED.update(state(run))
+        train_here(run)
+        _UNDISTURBED.update(state(run, 4))
     return _UNDISTURBED
 
 
@@ -132,8 +115,8 @@ def test_a_run_that_runs_out_of_memory_goes_on_as_if_it_had_not(
 ) -> None:
     run = make_run(tmp_path, train=SETTINGS)
     with out_of_memory(place, times):
-        events = train(run)
-    assert_same(state(run), undisturbed)
+        events = train_here(run)
+    assert same(state(run, 4), undisturbed)
     warnings = [event.text for event in events if isinstance(event, Note) and event.level == "warning"]
     evaluations = [event.step for event in events if isinstance(event, Evaluated)]
     if times == 1:
@@ -157,8 +140,8 @@ def test_a_gpu_that_is_full_beside_torchs_own_allocator_is_full_too(
     """It ends in a plain RuntimeError, or an AcceleratorError, which is one."""
     run = make_run(tmp_path, train=SETTINGS)
     with out_of_memory("walk back of a block", 2, lambda: RuntimeError(said)):
-        events = train(run)
-    assert_same(state(run), undisturbed)
+        events = train_here(run)
+    assert same(state(run, 4), undisturbed)
     (warning,) = (event.text for event in events if isinstance(event, Note) and event.level == "warning")
     assert warning.endswith(f"({said.splitlines()[0]})")
 
@@ -166,9 +149,9 @@ def test_a_gpu_that_is_full_beside_torchs_own_allocator_is_full_too(
 def test_so_it_is_in_an_evaluation(tmp_path: Path, undisturbed: dict[str, Tensor]) -> None:
     run = make_run(tmp_path, train=SETTINGS)
     with out_of_memory("evaluation of the base", 2, lambda: RuntimeError(BESIDE_TORCH[0])):
-        events = train(run)
+        events = train_here(run)
     assert [event.step for event in events if isinstance(event, Evaluated)] == [2, 4]
-    assert_same(state(run), undisturbed)
+    assert same(state(run, 4), undisturbed)
 
 
 def test_what_else_breaks_is_not_tried_again(tmp_path: Path) -> None:
@@ -178,7 +161,7 @@ def test_what_else_breaks_is_not_tried_again(tmp_path: Path) -> None:
         out_of_memory("walk back of a block", 1, lambda: RuntimeError(illegal)),
         pytest.raises(RuntimeError, match=illegal),
     ):
-        train(run)
+        train_here(run)
 
 
 @pytest.mark.parametrize("place", ["walk back of a later block", "before a later update"])
@@ -187,7 +170,7 @@ def test_each_attempt_gives_up_more_until_blocks_rest_in_host_memory(
 ) -> None:
     run = make_run(tmp_path, train=SETTINGS)
     with out_of_memory(place, 6):
-        events = train(run)
+        events = train_here(run)
     warnings = [event.text for event in events if isinstance(event, Note) and event.level == "warning"]
     said = [text.split("from now on ")[1].split(" (CUDA")[0] for text in warnings]
     assert said == [
@@ -197,7 +180,7 @@ def test_each_attempt_gives_up_more_until_blocks_rest_in_host_memory(
         "the frozen weights of 1 block rest in the computer's own memory, and travel when they are needed.",
         "the frozen weights of 2 blocks rest in the computer's own memory, and travel when they are needed.",
     ]
-    assert_same(state(run), undisturbed)
+    assert same(state(run, 4), undisturbed)
 
 
 @pytest.mark.parametrize(
@@ -209,10 +192,10 @@ def test_where_nothing_is_left_to_give_up_it_ends_in_one_sentence_and_can_be_res
 ) -> None:
     run = make_run(tmp_path, train=SETTINGS)
     with out_of_memory(place, 10**6), pytest.raises(OutOfMemory, match="What helps most") as ended:
-        train(run)
+        train_here(run)
     assert "\n" not in str(ended.value)
-    train(run)
-    assert_same(state(run), undisturbed)
+    train_here(run)
+    assert same(state(run, 4), undisturbed)
 
 
 def test_the_largest_clips_are_rehearsed_before_anything_else(
@@ -228,10 +211,10 @@ def test_the_largest_clips_are_rehearsed_before_anything_else(
 
     monkeypatch.setattr(objective, "velocity_loss", spy)
     run = make_run(tmp_path, train=SETTINGS)
-    train(run)
+    train_here(run)
     assert seen[0] == ("with", max(size for _, size in seen))
     assert seen[1][0] == "without"
-    assert_same(state(run), undisturbed)
+    assert same(state(run, 4), undisturbed)
 
 
 def test_an_attempt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +237,7 @@ def test_an_attempt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mo
     run = make_run(tmp_path, train=replace(SETTINGS, eval_items=0, gradient_accumulation_steps=1, steps=1))
     gc.disable()
     try:
-        train(run)
+        train_here(run)
     finally:
         gc.enable()
     assert len(kept) == 2

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.sessions import train_here
 from tests.support.tiny_run import make_run
-from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Event, Note, StepDone
-from wan_core.session.train_job import run_job
+from wan_core.events import Note, StepDone
 from wan_core.train import TrainConfig
 from wan_core.train.learning_rate import learning_rate_at
 
@@ -89,8 +88,7 @@ def test_a_run_trains_with_the_rate_of_its_batch_and_says_so(tmp_path: Path) -> 
         lr_scaling="sqrt",
     )
     run = make_run(tmp_path, train=train)
-    events: list[Event] = []
-    run_job(run.directory, run.roots, control=SignalControl(), emit=events.append)
+    events = train_here(run)
     assert [event.lr for event in events if isinstance(event, StepDone)] == pytest.approx([2e-4, 2e-4])
     told = [event.text for event in events if isinstance(event, Note) and event.text.startswith("Learning rate")]
     assert told == [

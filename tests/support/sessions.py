@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -11,17 +13,19 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.support.tiny_run import TinyRun
+from tests.support.tiny_run import PLAN, TinyRun, make_roots, make_run
 from wan_core.cache import Batches, CacheSet, LatentCache, pad_text
 from wan_core.control import Control, SignalControl
-from wan_core.events import Event, Note
+from wan_core.events import Evaluated, Event, Note
 from wan_core.files import atomic_write_json
 from wan_core.job import SampleJob
+from wan_core.load import materialize
+from wan_core.lora import LoraConfig
 from wan_core.model import WanTransformer
 from wan_core.sampler import SampleConfig
 from wan_core.session import sample_job
 from wan_core.session.train_job import run_job
-from wan_core.train import NoisedBatch, SaveStore, TrainConfig, Trainer
+from wan_core.train import NoisedBatch, SaveStore, TrainConfig, Trainer, true_velocity
 
 Kind = TypeVar("Kind", bound=Event)
 
@@ -91,6 +95,41 @@ def trainer_on(
         control=control or SignalControl(signals=False),
         **options,
     )
+
+
+def make_trainer(root: Path, config: TrainConfig, lora: LoraConfig | None = None, **options: Any) -> Trainer:
+    """A trainer on the tiny model and three clips below `root`; `options` are those of `trainer_on`."""
+    roots, fingerprint = make_roots(root)
+    cache = LatentCache(roots.first("cache"))
+    model = materialize(PLAN, roots, lora or LoraConfig(rank=4), seed=config.seed)
+    return trainer_on(model, cache, cache.read_set(fingerprint), config, **options)
+
+
+class Straight:
+    """The last state of runs nothing happened to, each trained once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._found = folder, dict[str, dict[str, Tensor]]()
+
+    def __call__(self, config: TrainConfig, **options: Any) -> dict[str, Tensor]:
+        key = repr((config, options))
+        if key not in self._found:
+            run = make_run(self._folder / str(len(self._found)), train=config, **options)
+            assert bool(of(train_here(run), Evaluated)) == bool(config.eval_items)
+            self._found[key] = state(run, config.steps)
+        return self._found[key]
+
+
+class NanFrom:
+    """A target that is not finite at the given micro-batches (1 = the first)."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers, self.calls = numbers, 0
+
+    def __call__(self, batch: NoisedBatch) -> Tensor:
+        self.calls += 1
+        target = true_velocity(batch)
+        return target * math.nan if self.calls in self.numbers else target
 
 
 def of(heard: list[Event], kind: type[Kind]) -> list[Kind]:

@@ -13,12 +13,7 @@ import pytest
 
 from wan_core import packages
 from wan_core.errors import DependencyError
-from wan_core.packages import (
-    check_versions,
-    end_under_old_python,
-    first_import,
-    pip_line,
-)
+from wan_core.packages import check_versions, end_under_old_python, first_import, pip_line
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -1,18 +1,20 @@
-"""What a run says of its learning rate: far off for every model, beyond the tooltip's range for released ones."""
+"""What a run says of its learning rate and of a loss that rises: far off for every model, beyond the tooltip's range
+for released ones."""
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.support.sessions import of, train_here
-from tests.support.tiny_run import make_run
-from wan_core.events import Note
+from tests.support.sessions import of, train_here, warnings
+from tests.support.tiny_run import ONE_LOOK, make_run, steady
+from wan_core.events import Evaluated, Note
 from wan_core.job import remarks
 from wan_core.job.remarks import lower_rate, rate_remark, still_remark
-from wan_core.train import TrainConfig
+from wan_core.train import TrainConfig, Trainer
 
 
 @pytest.mark.parametrize(
@@ -109,3 +111,19 @@ def test_a_run_says_that_its_lora_does_not_move_when_it_saves(
     still = [text for text in said if "changes a weight by" in text]
     assert len(still) == (0 if moves else 1), said
     assert moves or still[0].startswith("After 4 steps the LoRA changes a weight by ")
+
+
+def test_a_loss_that_rises_by_half_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, train=steady(**ONE_LOOK))
+    losses = iter([1.0, 1.4, 1.6, math.nan])
+
+    def evaluate(trainer: Trainer) -> Evaluated:
+        return Evaluated(step=trainer.step, eval_loss=next(losses))
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    train_here(run, max_steps=2)  # the loss before training is that of an earlier session
+    notes = warnings(train_here(run))
+    assert notes == [
+        "The evaluation loss rose from 1.0000 before training to 1.6000 at step 4: the run gets worse, not better. "
+        "Stop it, lower learning_rate or alpha, and start again."
+    ]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 
+from tests.support.sessions import train_here
+from tests.support.tiny_run import make_run, steady
 from wan_core.errors import OutOfMemory
-from wan_core.job.config import DataConfig, RunConfig
+from wan_core.job.config import DataConfig, RunConfig, read_status
 from wan_core.job.remarks import not_finite_error
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
@@ -200,3 +203,60 @@ def test_an_error_without_words_is_named_by_its_type() -> None:
         memory_named(PLAIN, gpus=1),
     ):
         raise torch.OutOfMemoryError
+
+
+@pytest.mark.parametrize("where", ["load", "forward", "backward", "optimizer"])
+def test_running_out_of_gpu_memory_names_what_helps_and_keeps_saved_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    run = make_run(tmp_path, train=steady(steps=3, save_every_n_steps=1))
+    train_here(run, max_steps=1)
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore lines")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise full
+
+    if where == "load":
+        monkeypatch.setattr("wan_core.session.loading.materialize", fail)
+    elif where == "optimizer":
+        full_adamw = type("FullAdamW", (torch.optim.AdamW,), {"step": fail})
+        monkeypatch.setattr("wan_core.train.optimizers._without_compiler", lambda _: full_adamw)
+    elif where == "backward":
+        monkeypatch.setattr(torch.Tensor, "backward", fail)
+    with pytest.raises(
+        OutOfMemory,
+        match=r"asked for 2\.00 GiB more\. .*other programs off the GPU; fewer num_frames.*Fp8 / Int8 Quantize \(Wan\) "
+        r"between Load Wan Model and Train Wan LoRA \(begins a new run\)\. Saved steps are kept\.$",
+    ):
+        train_here(run, target=fail if where == "forward" else None)
+    assert read_status(run.directory).state == "failed"
+    monkeypatch.undo()
+    train_here(run)
+    assert read_status(run.directory).state == "done"
+
+
+@pytest.mark.parametrize("where", ["load", "forward", "backward"])
+def test_running_out_of_the_computers_own_memory_is_no_bug_and_keeps_saved_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """torch says so by a plain RuntimeError; the request is real, and larger than any machine."""
+    run = make_run(tmp_path, train=steady(steps=3, save_every_n_steps=1))
+    train_here(run, max_steps=1)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        return torch.empty(1 << 60, dtype=torch.uint8)
+
+    if where == "load":
+        monkeypatch.setattr("wan_core.session.loading.materialize", fail)
+    elif where == "backward":
+        monkeypatch.setattr(torch.Tensor, "backward", fail)
+    said = (
+        r"own memory \(RAM\) ran out at that moment; now [\d.]+ of [\d.]+ GiB are free again\. "
+        r"What .*close other prog.*Saved steps are kept\.$"
+    )
+    with pytest.raises(OutOfMemory, match=said):
+        train_here(run, target=fail if where == "forward" else None)
+    assert read_status(run.directory).state == "failed"
+    monkeypatch.undo()
+    train_here(run)
+    assert read_status(run.directory).state == "done"

@@ -23,12 +23,7 @@ from wan_core.job.config import read_status
 from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
 from wan_core.sampler import SampleConfig
-from wan_core.train import (
-    FlopCount,
-    NoisedBatch,
-    TrainConfig,
-    true_velocity,
-)
+from wan_core.train import FlopCount, NoisedBatch, TrainConfig, true_velocity
 from wan_core.train.meters import DeviceMeters, added_up
 
 MIB = 1 << 20

@@ -22,11 +22,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests"), str(ROOT 
 
 import torch
 from learning.recipes import CLIPS, CONCEPTS, RESULTS, add_result, read_results
+from learning.study import Study, studied
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from shapeworld.comfy_graphs import MODELS
 from shapeworld.learning import models_folder
-from shapeworld.study import Study, studied
 from shapeworld.wan_vae import latent_shift_and_scale
 
 from wan_core.model import WanTransformer

@@ -110,10 +110,10 @@ def outcome(
 
     `adapter` and `training`: settings of LoraConfig and TrainConfig that differ from every trial's.
     """
+    from learning.study import Study, Trial, studied
     from shapeworld.comfy_graphs import MODELS
     from shapeworld.files import balanced_words
     from shapeworld.learning import word_score
-    from shapeworld.study import Study, Trial, studied
 
     from wan_core.lora import LoraConfig, adapter_parameters
     from wan_core.train import TrainConfig

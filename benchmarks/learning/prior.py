@@ -33,13 +33,13 @@ CONCEPT = "hopping_bar"
 def main(arguments: list[str]) -> int:
     asked = options().parse_args(arguments)
     if asked.write_docs:
-        from shapeworld.prior_report import page
+        from learning.prior_report import page
 
         PAGE.write_text(page(read_results(asked.results), read_results(shifts.RESULTS)), encoding="utf-8")
         return 0
     import torch
-    from shapeworld.shifts import Lesson, PairStudy
-    from shapeworld.study import studied
+    from learning.lessons import Lesson, PairStudy
+    from learning.study import studied
 
     torch.set_num_threads(asked.threads)
     study = PairStudy(asked.work, Path(os.environ.get("COMFYUI_PATH", ROOT / ".cache" / "comfyui")))

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "tests", "tests/tiny")]
 
 if TYPE_CHECKING:
-    from shapeworld.study import Trial
+    from learning.study import Trial
 
 RESULTS = ROOT / "benchmarks" / "results" / "learning_recipes_CPU_2026-11.jsonl"
 CONCEPTS = ("hopping_bar", "circling_diamond", "bouncing_heart")
@@ -80,12 +80,12 @@ RECIPES: dict[str, dict[str, Any]] = {
 def main(arguments: list[str]) -> int:
     asked = options().parse_args(arguments)
     if asked.write_docs:
-        from shapeworld.study_report import page
+        from learning.recipes_report import page
 
         RESULTS.with_suffix(".md").write_text(page(read_results(asked.results)), encoding="utf-8")
         return 0
     import torch
-    from shapeworld.study import Study
+    from learning.study import Study
 
     study = Study(asked.work, Path(os.environ.get("COMFYUI_PATH", ROOT / ".cache" / "comfyui")))
     trials = list(demo_trials(asked) if asked.demo else wanted(asked))
@@ -129,7 +129,7 @@ def options() -> argparse.ArgumentParser:
 
 def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, Trial]]:
     """Yields (name of the recipe, trial) of the grid."""
-    from shapeworld.study import Trial
+    from learning.study import Trial
 
     for seed in asked.seeds:
         for concept in asked.concepts:
@@ -151,8 +151,8 @@ def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, Trial]]:
 
 def demo_trials(asked: argparse.Namespace) -> Iterator[tuple[str, Trial]]:
     """Yields the demo's training on each number of threads."""
+    from learning.study import Trial
     from shapeworld.comfy_graphs import Recipe
-    from shapeworld.study import Trial
 
     recipe = Recipe()
     kept = ("learning_rate", "timestep_sampling", "steps", "batch_size", "rank", "alpha", "lr_scheduler")

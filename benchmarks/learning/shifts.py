@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "test
 from learning.recipes import add_result, read_results
 
 if TYPE_CHECKING:
-    from shapeworld.shifts import Lesson
+    from learning.lessons import Lesson
 
 RESULTS = ROOT / "benchmarks" / "results" / "learning_shifts_CPU_2026-11.jsonl"
 PAGE = RESULTS.with_suffix(".md")
@@ -38,13 +38,13 @@ CLIPS, SEEDS = 24, 2
 def main(arguments: list[str]) -> int:
     asked = options().parse_args(arguments)
     if asked.write_docs:
-        from shapeworld.shifts_report import page
+        from learning.shifts_report import page
 
         PAGE.write_text(page(read_results(asked.results)), encoding="utf-8")
         return 0
     import torch
-    from shapeworld.shifts import PairStudy
-    from shapeworld.study import studied
+    from learning.lessons import PairStudy
+    from learning.study import studied
 
     torch.set_num_threads(asked.threads)
     study = PairStudy(asked.work, Path(os.environ.get("COMFYUI_PATH", ROOT / ".cache" / "comfyui")))
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 def pairs(asked: argparse.Namespace, concept: str) -> Iterator[tuple[Lesson | None, Lesson | None]]:
     """Yields the lessons of both experts; (None, None), the base models, first."""
-    from shapeworld.shifts import Lesson
+    from learning.lessons import Lesson
 
     yield None, None
     for seed in asked.seeds:

@@ -12,22 +12,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from learning.study import Study, Trial, studied
 from safetensors.torch import load_file, save_file
+from shapeworld.comfy_graphs import MODELS, SAMPLING, Recipe, switch_step
+from shapeworld.concept import Concept
+from shapeworld.files import Frames
+from shapeworld.judge import judge, matches, matches_concept
+from shapeworld.scenes import all_words
+from shapeworld.scores import ConceptScore, WordScore
+from shapeworld.training.texts import encode_texts
 from torch import Tensor
 
 from wan_core.cache import pad_text
 from wan_core.flow import draw_noise, seeded_generator, simple_sigmas
 from wan_core.lora import LoraWeights
 from wan_core.model import WanTransformer
-
-from .comfy_graphs import MODELS, SAMPLING, Recipe, switch_step
-from .concept import Concept
-from .files import Frames
-from .judge import judge, matches, matches_concept
-from .scenes import all_words
-from .scores import ConceptScore, WordScore
-from .study import Study, Trial, studied
-from .training.texts import encode_texts
 
 EXPERTS = ("high", "low")
 _BATCH = 24

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from learning.recipes import RESULTS
+from learning.recipes_report import page
 from learning.shifts import PAGE as SHIFTS_PAGE
 from learning.shifts import RESULTS as SHIFTS
-
+from learning.shifts_report import page as shifts_page
+from learning.study import Study, Trial, studied
 from shapeworld.comfy_graphs import MODELS, SAMPLING
 from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, missing_models
-from shapeworld.shifts_report import page as shifts_page
-from shapeworld.study import Study, Trial, studied
-from shapeworld.study_report import page
 
 TRIAL_KEYS = ("recipe", "concept", "model", "learning_rate", "seed", "steps", "settings")
 USUAL = {"timestep_sampling": "shift", "shift": 3.0, "steps": 2, "clips": 2, "held_out": 1}

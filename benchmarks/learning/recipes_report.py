@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .scores import markdown_table
+from shapeworld.scores import markdown_table
 
 Line = dict[str, Any]
 

@@ -17,6 +17,17 @@ from unittest import mock
 
 import torch
 from safetensors.torch import load_file, save_file
+from shapeworld.comfy_graphs import BOUNDARY, MODELS, SAMPLING, VAE, Sampling
+from shapeworld.concept import Concept, concept_scene, load_concept
+from shapeworld.draw import Scene
+from shapeworld.files import SEEDS_APART, Frames, balanced_words, drawn
+from shapeworld.judge import judge, matches_concept
+from shapeworld.learning import CONCEPTS, PRIOR_SEED, models_folder
+from shapeworld.scenes import captioned_scene
+from shapeworld.scores import ConceptScore
+from shapeworld.training.texts import encode_texts
+from shapeworld.training.transformer import attend_compactly
+from shapeworld.wan_vae import TrainableVae
 from torch import Tensor
 
 from wan_core.cache import Batches, CacheItem, CacheSet, LatentCache, pad_text
@@ -29,18 +40,6 @@ from wan_core.model import Passage, WanTransformer
 from wan_core.sampler.config import PRESETS
 from wan_core.train import TrainConfig, Trainer, true_velocity
 from wan_core.train.objective import NoisedBatch, Objective
-
-from .comfy_graphs import BOUNDARY, MODELS, SAMPLING, VAE, Sampling
-from .concept import Concept, concept_scene, load_concept
-from .draw import Scene
-from .files import SEEDS_APART, Frames, balanced_words, drawn
-from .judge import judge, matches_concept
-from .learning import CONCEPTS, PRIOR_SEED, models_folder
-from .scenes import captioned_scene
-from .scores import ConceptScore
-from .training.texts import encode_texts
-from .training.transformer import attend_compactly
-from .wan_vae import TrainableVae
 
 _BLOCK = r"blocks\.\d+\."
 TARGETS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .comfy_graphs import Recipe
-from .scores import markdown_table
+from shapeworld.comfy_graphs import Recipe
+from shapeworld.scores import markdown_table
 
 Line = dict[str, Any]
 NEEDED = 0.98

@@ -85,11 +85,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Words, Clip]]:
 
 @pytest.fixture(scope="module")
 def of_concepts(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Concept, Clip]]:
-    """16 clips of each shipped concept, through H.264."""
+    """Eight clips of each shipped concept, through H.264."""
     file = tmp_path_factory.mktemp("concepts") / "clip.mp4"
     clips: list[tuple[Concept, Clip]] = []
     for concept in CONCEPTS:
-        for seed in range(16):
+        for seed in range(8):
             write_clip(file, drawn(concept_scene(concept, 1000 + seed)))
             clips.append((concept, read_clip(file)))
     return clips
@@ -101,18 +101,6 @@ def labels(found: Judgement) -> tuple[str, str, str]:
 
 def one(outline: Outline = SHAPES["circle"], colour: str = "red", direction: str = "left", seed: int = 0) -> Clip:
     return drawn(scene_of(outline, COLOURS[colour], DIRECTIONS[direction], random.Random(seed)))
-
-
-@pytest.mark.soak  # with the concepts beside the words, which is harder, the same clips are read further down
-@pytest.mark.lasts(1)
-@pytest.mark.parametrize(("spoil", "least"), SPOILT)
-def test_every_caption_is_read_back_from_its_clip(
-    world: list[tuple[Words, Clip]], spoil: Callable[[Clip], Clip], least: float
-) -> None:
-    right = [matches(judge(spoil(clip)), words) for words, clip in world]
-    for part in ("colour", "shape", "direction"):
-        assert np.mean([getattr(match, part) for match in right]) >= least, part
-    assert np.mean([match.all for match in right]) >= least
 
 
 @pytest.mark.lasts(2)
@@ -139,7 +127,7 @@ def test_the_world_is_never_taken_for_a_concept(
 
 
 def test_without_the_concept_its_clips_are_nothing_of_the_world(of_concepts: list[tuple[Concept, Clip]]) -> None:
-    for concept, clip in of_concepts[::4]:
+    for concept, clip in of_concepts[::2]:
         found = judge(clip)
         assert (found.shape, found.path) == ("", ""), concept.name
 

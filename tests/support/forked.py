@@ -45,9 +45,9 @@ def import_engine() -> None:
 def import_comfyui(tree: str) -> None:
     """As a script of tests/tiny does it; nothing of ours is found beside it."""
     sys.path[0] = str(ROOT / "tests" / "tiny")
-    import comfy_sample
+    import comfy_job
 
-    comfy_sample.import_comfyui(tree)
+    comfy_job.import_comfyui(tree)
 
 
 def import_diffusers() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from comfy_sample import read_job
+from comfy_job import read_job
 from safetensors.torch import load_file, save_file
 
 

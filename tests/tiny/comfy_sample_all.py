@@ -17,7 +17,7 @@ import importlib
 from typing import Any
 
 import torch
-from comfy_sample import read_job
+from comfy_job import read_job
 from comfy_sample_given import given
 from safetensors.torch import load_file, save_file
 

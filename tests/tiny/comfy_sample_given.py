@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from comfy_sample import read_job
+from comfy_job import read_job
 from safetensors.torch import load_file, save_file
 
 

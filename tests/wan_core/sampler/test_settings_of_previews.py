@@ -69,6 +69,7 @@ def test_what_a_stored_run_says_means_what_it_meant() -> None:
     """Its run.json knows nothing of samplers; every preset of before is the plain Euler it was."""
     before = {"sampling": "ComfyUI template", "steps": 0, "cfg": 0.0, "shift": 0.0}
     of_model = template("t2v")
+    assert PRESETS["ComfyUI template"] == SamplingPreset(20, 6.0, 8.0)
     assert SampleConfig.from_dict(before).resolved(of_model) == PRESETS["ComfyUI template"]
     assert SampleConfig.from_dict(before | {"sampling": "4-step LoRA"}).resolved(of_model) == SamplingPreset(
         4, 1.0, 5.0

@@ -123,6 +123,7 @@ COSTS = (
     Cost(without_secrets, "", (*SIGNS, *WORDS, *MAKERS)),
     Cost(without_secrets, "https://", (*SIGNS, *WORDS, *MAKERS), "!"),
     Cost(without_secrets, "wandb token", (*SIGNS, *WORDS), "\n"),
+    Cost(without_secrets, "basic https://h/?", ("A", "a=%41&", "%25")),
     Cost(announces_a_secret, "", (*SIGNS, *WORDS, *MAKERS)),
     Cost(keys_of_a_lora, "", NAMES, "!"),
     Cost(keys_of_a_lora, "blocks.0.ffn.0", NAMES, ".alpha"),

@@ -1,8 +1,6 @@
-"""Loads models and compares the peak of host memory, anonymous and mapped, with what stays; a line of JSON each.
+"""Loads a model and compares the peak of host memory, anonymous and mapped, with what stays: a line of JSON.
 
-Linux only. Arguments: folder of the models, then a name there and a base precision for each, or
-"quantized": to fp8 as it is loaded. Every load has a process of its own,
-forked before anything was loaded.
+Linux only. Arguments: folder of the models, a name there, and a base precision or "quantized": to fp8 as it is loaded.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +42,6 @@ def main(folder: Path, name: str, base_precision: str) -> None:
     print(  # noqa: T201
         json.dumps(
             {
-                "name": name,
-                "precision": base_precision,
                 "destination": sum(tensor.nbytes for tensor in tensors),
                 "largest": max(tensor.nbytes for tensor in tensors),
                 "above": highest - before,
@@ -60,10 +55,4 @@ def main(folder: Path, name: str, base_precision: str) -> None:
 if __name__ == "__main__":
     import gguf  # noqa: F401  the package's own memory is not the load's
 
-    for found, precision in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
-        child = os.fork()
-        if child == 0:
-            main(Path(sys.argv[1]), found, precision)
-            os._exit(0)
-        if os.waitpid(child, 0)[1]:
-            sys.exit(f"{found} in {precision} was not measured.")
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -42,7 +42,9 @@ def test_an_imported_job_trains(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.lasts(1)
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(
+    "name", [name if name == "a.sh" else pytest.param(name, marks=pytest.mark.soak) for name in PAIRS]
+)
 def test_a_pair_of_two_commands_trains_with_the_values_of_each(tmp_path: Path, name: str) -> None:
     text = PAIRS[name].replace("_steps 600", "_steps 3").replace("_steps 1400", "_steps 7")
     (tmp_path / name).write_text(text, encoding="utf-8")

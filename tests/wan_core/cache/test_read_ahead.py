@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.bench import MeanVision, PoolingCodec
 from tests.support.caching import cache_all
-from tests.wan_core.cache.test_encode import MeanVision, PoolingCodec
 from wan_core.cache import LatentCache, read_ahead
 from wan_core.cache.condition import condition_from_files, files_read
 from wan_core.cache.read_ahead import AHEAD, ReadAhead, WriteBehind

@@ -7,14 +7,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tests.support.containers import block_linears, weights, write_codes, write_int8, write_mxfp8
-from wan_core.files import Roots
-from wan_core.load import ModelPlan, WanFile, inspect_model, materialize
+from tests.support import containers
+from tests.support.containers import WHOLE, roots, write_codes, write_int8, write_mxfp8
+from wan_core.load import ModelPlan, WanFile, inspect_model
 from wan_core.model import WanTransformer
 from wan_core.precision import QuantizedLinear
 
-WHOLE = weights()
-LINEARS = block_linears(WHOLE)
 ONE = "blocks.0.ffn.0"
 FORMATS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
     "int8, a scale in all": lambda path: write_int8(path, WHOLE, rows=False),
@@ -34,12 +32,8 @@ def plan(base_precision: str = "as in file") -> ModelPlan:
     return ModelPlan(base_file="diffusion_models:wan.safetensors", base_precision=base_precision)
 
 
-def roots(folder: Path) -> Roots:
-    return Roots({"diffusion_models": (str(folder),)})
-
-
 def load(folder: Path, base_precision: str = "as in file") -> WanTransformer:
-    return materialize(plan(base_precision), roots(folder), None)
+    return containers.load(folder / "wan.safetensors", base_precision)
 
 
 def found_in(folder: Path) -> WanFile:

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from tests.support.headers import to_diffusers
 from tests.support.tiny_run import random_weights
-from wan_core.model import WanShape
+from wan_core.files import Roots
+from wan_core.load import ModelPlan, materialize
+from wan_core.model import WanShape, WanTransformer
 
 SHAPE = WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=2)
 """rows are whole blocks of the K-quants (256 values)"""
@@ -29,6 +31,30 @@ def weights(shape: WanShape = SHAPE) -> Weights:
 def block_linears(whole: Weights) -> list[str]:
     """The weights every quantizer takes: the linears of the blocks."""
     return [name for name in whole if name.startswith("blocks.") and name.endswith(".weight") and whole[name].ndim == 2]
+
+
+WHOLE = weights()
+LINEARS = block_linears(WHOLE)
+
+
+def roots(folder: Path) -> Roots:
+    return Roots({"diffusion_models": (str(folder),)})
+
+
+def load(path: Path, base_precision: str = "as in file") -> WanTransformer:
+    plan = ModelPlan(base_file=f"diffusion_models:{path.name}", base_precision=base_precision)
+    return materialize(plan, roots(path.parent), None)
+
+
+def assert_loaded(model: WanTransformer, expected: Weights, dtype: torch.dtype) -> None:
+    """Linears equal the expected values rounded once to `dtype`; nothing of the model is left empty."""
+    parameters = dict(model.named_parameters())
+    for name, value in expected.items():
+        found = parameters[name].data
+        assert found.device.type == "cpu"
+        assert torch.equal(found, value.to(found.dtype)), name
+        if name in LINEARS:
+            assert found.dtype == dtype
 
 
 def cast(whole: Weights, dtype: torch.dtype) -> Weights:

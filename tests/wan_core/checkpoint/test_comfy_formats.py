@@ -14,12 +14,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.support.cards import AMPERE, put_in
-from tests.support.comfy_formats import FORMATS, LINEARS, ONE, WHOLE, found_in, kept, load, plan, roots
+from tests.support.comfy_formats import FORMATS, ONE, found_in, kept, load, plan
 from tests.support.containers import (
+    LINEARS,
     SHAPE,
+    WHOLE,
     integer_format,
     integers,
     kitchen,
+    roots,
     said,
     write_codes,
     write_int8,

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.comfy_formats import FORMATS, LINEARS, ONE, WHOLE, found_in
-from tests.support.containers import cast, integer_format, said, write_mxfp8
+from tests.support.comfy_formats import FORMATS, ONE, found_in
+from tests.support.containers import LINEARS, WHOLE, cast, integer_format, said, write_mxfp8
 from wan_core.errors import CheckpointError
 
 ROTATED = {"format": "int8_tensorwise", "convrot": True}

@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from tests.support import containers
 from tests.support.adapters import KINDS
 from tests.support.caching import set_of
-from tests.support.comfy_formats import plan, roots
+from tests.support.comfy_formats import plan
+from tests.support.containers import roots
 from tests.support.sessions import train_here
 from tests.support.tiny_run import TINY, make_run
 from wan_core.cache import LatentCache

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -60,3 +61,12 @@ def steps_of(work: Callable[[], Any], counting: Dying) -> int:
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         return int(pipe.read())
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -176,6 +176,7 @@ def steady(**changes: object) -> TrainConfig:
 
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
+TWO_RANKS = replace(PLAN, placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"))
 HIGH_FILE, LOW_FILE = "wan2.2_tiny_t2v_high_noise_14B.safetensors", "wan2.2_tiny_t2v_low_noise_14B.safetensors"
 PAIR = ModelPlan(base_file=f"diffusion_models:{HIGH_FILE}", low_noise_file=f"diffusion_models:{LOW_FILE}")
 

@@ -16,19 +16,12 @@ import pytest
 import torch
 
 from tests.support.forked import ForkServer, Worker
-from tests.support.tiny_run import TinyRun, make_run
+from tests.support.tiny_run import TWO_RANKS, TinyRun, make_run
 from wan_core.cli.ranks import _Ending, _exit_code  # pyright: ignore[reportPrivateUsage]
 from wan_core.errors import RankLost
 from wan_core.job.config import RunStatus, read_status, write_status
-from wan_core.load import ModelPlan
-from wan_core.placement import PlacementConfig
 from wan_core.train import Group, SaveStore, TrainConfig
 from wan_core.train import group as group_module
-
-TWO_RANKS = ModelPlan(
-    base_file="diffusion_models:wan_tiny_t2v.safetensors",
-    placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
-)
 
 # torch for Windows is built without libuv, and the store that torchrun makes asks for it.
 NO_LIBUV = """

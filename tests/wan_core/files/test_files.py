@@ -8,8 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +16,7 @@ import pytest
 
 import wan_core.files.locks as locks
 import wan_core.files.writing as files
-from tests.support.dying import forked
+from tests.support.dying import forked, umask
 from wan_core.errors import ConfigError
 from wan_core.files import (
     FileError,
@@ -115,15 +114,6 @@ def test_a_file_for_a_missing_folder_names_the_folder_to_make(tmp_path: Path, na
     (tmp_path / "absent").write_text("a file")
     with pytest.raises(FileError, match=r"absent is not a folder, so x cannot be written"):
         atomic_write_bytes(tmp_path / "absent" / name, b"data")
-
-
-@contextmanager
-def umask(mask: int) -> Iterator[None]:
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 @posix

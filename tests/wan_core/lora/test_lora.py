@@ -14,19 +14,17 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tests.support.sessions import train_here
-from tests.support.tiny_run import make_roots, make_run
+from tests.support.tiny_run import PLAN, make_roots, make_run
 from wan_core.errors import CheckpointError, ConfigError, ExportError
 from wan_core.export import LoraFile
 from wan_core.files import Roots
-from wan_core.load import ModelPlan, materialize
+from wan_core.load import materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, exported, inject_lora, set_strength
 from wan_core.model import WanShape, WanTransformer
 from wan_core.session.saving import export_lora
 from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = pytest.mark.lasts(0.6)
-
-PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from tests.support.forked import RunScript
 from tests.support.sessions import train_here
-from tests.support.tiny_run import TINY, TINY_VACE, TinyRun, make_roots, make_run
+from tests.support.tiny_run import PLAN, TINY, TINY_VACE, TinyRun, make_roots, make_run
 from wan_core.checkpoint import dequantise
 from wan_core.config import settings_of
 from wan_core.errors import CheckpointError, ConfigError
@@ -31,7 +31,6 @@ from wan_core.precision.quantize import quantized
 from wan_core.train import SaveStore, TrainConfig
 
 SCHEMES = settings_of(QuantizeConfig)["scheme"].choices
-PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 LORA = LoraConfig(rank=4)
 LINEARS = {
     f"blocks.{block}.{name}"

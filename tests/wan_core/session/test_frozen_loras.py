@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tests.support.sessions import train_here
-from tests.support.tiny_run import HIGH_FILE, TINY, TinyRun, make_pair_run, make_run, random_weights
+from tests.support.tiny_run import HIGH_FILE, PLAN, TINY, TinyRun, make_pair_run, make_run, random_weights
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.files import atomic_write_json
@@ -24,7 +24,6 @@ from wan_core.sampler import SampleConfig
 from wan_core.session import sample_job
 from wan_core.train import EXPERTS, SaveStore, TrainConfig
 
-PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 SETTINGS = TrainConfig(
     steps=4, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0, caption_dropout=0.3
 )

@@ -18,21 +18,15 @@ import psutil
 import pytest
 
 from tests.support.forked import ForkServer, Worker
-from tests.support.tiny_run import TinyRun, make_run
+from tests.support.tiny_run import TWO_RANKS, TinyRun, make_run
 from wan_core.job.choose import choose_run, prepare_run
 from wan_core.job.config import read_status
-from wan_core.load import ModelPlan
-from wan_core.placement import PlacementConfig
 from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = pytest.mark.lasts(1)
 
 LAUNCH = Path(__file__).parents[3] / "wan_core" / "launch.py"
 STEPS = 12
-TWO_RANKS = ModelPlan(
-    base_file="diffusion_models:wan_tiny_t2v.safetensors",
-    placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
-)
 
 
 def settings(**changes: object) -> TrainConfig:

@@ -12,19 +12,14 @@ import psutil
 import pytest
 
 from tests.support.forked import ForkServer, Worker
-from tests.support.tiny_run import TINY, TinyRun, make_pair_run, make_run
+from tests.support.tiny_run import TINY, TWO_RANKS, TinyRun, make_pair_run, make_run
 from wan_core.load import ModelPlan
 from wan_core.model import WanShape
-from wan_core.placement import PlacementConfig
 from wan_core.precision import QuantizeConfig
 from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is shared on Linux alone")
-TWO_RANKS = ModelPlan(
-    base_file="diffusion_models:wan_tiny_t2v.safetensors",
-    placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
-)
 SETTINGS = TrainConfig(
     steps=6, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0, save_dtype="fp32",
     blocks_to_swap=2,

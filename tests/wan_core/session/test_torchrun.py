@@ -17,20 +17,15 @@ from safetensors.torch import load_file
 
 from tests.support.cards import gpu, put_in
 from tests.support.forked import ForkServer, Worker
-from tests.support.tiny_run import TinyRun, make_run
+from tests.support.tiny_run import TWO_RANKS, TinyRun, make_run
 from wan_core.cli.torchrun import ranks_here
 from wan_core.errors import ConfigError, PlacementError
 from wan_core.job.checks import check_ranks_alike
-from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
 from wan_core.train import Group, TrainConfig
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = TrainConfig(steps=4, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0)
-TWO_RANKS = ModelPlan(
-    base_file="diffusion_models:wan_tiny_t2v.safetensors",
-    placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
-)
 
 
 def words(run: TinyRun, *more: str) -> list[str]:

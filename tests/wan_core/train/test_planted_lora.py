@@ -10,14 +10,13 @@ import pytest
 import torch
 
 from tests.support.sessions import trainer_on
-from tests.support.tiny_run import make_roots
+from tests.support.tiny_run import PLAN, make_roots
 from wan_core.cache import LatentCache
 from wan_core.events import Event, StepDone
-from wan_core.load import ModelPlan, materialize
+from wan_core.load import materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters
 from wan_core.train import NoisedBatch, TrainConfig
 
-PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 # Feed-forward linears: their inputs span the whole width, so the planted change is the only one with these outputs.
 # (Attention over random text is nearly constant; there other changes give the same outputs and a cosine says nothing.)
 LORA = LoraConfig(rank=2, targets=(r"blocks\.\d+\.ffn\.(0|2)",))

@@ -7,8 +7,6 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ import torch
 
 import wan_core.files.writing as files
 import wan_core.train.saves as saves
-from tests.support.dying import Dying, forked, steps_of
+from tests.support.dying import Dying, forked, steps_of, umask
 from tests.support.sessions import train_here
 from tests.support.tiny_run import make_run, short
 from wan_core.errors import CheckpointError
@@ -29,15 +27,6 @@ from wan_core.train.saved_step import Manifest
 
 pytestmark = pytest.mark.lasts(0.1)
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files, which Windows does not have")
-
-
-@contextmanager
-def umask(mask: int) -> Iterator[None]:
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def state_of(step: int) -> dict[str, torch.Tensor]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.support.bench import Bench, CountingText, PoolingCodec, counts, given_counts
 from tests.support.caching import unsound
-from tests.wan_core.cache.test_encode import Bench, CountingText, PoolingCodec, counts, given_counts
 from wan_core.cache import Batches, LatentCache, encode_missing
 from wan_core.cache.keys import mask_key, transform_of
 from wan_core.dataset import Dataset, DatasetConfig, MediaFile, ScanContext, scan_files, scan_folder

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.shapeworld.draw import render
 from tests.shapeworld.scenes import all_words, captioned_scene
-from tests.wan_core.cache.test_encode import Bench
+from tests.support.bench import Bench
 from wan_core.cache import LatentCache
 from wan_core.cache.known_entries import KnownEntries
 from wan_core.dataset import (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from tests.support.tiny_run import HIGH_FILE, LOW_FILE, PAIR, TINY_CONTROL, TINY_I2V, make_roots, random_weights
-from tests.wan_core.session.test_frozen_loras import CLIP, PLAN, write_lora
+from tests.support.tiny_run import HIGH_FILE, LOW_FILE, PAIR, PLAN, TINY_CONTROL, TINY_I2V, make_roots, random_weights
+from tests.wan_core.session.test_frozen_loras import CLIP, write_lora
 from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from tests.support.sessions import same, train_here
 from tests.support.tiny_run import make_pair_run, make_run
-from tests.wan_core.train.test_optimizers import NAMED, need, same, saved, settings, train
+from tests.wan_core.train.test_optimizers import NAMED, need, saved, settings
 from wan_core.lora import LoraConfig
 from wan_core.train import held_bytes, state_bytes
 from wan_core.train.optimizer_state import AdapterOptimizer
@@ -125,12 +126,12 @@ def test_a_weight_without_a_gradient_stays_without_one() -> None:
 def test_a_run_goes_on_with_its_optimizer_elsewhere(tmp_path: Path) -> None:
     config, lora = settings("adamw", ema_decay=0.9), LoraConfig(rank=4, max_norm=0.05)
     straight, stopped = (make_run(tmp_path / name, train=config, lora=lora) for name in "ab")
-    train(straight)
-    train(stopped, 2)
+    train_here(straight)
+    train_here(stopped, max_steps=2)
     moved = replace(stopped.config, train=replace(config, offload_optimizer=True))
     assert moved.identity() == stopped.config.identity(), "the same job"
     (stopped.directory / "run.json").write_text(json.dumps(moved.to_dict()), encoding="utf-8")
-    train(stopped)
+    train_here(stopped)
     assert same(saved(stopped, "state"), saved(straight, "state"))
     assert same(saved(stopped, "lora"), saved(straight, "lora"))
 
@@ -144,7 +145,7 @@ def test_experts_that_change_places_and_stop_learn_the_same(tmp_path: Path, orde
             tmp_path / name, offload_optimizer=offload, expert_order=order, expert_turn_steps=1, eval_items=0
         )
         for most in (3, 2, 0) if offload else (0,):
-            train(run, most)
+            train_here(run, max_steps=most)
         kept.append(load_file(run.directory / "saves" / "step-000006" / "state.safetensors"))
     assert same(*kept)
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.tiny_run import TINY, TINY_CONTROL, TINY_VACE, TinyRun, make_run
-from tests.wan_core.cache.test_encode import Bench
-from tests.wan_core.train.test_conditioned import losses, seen_batches, settings, train
+from tests.support.bench import Bench
+from tests.support.sessions import train_here
+from tests.support.tiny_run import TINY, TINY_CONTROL, TINY_VACE, TinyRun, make_run, short
+from tests.wan_core.train.test_conditioned import losses, seen_batches
 from wan_core.cache import Batch, LatentCache
 from wan_core.files import atomic_write_json
 from wan_core.flow import velocity_loss
@@ -26,9 +27,7 @@ FUN_CONTROL_21 = replace(TINY_CONTROL, image_dim=1280)
 def masked_run(root: Path, mask: torch.Tensor | None) -> TinyRun:
     """A run whose every clip has that loss mask (1, F, h, w)."""
     size = (2, 4, 4) if mask is None else tuple(mask.shape[1:])
-    run = make_run(
-        root, shape=TINY, train=settings(steps=1, save_every_n_steps=1, eval_items=0, batch_size=2), size=size
-    )
+    run = make_run(root, shape=TINY, train=short(steps=1, save_every_n_steps=1, eval_items=0, batch_size=2), size=size)
     if mask is None:
         return run
     cache = LatentCache(run.roots.first("cache"))
@@ -70,16 +69,16 @@ def test_a_given_first_frame_and_a_mask_both_apply() -> None:
 
 
 def test_a_black_mask_trains_nothing_and_breaks_nothing(tmp_path: Path) -> None:
-    events = train(masked_run(tmp_path, torch.zeros(1, 2, 4, 4)))
+    events = train_here(masked_run(tmp_path, torch.zeros(1, 2, 4, 4)))
     assert losses(events) == [0.0]
 
 
 def test_masks_of_the_cache_reach_the_loss(tmp_path: Path) -> None:
-    white = losses(train(masked_run(tmp_path / "white", torch.ones(1, 2, 4, 4))))
-    plain = losses(train(masked_run(tmp_path / "plain", None)))
+    white = losses(train_here(masked_run(tmp_path / "white", torch.ones(1, 2, 4, 4))))
+    plain = losses(train_here(masked_run(tmp_path / "plain", None)))
     half = torch.ones(1, 2, 4, 4)
     half[..., 2:] = 0
-    halved = losses(train(masked_run(tmp_path / "half", half)))
+    halved = losses(train_here(masked_run(tmp_path / "half", half)))
     assert white == pytest.approx(plain, rel=1e-5)
     assert abs(halved[0] - plain[0]) > 1e-3
 
@@ -104,7 +103,7 @@ def test_a_model_is_trained_on_control_videos_from_files(
         make_clip(f"clips/{name}.mp4", num_frames=12)
         edges = [np.full((48, 64, 3), 16 * k, np.uint8) for k in range(12)]
         make_clip(f"clips/control/{name}.mp4", frames=edges)
-    run = make_run(tmp_path, shape=shape, train=settings(steps=1, save_every_n_steps=1, eval_items=0))
+    run = make_run(tmp_path, shape=shape, train=short(steps=1, save_every_n_steps=1, eval_items=0))
     with VideoProcess() as video:
         bench = Bench(tmp_path / "clips", run.roots.first("cache"), video, trigger_word="x")
         report, *_ = bench.run(conditioning=conditioning)

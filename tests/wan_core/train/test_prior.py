@@ -12,8 +12,18 @@ from torch import Tensor
 
 from tests.support.adapters import KINDS, filled
 from tests.support.forked import ForkServer
-from tests.support.tiny_run import TINY, TINY_TI2V, TinyRun, make_pair_run, make_run, random_weights, train_on_two
-from tests.wan_core.train.test_conditioned import settings, train
+from tests.support.sessions import train_here
+from tests.support.tiny_run import (
+    PLAN,
+    TINY,
+    TINY_TI2V,
+    TinyRun,
+    make_pair_run,
+    make_run,
+    random_weights,
+    short,
+    train_on_two,
+)
 from tests.wan_core.train.test_masked import with_set
 from wan_core.cache import Batches, LatentCache
 from wan_core.errors import ConfigError
@@ -129,20 +139,20 @@ def test_other_clips_of_a_batch_keep_their_own_target_and_weights_count(monkeypa
 def test_without_a_weight_marked_clips_are_trained_like_any_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ordinary = settings(eval_items=0)
+    ordinary = short(steps=4, eval_items=0)
     plain = make_run(tmp_path / "plain", train=ordinary)
     off = marked(make_run(tmp_path / "off", train=ordinary), 0, 2, weight=0.0)
     monkeypatch.setattr("wan_core.train.objective.without_adapters", None)  # the base model is not asked
     for run in (plain, off):
-        train(run)
+        train_here(run)
     assert state_of(plain) == state_of(off)
     assert off.config.data == plain.config.data, "sets of before keep their names"
 
 
 def test_a_run_says_how_far_it_strayed_and_learns_something_else(tmp_path: Path) -> None:
-    config = settings(eval_items=1, batch_size=3, gradient_accumulation_steps=2)
+    config = short(steps=4, eval_items=1, batch_size=3, gradient_accumulation_steps=2)
     run, plain = marked(make_run(tmp_path / "a", train=config), 1), make_run(tmp_path / "b", train=config)
-    events, others = train(run), train(plain)
+    events, others = train_here(run), train_here(plain)
     steps = [event for event in events if isinstance(event, StepDone)]
     assert steps[0].prior_loss == pytest.approx(0.0, abs=1e-9)
     assert all(step.prior_loss and 0 < step.prior_loss < step.loss for step in steps[1:])
@@ -153,7 +163,7 @@ def test_a_run_says_how_far_it_strayed_and_learns_something_else(tmp_path: Path)
 
 
 def test_what_is_learnt_is_evaluated_and_a_set_of_prior_clips_alone_is_refused(tmp_path: Path) -> None:
-    run = marked(make_run(tmp_path, train=settings()), 0, 1)
+    run = marked(make_run(tmp_path, train=short(steps=4)), 0, 1)
     (opened,) = open_experts(run.directory, run.roots)
     assert opened.cache_set.prior_share == pytest.approx(2 / 3)
     opened.check(with_start=True)
@@ -182,9 +192,9 @@ HARD = {
 def test_a_pair_with_everything_on_goes_on_bitwise(tmp_path: Path) -> None:
     lora = LoraConfig(kind="DoRA", rank=2, dropout=0.2)
     once, parts = (marked(make_pair_run(tmp_path / name, lora=lora, **HARD), 0, 2) for name in ("once", "parts"))
-    train(once)
+    train_here(once)
     for steps in (1, 0):
-        train(parts, max_steps=steps)
+        train_here(parts, max_steps=steps)
     assert state_of(once) == state_of(parts)
 
 
@@ -192,18 +202,18 @@ def test_a_pair_with_everything_on_goes_on_bitwise(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # where blocks are compiled torch looks at it
 @pytest.mark.parametrize("changes", [{"compile": True}, {"optimizer": "prodigy"}, {"gradient_checkpointing": False}])
 def test_a_run_over_a_frozen_lora_goes_on_bitwise_with(tmp_path: Path, changes: dict[str, object]) -> None:
-    from tests.wan_core.session.test_frozen_loras import PLAN, write_lora
+    from tests.wan_core.session.test_frozen_loras import write_lora
 
     runs = []
     for name in ("once", "parts"):
         write_lora(tmp_path / name / "under.safetensors", 1)
         plan = replace(PLAN, loras=(FrozenLora(file="loras:under.safetensors"),))
-        made = settings(steps=6, save_every_n_steps=1, eval_items=0, **changes)
+        made = short(steps=6, save_every_n_steps=1, eval_items=0, **changes)
         runs.append(marked(make_run(tmp_path / name, train=made, plan=plan), 0, 2))
-    first = next(event for event in train(runs[0]) if isinstance(event, StepDone))
+    first = next(event for event in train_here(runs[0]) if isinstance(event, StepDone))
     assert first.prior_loss in (0, None), "the frozen LoRA belongs to the base"
     for steps in (1, 3, 0):
-        train(runs[1], max_steps=steps)
+        train_here(runs[1], max_steps=steps)
     assert state_of(runs[0]) == state_of(runs[1])
 
 

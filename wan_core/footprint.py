@@ -17,10 +17,13 @@ from .errors import ConfigError
 from .files import Roots
 from .load import (
     ModelPlan,
+    PackedForms,
     WanFile,
     check_plan_devices,
     inspect_model,
     inspect_pair,
+    pack_without_values,
+    packed_forms,
     quantized_anew,
     resting_bytes,
     stays_stored,
@@ -36,7 +39,7 @@ from .placement import (
     estimate_memory,
     resolve_placement,
 )
-from .precision import matmul_bytes
+from .precision import matmul_bytes, multiply_in
 
 
 def placements_of(plan: ModelPlan, num_blocks: int) -> tuple[Placement, ...]:
@@ -108,12 +111,14 @@ def job_shape(
     if placement is None:
         placement = resolve_placement(plan.placement, shape.num_layers)
         check_plan_devices(plan, shape, numerics, found, placement)
+    own = numerics.adapter if numerics.adapter != numerics.compute else None
     return JobShape(
         shape=shape,
         numerics=numerics,
         placement=placement,
         storage_bytes=partial(resting_bytes, plan, found, numerics),
-        adapt=_Adapt(lora, numerics.adapter if numerics.adapter != numerics.compute else None),
+        adapt=_Adapt(lora, own),
+        as_loaded=_Adapt(lora, own, packed_forms(plan, found), numerics.matmul),
         adapter_values=_adapter_values(shape, lora),
         # An adapter initialised from the weight (PiSSA) keeps its initial values in float32 too.
         optimizer_bytes=optimizer_bytes + 4 * (lora.init in STARTS_IN_THE_WEIGHT),
@@ -133,12 +138,16 @@ def _adapter_values(shape: WanShape, lora: LoraConfig) -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class _Adapt:
-    """Injects a run's adapters into a model without values."""
+    """Quantizes the weights of a model without values, and injects the adapters of a run."""
 
     lora: LoraConfig
     dtype: torch.dtype | None
+    packed: PackedForms = ()
+    matmul: torch.dtype | None = None
 
     def __call__(self, model: nn.Module) -> None:
+        pack_without_values(model, self.packed)
+        multiply_in(model, self.matmul)
         try:
             inject_lora(model, self.lora, seed=0, dtype=self.dtype)
         except ConfigError:  # targets only in later blocks, which the traced first blocks must represent

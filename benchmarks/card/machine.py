@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 from torch.nn import functional
 
-from wan_core.plan.step_time import card_named
+from wan_core.plan.cards import card_named
 
 from .case import Bench, Case, Figures
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -89,6 +90,29 @@ class StoredWeight:
             return values + values // MXFP8_BLOCK
         packed = self.shape[0] * INTEGERS[layout].row_bytes(self.shape[1]) if layout else values
         return packed + 4 * self.scales
+
+    def without_values(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Returns what `WeightReader` gives of a weight that can stay, on the meta device: raw, scale, whole scale."""
+        (rows, columns), layout = self.shape, self.layout
+        empty = partial(torch.empty, device="meta")
+        if layout in BLOCKS:
+            items = columns // BLOCKS[layout].values * BLOCKS[layout].size_bytes
+            return empty(rows, items, dtype=torch.uint8), None, None
+        if layout == NVFP4:
+            scale = empty(rows, columns // NVFP4_BLOCK, dtype=torch.float8_e4m3fn)
+            return empty(rows, columns // 2, dtype=torch.uint8), scale, empty(())
+        if layout == MXFP8:
+            scale = empty(rows, columns // MXFP8_BLOCK, dtype=torch.uint8)
+            return empty(rows, columns, dtype=torch.float8_e4m3fn), scale, None
+        if layout:
+            coded = INTEGERS[layout].coded
+            levels = empty(16) if coded and self.whole_scale_key else None
+            dtype = torch.uint8 if coded else torch.int8
+            return empty(rows, INTEGERS[layout].row_bytes(columns), dtype=dtype), empty(rows), levels
+        dtype = getattr(torch, EIGHT_BIT[self.dtype]) if self.dtype in EIGHT_BIT else torch.int8
+        groups = self.scales // rows
+        shape = (rows, groups) if groups > 1 else (rows,) if groups else ()
+        return empty(rows, columns, dtype=dtype), empty(shape) if self.scales else None, None
 
 
 class WeightReader:

@@ -9,11 +9,23 @@ from .build import (
     materialize,
 )
 from .plan import ModelPlan, WanFile, bytes_beside, inspect_model, inspect_pair, settled, settled_elsewhere
-from .storage import BaseWords, base_words, packed_dtypes, quantized_anew, resting_bytes, stays_stored, unpacked_kinds
+from .storage import (
+    BaseWords,
+    PackedForms,
+    base_words,
+    pack_without_values,
+    packed_dtypes,
+    packed_forms,
+    quantized_anew,
+    resting_bytes,
+    stays_stored,
+    unpacked_kinds,
+)
 
 __all__ = [
     "BaseWords",
     "ModelPlan",
+    "PackedForms",
     "WanFile",
     "attention_kernels",
     "base_words",
@@ -23,7 +35,9 @@ __all__ = [
     "inspect_model",
     "inspect_pair",
     "materialize",
+    "pack_without_values",
     "packed_dtypes",
+    "packed_forms",
     "quantized_anew",
     "resting_bytes",
     "settled",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..checkpoint import StoredWeight
 from ..model import Numerics, block_of
-from ..precision import torch_dtype
+from ..precision import QuantizedLinear, torch_dtype
 from .plan import ModelPlan, WanFile
 
 _CALLED = {"F8_E4M3": "fp8_e4m3fn", "F8_E5M2": "fp8_e5m2", "I8": "int8"}
@@ -115,3 +115,57 @@ def resting_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str
     if plan.quantize is not None and quantized_anew(plan, name, found.weights[name]):
         return plan.quantize.bytes_of(parameter.shape) + beside
     return parameter.numel() * storage_dtype(name, numerics, found.weights[name].dtype).itemsize + beside
+
+
+class PackedForm(NamedTuple):
+    """The form of a quantized weight: the shapes and dtypes of its tensors, None where there is none."""
+
+    layout: str
+    """as `dequantise` takes it"""
+    tensors: tuple[tuple[torch.Size, torch.dtype] | None, ...]
+    """values, scale, whole scale"""
+
+    @classmethod
+    def of(cls, layout: str, *tensors: Tensor | None) -> PackedForm:
+        return cls(layout, tuple(None if one is None else (one.shape, one.dtype) for one in tensors))
+
+    def without_values(self, bias: Tensor | None) -> QuantizedLinear:
+        """Returns a linear of this form on the meta device."""
+        values, scale, whole = (
+            None if one is None else torch.empty(one[0], dtype=one[1], device="meta") for one in self.tensors
+        )
+        assert values is not None
+        made = QuantizedLinear(values, scale, bias=False, whole_scale=whole, layout=self.layout)
+        if bias is not None:
+            made.bias = nn.Parameter(bias.detach(), requires_grad=False)
+        return made
+
+
+PackedForms = tuple[tuple[str, PackedForm], ...]
+"""of linears, by the names of their weights within a block"""
+
+
+def packed_forms(plan: ModelPlan, found: WanFile) -> PackedForms:
+    """Returns the form of each quantized linear of a block; where blocks differ, the most frequent one."""
+    forms: defaultdict[str, Counter[PackedForm | None]] = defaultdict(Counter)
+    for name, weight in found.weights.items():
+        if (block := block_of(name)) is None or len(weight.shape) != 2 or not name.endswith(".weight"):
+            continue
+        form = None
+        if plan.quantize is not None and quantized_anew(plan, name, weight):
+            form = PackedForm.of("", *plan.quantize.without_values(weight.shape), None)
+        elif stays_stored(plan, name, weight):
+            form = PackedForm.of(weight.layout, *weight.without_values())
+        forms[block.inside][form] += 1
+    usual = {inside: counted.most_common(1)[0][0] for inside, counted in forms.items()}
+    return tuple((inside, form) for inside, form in sorted(usual.items()) if form is not None)
+
+
+def pack_without_values(model: nn.Module, forms: PackedForms) -> None:
+    """Puts a `QuantizedLinear` in the place of each linear of a block that has a form; `model` is a meta one."""
+    packed = dict(forms)
+    for name, module in list(model.named_modules()) if packed else ():
+        block = block_of(f"{name}.weight")
+        if block is not None and block.inside in packed and type(module) is nn.Linear:
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, packed[block.inside].without_values(module.bias))

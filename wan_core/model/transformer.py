@@ -110,6 +110,12 @@ class WanTransformer(nn.Module):
             if isinstance(module, WanAttention):
                 module.kernel = kernel
 
+    def run_in_chunks(self, tokens: int) -> None:
+        """Run at most so many tokens through the second stage of a layer together from now on; 0 is all."""
+        for module in self.modules():
+            if isinstance(module, WanBlock | VaceBlock):
+                module.chunk_tokens = tokens
+
     def read_texts(self, rows: int, *, rows_differ: bool = False) -> None:
         """Take texts from now on whose last row stands for itself and for all that are missing of `rows`.
 

@@ -7,13 +7,15 @@ from .bridge import DeviceCarrier
 from .cards import Room, card_bytes, processes_by_room, room_here, room_of_cards, total_bytes
 from .choosing import choose_measures
 from .copies import host_memory_of
+from .counting import Traffic
+from .estimate import MemoryEstimate
 from .measures import MemoryMeasures, running_order
-from .memory import JobShape, MemoryEstimate, estimate_memory
+from .memory import JobShape, estimate_memory
 from .offload import BlockOffload
 from .plan import MODES, Placement, PlacementConfig, resolve_placement
 from .shared import SharedMemory, can_share, share_memory
-from .short_model import StepShape
-from .trace import Recomputing
+from .short_model import Recomputing, StepShape
+from .traffic import step_traffic
 
 __all__ = [
     "MODES",
@@ -28,6 +30,7 @@ __all__ = [
     "Room",
     "SharedMemory",
     "StepShape",
+    "Traffic",
     "can_share",
     "card_bytes",
     "choose_measures",
@@ -39,5 +42,6 @@ __all__ = [
     "room_of_cards",
     "running_order",
     "share_memory",
+    "step_traffic",
     "total_bytes",
 ]

@@ -11,8 +11,8 @@ import torch
 
 from ..abilities import abilities_of
 from ..errors import ConfigError
+from .estimate import MemoryEstimate
 from .host import host_bytes, host_total
-from .memory import MemoryEstimate
 from .plan import Placement, PlacementConfig, resolve_placement
 
 CARD_LIMIT = "WAN_TRAINER_CARD_GIB"

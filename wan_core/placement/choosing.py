@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .cards import Room
+from .estimate import MemoryEstimate
 from .measures import MemoryMeasures
-from .memory import MemoryEstimate
 
 Predict = Callable[[MemoryMeasures], MemoryEstimate]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..config import Config, setting
+from ..model.stages import CHUNK_TOKENS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,11 @@ class MemoryMeasures(Config):
     dequantize_once: bool = True
     """a stage dequantizes each weight once for all chunks of tokens and holds its values (14B: 0.39 GB in bfloat16);
     otherwise once a chunk"""
+
+    chunk_tokens: int = setting(
+        CHUNK_TOKENS, "Tokens that run through the second stage of a layer together, at most; 0 = all.", low=0
+    )
+    """sums of chunks are rounded once each: another size is another last bit of the adapters' gradients"""
 
     def stronger(self, blocks: int) -> MemoryMeasures | None:
         """Returns the next stronger measures for a model of `blocks` blocks; None where these are the strongest.

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from ..model import Numerics, Route, WanShape, block_of, model_without_values, tokens_by_layer
+from .estimate import DeviceMemory, MemoryEstimate
 from .measures import MemoryMeasures, running_order, swapped_blocks
 from .plan import Placement
 from .routed import traced_routed
-from .short_model import StepShape
-from .trace import Recomputing, StepTrace, Unpacking, traced_step, traced_watching
+from .short_model import Recomputing, StepShape
+from .trace import StepTrace, Unpacking, traced_step, traced_watching
 
 _WEIGHT_BYTES = 4
 """per adapter value, float32"""
@@ -45,6 +46,8 @@ class JobShape:
     """injects the adapters into a model without values, of this shape but for fewer layers"""
     adapter_values: Mapping[str, int]
     """values of the adapters of each linear that has some, by original Wan name"""
+    as_loaded: Callable[[nn.Module], None] | None = None
+    """quantizes the weights of such a model, then does what `adapt` does; None: `adapt` does all"""
     optimizer_bytes: float = 8.0
     """what the optimizer holds on the device for each adapter value; AdamW its two moments"""
     optimizer_host_bytes: float = 0.0
@@ -89,66 +92,6 @@ class JobShape:
         return sum(one == device for one in last)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceMemory:
-    """Bytes on one device."""
-
-    weights: int
-    """base weights that stay there, and the buffers that swapped ones travel into"""
-    adapters: int
-    """LoRA weights, gradients and what the optimizer holds"""
-    kept: int
-    """what the forward pass keeps for the backward pass, and the batch"""
-    phases: dict[str, int]
-    """the peak of each phase: load, evaluate, step, preview (where there is one), save"""
-
-    @property
-    def step(self) -> int:
-        return self.phases["step"]
-
-    @property
-    def peak(self) -> int:
-        return max(self.phases.values())
-
-    @property
-    def working(self) -> int:
-        """The largest temporary set of a step, on top of all that."""
-        return self.step - self.weights - self.adapters - self.kept
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryEstimate:
-    """The memory a job is predicted to take under `measures`."""
-
-    measures: MemoryMeasures
-    devices: dict[str, DeviceMemory]
-    pinned: int = 0
-    """host memory that is locked, because copies run from and to it beside the work"""
-    host: int = 0
-    """host memory of weights, kept inputs and a save, the pinned part of it too; programs and libraries come on top
-
-    Of what processes of one machine share, each counts an equal part, here and in `pinned`.
-    """
-    inputs: int = 0
-    """of the pinned part, what gradient checkpointing keeps there"""
-    streamed: dict[str, int] = field(default_factory=dict)
-    """bytes of frozen weights that travel to each device in one pass through the model"""
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Returns the devices as JSON data."""
-        return {
-            name: {
-                "weights_bytes": m.weights,
-                "adapters_bytes": m.adapters,
-                "kept_bytes": m.kept,
-                "working_bytes": m.working,
-                "peak_bytes": m.peak,
-                "phases": {f"{phase}_bytes": value for phase, value in m.phases.items()},
-            }
-            for name, m in self.devices.items()
-        }
-
-
 def estimate_memory(
     job: JobShape,
     step: StepShape,
@@ -176,9 +119,12 @@ def estimate_memory(
         # VACE's second stream stays on the first device.
         shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
         recomputing = replace(job.recomputing, unchecked=job.unchecked_on(device))
-        trace = _traced(job, step, shape, mine, recomputing, unpacking, offloaded=offloaded)
+        trace = _traced(job, step, shape, mine, recomputing, unpacking, measures)
         watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
-        watching = {kind: traced_watching(job.shape, job.numerics, shape, unpacking) for kind, shape in watched.items()}
+        watching = {
+            kind: traced_watching(job.shape, job.numerics, size, unpacking, measures.chunk_tokens)
+            for kind, size in watched.items()
+        }
         if "preview" in watching:
             watching["preview"] += beside_preview
         if device != job.placement.first:
@@ -223,24 +169,34 @@ def _traced(
     layers: Sequence[int],
     recomputing: Recomputing,
     unpacking: Unpacking,
-    *,
-    offloaded: bool,
+    measures: MemoryMeasures,
 ) -> StepTrace:
     """Returns the trace of a device that has these layers of the main stream, and the second stream of `shape`."""
     of_step = (shape, job.numerics, step, job.adapt)
+    how = _How(
+        recomputing=recomputing,
+        offloaded=measures.offload_inputs and recomputing.blocks,
+        unpacking=unpacking,
+        chunk_tokens=measures.chunk_tokens,
+    )
     if not job.routes:
-        return traced_step(
-            *of_step, layers=len(layers), recomputing=recomputing, offloaded=offloaded, unpacking=unpacking
-        )
+        return traced_step(*of_step, layers=len(layers), **how)
     tokens = job.tokens(step)
     return traced_routed(
         *of_step,
         tokens=[tokens[layer] for layer in layers],
         control=[tokens[layer] for layer in shape.vace_layers],
-        recomputing=recomputing,
-        offloaded=offloaded,
-        unpacking=unpacking,
+        **how,
     )
+
+
+class _How(TypedDict):
+    """The arguments of both kinds of trace."""
+
+    recomputing: Recomputing
+    offloaded: bool
+    unpacking: Unpacking
+    chunk_tokens: int
 
 
 def _passing(job: JobShape, step: StepShape) -> int:

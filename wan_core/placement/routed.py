@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ..model import Numerics, WanShape
-from .short_model import StepShape
-from .trace import PLAIN, Recomputing, StepTrace, Unpacking, traced_step
+from ..model.stages import CHUNK_TOKENS
+from .short_model import Recomputing, StepShape
+from .trace import PLAIN, StepTrace, Unpacking, traced_step
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def traced_routed(
     recomputing: Recomputing,
     offloaded: bool,
     unpacking: Unpacking = PLAIN,
+    chunk_tokens: int = CHUNK_TOKENS,
 ) -> StepTrace:
     """Returns the trace of a step of `step`: `tokens` of a clip go through each layer on the device, `control` through
     each layer of VACE's second stream. The rest is as `traced_step` takes it.
@@ -57,6 +59,7 @@ def traced_routed(
             recomputing=how,
             offloaded=offloaded,
             unpacking=unpacking,
+            chunk_tokens=chunk_tokens,
         )
 
     def kind(count: int) -> _Kind:

@@ -6,12 +6,28 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
 
-from ..model import TEXT_LENGTH, Conditioning, Numerics, WanShape, WanTransformer
+from ..model import TEXT_LENGTH, Conditioning, Numerics, Policy, WanShape, WanTransformer
 from ..model.attention import WanAttention
+
+ALONE = Lock()
+"""held while a model of `short_model` runs: the next one uses it again, and the server plans in several threads"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recomputing:
+    """The settings of gradient checkpointing, as the model takes them: what the backward pass computes again."""
+
+    blocks: bool = True
+    """False: every block keeps its activations"""
+    policy: Policy = Policy()
+    """what a block keeps besides its input"""
+    unchecked: int = 0
+    """so many of the last blocks keep their activations all the same"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +94,13 @@ def short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module]
         if isinstance(module, WanAttention):
             module.kernel = _flash_attention
     return model
+
+
+def set_up(model: WanTransformer, recomputing: Recomputing, chunk_tokens: int) -> None:
+    """Sets what a model of `short_model` checkpoints, and how many tokens run through its second stages together."""
+    model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
+    model.unchecked_blocks = recomputing.unchecked
+    model.run_in_chunks(chunk_tokens)
 
 
 def _flash_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

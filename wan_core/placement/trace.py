@@ -11,34 +11,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache, partial
-from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..model import Constants, Numerics, Policy, WanShape, WanTransformer, block_of
+from ..model import Constants, Numerics, WanShape, WanTransformer, block_of
 from ..model.offload import NoOffload
-from .short_model import InFlight, MetaBatch, StepShape, as_it_is, gradients_of, short_model
+from ..model.stages import CHUNK_TOKENS
+from .short_model import ALONE, InFlight, MetaBatch, Recomputing, StepShape, as_it_is, gradients_of, set_up, short_model
 from .storage_meter import StorageMeter
 from .valueless import run_valueless
 
-_ALONE = Lock()
-"""held by a trace: the next one uses its model again, and the server plans in several threads"""
 MOST_TOKENS = 1 << 17
 """of a micro-batch that is traced: 1280x720 with 141 frames have fewer"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recomputing:
-    """Says what the backward pass computes again: the settings of gradient checkpointing, as the model takes them."""
-
-    blocks: bool = True
-    """False: every block keeps its activations"""
-    policy: Policy = Policy()
-    """what a block keeps besides its input"""
-    unchecked: int = 0
-    """so many of the last blocks keep their activations all the same"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +122,7 @@ def traced_step(
     recomputing: Recomputing,
     offloaded: bool,
     unpacking: Unpacking = PLAIN,
+    chunk_tokens: int = CHUNK_TOKENS,
 ) -> StepTrace:
     """Returns the trace of a step of `step` where `layers` of the main stream lie on one device with all else.
 
@@ -150,9 +137,8 @@ def traced_step(
     def of(main: int, second: int, unchecked: int = min(plain, 1)) -> StepTrace:
         short = replace(shape, num_layers=main + unchecked, vace_layers=tuple(range(second)))
         how = replace(recomputing, unchecked=unchecked)
-        found = _straight(
-            lambda size: astuple(_trace_once(short, numerics, size, adapt, how, offloaded, unpacking)), step
-        )
+        rest = (adapt, how, offloaded, unpacking, chunk_tokens)
+        found = _straight(lambda size: astuple(_trace_once(short, numerics, size, *rest)), step)
         return StepTrace(**dict(zip(StepTrace.__dataclass_fields__, found, strict=True)))
 
     found = of(few, base)
@@ -187,11 +173,11 @@ def _trace(
     recomputing: Recomputing,
     offloaded: bool,
     unpacking: Unpacking = PLAIN,
+    chunk_tokens: int = CHUNK_TOKENS,
 ) -> StepTrace:
-    with _ALONE:
+    with ALONE:
         model = short_model(shape, numerics, adapt)
-        model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
-        model.unchecked_blocks = recomputing.unchecked
+        set_up(model, recomputing, chunk_tokens)
         with torch.inference_mode(False), torch.enable_grad():
             known = [*model.parameters(), *gradients_of(model)]
             with StorageMeter(known, unpacking.of(model), run_valueless) as meter, unpacking.held(model, meter):
@@ -204,17 +190,20 @@ def _trace(
     return StepTrace(**marks.found)
 
 
-def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpacking = PLAIN) -> int:
+def traced_watching(
+    shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpacking = PLAIN, chunk_tokens: int = CHUNK_TOKENS
+) -> int:
     """Returns the bytes at the peak of a forward pass without gradients, as evaluation and previews make; weights not
     counted. They are the same for any number of layers."""
     short = replace(shape, num_layers=2, vace_layers=tuple(shape.vace_layers and (0,)))
-    (found,) = _straight(lambda size: (_watch_once(short, numerics, size, unpacking),), step)
+    (found,) = _straight(lambda size: (_watch_once(short, numerics, size, unpacking, chunk_tokens),), step)
     return found
 
 
-def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpacking) -> int:
-    with _ALONE:
+def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpacking, chunk_tokens: int) -> int:
+    with ALONE:
         model = short_model(shape, numerics, as_it_is)
+        set_up(model, Recomputing(), chunk_tokens)
         with torch.inference_mode(False), torch.no_grad():
             with (
                 StorageMeter(model.parameters(), unpacking.of(model), run_valueless) as meter,

@@ -14,9 +14,10 @@ from ..errors import OutOfMemory
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, StepShape, choose_measures
 from ..train import TrainConfig
 from ..words import filled
+from .cards import Card, card_of, unknown_card
 from .memory_job import Job, size_words
 from .own_runs import SECONDS, Measured, card_name
-from .step_time import Card, card_of, step_seconds, step_tflops, unknown_card
+from .step_time import step_seconds, step_tflops
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 """of width and height, tried from the largest on where not even one frame fits"""

@@ -23,11 +23,11 @@ from ..model import LatentSpace
 from ..placement import PlacementConfig, StepShape, resolve_placement, room_here, room_of_cards, total_bytes
 from ..placement.plan import split_blocks
 from ..train import UNKNOWN_CLASS, TrainConfig, saved_bytes
+from .cards import Card, card_of_size
 from .here import counting_partner, in_fullest_process
 from .memory_job import Job, job_of_run, size_words
 from .own_runs import SECONDS, OwnRuns, own_runs_of
 from .planning import MemoryPlan, plan_memory
-from .step_time import Card, card_of_size
 
 _GIB = 1 << 30
 _WORDS = {SECONDS: "time of a step"}

@@ -54,6 +54,12 @@ class QuantizeConfig(Config):
         """Returns what a weight (out, in) takes once it is quantized, its scales too."""
         return shape[0] * shape[1] + 4 * math.prod(_groups(shape, self.scheme)[:-1])
 
+    def without_values(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Returns a quantized weight (out, in) and its scales, as `quantized` does, on the meta device."""
+        stored = torch.int8 if self.scheme == "int8" else torch.float8_e4m3fn
+        values = torch.empty(tuple(shape), dtype=stored, device="meta")
+        return values, torch.empty(_groups(shape, self.scheme)[:-1], device="meta")
+
     @property
     def product_dtypes(self) -> set[torch.dtype]:
         """The 8-bit dtypes in which products with such weights can be computed: none where blocks have scales."""

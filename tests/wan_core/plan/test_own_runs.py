@@ -20,11 +20,11 @@ from wan_core.placement import Room
 from wan_core.placement.cards import CARD_LIMIT
 from wan_core.plan import MemoryPlan, report, report_run
 from wan_core.plan import own_runs as module
+from wan_core.plan.cards import card_of, card_of_size
 from wan_core.plan.memory_job import job_of_run
 from wan_core.plan.own_runs import SECONDS, Measured, OwnRuns, Ratio, keep_ratios, own_runs_of
 from wan_core.plan.planning import plan_memory
 from wan_core.plan.report import plan_sentences, report_of, report_settings
-from wan_core.plan.step_time import card_of, card_of_size
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
 from wan_core.train.meters import DeviceMeters

@@ -31,10 +31,11 @@ from wan_core.placement import (
     room_of_cards,
 )
 from wan_core.plan import here, plan_here, report_run
+from wan_core.plan.cards import card_named, card_of_size
 from wan_core.plan.here import plan_training
 from wan_core.plan.memory_job import Job, job_of_run
 from wan_core.plan.planning import MemoryPlan, nearest_that_fits, plan_memory
-from wan_core.plan.step_time import card_named, card_of_size, step_seconds
+from wan_core.plan.step_time import step_seconds
 from wan_core.plan.suggestions import suggestions_for
 from wan_core.precision import QuantizeConfig
 from wan_core.session.train_job import run_job

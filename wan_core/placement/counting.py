@@ -1,0 +1,231 @@
+"""The work of a card, counted operator by operator on meta tensors: kernels, bytes and FLOP.
+
+An operator that makes or changes a tensor is a kernel; its bytes are those of its inputs and outputs, as if no cache
+existed. Views and empty tensors are none. Attention and RMS norm are one kernel each, as on a card. A meta tensor
+computes nothing: a count says what is moved and started, not how well a kernel does it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..model import PlainMode
+from ..model.attention import WanAttention, WanRMSNorm
+from ..model.modulate import sums_within
+
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "convolution", "convolution_backward")
+ATTENTION, ATTENTION_BACKWARD = "_scaled_dot_product_attention", "_scaled_dot_product_attention_backward"
+_OVERWRITES = ("copy_", "zero_", "fill_", "new_zeros", "zeros_like", "ones_like")
+"""they do not read what they change"""
+_NOTHING = ("empty", "empty_strided", "empty_like", "new_empty", "detach", "alias", "lift_fresh", "_reshape_alias")
+
+
+torch.library.define(f"wan_traffic::{ATTENTION}", "(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)")
+torch.library.define(
+    f"wan_traffic::{ATTENTION_BACKWARD}",
+    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse) -> (Tensor, Tensor, Tensor)",
+)
+
+
+@torch.library.impl(f"wan_traffic::{ATTENTION}", "meta")
+def _attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+@torch.library.impl(f"wan_traffic::{ATTENTION_BACKWARD}", "meta")
+def _attention_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+class _Attention(torch.autograd.Function):
+    """(B, N, heads, d) as a flash kernel on a card takes and keeps it."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, lse = torch.ops.wan_traffic._scaled_dot_product_attention(q, k, v)
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return torch.ops.wan_traffic._scaled_dot_product_attention_backward(gradients[0], *ctx.saved_tensors)
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
+@dataclass
+class Traffic:
+    """The work of a pass, by operator."""
+
+    kernels: Counter[str] = field(default_factory=Counter[str])
+    moved: Counter[str] = field(default_factory=Counter[str])
+    """bytes read and written"""
+    flop: Counter[str] = field(default_factory=Counter[str])
+    """of `products` and of `attention`"""
+
+    def add(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Counts one kernel."""
+        self.kernels[name] += 1
+        self.moved[name] += sum(map(_span, inputs)) + sum(map(_span, outputs))
+        if name in _PRODUCTS:
+            self.flop["products"] += _product_flop(name, inputs, outputs)
+        elif name in (ATTENTION, ATTENTION_BACKWARD):
+            self.flop["attention"] += _attention_flop(name, inputs)
+
+    def over(self, count: int) -> Traffic:
+        """Returns a `count`th of it."""
+        return Traffic(
+            *(Counter({name: amount // count for name, amount in part.items()}) for part in vars(self).values())
+        )
+
+    @property
+    def bytes_beside(self) -> int:
+        """Bytes of all that is neither a product nor attention."""
+        work = (*_PRODUCTS, ATTENTION, ATTENTION_BACKWARD)
+        return sum(amount for name, amount in self.moved.items() if name not in work)
+
+
+def combined(parts: Iterable[tuple[int, Traffic]]) -> Traffic:
+    """Returns the sum of so many times each."""
+    found = Traffic()
+    for times, traffic in parts:
+        for own, other in zip(vars(found).values(), vars(traffic).values(), strict=True):
+            for name, amount in other.items():
+                own[name] += times * amount
+    return found
+
+
+class Counting(PlainMode):
+    """Adds to `traffic` what each operator does."""
+
+    def __init__(self, run: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any] = _run) -> None:
+        """`run(func, args, kwargs)` runs an operator."""
+        super().__init__()
+        self.traffic, self._run = Traffic(), run
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = self._run(func, args, kwargs)
+        kind = _kind_of(func)
+        if kind.counts:
+            given = args[1:] if kind.overwrites else args
+            inputs = [*_tensors(given), *_tensors([v for k, v in kwargs.items() if k not in kind.outputs])]
+            outputs = list(_tensors(result))
+            if outputs and (kind.mutates or not _are_views(inputs, outputs)):
+                self.traffic.add(kind.name, inputs, outputs)
+        return result
+
+    @contextmanager
+    def as_on_a_card(self, model: nn.Module) -> Iterator[None]:
+        """Inside, attention and RMS norm of `model` are one kernel each way."""
+        norms: list[Any] = [module for module in model.modules() if isinstance(module, WanRMSNorm)]
+        kernels = {module: module.kernel for module in model.modules() if isinstance(module, WanAttention)}
+        for norm in norms:
+            norm.forward = partial(_norm, self, norm)
+        for module in kernels:
+            module.kernel = _Attention.apply
+        try:
+            yield
+        finally:
+            for norm in norms:
+                del norm.forward
+            for module, kernel in kernels.items():
+                module.kernel = kernel
+
+
+def _norm(counting: Counting, norm: WanRMSNorm, x: Tensor, dtype: torch.dtype) -> Tensor:
+    weight = norm.weight
+    if sums_within(x, weight, dtype):
+        return cast(Tensor, _OneKernel.apply(counting, x, weight))
+    return cast(Tensor, _OneKernel.apply(counting, x.to(dtype), weight.to(dtype))).to(x.dtype)
+
+
+class _OneKernel(torch.autograd.Function):
+    """A norm that keeps its input and a number a row, in whatever dtype it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, counting: Counting, x: Tensor, weight: Tensor) -> Tensor:
+        found, inverse = torch.empty_like(x), x.new_empty(*x.shape[:-1], 1, dtype=torch.float32)
+        ctx.save_for_backward(x, weight, inverse)
+        ctx.counting = counting
+        counting.traffic.add("rms_norm", [x, weight], [found, inverse])
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        found = torch.empty_like(gradients[0])
+        ctx.counting.traffic.add("rms_norm_backward", [gradients[0], *ctx.saved_tensors], [found])
+        return None, found, None
+
+
+class _Kind(NamedTuple):
+    """The facts of an operator's schema."""
+
+    name: str
+    counts: bool
+    mutates: bool
+    overwrites: bool
+    outputs: frozenset[str]
+    """arguments that are written and not read"""
+
+
+@lru_cache(maxsize=1024)
+def _kind_of(func: Any) -> _Kind:
+    schema = func._schema  # pyright: ignore[reportPrivateUsage]
+    name = schema.name.partition("::")[2]
+    outputs = frozenset(argument.name for argument in schema.arguments if argument.is_out)
+    return _Kind(name, name not in _NOTHING, schema.is_mutable, name in _OVERWRITES, outputs)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+
+
+def _are_views(inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+    own = {_storage(value) for value in inputs}
+    return all(_storage(value) in own for value in outputs)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
+
+
+def _span(tensor: Tensor) -> int:
+    """Returns the bytes of a tensor that differ: an expanded dimension is read from one place."""
+    values = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        values *= size if stride or not size else 1
+    return values * tensor.element_size()
+
+
+def _product_flop(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
+    if name.startswith("convolution"):
+        sides = [value for value in (*inputs, *outputs) if value.ndim > 3]
+        weight = next((value for value in inputs[1:] if value.ndim > 3), inputs[1])
+        rows = max(value.shape[2:].numel() * value.shape[0] for value in sides)
+        return 2 * rows * weight.numel() // weight.shape[2:].numel()
+    left = inputs[-2] if name in ("addmm", "baddbmm") else inputs[0]
+    return 2 * outputs[0].numel() * left.shape[-1]
+
+
+def _attention_flop(name: str, inputs: list[Tensor]) -> int:
+    """Tensors are (B, N, heads, d)."""
+    q, k = inputs[:2] if name == ATTENTION else inputs[1:3]
+    forward = 4 * q.shape[:-1].numel() * k.shape[1] * q.shape[-1]
+    return forward if name == ATTENTION else forward * 5 // 2

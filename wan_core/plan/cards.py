@@ -1,0 +1,122 @@
+"""Kinds of GPU: their memory, and the three constants by which the time of a step is predicted on each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from ..abilities import abilities_of
+from ..placement.cards import card_limit
+from .memory_job import Job
+from .own_runs import SECONDS
+
+_FLOPS_REACHED, _BYTES_REACHED, _KERNEL_S = 0.58, 0.76, 6.4e-6
+"""The shares of peak arithmetic and of memory bandwidth that kernels reach, and the seconds that each kernel adds.
+
+Fitted by least squares to six steps measured on an H200 (benchmarks/results/gpu_check_H200_2026-11.md: 14B, 12 blocks
+of it, and 1.3B, bf16 and fp8), with the FLOP, bytes and kernels of the code that ran: 574 TFLOP/s, 3.64 TB/s, 6.4
+microseconds; each of the six is within 1.4 %. For every other card these shares are an assumption."""
+_STAND_IN = (100e12, 1.0e12)
+"""FLOP/s and bytes/s of a card that is in no table"""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A kind of GPU."""
+
+    name: str
+    gibibytes: int
+    bf16: float
+    """peak FLOP/s in bf16, summed in float32, as its maker says"""
+    bandwidth: float
+    """peak bytes/s of its memory, as its maker says"""
+    measured: bool = False
+    """whether the shares of the peaks were measured on this kind"""
+
+    @property
+    def flops_per_s(self) -> float:
+        """FLOP/s of matrix products and attention, those kernels alone."""
+        return _FLOPS_REACHED * self.bf16
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes/s of all other kernels, those alone."""
+        return _BYTES_REACHED * self.bandwidth
+
+    @property
+    def kernel_s(self) -> float:
+        """Seconds that each kernel adds: its launch, and the card's units that idle at its start and end."""
+        return _KERNEL_S
+
+
+CARDS = (
+    Card("RTX 4070", 12, 58.3e12, 0.504e12),
+    Card("RTX 4080", 16, 97.5e12, 0.717e12),
+    Card("RTX 3090", 24, 71.0e12, 0.936e12),
+    Card("RTX 4090", 24, 165.2e12, 1.008e12),
+    Card("RTX 5090", 32, 209.5e12, 1.792e12),
+    Card("RTX 6000 Ada", 48, 364.2e12, 0.960e12),
+    Card("A100", 80, 312.0e12, 2.039e12),
+    Card("H100", 80, 989.0e12, 3.350e12),
+    Card("H200", 141, 989.0e12, 4.800e12, measured=True),
+)
+
+
+_OTHERS = (
+    Card("RTX 3060", 12, 25.5e12, 0.360e12),
+    Card("RTX 3080", 10, 59.5e12, 0.760e12),
+    Card("RTX 4060 Ti", 16, 44.1e12, 0.288e12),
+    Card("RTX 4070 Ti", 12, 80.2e12, 0.504e12),
+    Card("RTX 4070 SUPER", 12, 71.0e12, 0.504e12),
+    Card("RTX 4070 Ti SUPER", 16, 88.2e12, 0.672e12),
+    Card("RTX 4080 SUPER", 16, 104.4e12, 0.736e12),
+    Card("RTX 5060 Ti", 16, 47.4e12, 0.448e12),
+    Card("RTX 5070", 12, 61.7e12, 0.672e12),
+    Card("RTX 5070 Ti", 16, 87.9e12, 0.896e12),
+    Card("RTX 5080", 16, 112.6e12, 0.960e12),
+    Card("RTX A6000", 48, 154.8e12, 0.768e12),
+    Card("L40S", 48, 362.0e12, 0.864e12),
+    Card("H100 PCIe", 80, 756.0e12, 2.000e12),
+)
+"""known by name; those above also stand for their size"""
+_OTHER_CARD = frozenset({"Ti", "SUPER", "Laptop", "D", "Max"})
+"""words behind a number that make it another card"""
+
+
+def card_named(device_name: str) -> Card | None:
+    """Returns the card that a driver calls so, for example "NVIDIA GeForce RTX 4090"; None where it is not known."""
+    words = re.split(r"[\s-]+", device_name)
+    known = sorted((*CARDS, *_OTHERS), key=lambda card: -len(card.name.split()))
+    return next((card for card in known if _within(card.name.split(), words)), None)
+
+
+def unknown_card(device_name: str) -> Card:
+    """Returns a stand-in for a card of which nothing is known: times on it mean something only beside measured ones."""
+    return Card(device_name, 0, *_STAND_IN)
+
+
+def card_of_size(gibibytes: float) -> Card:
+    """Returns the fastest of the smallest cards that have so much memory; the largest where none has."""
+    fits = [card for card in CARDS if card.gibibytes >= gibibytes - 0.5] or [CARDS[-1]]
+    return max((card for card in fits if card.gibibytes == fits[0].gibibytes), key=lambda card: card.bf16)
+
+
+def card_of(device: torch.device, job: Job | None = None) -> Card | None:
+    """Returns the kind of GPU a device is, as far as it is known; where the CPU plays a card, one of that size.
+
+    A card that is in no table is known by what runs such as `job` reached on it.
+    """
+    if device.type == "cuda":
+        name = abilities_of(device).name
+        known = card_named(name)
+        return unknown_card(name) if known is None and job is not None and job.ratio(str(device), SECONDS) else known
+    limit = card_limit()
+    return None if limit is None else card_of_size(limit)
+
+
+def _within(name: list[str], words: list[str]) -> bool:
+    """Returns whether a card is called so, and is no other one: a larger, or a slower one of that number."""
+    ends = [i + len(name) for i in range(len(words)) if words[i : i + len(name)] == name]
+    return any(not _OTHER_CARD & {*words[end:]} for end in ends)

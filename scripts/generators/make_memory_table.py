@@ -99,7 +99,7 @@ def planned(name: str, frames: int, card: int) -> dict[str, Any]:
 def _words(found: dict[str, Any]) -> str:
     peak = max(needs["peak_bytes"] for needs in found["devices"].values()) / 2**30
     measures = found["measures"]
-    marks = "a" if found["checkpointing_policy"] == "attn_output" else ""
+    marks = {"attn_output": "a", "offload_attn_output": "r"}.get(found["checkpointing_policy"], "")
     marks += "*" if measures["offload_inputs"] else ""
     swapped = f" {measures['blocks_to_swap']}" if measures["blocks_to_swap"] else ""
     return f"{peak:.1f}{marks}{swapped}"

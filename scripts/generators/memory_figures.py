@@ -12,7 +12,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "memory.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
-_CELL = re.compile(r"(?P<gib>\d+\.\d)(?P<marks>[a*]*)(?: (?P<swapped>\d+))?")
+_CELL = re.compile(r"(?P<gib>\d+\.\d)(?P<marks>[ar*]*)(?: (?P<swapped>\d+))?")
 
 
 class Cell(NamedTuple):

@@ -118,6 +118,7 @@ def materialize(
     placement.check(model, rests=offload.rests)
     check_trainable_untouched(model)
     model.offload = offload
+    model.run_in_chunks(offload.measures.chunk_tokens)
     if len(placement.devices) > 1:
         model.carrier = DeviceCarrier(placement)
     return model

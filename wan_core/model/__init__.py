@@ -12,12 +12,14 @@ from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
 from .routing import Passage, Route, draw_passages, placed_routes, read_routes, tokens_by_layer
 from .shape import Numerics, WanShape, block_of
+from .stages import CHUNK_TOKENS
 from .texts import TEXT_LENGTH, TEXT_STEP, lengthened
 from .transformer import WanTransformer, model_without_values
 
 __all__ = [
     "ACTIVATIONS",
     "ATTENTIONS",
+    "CHUNK_TOKENS",
     "CONDITION_KINDS",
     "LATENT_SPACES",
     "POLICIES",

@@ -35,6 +35,7 @@ from .offload import NoOffload, Offload
 from .rope import rope_table
 from .routing import Passage, Routing, Streams
 from .shape import Numerics, WanShape
+from .stages import CHUNK_TOKENS
 from .texts import lengthened
 
 
@@ -109,6 +110,11 @@ class WanTransformer(nn.Module):
         for module in self.modules():
             if isinstance(module, WanAttention):
                 module.kernel = kernel
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens that run through the second stage of a layer together, at most; 0 is all."""
+        return next((one.chunk_tokens for one in self.modules() if isinstance(one, WanBlock)), CHUNK_TOKENS)
 
     def run_in_chunks(self, tokens: int) -> None:
         """Run at most so many tokens through the second stage of a layer together from now on; 0 is all."""

@@ -22,29 +22,14 @@ from ..model.attention import WanAttention, WanRMSNorm
 from ..model.modulate import sums_within
 
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "convolution", "convolution_backward")
-ATTENTION, ATTENTION_BACKWARD = "_scaled_dot_product_attention", "_scaled_dot_product_attention_backward"
+ATTENTION, ATTENTION_BACKWARD = (
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+)
+"""they stand for the flash kernels of a card, which meta tensors would not choose"""
 _OVERWRITES = ("copy_", "zero_", "fill_", "new_zeros", "zeros_like", "ones_like")
 """they do not read what they change"""
 _NOTHING = ("empty", "empty_strided", "empty_like", "new_empty", "detach", "alias", "lift_fresh", "_reshape_alias")
-
-
-torch.library.define(f"wan_traffic::{ATTENTION}", "(Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)")
-torch.library.define(
-    f"wan_traffic::{ATTENTION_BACKWARD}",
-    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse) -> (Tensor, Tensor, Tensor)",
-)
-
-
-@torch.library.impl(f"wan_traffic::{ATTENTION}", "meta")
-def _attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
-
-
-@torch.library.impl(f"wan_traffic::{ATTENTION_BACKWARD}", "meta")
-def _attention_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 class _Attention(torch.autograd.Function):
@@ -52,13 +37,18 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out, lse = torch.ops.wan_traffic._scaled_dot_product_attention(q, k, v)
-        ctx.save_for_backward(q, k, v, out, lse)
-        return out
+        heads = (part.transpose(1, 2) for part in (q, k, v))
+        _, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*heads)
+        found = torch.empty_like(q)  # a card's kernel writes it as it reads the queries
+        ctx.save_for_backward(q, k, v, found, lse)
+        return found
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return torch.ops.wan_traffic._scaled_dot_product_attention_backward(gradients[0], *ctx.saved_tensors)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        *given, lse = (gradients[0], *ctx.saved_tensors)
+        heads = (part.transpose(1, 2) for part in given)
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*heads, lse, 0.0, False)
+        return tuple(torch.empty_like(part) for part in given[1:4])
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -225,7 +215,7 @@ def _product_flop(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int
 
 
 def _attention_flop(name: str, inputs: list[Tensor]) -> int:
-    """Tensors are (B, N, heads, d)."""
+    """Tensors are (B, heads, N, d)."""
     q, k = inputs[:2] if name == ATTENTION else inputs[1:3]
-    forward = 4 * q.shape[:-1].numel() * k.shape[1] * q.shape[-1]
+    forward = 4 * q.shape[:-1].numel() * k.shape[2] * q.shape[-1]
     return forward if name == ATTENTION else forward * 5 // 2

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..config import Config, setting
-from ..model.stages import CHUNK_TOKENS
+from ..model import CHUNK_TOKENS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,7 +145,9 @@ def estimate_memory(
                 "save": between,
             },
         )
-        if offloaded:
+        if offloaded and job.recomputing.policy.offloaded:
+            kept_in_host += trace.host
+        elif offloaded:
             inputs = [*mine[: len(mine) - job.unchecked_on(device)], *shape.vace_layers]
             kept_in_host += sum(tokens[layer] for layer in inputs) * _passing(job, step) // step.tokens
     pinned = sum(weights.swapped.values()) - weights.together + -(-weights.together // job.sharers) + kept_in_host
@@ -215,6 +217,7 @@ def _without_ends(job: JobShape, step: StepShape, trace: StepTrace) -> StepTrace
         forward=trace.forward - less,
         head=here,
         backward=trace.backward - less,
+        host=trace.host,
     )
 
 

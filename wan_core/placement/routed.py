@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ..model import Numerics, WanShape
-from ..model.stages import CHUNK_TOKENS
+from ..model import CHUNK_TOKENS, Numerics, WanShape
 from .short_model import Recomputing, StepShape
 from .trace import PLAIN, StepTrace, Unpacking, traced_step
 
@@ -99,4 +98,5 @@ def traced_routed(
         forward=forward,
         head=all_whole.head - all_whole.kept + live,
         backward=backward,
+        host=all_whole.host,
     )

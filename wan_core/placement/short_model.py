@@ -54,6 +54,8 @@ class InFlight:
     holds_values = True
 
     def __init__(self) -> None:
+        self.put_bytes = 0
+        """what it took over"""
         self._kept: list[tuple[torch.Size, torch.dtype]] = []
         self._here: dict[int, Tensor] = {}
 
@@ -62,6 +64,7 @@ class InFlight:
 
     def put(self, kept: Tensor) -> Callable[[], Tensor]:
         number = len(self._kept)
+        self.put_bytes += kept.nbytes
         self._kept.append((kept.shape, kept.dtype))
         self._here = {number: kept}
         return lambda: self._take(number)

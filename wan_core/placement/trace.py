@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..model import Constants, Numerics, WanShape, WanTransformer, block_of
+from ..model import CHUNK_TOKENS, Constants, Numerics, WanShape, WanTransformer, block_of
 from ..model.offload import NoOffload
-from ..model.stages import CHUNK_TOKENS
 from .short_model import ALONE, InFlight, MetaBatch, Recomputing, StepShape, as_it_is, gradients_of, set_up, short_model
 from .storage_meter import StorageMeter
 from .valueless import run_valueless
@@ -100,6 +99,8 @@ class StepTrace:
     """the peak of head, loss, and the head's way back"""
     backward: int
     """the peak while the blocks are walked back"""
+    host: int = 0
+    """what is kept in host memory, as far as a policy keeps some there"""
 
     @property
     def step(self) -> int:
@@ -181,13 +182,13 @@ def _trace(
         with torch.inference_mode(False), torch.enable_grad():
             known = [*model.parameters(), *gradients_of(model)]
             with StorageMeter(known, unpacking.of(model), run_valueless) as meter, unpacking.held(model, meter):
-                model.offload = InFlight() if offloaded else NoOffload()
+                model.offload = offload = InFlight() if offloaded else NoOffload()
                 model.carrier = marks = _Marks(meter)
                 batch = MetaBatch.of(shape, step)
                 loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)
                 loss.backward()
                 marks.end("backward")
-    return StepTrace(**marks.found)
+    return StepTrace(**marks.found, host=offload.put_bytes if isinstance(offload, InFlight) else 0)
 
 
 def traced_watching(

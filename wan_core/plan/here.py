@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from ..errors import WanTrainerError
 from ..footprint import weights_once_loaded
 from ..job.open import OpenRun
 from ..load import bytes_beside
+from ..model import CHUNK_TOKENS
 from ..placement import (
     MemoryMeasures,
     Room,
@@ -21,9 +23,10 @@ from ..placement import (
 from ..sampler import SampleConfig
 from ..train import Group, TrainConfig
 from ..words import logger
+from .choices import asked_measures
 from .memory_job import Job, job_of_run
 from .own_runs import Measured
-from .planning import MemoryPlan, asked_measures, plan_memory, rest_alike, without_a_plan
+from .planning import MemoryPlan, plan_memory, rest_alike, without_a_plan
 
 _log = logger(__name__)
 
@@ -127,42 +130,58 @@ class Planned(NamedTuple):
 
 
 def plan_training(
-    run: OpenRun, group: Group, partner: OpenRun | None = None, shared: SharedMemory | None = None
+    run: OpenRun,
+    group: Group,
+    partner: OpenRun | None = None,
+    shared: SharedMemory | None = None,
+    *,
+    chunk_tokens: int | None = None,
 ) -> tuple[Planned, str]:
     """Returns the plan of this process, and what a user should know of it. `partner` never changes how the run is
     trained: its previews fit into that memory, or are made without it.
 
     Every rank calls it at once. `shared`: the memory that those of a machine have together; its weights count once
-    where as many blocks are offloaded for all of them. Raises OutOfMemory where it does not fit. Devices without a
+    where as many blocks are offloaded for all of them. `chunk_tokens`: of the saved step that it continues, None for a
+    new run; ranks have one. Raises OutOfMemory where it does not fit. Devices without a
     memory limit (CPU) are not planned.
     """
-    planned, remark = _planned(run, group, partner, len(shared.ranks) if shared is not None else 1)
+    planned, remark = _planned(run, group, partner, len(shared.ranks) if shared is not None else 1, chunk_tokens)
     measures = group.gather(planned.measures)
     if shared is not None and not rest_alike(measures[rank] for rank in shared.ranks):
-        planned, remark = _planned(run, group, partner, 1)
-    return planned, remark
+        planned, remark = _planned(run, group, partner, 1, chunk_tokens)
+    chunk = min((one.chunk_tokens for one in measures), key=lambda tokens: tokens or math.inf)
+    return planned._replace(measures=replace(planned.measures, chunk_tokens=chunk)), remark
 
 
-def _planned(run: OpenRun, group: Group, partner: OpenRun | None, sharers: int) -> tuple[Planned, str]:
-    """Returns what the planner chose, and what to say of it."""
+def _planned(
+    run: OpenRun, group: Group, partner: OpenRun | None, sharers: int, chunk_tokens: int | None
+) -> tuple[Planned, str]:
+    """Returns the plan, and what to say of it."""
+    own = replace(asked_measures(run.config.train), chunk_tokens=CHUNK_TOKENS if chunk_tokens is None else chunk_tokens)
     placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
     room = room_here(placement.devices, ask_driver=True)
     if not room.devices:
-        return Planned(asked_measures(run.config.train), without_a_plan(run.settings)), ""
+        return Planned(own, without_a_plan(run.settings)), ""
     if room.host is not None:
         room = replace(room, host=room.host // group.local_world)
     try:
-        job = replace(job_of_run(run, placement), sharers=sharers)
+        job = replace(job_of_run(run, placement), sharers=sharers, chunk_tokens=chunk_tokens)
         plan, no_partner = counting_partner(plan_memory(job, room), partner)
     except WanTrainerError:
         raise
     except Exception:  # a run is worth more than its prediction
         _log.exception("the memory of the run could not be predicted")
-        return Planned(asked_measures(run.config.train), run.settings), ""
+        return Planned(own, run.settings), ""
     plan.check()
     measured = plan.measured()
     if group.world > 1:  # the time of a step is that of all ranks
         measured.tflops = None
-    policy = plan.job.train.checkpointing_policy
-    settings = replace(run.settings, checkpointing_policy=policy)
-    return Planned(plan.measures, settings, measured, plan.estimate.host, no_partner), plan.remark()
+    train = plan.job.train
+    settings = replace(
+        run.settings,
+        checkpointing_policy=train.checkpointing_policy,
+        checkpointing_names_offloaded=train.checkpointing_names_offloaded,
+        unchecked_blocks=train.unchecked_blocks,
+    )
+    remark = " ".join(filter(None, (plan.remark(), plan.faster())))
+    return Planned(plan.measures, settings, measured, plan.estimate.host, no_partner), remark

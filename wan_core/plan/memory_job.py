@@ -44,6 +44,8 @@ class Job:
     """instead of the model's own, for cards that this machine need not have"""
     sharers: int = 1
     """how many processes of the machine have the weights together that rest in its memory"""
+    chunk_tokens: int | None = None
+    """tokens of a chunk, which a run keeps from its first saved step on; None: as many as there is room for"""
     own_runs: OwnRuns = OwnRuns()
     """what earlier runs on this machine took; none for cards that it need not have"""
 

@@ -11,16 +11,23 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..errors import OutOfMemory
-from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, StepShape, choose_measures
+from ..model import CHUNK_TOKENS
+from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, StepShape
 from ..train import TrainConfig
-from ..words import filled
+from ..words import counted, filled
 from .cards import Card, card_of, unknown_card
+from .choices import fewest_measures, strongest_measures
+from .faster import ATTENTION_IN_RAM, fastest, may_keep_attention
 from .memory_job import Job, size_words
 from .own_runs import SECONDS, Measured, card_name
 from .step_time import step_seconds, step_tflops
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 """of width and height, tried from the largest on where not even one frame fits"""
+
+
+_WORTH_SAYING = 0.01
+"""of a step's time"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +37,8 @@ class MemoryPlan:
     job: Job
     room: Room
     estimate: MemoryEstimate
+    gain: float = 0.0
+    """the share of a step's predicted time that memory left over saves"""
 
     @property
     def fits(self) -> bool:
@@ -41,10 +50,12 @@ class MemoryPlan:
 
     @property
     def policy(self) -> str:
-        """What checkpointing keeps besides the inputs of blocks, by its name; none where it is off."""
+        """The checkpointing policy by its name; none where checkpointing is off."""
         train = self.job.train
         if not train.gradient_checkpointing:
             return "none"
+        if train.keeps == ATTENTION_IN_RAM:
+            return "offload_attn_output"
         return "full" if train.checkpointing_policy == "auto" else train.checkpointing_policy
 
     def own_runs(self) -> dict[str, dict[str, float]]:
@@ -92,6 +103,19 @@ class MemoryPlan:
         host = f"{self.estimate.host / 2**30:.1f} GiB of host memory are needed."
         return f"So that it fits, {', and '.join(taken)}: {host}" if taken else ""
 
+    def faster(self) -> str:
+        """Returns one line on what left-over memory is used for, and what it saves; "" where it is for nothing."""
+        train, chunk, taken = self.job.train, self.measures.chunk_tokens, list[str]()
+        if self.gain < _WORTH_SAYING:
+            return ""
+        if "attn_output" in train.keeps.names:
+            taken.append(f"attention outputs in {'RAM' if train.keeps.offloaded else 'GPU memory'}")
+        if train.unchecked_blocks:
+            taken.append(f"all activations of {counted(train.unchecked_blocks, 'block')}")
+        if not 0 < chunk <= CHUNK_TOKENS:
+            taken.append(f"chunks of {f'{chunk:,}' if chunk else 'all'} tokens")
+        return f"The plan keeps {', '.join(taken)}: {100 * self.gain:.0f} % faster." if taken else ""
+
     def check(self) -> None:
         """Raises OutOfMemory where the job does not fit: needed, free, and the nearest size that does."""
         if self.job.train.memory != "manual" and not self.fits:
@@ -135,9 +159,16 @@ class MemoryPlan:
         return "Nothing smaller fits: choose a smaller model, or close what else uses the memory."
 
 
-def plan_memory(job: Job, room: Room) -> MemoryPlan:
-    """Returns the plan of a job whose devices have `room`; nothing is refused yet (`MemoryPlan.check`)."""
-    return _with_attention_kept(MemoryPlan(job=job, room=room, estimate=_chosen(job, job.shape(), room)))
+def plan_memory(job: Job, room: Room, card: Card | None = None) -> MemoryPlan:
+    """Returns the plan of a job whose devices have `room`; nothing is refused yet (`MemoryPlan.check`).
+
+    Of the measures with which it fits, those of the shortest predicted step on `card`; None: on that of this machine.
+    """
+    plan = MemoryPlan(job=job, room=room, estimate=fewest_measures(job, job.shape(), room))
+    if not plan.fits or job.train.memory == "manual":
+        return plan
+    job, estimate, gain = fastest(job, room, plan.estimate, lambda one: fewest_measures(one, one.shape(), room), card)
+    return MemoryPlan(job=job, room=room, estimate=estimate, gain=gain)
 
 
 def rest_alike(measures: Iterable[MemoryMeasures]) -> bool:
@@ -150,46 +181,7 @@ def rest_alike(measures: Iterable[MemoryMeasures]) -> bool:
 
 def without_a_plan(train: TrainConfig) -> TrainConfig:
     """Returns the settings of a job that nothing limits: what `auto` leaves open is what is fastest."""
-    return replace(train, checkpointing_policy="attn_output") if _may_keep_attention(train) else train
-
-
-def _may_keep_attention(train: TrainConfig) -> bool:
-    return train.checkpointing_policy == "auto" and train.gradient_checkpointing and not train.compile
-
-
-def _with_attention_kept(plan: MemoryPlan) -> MemoryPlan:
-    """Returns the plan with attention computed once instead of twice, where that asks for no further measure.
-
-    It saves a tenth to a fifth of the arithmetic; nothing else that could be kept saves as much for its memory.
-    """
-    job = plan.job
-    if job.train.memory == "manual" or not _may_keep_attention(job.train) or not plan.fits:
-        return plan
-    shape = job.shape()
-    of_a_token = job.step.batch_size * shape.shape.dim * shape.numerics.compute.itemsize
-    for device in shape.placement.devices:
-        on_device = zip(shape.tokens(job.step), shape.placement.block_devices, strict=True)
-        more = of_a_token * sum(tokens for tokens, one in on_device if one == device)
-        room = plan.room.devices.get(str(device))
-        if room is not None and plan.estimate.devices[str(device)].step + more > room:
-            return plan  # not worth a trace
-    kept = replace(job, train=replace(job.train, checkpointing_policy="attn_output"))
-    estimate = kept.estimate(kept.shape(), plan.measures)
-    found = replace(plan, job=kept, estimate=estimate)
-    return found if found.fits else plan
-
-
-def asked_measures(train: TrainConfig) -> MemoryMeasures:
-    """Returns the measures that the settings say themselves; what they leave to the planner is not taken."""
-    return MemoryMeasures(
-        offload_inputs=_offloads(train) and train.gradient_checkpointing,
-        blocks_to_swap=max(train.blocks_to_swap, 0),
-    )
-
-
-def _offloads(train: TrainConfig) -> bool:
-    """Returns whether the settings send something to host memory: all that is kept, or what a policy names."""
-    return train.offload_activations == "on" or bool(train.keeps.offloaded)
+    return replace(train, checkpointing_policy="attn_output") if may_keep_attention(train) else train
 
 
 def nearest_that_fits(job: Job, room: Room) -> Job | None:
@@ -210,49 +202,6 @@ def nearest_that_fits(job: Job, room: Room) -> Job | None:
             if most:
                 return replace(smaller, step=replace(smaller.step, latent_frames=most))
     return None
-
-
-@dataclass(frozen=True)
-class _Free:
-    """The choices that the settings leave to the planner; a value is taken as it is, None is its choice."""
-
-    offload: bool | None
-    swap: int | None
-    most_blocks: int
-
-    @classmethod
-    def of(cls, train: TrainConfig, shape: JobShape) -> _Free:
-        asked, layers = asked_measures(train), shape.shape.num_layers + len(shape.shape.vace_layers)
-        asked = replace(asked, blocks_to_swap=min(asked.blocks_to_swap, layers))
-        if train.memory == "manual":
-            return cls(asked.offload_inputs, asked.blocks_to_swap, 0)
-        # A block that keeps its activations needs its weights where they are.
-        movable = train.gradient_checkpointing and not train.unchecked_blocks
-        open_to_us = train.gradient_checkpointing and train.offload_activations == "auto" and not _offloads(train)
-        return cls(
-            offload=None if open_to_us else asked.offload_inputs,
-            swap=None if movable and train.blocks_to_swap < 0 else asked.blocks_to_swap,
-            most_blocks=layers if movable else 0,
-        )
-
-    @property
-    def strongest(self) -> MemoryMeasures:
-        """What takes the least of a device."""
-        offload = True if self.offload is None else self.offload
-        return MemoryMeasures(
-            offload_inputs=offload, blocks_to_swap=self.most_blocks if self.swap is None else self.swap
-        )
-
-
-def _chosen(job: Job, shape: JobShape, room: Room) -> MemoryEstimate:
-    free = _Free.of(job.train, shape)
-    return choose_measures(
-        lambda measures: job.estimate(shape, measures),
-        room,
-        offload=free.offload,
-        swap=free.swap,
-        most_blocks=free.most_blocks,
-    )
 
 
 def _scaled(step: StepShape, factor: float) -> StepShape:
@@ -289,4 +238,4 @@ def _most(highest: int, fits: Callable[[int], bool]) -> int:
 def _fits_with(frames: int, job: Job, shape: JobShape, room: Room) -> bool:
     """Returns whether so many latent frames fit with the strongest measures that are open."""
     tried = replace(job, step=replace(job.step, latent_frames=frames))
-    return not room.lacks(tried.estimate(shape, _Free.of(job.train, shape).strongest))
+    return not room.lacks(tried.estimate(shape, strongest_measures(job, shape)))

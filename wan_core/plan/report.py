@@ -59,6 +59,7 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
         "disk": {"save_bytes": _save_bytes(job), "lora_bytes": job.lora_bytes()},
         "step_seconds": None if card is None else round(plan.seconds(card), 2),
         "card": None if card is None else card.name,
+        "faster": plan.faster(),
         "own_runs": plan.own_runs(),
         "notes": notes_of(job),
         "fits": plan.fits,
@@ -78,6 +79,8 @@ def plan_sentences(plan: MemoryPlan) -> str:
     lines.append(f"LoRA file: {size_text(job.lora_bytes())} in {job.train.save_dtype}")
     if remark := plan.remark():
         lines.append(remark)
+    if faster := plan.faster():
+        lines.append(faster)
     if card is not None:
         lines.append(f"about {plan.seconds(card):.1f} s for an optimizer step on a {card.name}")
     for name, phases in plan.own_runs().items():
@@ -158,7 +161,7 @@ def report_settings(
         placement=placement,
         own_runs=OwnRuns() if cards else own_runs_of(roots),
     )
-    plan = plan_memory(job, room)
+    plan = plan_memory(job, room, card)
     report = report_of(plan, card)
     refusals = ([] if plan.fits else [plan.verdict()]) + ([] if cards else _beyond_total(report))
     return {**report, **_verdict(plan, refusals)}

@@ -12,7 +12,7 @@ from ..errors import CheckpointError
 from ..events import Event
 from ..job.open import OpenRun
 from ..lora import LoraWeights, exported
-from ..model import WanTransformer
+from ..model import CHUNK_TOKENS, WanTransformer
 from ..placement import SharedMemory
 from ..plan.here import Planned, plan_training
 from ..precision import QuantizedBy, quantized_by
@@ -74,7 +74,8 @@ class Expert(Placed):
 
     def plan(self, partner: OpenRun | None, shared: SharedMemory | None) -> None:
         """Choose its memory measures. Every rank calls it. Raises OutOfMemory where none suffice."""
-        self._planned, remark = plan_training(self.run, self.session.group, partner, shared)
+        chunk = None if self._state is None else int(self._state.progress.get("chunk_tokens", CHUNK_TOKENS))
+        self._planned, remark = plan_training(self.run, self.session.group, partner, shared, chunk_tokens=chunk)
         self._shared, self._host = shared, self._planned.host
         self.session.note(remark)
 
@@ -129,6 +130,13 @@ class Expert(Placed):
     def total(self) -> int:
         """Its own steps in the complete run."""
         return self.run.config.train.steps
+
+    @property
+    def chunk_tokens(self) -> int:
+        """Tokens of a chunk that its steps are trained with."""
+        if self.on_device:
+            return self.model.chunk_tokens
+        return CHUNK_TOKENS if self._state is None else int(self._state.progress.get("chunk_tokens", CHUNK_TOKENS))
 
     def trained_state(self) -> TrainedState | None:
         """Returns its trained state; None before its first finite step."""
@@ -189,4 +197,5 @@ def saved_of(saved: SavedStep | None, run: OpenRun) -> TrainedState | None:
     }
     if not step or file is None:
         return None
-    return TrainedState(own, {"step": step}, file.read_bytes())
+    chunk = saved.progress.get(f"{_LOW_NOISE if index else ''}chunk_tokens", CHUNK_TOKENS)
+    return TrainedState(own, {"step": step, "chunk_tokens": chunk}, file.read_bytes())

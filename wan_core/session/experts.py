@@ -15,6 +15,7 @@ from typing import Any, cast
 from ..events import Evaluated, Event, Note, StageEnded, StepDone, StepSkipped
 from ..job.checks import check_quantized_alike, check_ranks_alike
 from ..job.open import OpenRun
+from ..model import CHUNK_TOKENS
 from ..placement import share_memory
 from ..train import SavedStep, expert_setting, next_turn, saved_bytes
 from .devices import Devices, Placed
@@ -126,15 +127,21 @@ class Experts:
         return len(self.all) * saved_bytes(sum(p.numel() for p in trainer.parameters.values()), trainer.config)
 
     def progress(self) -> dict[str, Any]:
-        """Returns the counters of a saved step: steps, ranks, and what quantized weights at load."""
+        """Returns the counters of a saved step: steps, ranks, what quantized weights at load, and the tokens of a chunk
+        where they are not CHUNK_TOKENS."""
         steps = {"expert_steps": [expert.good_step for expert in self.all]} if self.both else {}
         marks = {
             f"{prefix_of(expert)}quantized_by": expert.quantized_by.to_dict()
             for expert in self.all
             if expert.quantized_by is not None
         }
+        chunks = {
+            f"{prefix_of(expert)}chunk_tokens": expert.chunk_tokens
+            for expert in self.all
+            if expert.step and expert.chunk_tokens != CHUNK_TOKENS
+        }
         ranks = {"ranks": self.session.group.world} if self.session.group.world > 1 else {}
-        return {"step": self.good_step} | ranks | steps | marks
+        return {"step": self.good_step} | ranks | steps | marks | chunks
 
     def _emit(self, number: int, event: Event) -> None:
         """Emit an event of one model as an event of the run."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..events import Emit, Note, StepSkipped
-from ..model import Policy, WanTransformer
+from ..model import CHUNK_TOKENS, Policy, WanTransformer
 from ..placement.offload import BlockOffload
 from ..placement.room import device_memory_ran_out, release_cached_memory
 from ..words import counted, first_line, logger
@@ -108,13 +108,15 @@ class LossScale:
 
 
 class Relief:
-    """Frees memory when a step runs out of it, by measures that change no trained number.
+    """Frees memory when a step runs out of it.
 
-    In order: checkpoint all blocks, keep only their inputs, offload these inputs, offload more weights.
+    In order: chunks of CHUNK_TOKENS, checkpoint all blocks, keep only their inputs, offload these inputs, offload more
+    weights. Smaller chunks change the last bit of the adapters' gradients; no other measure changes a number.
     """
 
-    def __init__(self, model: WanTransformer, emit: Emit) -> None:
-        self._model, self._emit = model, emit
+    def __init__(self, model: WanTransformer, emit: Emit, *, alone: bool = True) -> None:
+        """`alone`: no other rank trains the model; ranks keep one size of chunks."""
+        self._model, self._emit, self._alone = model, emit, alone
         self.used_fallback = False
         """whether the run uses stronger measures than planned"""
 
@@ -132,7 +134,7 @@ class Relief:
         release_cached_memory()
         if not stronger:
             return
-        for measure in (self._check_all_blocks, self._keep_inputs_only, self._offload_more):
+        for measure in (self._shorten_chunks, self._check_all_blocks, self._keep_inputs_only, self._offload_more):
             if changed := measure():
                 self.used_fallback = True
                 text = (
@@ -142,6 +144,15 @@ class Relief:
                 self._emit(Note(text=text, level="warning"))
                 return
         raise error
+
+    def _shorten_chunks(self) -> str:
+        if not self._alone or 0 < self._model.chunk_tokens <= CHUNK_TOKENS:
+            return ""
+        self._model.run_in_chunks(CHUNK_TOKENS)
+        return (
+            f"feed-forward and cross-attention run {CHUNK_TOKENS} tokens together; sums of gradients are rounded "
+            "otherwise in the last bit"
+        )
 
     def _check_all_blocks(self) -> str:
         model = self._model

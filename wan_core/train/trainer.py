@@ -23,7 +23,7 @@ from ..errors import Stopped
 from ..events import Emit, Evaluated, Note
 from ..flow import seeded_generator
 from ..lora import LoraWeights, adapter_parameters, limit_norms
-from ..model import WanTransformer, check_compile, later_remarks, placed_routes
+from ..model import CHUNK_TOKENS, WanTransformer, check_compile, later_remarks, placed_routes
 from ..precision import fused_on_cards
 from .config import TrainConfig
 from .draws import Draw, Draws
@@ -93,7 +93,7 @@ class Trainer:
             emit=emit,
             control=control,
         )
-        self.relief = Relief(model, emit)
+        self.relief = Relief(model, emit, alone=group.world == 1)
         model.checkpoint_blocks, model.checkpoint_policy = config.gradient_checkpointing, config.keeps
         model.unchecked_blocks = config.unchecked_blocks
         if config.compile:
@@ -119,14 +119,17 @@ class Trainer:
         return self.step - self.bad_in_a_row
 
     def progress(self) -> dict[str, Any]:
-        """Returns the counters of `state`: of the last finite step, so that a resume retries the later ones."""
-        return {"step": self.good_step}
+        """Returns the counters of `state`: of the last finite step, so that a resume retries the later ones. With the
+        tokens of a chunk where they are not CHUNK_TOKENS."""
+        chunk = self.model.chunk_tokens
+        return {"step": self.good_step} | ({} if chunk == CHUNK_TOKENS else {"chunk_tokens": chunk})
 
     def load_state(self, state: dict[str, Tensor], progress: dict[str, Any]) -> None:
         """Resume from `state` and `progress`."""
         adapters = {k.removeprefix("lora."): v for k, v in state.items() if k.startswith("lora.")}
         LoraWeights(adapters).load_into(self.model, "The resume state")
         self.step = int(progress["step"])
+        self.model.run_in_chunks(int(progress.get("chunk_tokens", CHUNK_TOKENS)))
         self._streak.end()
         self._scale.load(state)
         if self.step:

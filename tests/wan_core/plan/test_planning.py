@@ -69,20 +69,20 @@ def room(gibibytes: float) -> Room:
 
 @pytest.mark.lasts(2)
 def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_nearest_that_fits(a14b: Job) -> None:
-    short = with_frames(a14b, 17)  # the search looks at few lengths
-    plan = plan_memory(short, room(6))
+    short = with_frames(a14b, 49)
+    plan = plan_memory(short, room(7.5))
     assert not plan.fits
     with pytest.raises(OutOfMemory) as refused:
         plan.check()
     said = str(refused.value)
-    assert said.startswith("832x480x17 at rank 32 needs ")
+    assert said.startswith("832x480x49 at rank 32 needs ")
     assert "GiB on cpu" in said
     assert "Nearest that fits: 832x480x" in said
     frames = int(said.rpartition("832x480x")[2].split()[0])
-    fits = [plan_memory(with_frames(a14b, count), room(6)).fits for count in (frames, frames + 4)]
+    fits = [plan_memory(with_frames(a14b, count), room(7.5)).fits for count in (frames, frames + 4)]
     assert fits == [True, False]
     assert said.endswith(f"832x480x{frames} at rank 32.")
-    manual = plan_memory(replace(short, train=TrainConfig(memory="manual")), room(6))
+    manual = plan_memory(replace(short, train=TrainConfig(memory="manual")), room(7.5))
     manual.check()  # who decides alone is refused nothing
     assert manual.measures == MemoryMeasures()
 
@@ -132,15 +132,15 @@ def with_frames(job: Job, frames: int) -> Job:
 @pytest.mark.lasts(2)
 def test_the_measures_of_a_run_are_the_cheapest_with_which_it_fits(a14b: Job) -> None:
     taken = [plan_memory(a14b, room(gib)).measures for gib in (48, 24, 16)]
-    assert taken[0] == MemoryMeasures()
-    assert taken[1] == MemoryMeasures(offload_inputs=True)
+    assert taken[0] == MemoryMeasures(chunk_tokens=0)
+    assert taken[1].offload_inputs
     assert taken[2].offload_inputs
     assert taken[2].blocks_to_swap > 2
     kept = plan_memory(replace(a14b, train=TrainConfig(offload_activations="off")), room(30))
     assert not kept.measures.offload_inputs
     assert kept.measures.blocks_to_swap > 2
     own = plan_memory(replace(a14b, train=TrainConfig(blocks_to_swap=20, offload_activations="on")), room(24))
-    assert own.measures == MemoryMeasures(offload_inputs=True, blocks_to_swap=20)
+    assert replace(own.measures, chunk_tokens=4096) == MemoryMeasures(offload_inputs=True, blocks_to_swap=20)
     assert "20 blocks" in own.remark()
     assert "host memory" in own.remark()
 
@@ -292,25 +292,62 @@ def test_a_rank_counts_shared_weights_once_where_the_others_rest_the_same_blocks
     assert remark_alone.startswith("So that it fits, 2 blocks")
 
 
-@pytest.mark.lasts(4)
-def test_attention_is_kept_where_it_fits_without_a_further_measure(a14b: Job) -> None:
+@pytest.mark.lasts(5)
+def test_memory_that_is_left_over_makes_a_step_faster(a14b: Job) -> None:
+    """Attention outputs first, then chunks, then blocks that keep all; on a full card attention outputs go to RAM."""
     roomy, tight = plan_memory(a14b, room(80)), plan_memory(a14b, room(16))
-    assert (roomy.policy, tight.policy) == ("attn_output", "full")
-    assert roomy.measures == MemoryMeasures()
     full = replace(a14b, train=TrainConfig(checkpointing_policy="full"))
     without = plan_memory(full, room(80))
-    of_one_block = 20_280 * 5120 * 2  # what attention returns, in bfloat16
-    more = roomy.estimate.devices["cpu"].step - without.estimate.devices["cpu"].step
-    assert 39 * of_one_block < more < 41 * of_one_block + 40 * 20_280 * 40 * 4
-    assert tight.measures == plan_memory(full, room(16)).measures
-    card = card_of_size(80)
+    assert (roomy.policy, tight.policy, without.policy) == ("attn_output", "offload_attn_output", "full")
+    assert roomy.measures == without.measures == MemoryMeasures(chunk_tokens=0)
+    unchecked = roomy.job.train.unchecked_blocks
+    assert unchecked > 3
+    assert without.job.train.unchecked_blocks == 0, "what the settings name is not changed"
+    assert roomy.estimate.devices["cpu"].peak < room(80).devices["cpu"]
+    assert f"attention outputs in GPU memory, all activations of {unchecked} blocks, chunks of all" in roomy.faster()
+    assert 0.1 < roomy.gain < 0.25
+    assert "attention outputs in RAM" in tight.faster()
+    of_all = 40 * 20_280 * (5120 * 4 + 5120 * 2 + 40 * 4)  # input, what attention returns, a float32 number a head
+    assert tight.estimate.inputs == pytest.approx(of_all, rel=0.001)
+    assert tight.measures.offload_inputs
+    small = replace(a14b, step=replace(a14b.step, latent_frames=2))
+    assert plan_memory(small, room(24)).measures.chunk_tokens == 4096, "its tokens are one chunk already"
+    resumed = plan_memory(replace(a14b, chunk_tokens=4096), room(80))
+    assert resumed.measures.chunk_tokens == 4096, "a run keeps its size of chunks"
+    assert plan_memory(replace(a14b, chunk_tokens=0), room(24)).measures.chunk_tokens == 0
+    no_ram = replace(room(16), host=tight.estimate.host - (4 << 30))
+    assert plan_memory(a14b, no_ram).policy == "full"
+
+
+def test_what_is_left_to_compute_twice_is_in_the_seconds(a14b: Job) -> None:
+    card, shape = card_of_size(80), a14b.shape()
+    full = a14b.estimate(shape, MemoryMeasures())
+    kept = replace(a14b, train=TrainConfig(checkpointing_policy="attn_output"))
     seconds = [
-        step_seconds(plan.job.shape(), plan.job.step, plan.estimate, card, micro_batches=1) for plan in (roomy, without)
+        step_seconds(job.shape(), job.step, estimate, card, micro_batches=1)
+        for job, estimate in ((a14b, full), (kept, kept.estimate(kept.shape(), MemoryMeasures())))
     ]
-    assert 0.85 < seconds[0] / seconds[1] < 0.95
-    shape, step = roomy.job.shape(), roomy.job.step
-    target = step_seconds(shape, step, roomy.estimate, card, micro_batches=1, prior_share=0.5) - seconds[0]
+    assert 0.85 < seconds[1] / seconds[0] < 0.95
+    target = step_seconds(shape, a14b.step, full, card, micro_batches=1, prior_share=0.5) - seconds[0]
     assert 0.12 < target / seconds[0] < 0.2, "half a forward pass beside forward, backward and what is computed again"
+    chunked = replace(full, measures=MemoryMeasures(chunk_tokens=1024))
+    more = step_seconds(shape, a14b.step, chunked, card, micro_batches=1) - seconds[0]
+    assert more / card.kernel_s > 15 * 4020, "fifteen chunks more, some thousand kernels each"
+
+
+def test_weights_are_dequantized_for_each_chunk_where_nothing_else_makes_room(a14b: Job) -> None:
+    short = replace(with_frames(a14b, 9), lora=LoraConfig(rank=4))
+    held, each = (
+        short.estimate(short.shape(), MemoryMeasures(offload_inputs=True, blocks_to_swap=40, dequantize_once=once))
+        for once in (True, False)
+    )
+    least, most = each.devices["cpu"].peak, held.devices["cpu"].peak
+    assert most - least > 200 << 20
+    between = Room(devices={"cpu": (least + most) // 2})
+    plan = plan_memory(short, between)
+    assert plan.fits
+    assert not plan.measures.dequantize_once
+    assert plan_memory(short, Room(devices={"cpu": most})).measures.dequantize_once
 
 
 @pytest.mark.parametrize(

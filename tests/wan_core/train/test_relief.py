@@ -15,12 +15,14 @@ from torch import Tensor
 from tests.support.sessions import same, state, train_here
 from tests.support.tiny_run import make_run
 from wan_core.errors import OutOfMemory
-from wan_core.events import Evaluated, Note
+from wan_core.events import Evaluated, Event, Note
+from wan_core.model import WanShape, WanTransformer
 from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing, _Pass
 from wan_core.train import TrainConfig, Trainer, objective, trainer
 from wan_core.train.optimizer_bytes import check_room
 from wan_core.train.optimizer_state import AdapterOptimizer
+from wan_core.train.recovery import Relief
 
 pytestmark = pytest.mark.lasts(0.3)
 
@@ -247,3 +249,18 @@ def test_an_update_is_probed_on_gpus_only() -> None:
     weights = {"a": torch.nn.Parameter(torch.zeros(1 << 40, device="meta"))}
     check_room(AdapterOptimizer(weights, SETTINGS))  # a meta tensor of 16 TiB costs nothing
     check_room(AdapterOptimizer({"a": torch.nn.Parameter(torch.zeros(2))}, SETTINGS))
+
+
+def test_larger_chunks_are_given_up_first_and_by_a_model_alone() -> None:
+    with torch.device("meta"):
+        model = WanTransformer(WanShape(dim=16, ffn_dim=32, num_heads=2, num_layers=2))
+    model.run_in_chunks(0)
+    said: list[Event] = []
+    full = torch.OutOfMemoryError(FULL)
+    Relief(model, said.append, alone=False).make_room(3, full, stronger=True)
+    assert model.chunk_tokens == 0, "ranks keep one size"
+    model.checkpoint_blocks = True
+    Relief(model, said.append).make_room(3, full, stronger=True)
+    assert [block.chunk_tokens for block in model.blocks] == [4096, 4096]
+    assert isinstance(said[-1], Note)
+    assert "4096 tokens together" in said[-1].text

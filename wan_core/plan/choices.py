@@ -1,0 +1,100 @@
+"""The measures that settings ask for, and those they leave to the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..model import CHUNK_TOKENS
+from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, choose_measures
+from ..train import TrainConfig
+from .memory_job import Job
+
+_SHORTEST_CHUNK = 1024
+"""tokens of a chunk where nothing larger fits"""
+
+
+def asked_measures(train: TrainConfig) -> MemoryMeasures:
+    """Returns the measures that the settings say themselves; what they leave to the planner is not taken."""
+    return MemoryMeasures(
+        offload_inputs=_offloads(train) and train.gradient_checkpointing,
+        blocks_to_swap=max(train.blocks_to_swap, 0),
+    )
+
+
+def _offloads(train: TrainConfig) -> bool:
+    """Returns whether the settings send something to host memory: all that is kept, or what a policy names."""
+    return train.offload_activations == "on" or bool(train.keeps.offloaded)
+
+
+@dataclass(frozen=True)
+class _Free:
+    """The choices that the settings leave to the planner; a value is taken as it is, None is its choice."""
+
+    offload: bool | None
+    swap: int | None
+    most_blocks: int
+
+    @classmethod
+    def of(cls, train: TrainConfig, shape: JobShape) -> _Free:
+        asked, layers = asked_measures(train), shape.shape.num_layers + len(shape.shape.vace_layers)
+        asked = replace(asked, blocks_to_swap=min(asked.blocks_to_swap, layers))
+        if train.memory == "manual":
+            return cls(asked.offload_inputs, asked.blocks_to_swap, 0)
+        # A block that keeps its activations needs its weights where they are.
+        movable = train.gradient_checkpointing and not train.unchecked_blocks
+        open_to_us = train.gradient_checkpointing and train.offload_activations == "auto" and not _offloads(train)
+        return cls(
+            offload=None if open_to_us else asked.offload_inputs,
+            swap=None if movable and train.blocks_to_swap < 0 else asked.blocks_to_swap,
+            most_blocks=layers if movable else 0,
+        )
+
+    def strongest(self, base: MemoryMeasures) -> MemoryMeasures:
+        """Returns the measures that take the least of a device, from `base` on."""
+        offload = True if self.offload is None else self.offload
+        swap = self.most_blocks if self.swap is None else self.swap
+        return replace(base, offload_inputs=offload, blocks_to_swap=swap)
+
+
+def fewest_measures(job: Job, shape: JobShape, room: Room) -> MemoryEstimate:
+    """Returns the estimate under the fewest measures that fit; under the strongest where none do."""
+    free = _Free.of(job.train, shape)
+
+    def fewest(base: MemoryMeasures) -> MemoryEstimate:
+        return choose_measures(
+            lambda measures: job.estimate(shape, measures),
+            room,
+            offload=free.offload,
+            swap=free.swap,
+            most_blocks=free.most_blocks,
+            base=base,
+        )
+
+    first, *others = _least(job, shape)
+    found = fewest(first)
+    if others and room.lacks(found):
+        strongest = job.estimate(shape, free.strongest(others[-1]))
+        if room.lacks(strongest):
+            return strongest
+    for base in others:
+        if room.lacks(found):
+            found = fewest(base)
+    return found
+
+
+def _least(job: Job, shape: JobShape) -> list[MemoryMeasures]:
+    """Returns the measures to begin from, the fastest first: later ones hold less while a block runs."""
+    chunk = CHUNK_TOKENS if job.chunk_tokens is None else job.chunk_tokens
+    found = [MemoryMeasures(chunk_tokens=chunk)]
+    if job.train.memory == "manual":
+        return found
+    if shape.unpacking_bytes:
+        found.append(replace(found[-1], dequantize_once=False))
+    if job.chunk_tokens is None:
+        found.append(replace(found[-1], chunk_tokens=_SHORTEST_CHUNK))
+    return found
+
+
+def strongest_measures(job: Job, shape: JobShape) -> MemoryMeasures:
+    """Returns the measures that take the least of a device, of those that the settings leave open."""
+    return _Free.of(job.train, shape).strongest(_least(job, shape)[-1])

@@ -13,14 +13,14 @@ import pytest
 def test_a_few_cells_are_those_of_the_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_memory_table.wrong() == []
     page = make_memory_table.PAGE.read_text(encoding="utf-8")
-    (tmp_path / "memory.md").write_text(page.replace("| 7.7a | 7.7a |", "| 7.5a | 7.7a |", 1), encoding="utf-8")
+    (tmp_path / "memory.md").write_text(page.replace("| 9.8a | 12.7a |", "| 7.5a | 12.7a |", 1), encoding="utf-8")
     monkeypatch.setattr(make_memory_table, "PAGE", tmp_path / "memory.md")
     monkeypatch.setattr(make_memory_table, "SPOT_CHECKS", make_memory_table.SPOT_CHECKS[:1])
-    assert make_memory_table.wrong() == ["docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, 12 GB: 7.5a, planned 7.7a"]
-    (tmp_path / "memory.md").write_text(page.replace("| 7.7a | 1 | 1.5 |", "| 7.7a | 2 | 2.5 |", 1), encoding="utf-8")
+    assert make_memory_table.wrong() == ["docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, 12 GB: 7.5a, planned 9.8a"]
+    (tmp_path / "memory.md").write_text(page.replace("| 29.8a | 1 | 2.0 |", "| 29.8a | 2 | 2.5 |", 1), encoding="utf-8")
     assert make_memory_table.wrong() == [
         "docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, RAM: 2, planned 1",
-        "docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, hours: 2.5, planned 1.5",
+        "docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, hours: 2.5, planned 2.0",
     ]
 
 

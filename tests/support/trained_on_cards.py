@@ -30,7 +30,7 @@ from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, one_pass
 from wan_core.model import block, modulate
 from wan_core.placement import DeviceCarrier, PlacementConfig, copies, kept
-from wan_core.plan import here, planning
+from wan_core.plan import choices, here
 from wan_core.precision import QuantizeConfig
 from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
@@ -158,7 +158,7 @@ def measured(folder: Path, run: Run, book: Book, expected: Found, plant: str) ->
             pages.append(book.counts.copy())
 
     def asked(train: TrainConfig) -> Any:
-        return replace(planning.asked_measures(train), dequantize_once=run.once)
+        return replace(choices.asked_measures(train), dequantize_once=run.once)
 
     book.clear()
     runtime.limit_locked((1 << 34) * run.locked)

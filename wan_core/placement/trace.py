@@ -188,7 +188,8 @@ def _trace(
                 loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)
                 loss.backward()
                 marks.end("backward")
-    return StepTrace(**marks.found, host=offload.put_bytes if isinstance(offload, InFlight) else 0)
+    host = offload.put_bytes if isinstance(offload, InFlight) and recomputing.policy.offloaded else 0
+    return StepTrace(**marks.found, host=host)
 
 
 def traced_watching(

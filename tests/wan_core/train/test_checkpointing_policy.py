@@ -6,7 +6,7 @@ import pytest
 
 from wan_core.errors import ConfigError
 from wan_core.model import Policy
-from wan_core.plan.planning import asked_measures
+from wan_core.plan.choices import asked_measures
 from wan_core.train import TrainConfig
 
 

@@ -16,7 +16,7 @@ def test_evicted_entries_and_deleted_folders_are_noticed(pack_nodes: dict[str, A
     """Else ComfyUI would hand on the set of last time, and every queue would end with entries that are missing."""
     node = pack_nodes[name]
     folders = sys.modules[node.__module__].folders
-    records = sys.modules[pack_nodes["WanCacheFromTFRecord"].__module__]._input() / "records"
+    records = Path(sys.modules["folder_paths"].get_input_directory()) / "records"
     records.mkdir(exist_ok=True)
     (records / "a.tfrec").write_bytes(b"")
     given = {"folder": "records"} if name == "WanCacheFromTFRecord" else {}

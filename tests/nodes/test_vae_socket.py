@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +46,8 @@ def socket(kind: str, width: int, channels: int, dims: int = 3, colours: int = 3
 def made(pack_nodes: dict[str, Any], vae: Any, channels: int) -> Any:
     sockets = our_module(pack_nodes, "bridge.sockets")
     space = {16: "WAN21_LATENTS", 48: "WAN22_LATENTS"}[channels]
-    return sockets.ComfyVae(vae, "identity", getattr(our_module(pack_nodes, "bridge.scanning"), space))
+    model = sys.modules[sockets.__name__.removesuffix("nodes.bridge.sockets") + "wan_core.model"]
+    return sockets.ComfyVae(vae, "identity", getattr(model, space))
 
 
 @pytest.mark.parametrize(("kind", "width", "channels"), [("wan2.1", 96, 16), ("wan2.2", 160, 48), ("wan2.1", 8, 16)])

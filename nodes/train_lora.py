@@ -35,7 +35,6 @@ from .engine.requested import RequestedTraining, note_training
 from .runs.job import (
     NONE,
     RESUME,
-    TRAIN_WIDGETS,
     RequestedJob,
     expert_of,
     lora_config,
@@ -152,7 +151,7 @@ class TrainLoRA(io.ComfyNode):
         if cache is not None:
             return []
         _check_widgets(widgets)
-        train = train_config(settings, vae is not None, {k: widgets[k] for k in TRAIN_WIDGETS if k in widgets})
+        train = train_config(settings, vae is not None, widgets)
         plan = model.plan.of_expert(train.expert_name, folders.roots())
         train = replace(train, expert=expert_of(plan, train.expert))
         note_training(cls.hidden.unique_id, RequestedTraining(plan, lora_config(settings, widgets), train, validation))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ...wan_core.config import settings_of
 from ...wan_core.files import atomic_write_json
 from ...wan_core.job import (
     DataConfig,
@@ -31,10 +32,6 @@ from .facts import short_digest
 RESUME = ["auto", "new", "require"]
 NONE = "none"
 """start_from_lora without a LoRA"""
-TRAIN_WIDGETS = (
-    "steps", "learning_rate", "expert", "save_every_n_steps", "preview_every_n_steps", "seed", "blocks_to_swap",
-)  # fmt: skip
-"""the widgets of Train Wan LoRA that are settings of TrainConfig"""
 
 
 @dataclass(frozen=True)
@@ -81,13 +78,16 @@ class RequestedJob:
         return on_other_cards(config, self.model.base_precision, scaling)
 
     def _train(self, expert: str) -> TrainConfig:
-        given = {name: self.widgets[name] for name in TRAIN_WIDGETS if name in self.widgets}
-        return train_config(self.settings, self.can_preview, {**given, "expert": expert})
+        return train_config(self.settings, self.can_preview, {**self.widgets, "expert": expert})
 
 
-def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: dict[str, Any]) -> TrainConfig:
-    """Returns the settings of a training, without previews where nothing can decode them."""
-    train = TrainConfig.from_dict(settings.over(widgets) if settings is not None else widgets)
+def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: Mapping[str, Any]) -> TrainConfig:
+    """Returns the settings of a training, without previews where nothing can decode them.
+
+    `widgets`: of Train Wan LoRA; those that are settings of TrainConfig count.
+    """
+    own = {name: value for name, value in widgets.items() if name in settings_of(TrainConfig)}
+    train = TrainConfig.from_dict(settings.over(own) if settings is not None else own)
     return train if can_preview else replace(train, preview_every_n_steps=0)
 
 

@@ -60,7 +60,7 @@ def library() -> Path:
     include = [f"-I{torch_at / 'include'}", f"-I{torch_at / 'include/torch/csrc/api/include'}"]
     compilers = [
         subprocess.Popen(
-            [str(_compiler()), "-std=c++20", "-O1", "-fPIC", *include, "-c", str(p), "-o", f"{folder / p.stem}.o"]
+            [str(_compiler()), "-std=c++20", "-O0", "-fPIC", *include, "-c", str(p), "-o", f"{folder / p.stem}.o"]
         )
         for p in sources
     ]

@@ -74,7 +74,9 @@ def levels(needs: dict[str, set[str]]) -> list[list[str]]:
         rows[height[room]].append(room)
     place: dict[str, float] = {}
     for row in rows:
-        row.sort(key=lambda room: (sum(place.get(o, 0.5) for o in needs[room]) / max(1, len(needs[room])), room))
+        row.sort(
+            key=lambda room: (sum(place.get(o, 0.5) for o in sorted(needs[room])) / max(1, len(needs[room])), room)
+        )
         place |= {room: (index + 1) / (len(row) + 1) for index, room in enumerate(row)}
     return rows
 

@@ -47,6 +47,7 @@ class WanPrecisionPolicy(io.ComfyNode):
                     for part in SWITCHES
                 ),
                 widget(PrecisionPolicy, "matmul"),
+                widget(PrecisionPolicy, "float32_matmul_precision"),
             ],
             outputs=[
                 WanTrainModel.Output(display_name="model", tooltip="The plan with this policy."),
@@ -62,9 +63,11 @@ class WanPrecisionPolicy(io.ComfyNode):
         model: ModelHandle,
         preset: str = AS_LOADED,
         matmul: str = PrecisionPolicy.matmul,
+        float32_matmul_precision: str = PrecisionPolicy.float32_matmul_precision,
         **parts: str,
     ) -> io.NodeOutput:
-        check_menus(PrecisionPolicy, {"matmul": matmul})
+        products = {"matmul": matmul, "float32_matmul_precision": float32_matmul_precision}
+        check_menus(PrecisionPolicy, products)
         one_of("preset", preset, (AS_LOADED, *PRESETS))
         switches = {
             part: one_of(part, value, (AS_PRESET, *switch_values(part)))
@@ -73,7 +76,7 @@ class WanPrecisionPolicy(io.ComfyNode):
         }
         # A chosen preset resets the switches of a policy node before this one.
         base = model.plan.precision.to_dict() if preset == AS_LOADED else {"preset": preset}
-        policy = PrecisionPolicy.from_dict({**base, **switches, "matmul": matmul})
+        policy = PrecisionPolicy.from_dict({**base, **switches, **products})
         handle = replace(model, plan=model.plan.with_precision(policy))
         return io.NodeOutput(handle, _describe_policy(handle))
 

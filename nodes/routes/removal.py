@@ -42,7 +42,7 @@ _EVENT_FILE = re.compile(r"events\.out\.tfevents\.[0-9]+\.[^/\\]{1,200}")
 """TensorBoard's names"""
 _PREVIEW = re.compile(r"step-[0-9]{6,12}_p[0-9]{1,4}(_[A-Za-z0-9-]{1,40})?\.(latent|mp4|webm|png|webp)")
 """includes previews without an index entry: not decoded, or written while another program held the index"""
-_PROFILE = re.compile(r"steps-[0-9]{6,}-[0-9]{6,}\.(json\.gz|txt)")
+_PROFILE = re.compile(r"steps-[0-9]{6,}-[0-9]{6,}\.(json\.gz|txt)|memory-[0-9]{6,}\.pickle")
 _STEP = re.compile(r"step-[0-9]{6,}")
 _PAUSES = (0.1, 0.4, 1.5)
 _SHOWN = 3

@@ -30,7 +30,7 @@ from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
 from ..placement import MemoryEstimate, StepShape, resolve_placement, total_bytes
 from ..placement.room import device_memory_ran_out
-from ..precision import check_matmul, dtype_name
+from ..precision import check_matmul, dtype_name, float32_products
 from ..train import NoisedBatch, SaveStore, noise_batch
 from ..words import first_line
 from .any_dtype import fill_empty_adapters, let_linears_cast
@@ -258,13 +258,11 @@ def _timesteps(variant: WanVariant, count: int) -> tuple[float, ...]:
 @contextlib.contextmanager
 def _full_float32() -> Iterator[None]:
     """Within: TF32 is off, since the reference must be float32."""
-    matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    convolution, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     try:
-        yield
+        with float32_products("highest"):
+            yield
     finally:
-        torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = convolution
 
 

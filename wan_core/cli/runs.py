@@ -44,7 +44,7 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument(
             "--embed-workflow", action="store_true", help="write the run's workflow.json into its LoRAs, for ComfyUI"
         )
-        text = "profile so many steps from the second on, into the folder profile of the run"
+        text = "profile so many steps behind the first one or profile_skip_steps, into the folder profile of the run"
         sub.add_argument("--profile", type=int, default=0, metavar="STEPS", help=text)
         text = "time that encoding took before this session, to be kept with the run's other times"
         sub.add_argument(

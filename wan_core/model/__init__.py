@@ -11,6 +11,7 @@ from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_cho
 from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
 from .routing import Passage, Route, draw_passages, placed_routes, read_routes, tokens_by_layer
+from .scopes import scope
 from .shape import Numerics, WanShape, block_of
 from .stages import CHUNK_TOKENS
 from .texts import TEXT_LENGTH, TEXT_STEP, lengthened
@@ -50,6 +51,7 @@ __all__ = [
     "model_without_values",
     "placed_routes",
     "read_routes",
+    "scope",
     "sdpa_choice",
     "sent",
     "tokens_by_layer",

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from .autocast import without_autocast
 from .keeping import Kept, Policy
 from .offload import NoOffload, Offload
+from .scopes import scope
 from .stages import Stages, as_tuple, chunks
 
 
@@ -42,6 +43,10 @@ class Checkpointing:
 
     def __call__(self, stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
         """Returns `stages(*inputs)`: the inputs are token streams (B, N, D) and, last, the constants."""
+        with scope(self.block, "forward"):
+            return self._run(stages, *inputs)
+
+    def _run(self, stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
         *streams, constants = inputs
         if not self.offload.holds_values:
             stages = stages._replace(hold=nullcontext)
@@ -105,9 +110,9 @@ class _Pass:
     def walk_back(self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
         """Runs the layer again and adds to `.grad` of `inputs` and of its parameters; call it with gradients on."""
         stages, constants = self.stages, self.constants(inputs[self.streams :])
-        with self._again(0):
+        with scope("recompute stage 1"), self._again(0):
             tokens = stages.mix(*inputs[: self.streams], constants)
-        with self._again(1):
+        with scope("recompute keys and values of the text"), self._again(1):
             shared = stages.share(constants)
         apart = [value.detach().requires_grad_(value.requires_grad) for value in shared]
         values, reached, rest = tokens.detach(), False, stages.again or stages.rest
@@ -115,18 +120,20 @@ class _Pass:
             # From the last chunk to the first: the order in which autograd would walk them.
             for number, (part, own) in reversed(list(enumerate(chunks(stages, tokens, constants)))):
                 piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
-                with self._again(2 + number):
+                with scope("recompute stage 2"), self._again(2 + number):
                     outputs = as_tuple(rest(piece, own, tuple(apart)))
                 pairs = zip(outputs, gradients, strict=True)
-                _backward([(output, g[:, part]) for output, g in pairs if g is not None and output.requires_grad])
+                with scope("backward of stage 2"):
+                    _backward([(output, g[:, part]) for output, g in pairs if g is not None and output.requires_grad])
                 del outputs, pairs
                 if piece.grad is not None:  # these tokens are done with: their gradient takes their place
                     reached = True
                     with torch.no_grad():
                         values[:, part] = piece.grad
-        _backward([(value, leaf.grad) for value, leaf in zip(shared, apart, strict=True) if leaf.grad is not None])
-        if reached:
-            _backward([(tokens, values)])
+        with scope("backward of stage 1"):
+            _backward([(value, leaf.grad) for value, leaf in zip(shared, apart, strict=True) if leaf.grad is not None])
+            if reached:
+                _backward([(tokens, values)])
 
 
 def _backward(ends: list[tuple[Tensor, Tensor]]) -> None:
@@ -174,6 +181,11 @@ class _Checkpointed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         layer: _Pass = ctx.layer
+        with scope(layer.how.block, "backward"):
+            return _Checkpointed._walked_back(ctx, layer, gradients)
+
+    @staticmethod
+    def _walked_back(ctx: Any, layer: _Pass, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
         first, *others = ctx.saved_tensors
         if layer.kept is not None:
             layer.kept.fetch()

@@ -110,3 +110,5 @@ class Numerics:
     """LoRA matmuls; None follows the layer's input. LoRA weights themselves are always float32"""
     matmul: torch.dtype | None = None
     """float8_e4m3fn or int8: products with frozen weights of that dtype; None unpacks them into the compute dtype"""
+    float32_products: str = "highest"
+    """of a training step: highest, high (TF32) or medium (bf16), as `torch.set_float32_matmul_precision` has it"""

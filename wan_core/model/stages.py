@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .scopes import scope
+
 CHUNK_TOKENS = 4096
 """Tokens of a chunk at most, over the whole batch. A matrix product of so many rows still fills a GPU."""
 
@@ -51,7 +53,10 @@ def in_stages(stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
     *streams, constants = inputs
     # A gradient of the constants is summed within the layer first, whether the layer is checkpointed or not.
     constants = constants.moved(lambda value: value.view_as(value) if value.requires_grad else value)
-    return _in_chunks(stages, stages.mix(*streams, constants), constants)
+    with scope("stage 1"):
+        tokens = stages.mix(*streams, constants)
+    with scope("stage 2"):
+        return _in_chunks(stages, tokens, constants)
 
 
 def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, Any]]:

@@ -34,6 +34,7 @@ from .modulate import cast_linear
 from .offload import NoOffload, Offload
 from .rope import rope_table
 from .routing import Passage, Routing, Streams
+from .scopes import scope
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS
 from .texts import lengthened
@@ -171,7 +172,24 @@ class WanTransformer(nn.Module):
     def _forward(
         self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
     ) -> Tensor:
-        frames, height, width = grid = (latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2])
+        grid = (latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2])
+        with scope("embed"):
+            tokens, time, constants = self._embedded(latent, timestep, text, given, grid)
+        tokens = self._run_blocks(tokens, constants, given, passages)
+        with scope("head"):
+            tokens, time = self.carrier.to_head(tokens, time)
+            if given.reference is not None:
+                tokens, time = tokens[:, grid[1] * grid[2] :], time[:, -max(time.shape[1] - 1, 1) :]
+            return self._unpatchify(self.head(tokens, time), grid)
+
+    def _embedded(
+        self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, grid: tuple[int, int, int]
+    ) -> tuple[Tensor, Tensor, Constants]:
+        """Returns the video tokens (B, N, D), the time (B, T, D) that the head reads, and what all blocks read.
+
+        `grid`: latent frames, rows and columns of tokens.
+        """
+        frames, height, width = grid
         tokens = self._embed_video(latent, given)
         if given.reference is not None:
             reference = embed_frame(self.ref_conv, given.reference, self.numerics.compute)
@@ -191,11 +209,7 @@ class WanTransformer(nn.Module):
         image = None
         if self.shape.image_dim and given.image_tokens is not None:
             image = self.img_emb(given.image_tokens)
-        tokens = self._run_blocks(tokens, Constants(time_rows, self._embed_text(text), *rope, image), given, passages)
-        tokens, time = self.carrier.to_head(tokens, time)
-        if given.reference is not None:
-            tokens, time = tokens[:, height * width :], time[:, -max(time.shape[1] - 1, 1) :]
-        return self._unpatchify(self.head(tokens, time), grid)
+        return tokens, time, Constants(time_rows, self._embed_text(text), *rope, image)
 
     def _run_blocks(
         self, tokens: Tensor, constants: Constants, given: Conditioning, passages: Sequence[Passage]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..model import scope
 from .copies import Copies
 
 CHUNK_BYTES = 1 << 28
@@ -122,10 +123,11 @@ class KeptTensors:
         assert kept.here is not None
         copies, place, size = [], 0, kept.here.nbytes
         values = kept.here.as_strided((kept.here.numel(),), (1,)).view(torch.uint8)
-        for piece in self._tape.pieces(kept.start, kept.start + size):
-            part = values[place : place + piece.numel()]
-            copies.append(self._copies.start(part, piece) if out else self._copies.start(piece, part))
-            place += piece.numel()
+        with scope("offload activation" if out else "load activation"):
+            for piece in self._tape.pieces(kept.start, kept.start + size):
+                part = values[place : place + piece.numel()]
+                copies.append(self._copies.start(part, piece) if out else self._copies.start(piece, part))
+                place += piece.numel()
         return copies
 
     def _wait(self, kept: _Kept) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import PlacementError
+from ..model import scope
 from ..words import logger
 from .copies import Copies
 from .shared import SharedMemory
@@ -233,9 +234,11 @@ class Ring:
                 return buffer
         buffer = next(buffer for buffer in self._buffers if buffer.block not in keep)
         resting, buffer.block = self._resting[name], ""
-        buffer.copies = [
-            self._copies.start(piece, buffer.memory[begin : begin + piece.numel()]) for begin, piece in resting.pieces
-        ]
+        with scope("load", name):
+            buffer.copies = [
+                self._copies.start(piece, buffer.memory[begin : begin + piece.numel()])
+                for begin, piece in resting.pieces
+            ]
         buffer.block = name
         return buffer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .first_run import fused_on_cards
 from .linear import QuantizedLinear, multiply_in, product_without_bias, row_squares, values_of
 from .matmul import check_matmul, matmul_bytes
-from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values, torch_dtype
+from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, float32_products, switch_values, torch_dtype
 from .quantize import (
     QuantizeConfig,
     QuantizedBy,
@@ -24,6 +24,7 @@ __all__ = [
     "check_matmul",
     "check_trainable_untouched",
     "dtype_name",
+    "float32_products",
     "fused_on_cards",
     "matmul_bytes",
     "multiply_in",

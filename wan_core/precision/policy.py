@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +108,14 @@ class PrecisionPolicy(Config):
         refusal='{name} "{value}" is not a choice. Use one of: {known}.',
     )
     """no preset has it; inputs and gradients are rounded row by row as they come (precision/matmul.py)"""
+    float32_matmul_precision: str = setting(
+        "highest",
+        "For base_precision fp32: how exact its matrix products are while a step is trained, as torch has it. highest: "
+        "float32. high: TF32 on a GPU that has it, which is faster. medium: bfloat16 inside. Previews and "
+        "evaluations are computed in float32.",
+        choices=("highest", "high", "medium"),
+    )
+    """no preset has it; with other base precisions the parts in float32 are few, and stay exact"""
 
     def resolved(self) -> dict[str, str]:
         """Returns every part's value, the preset's where the switch is empty."""
@@ -114,11 +124,25 @@ class PrecisionPolicy(Config):
     def numerics(self, compute: torch.dtype) -> Numerics:
         """Returns the dtypes of a forward pass whose linears run in `compute`."""
         parts = {part: compute if name == "compute" else torch_dtype(name) for part, name in self.resolved().items()}
-        return Numerics(compute=compute, matmul=_MATMULS[self.matmul], **parts)
+        products = self.float32_matmul_precision if compute == torch.float32 else "highest"
+        return Numerics(compute=compute, matmul=_MATMULS[self.matmul], float32_products=products, **parts)
 
     def describe(self) -> str:
         """Returns the preset, and what differs from it: "balanced, but residual compute"."""
         preset, parts = PRESETS[self.preset], self.resolved()
         changed = [f"{part} {value}" for part, value in parts.items() if value != preset[part]]
         changed += [f"matmul {self.matmul}"] if self.matmul != "compute" else []
+        if self.float32_matmul_precision != "highest":
+            changed.append(f"float32 products {self.float32_matmul_precision}")
         return self.preset + (f", but {', '.join(changed)}" if changed else "")
+
+
+@contextmanager
+def float32_products(precision: str) -> Iterator[None]:
+    """Inside, torch computes float32 products in this process with `precision`: highest, high (TF32), medium (bf16)."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

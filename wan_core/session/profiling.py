@@ -1,80 +1,150 @@
-"""torch.profiler over a window of steps: a trace for chrome://tracing and Perfetto, and a table of operators."""
+"""torch.profiler over a window of steps, and a snapshot of a card's memory over the step behind it.
+
+The trace is for Perfetto and chrome://tracing, with a table of operators; the snapshot for pytorch.org/memory_viz. Two
+windows, because noting where each allocation comes from would lengthen the steps of the trace.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..events import Emit, Note
-from ..files import FileError, atomic_write_bytes
+from ..files import atomic_write_bytes
 from ..words import counted, first_line
 
-PROFILED_STEPS = 3
-"""default window"""
+_PROFILED_STEPS = 3
+"""the window of the button"""
+_MOST_STEPS = 10
+"""a step of 14B is some hundred thousand events, and all of them are in memory until they are written"""
+_MOST_ALLOCATIONS = 100_000
+"""of the snapshot, the newest ones"""
 FOLDER = "profile"
 _ROWS = 40
 
 
 class StepProfiler:
-    """Profiles complete steps between calls of `after`. Writes into the folder `profile` of the run."""
+    """Profiles complete steps, between calls of `after`. Writes into the folder `profile` of the run.
 
-    def __init__(self, directory: Path, emit: Emit) -> None:
+    Nothing that fails here ends a run: it is a note.
+    """
+
+    def __init__(self, directory: Path, emit: Emit, *, steps: int = 0, skipped: int = 1) -> None:
+        """`steps`: to profile, behind the first `skipped` ones; 0: none until `request`."""
         self._folder, self._emit = directory / FOLDER, emit
+        self._steps, self._skipped = min(steps, _MOST_STEPS), skipped
         self._profile: Any = None
-        self._first = self._last = 0
+        self._first = self._last = self._remembered = 0
 
-    def after(self, step: int, *, steps: int = 0) -> None:
-        """Called after each step; `steps` > 0 requests a window of that length from the next step on."""
+    def request(self) -> None:
+        """Profiles the next steps, unless a window is open or to come."""
+        if not (self._steps or self._profile or self._remembered):
+            self._steps, self._skipped = _PROFILED_STEPS, 0
+
+    @property
+    def due(self) -> bool:
+        """Whether a window begins with the next step."""
+        return bool(self._steps) and self._skipped <= 0
+
+    def after(self, step: int) -> None:
+        """Call it behind each step: it ends a window, and counts the steps before the first one."""
+        self._skipped -= 1
+        if self._remembered and step >= self._remembered:
+            self._write_memory()
         if self._profile is not None and step >= self._last:
-            self.end(step)
-        if steps > 0 and self._profile is None:
-            self._begin(step + 1, steps)
+            self._write_trace(step)
+            self._remember(step + 1)
 
-    def end(self, step: int) -> None:
-        """Writes the profile up to `step`, if a window is open; a failed write is a note."""
-        if self._profile is None:
+    def begin(self, step: int) -> None:
+        """Begins the window that is due, with the step after `step`."""
+        if not self.due:
             return
-        profile, self._profile = self._profile, None
-        profile.__exit__(None, None, None)
-        if step < self._first:
-            return
-        name = f"steps-{self._first:06d}-{step:06d}"
-        order = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-        table = profile.key_averages().table(sort_by=order, row_limit=_ROWS)
-        try:
-            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                trace = Path(folder) / "trace.json"  # torch's own gzip works line by line and takes six times as long
-                profile.export_chrome_trace(str(trace))
-                with trace.open("rb") as plain, gzip.open(f"{trace}.gz", "wb", 6) as packed:
-                    shutil.copyfileobj(plain, packed, 1 << 20)
-                data = Path(f"{trace}.gz").read_bytes()
-            atomic_write_bytes(self._folder / f"{name}.json.gz", data, self._folder.parent)
-            atomic_write_bytes(self._folder / f"{name}.txt", table.encode(), self._folder.parent)
-        except (OSError, FileError) as error:
-            why = first_line(error).rstrip(".")
-            said = f"The profile of step {step} could not be written: {why}. Make room, and ask again."
-            self._emit(Note(text=said, level="warning"))
-            return
-        self._emit(
-            Note(
-                text=f"{counted(step - self._first + 1, 'step')} profiled: {FOLDER}/{name}.json.gz, "
-                f"{len(data) / 2**20:.1f} MiB, for Perfetto or chrome://tracing, and {name}.txt in the run's folder."
-            )
-        )
-
-    def _begin(self, first: int, steps: int) -> None:
+        steps, self._steps = self._steps, 0
         kinds = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             kinds.append(torch.profiler.ProfilerActivity.CUDA)
-        profile = torch.profiler.profile(activities=kinds, record_shapes=True)
-        try:
+        with self._noting("Steps cannot be profiled now: {why}."):  # another profiler is active in this process
+            profile = torch.profiler.profile(activities=kinds, record_shapes=True)
             profile.__enter__()
-        except RuntimeError as error:  # another profiler is active in this process
-            self._emit(Note(text=f"Steps cannot be profiled now: {first_line(error)}.", level="warning"))
+            self._profile, self._first, self._last = profile, step + 1, step + steps
+
+    def end(self, step: int) -> None:
+        """Writes what was profiled up to `step`, if a window is open."""
+        if self._remembered:
+            self._write_memory()
+        if self._profile is not None:
+            self._write_trace(step)
+        if self._steps:
+            self._emit(Note(text="No step was profiled: the run ended before profile_skip_steps were over."))
+
+    def _write_trace(self, step: int) -> None:
+        profile, self._profile = self._profile, None
+        with self._noting(f"The profile of step {step} could not be written: {{why}}. Make room, and ask again."):
+            profile.__exit__(None, None, None)
+            if step < self._first:
+                return
+            name = f"steps-{self._first:06d}-{step:06d}"
+            order = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+            table = profile.key_averages().table(sort_by=order, row_limit=_ROWS)
+            # torch's own gzip works line by line and takes six times as long
+            size = self._write(f"{name}.json.gz", profile.export_chrome_trace, packed=True)
+            atomic_write_bytes(self._folder / f"{name}.txt", table.encode(), self._folder.parent)
+            memory = "" if torch.cuda.is_available() else " There is no snapshot of memory: that is of a GPU."
+            self._emit(
+                Note(
+                    text=f"{counted(step - self._first + 1, 'step')} profiled: {FOLDER}/{name}.json.gz, "
+                    f"{size / 2**20:.1f} MiB, for Perfetto or chrome://tracing, and {name}.txt in the run's "
+                    f"folder.{memory}"
+                )
+            )
+
+    def _remember(self, step: int) -> None:
+        """Has the allocator of the cards note each allocation of `step`."""
+        if not torch.cuda.is_available():
             return
-        self._profile, self._first, self._last = profile, first, first + steps - 1
+        with self._noting("The memory of a step cannot be recorded: {why}."):
+            torch.cuda.memory._record_memory_history(max_entries=_MOST_ALLOCATIONS)  # pyright: ignore[reportPrivateUsage]
+            self._remembered = step
+
+    def _write_memory(self) -> None:
+        step, self._remembered = self._remembered, 0
+        name, memory = f"memory-{step:06d}.pickle", torch.cuda.memory
+        with self._noting(f"The memory of step {step} could not be written: {{why}}. Make room, and ask again."):
+            try:
+                size = self._write(name, memory._dump_snapshot)  # pyright: ignore[reportPrivateUsage]
+            finally:
+                memory._record_memory_history(enabled=None)  # pyright: ignore[reportPrivateUsage]
+            self._emit(
+                Note(
+                    text=f"Memory of step {step}: {FOLDER}/{name}, {size / 2**20:.1f} MiB, for pytorch.org/memory_viz."
+                )
+            )
+
+    def _write(self, name: str, export: Callable[[str], object], *, packed: bool = False) -> int:
+        """Writes the file that `export` makes at a path into the folder; returns its bytes."""
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            made = Path(folder) / "made"
+            export(str(made))
+            if packed:
+                with made.open("rb") as plain, gzip.open(f"{made}.gz", "wb", 6) as target:
+                    shutil.copyfileobj(plain, target, 1 << 20)
+                made = Path(f"{made}.gz")
+            data = made.read_bytes()
+        atomic_write_bytes(self._folder / name, data, self._folder.parent)
+        return len(data)
+
+    @contextlib.contextmanager
+    def _noting(self, said: str) -> Iterator[None]:
+        """Inside, an error is a warning: `said` with what it says in place of {why}."""
+        try:
+            yield
+        except Exception as error:  # a run is worth more than its profile
+            why = first_line(error).rstrip(".") or type(error).__name__
+            self._emit(Note(text=said.format(why=why), level="warning"))

@@ -48,7 +48,7 @@ def run_job(
 
     A kill loses only what came after the last saved step. Raises WanTrainerError for anything a user can fix.
     `embed_workflow`: LoRA files contain the run's workflow.json. `before`: seconds by stage (cache, start) spent before
-    the session. `profile_steps`: steps to profile, from the session's second on.
+    the session. `profile_steps`: steps to profile in place of those of the settings; 0: those.
     """
     with _worker(directory, roots, emit, control, group or Group(), embed_workflow) as worker:
         return worker.train(max_steps, require_state, before or {}, profile_steps)

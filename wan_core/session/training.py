@@ -14,7 +14,7 @@ from ..job.outcome import steps_worth_keeping, suggestion_of
 from ..train import NotFinite, SavedStep, expert_setting
 from .experts import Experts
 from .previews import Previews
-from .profiling import PROFILED_STEPS, StepProfiler
+from .profiling import StepProfiler
 from .saving import Saver
 from .session import Session
 
@@ -35,11 +35,17 @@ class Training:
     ) -> None:
         """`nothing_to_learn`: why no step can be suggested, as for blank clips; "" otherwise.
 
-        `profile_steps`: steps to profile, from the session's second on.
+        `profile_steps`: steps to profile in place of those of the settings; 0: those.
         """
         self.session, self.experts, self.saver, self._limit = session, experts, saver, limit
         self._previews, self._nothing_to_learn = previews, nothing_to_learn
-        self.profiler, self._profile_steps = StepProfiler(session.directory, session.emit), profile_steps
+        train = session.config.train
+        self.profiler = StepProfiler(
+            session.directory,
+            session.emit,
+            steps=profile_steps or train.profile_steps,
+            skipped=train.profile_skip_steps,
+        )
         self._due: set[str] = set()
         """of save, evaluate, sample, suggest, profile and end: due after the last step"""
 
@@ -56,6 +62,8 @@ class Training:
                 if experts.step == 0:
                     self._sample()
             session.emit(Stage(stage="train", done=experts.step, total=total))
+            if session.leads:
+                self.profiler.begin(experts.step)
             # `Trainer.run` returns first: its frames hold the model, which previews may have to offload.
             while self._trained(last):
                 with self._stops_between_steps():
@@ -72,8 +80,9 @@ class Training:
                 self._limit.ended = "end" in self._due and self.saver.saved_step == experts.step
                 if self._due & {"save", "evaluate", "sample"}:
                     session.emit(Stage(stage="train", done=experts.step, total=total))
-                self.profiler.after(experts.step, steps=min(self._profile_steps, total - experts.step))
-                self._due, self._profile_steps = set(), 0
+                if experts.step < total:
+                    self.profiler.begin(experts.step)
+                self._due = set()
                 experts.load(expert)
 
     def _trained(self, last: int) -> bool:
@@ -106,8 +115,8 @@ class Training:
             self._due.add("evaluate")
         self._due |= {command for command in ("save", "sample") if take(command)}
         if take("profile"):
-            self._profile_steps = PROFILED_STEPS
-        if self._profile_steps:
+            self.profiler.request()
+        if self.profiler.due:
             self._due.add("profile")
         return bool(self._due)
 

@@ -135,6 +135,19 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         offered=(0, 64),
     )
 
+    profile_steps: int = groups.memory(
+        0,
+        "So many optimizer steps are profiled by torch, a trace of every operator for Perfetto or chrome://tracing; on "
+        "a GPU the memory of one more is recorded. Both lie in the folder profile of the run. 0 = none.",
+        low=0,
+        high=10,
+    )
+    profile_skip_steps: int = groups.memory(
+        1,
+        "Optimizer steps of a queue before those that profile_steps profiles: the first ones compile and allocate.",
+        low=0,
+        high=10_000_000,
+    )
     memory: str = groups.memory(
         "auto",
         "auto: before the run begins it is worked out what fits, and the cheapest measures are taken. manual: what "

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.profiler import record_function
 
 from ..cache import Batches, BatchReader
 from ..control import Control
@@ -23,8 +22,8 @@ from ..errors import Stopped
 from ..events import Emit, Evaluated, Note
 from ..flow import seeded_generator
 from ..lora import LoraWeights, adapter_parameters, limit_norms
-from ..model import CHUNK_TOKENS, WanTransformer, check_compile, later_remarks, placed_routes
-from ..precision import fused_on_cards
+from ..model import CHUNK_TOKENS, WanTransformer, check_compile, later_remarks, placed_routes, scope
+from ..precision import float32_products, fused_on_cards
 from .config import TrainConfig
 from .draws import Draw, Draws
 from .evaluation import Evaluation
@@ -165,7 +164,7 @@ class Trainer:
             return
         self._streak.end()
         self._scale.count()
-        with record_function("wan: optimizer"):
+        with scope("optimizer"):
             lr = self.optimizer.step(learning_rate_at(step, self.config))
         self._forget_gradients()
         self._report.finish(step, loss=loss, lr=lr, grad_norm=norm, timestep=timestep, began=began)
@@ -182,7 +181,8 @@ class Trainer:
         self._raise_if_stopped()
         while True:
             try:
-                loss, timestep = self._accumulated(step)
+                with float32_products(self.model.numerics.float32_products):
+                    loss, timestep = self._accumulated(step)
                 check_room(self.optimizer)  # an update that runs out half-way could not be retried
             except Stopped:
                 self._forget_gradients()
@@ -214,12 +214,12 @@ class Trainer:
         for index in range(count):
             if self._group.world == 1 and (reason := self._control.stop_reason()):
                 raise Stopped(reason)
-            with record_function("wan: batch"):
+            with scope("batch"):
                 batch, timestep = self._draw((step - 1) * count + index)
             timestep_sum += timestep
-            with record_function("wan: forward"):
+            with scope("forward"):
                 trained = self._objective.trained(batch)
-            with record_function("wan: backward"):
+            with scope("backward"):
                 self._scale.scale(trained.loss / count).backward()
             self._report.add(batch, trained)
             loss_sum += trained.loss.detach() / count

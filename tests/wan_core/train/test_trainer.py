@@ -19,6 +19,7 @@ from wan_core.job.checks import with_expert
 from wan_core.job.config import read_status
 from wan_core.lora import LoraConfig
 from wan_core.model import lengthened
+from wan_core.precision import PrecisionPolicy
 from wan_core.train import NoisedBatch, Trainer, true_velocity
 
 pytestmark = pytest.mark.lasts(0.3)
@@ -190,3 +191,17 @@ def test_a_learning_rate_of_zero_leaves_the_weights_bitwise_alone(tmp_path: Path
     before = {name: p.detach().clone() for name, p in trainer.parameters.items()}
     trainer.run(3, nothing)
     assert same({name: p.detach() for name, p in trainer.parameters.items()}, before)
+
+
+def test_float32_products_are_as_exact_as_asked_within_a_step_alone(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, steady(steps=1, eval_items=1))
+    model, policy, seen = trainer.model, PrecisionPolicy(float32_matmul_precision="high"), list[str]()
+    assert policy.numerics(torch.bfloat16).float32_products == "highest", "its few float32 parts stay exact"
+    assert policy.describe() == "balanced, but float32 products high"
+    model.numerics = policy.numerics(torch.float32)
+    model.blocks[0].register_forward_pre_hook(lambda *_: seen.append(torch.get_float32_matmul_precision()))
+    trainer.run(1, nothing)
+    assert seen == ["high"]
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert trainer.evaluate() is not None
+    assert set(seen[1:]) == {"highest"}

@@ -108,6 +108,7 @@ class Planner:
             "measures": {**report["measures"], "gradient_checkpointing": job.train.gradient_checkpointing},
             "card": report["card"],
             "own_runs": report["own_runs"],
+            "routes": report["routes"],
             "notes": report["notes"],
             "step_seconds": seconds,
             "seconds": _whole_time(seconds, job.train),

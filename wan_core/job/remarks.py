@@ -93,6 +93,16 @@ def _for_faster_attention(device: str, compute: torch.dtype) -> str:
     return f"Set base_precision to {fastest}, or install a torch built for this GPU."
 
 
+def routes_remark(train: TrainConfig) -> str:
+    """Returns a warning on what token routes do to the loss; "" where no token passes by a layer."""
+    if not any(route.selection_ratio for route in train.routes):
+        return ""
+    return (
+        "With token routes the training loss begins higher than without, more so at small shares of tokens, and a LoRA "
+        "or LoKr may learn less in as many steps. Judge by the evaluation loss, which sees all tokens."
+    )
+
+
 _TIMES_ADAMW = {
     **dict.fromkeys(("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "bnb_adamw8bit", "bnb_paged_adamw8bit"), 1.0),
     **dict.fromkeys(("lion", "bnb_lion8bit"), 1 / 3),

@@ -16,16 +16,16 @@ from ..footprint import weights_once_loaded
 from ..job.config import read_run
 from ..job.open import open_experts
 from ..job.partner import pair_of_previews
-from ..job.remarks import notes_on_cards, remarks_on_cards
 from ..load import ModelPlan, inspect_model, settled
 from ..lora import LoraConfig
 from ..model import LatentSpace
 from ..placement import PlacementConfig, StepShape, resolve_placement, room_here, room_of_cards, total_bytes
 from ..placement.plan import split_blocks
-from ..train import UNKNOWN_CLASS, TrainConfig, saved_bytes
+from ..train import TrainConfig, saved_bytes
 from .cards import Card, card_of_size
 from .here import counting_partner, in_fullest_process
 from .memory_job import Job, job_of_run, size_words
+from .notes import notes_of, routed_of, routes_data, routes_offered
 from .own_runs import SECONDS, OwnRuns, own_runs_of
 from .planning import MemoryPlan, plan_memory
 
@@ -40,6 +40,7 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
     `card`: in place of that of this machine.
     """
     job, estimate, card = plan.job, plan.estimate, card or plan.card
+    routed = routed_of(plan, card)
     devices = estimate.to_dict()
     for name, needs in devices.items():
         needs["room_bytes"] = plan.room.devices.get(name)
@@ -61,7 +62,8 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
         "card": None if card is None else card.name,
         "faster": plan.faster(),
         "own_runs": plan.own_runs(),
-        "notes": notes_of(job),
+        "routes": routes_data(routed),
+        "notes": notes_of(plan, routed),
         "fits": plan.fits,
     }
 
@@ -86,14 +88,12 @@ def plan_sentences(plan: MemoryPlan) -> str:
     for name, phases in plan.own_runs().items():
         said = ", ".join(f"{_WORDS.get(phase, phase)} x{ratio:.2f}" for phase, ratio in phases.items())
         lines.append(f"{name}: corrected by what runs of this model took on this card ({said})")
-    return "\n".join([*lines, *notes_of(job), plan.verdict()])
-
-
-def notes_of(job: Job) -> list[str]:
-    """Returns what its cards do without, and what a plan does not know, a sentence each."""
-    compute = job.file.compute_dtype
-    on_cards = [*remarks_on_cards(job.model, compute), *notes_on_cards(job.model, compute)]
-    return [*on_cards, *([UNKNOWN_CLASS] if job.train.optimizer == "custom" else [])]
+    routed = routed_of(plan, card)
+    if routed is not None:
+        lines.append(f"tokens by layer: {routed.drawn()}")
+    elif offered := routes_offered(job):
+        lines.append(offered)
+    return "\n".join([*lines, *notes_of(plan, routed), plan.verdict()])
 
 
 def report_run(directory: Path, roots: Roots) -> dict[str, Any]:

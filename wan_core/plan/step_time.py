@@ -80,12 +80,12 @@ def step_tflops(
     job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card, prior_share: float = 0.0
 ) -> float:
     """Returns the useful arithmetic per second, in 10^12, that `step_seconds` takes a step to reach."""
-    flops = _flops(job, step)
+    flops = step_flops(job, step)
     seconds = step_seconds(job, step, estimate, card, micro_batches=1, prior_share=prior_share)
     return (flops.useful + prior_share * flops.base) / seconds / 1e12
 
 
-def _flops(job: JobShape, step: StepShape) -> StepFlops:
+def step_flops(job: JobShape, step: StepShape) -> StepFlops:
     """Returns the operations of a micro-batch."""
     latent = (
         step.batch_size,

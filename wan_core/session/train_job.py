@@ -16,7 +16,15 @@ from ..job.length import TimeLimit
 from ..job.open import OpenRun, open_experts
 from ..job.outcome import result_of
 from ..job.partner import pair_of_previews
-from ..job.remarks import LOCKLESS, disk_remark, not_finite_error, rate_remark, set_aside_note, start_note
+from ..job.remarks import (
+    LOCKLESS,
+    disk_remark,
+    not_finite_error,
+    rate_remark,
+    routes_remark,
+    set_aside_note,
+    start_note,
+)
 from ..train import Group, NotFinite, check_split
 from ..words import filled, shortened
 from .event_sinks import EventSinks
@@ -234,6 +242,7 @@ class _Worker:
         if remark := rate_remark(config.train, full_size=first.file.variant.is_full_size):
             session.emit(Marked(step=experts.step, kind="learning rate", text=remark))
             session.warn(remark)
+        session.warn(routes_remark(config.train))
         session.warn(disk_remark(session.directory, experts.bytes_of_a_save))
         return training
 

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { apply, canApply } from "../../../web/js/lib/fit/apply.mjs";
 import { trainingOf } from "../../../web/js/lib/fit/asked.mjs";
-import { details, headline, suggestionText } from "../../../web/js/lib/fit/sentences.mjs";
+import { details, headline, routesText, suggestionText } from "../../../web/js/lib/fit/sentences.mjs";
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
@@ -339,4 +339,10 @@ test("buttons say what they set", () => {
   assert.equal(suggestionText({ gradient_checkpointing: true }), "gradient checkpointing fits");
   assert.equal(suggestionText({ unchecked_blocks: 0 }), "gradient checkpointing fits");
   assert.equal(suggestionText({ something: 1 }), "");
+});
+
+test("the bars of token routes have what they save for a name", () => {
+  const routes = { kept: [1, 0.5, 0.5, 1], flops_saved: 0.276, time_saved: null };
+  const said = "Tokens that layers 0 to 3 see: 28 % less arithmetic in a step.";
+  assert.equal(routesText(routes), said);
 });

@@ -3,7 +3,7 @@
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { inOneText, t } from "../page/words.mjs";
-import { details, fullest, headline, suggestionText } from "./sentences.mjs";
+import { details, fullest, headline, routesText, suggestionText } from "./sentences.mjs";
 import { standingText } from "./standing.mjs";
 
 /** @typedef {import("./sentences.mjs").Plan} Plan @typedef {import("./sentences.mjs").Settings} Settings */
@@ -28,6 +28,7 @@ export class FitBar {
       { class: "wan-meter", role: "meter", "aria-valuemin": 0, "aria-valuemax": 100 },
       this.needed,
     );
+    this.routes = element("div", { class: "wan-routes", role: "img", hidden: true });
     this.about = element("p", { class: "wan-hint" });
     this.buttons = element("div", { class: "wan-fit-buttons" });
     this.element = element(
@@ -35,6 +36,7 @@ export class FitBar {
       { class: "wan-fit", "aria-label": t("Memory before training"), hidden: true },
       element("div", { class: "wan-fit-line" }, this.icon, this.line),
       this.meter,
+      this.routes,
       this.about,
       this.buttons,
     );
@@ -67,6 +69,7 @@ export class FitBar {
     mark(this.meter, "aria-valuenow", String(part));
     mark(this.meter, "aria-valuetext", headline(plan));
     this.meter.hidden = false;
+    this.draw(plan.routes);
     const more = looking ? [t("Looking for what would fit …")] : [];
     write(this.about, inOneText([...details(plan), ...more]));
     this.about.hidden = this.brief;
@@ -75,6 +78,18 @@ export class FitBar {
     fill(this.buttons, ...offers.map((settings) => this.offer(settings)));
     this.buttons.hidden = !offers.length;
     this.changed();
+  }
+
+  /** A bar for each layer, as high as the share of the tokens that it sees. @param {Plan["routes"]} routes */
+  draw(routes) {
+    this.routes.hidden = this.brief || !routes;
+    if (!routes) return;
+    mark(this.routes, "aria-label", routesText(routes));
+    const bars = routes.kept.map(() => element("span"));
+    bars.forEach((bar, layer) => {
+      bar.style.setProperty("--wan-share", `${100 * routes.kept[layer]}%`);
+    });
+    fill(this.routes, ...bars);
   }
 
   /** @param {Settings} settings */
@@ -89,7 +104,7 @@ export class FitBar {
     mark(this.element, "aria-busy", "false");
     write(this.icon, ICONS[state]);
     write(this.line, text);
-    this.meter.hidden = this.about.hidden = this.buttons.hidden = true;
+    for (const part of [this.meter, this.routes, this.about, this.buttons]) part.hidden = true;
     this.element.hidden = false;
     this.changed();
   }

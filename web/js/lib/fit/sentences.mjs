@@ -13,8 +13,9 @@ import { clock, fileSize, gib, known, short } from "../run/format.mjs";
  *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
  *   card?: string | null, step_seconds?: number | null, seconds?: number | null, suggestions: Settings[] | null, more?: boolean,
  *   own_runs?: Record<string, Record<string, number>>, notes?: string[], reason?: string,
+ *   routes?: { kept: number[], flops_saved: number, time_saved: number | null } | null,
  *   run?: import("./standing.mjs").Standing | null }} Plan `own_runs`: by which ratios the plan follows
- *   earlier runs, by device and phase; `held`: what ComfyUI holds of host memory, with the names of its models; `notes`: what the plan does not know, as the server says it; `reason`: why nothing could be planned
+ *   earlier runs, by device and phase; `held`: what ComfyUI holds of host memory, with the names of its models; `notes`: what the plan does not know, as the server says it; `routes`: of token routes, the share of the tokens that each layer sees, and what they save; `reason`: why nothing could be planned
  */
 
 /** Settings that let the planner offload. */
@@ -127,6 +128,12 @@ function measured({ own_runs = {} }) {
   return timed
     ? [t("Time as measured in earlier runs on this card.")]
     : [t("Memory as measured in earlier runs on this card.")];
+}
+
+/** What the bars of token routes show. @param {NonNullable<Plan["routes"]>} routes */
+export function routesText({ kept, flops_saved: saved }) {
+  const values = { last: kept.length - 1, saved: Math.round(100 * saved) };
+  return t("Tokens that layers 0 to {last} see: {saved} % less arithmetic in a step.", values);
 }
 
 /** The label of a suggestion's button. @param {Settings} settings */

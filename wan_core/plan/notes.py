@@ -1,0 +1,132 @@
+"""Sentences of a plan besides memory and time: on its cards, its token routes, and measures it does not need."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+
+from ..footprint import weights_once_loaded
+from ..job.remarks import notes_on_cards, remarks_on_cards, routes_remark
+from ..placement import MemoryMeasures
+from ..train import UNKNOWN_CLASS
+from .cards import Card
+from .memory_job import Job
+from .planning import MemoryPlan
+from .step_time import step_flops, step_seconds
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MANY_TOKENS = 30_000
+"""of a clip: at 29,200 attention takes as much of a 14B layer's forward pass as all of its linears; 832x480x81 has
+32,760"""
+_WORTH_A_ROUTE = 0.05
+"""of a step's time: what saves less is not worth what a LoRA learns less"""
+_TRIED_ROUTE = "0.25: 2..-2"
+"""of the routes in docs/token_routes.md the one that cost least"""
+
+
+@dataclass(frozen=True)
+class Routed:
+    """The token routes of a job: the tokens that each layer sees, and the arithmetic and time saved."""
+
+    kept: tuple[float, ...]
+    """share of the tokens that each layer sees"""
+    flops_saved: float
+    """share of a step's arithmetic, with recomputation"""
+    time_saved: float | None
+    """share of its predicted time; None where the card is not known"""
+
+    def drawn(self) -> str:
+        """Returns a bar for each layer, as high as the share of the tokens that it sees."""
+        return "".join(_BARS[round(share * (len(_BARS) - 1))] for share in self.kept)
+
+    def sentence(self, tokens: int) -> str:
+        """Returns the layers with their share of `tokens`, and what a step saves."""
+        parts: list[str] = []
+        first = 0
+        for share, same in groupby(self.kept):
+            last = first + len(list(same)) - 1
+            layers = f"layer {first}" if last == first else f"layers {first} to {last}"
+            if share < 1:
+                parts.append(f"{layers} see {100 * share:.0f} %")
+            first = last + 1
+        saved = f"A step has {100 * self.flops_saved:.0f} % less arithmetic"
+        if self.time_saved is not None:
+            saved += f", and is predicted {100 * self.time_saved:.0f} % shorter"
+        return f"Token routes: {', '.join(parts)} of {tokens:,} tokens. {saved}."
+
+
+def routed_of(plan: MemoryPlan, card: Card | None) -> Routed | None:
+    """Returns the token routes of a plan, with the time they save on `card`; None where no token passes by a layer."""
+    if not plan.job.train.routes:
+        return None
+    job, shape = plan.job, plan.job.shape()
+    tokens = shape.tokens(job.step)
+    if min(tokens) == job.step.tokens:
+        return None
+    plain = replace(shape, routes=())
+    with_it, without = (
+        counted.useful + (counted.recomputed if shape.recomputing.blocks else 0)
+        for counted in (step_flops(one, job.step) for one in (shape, plain))
+    )
+    time = None
+    if card is not None:
+        routed, full = (step_seconds(one, job.step, plan.estimate, card, micro_batches=1) for one in (shape, plain))
+        time = round(1 - routed / full, 3)
+    kept = tuple(round(one / job.step.tokens, 3) for one in tokens)
+    return Routed(kept, round(1 - with_it / without, 3), time)
+
+
+def notes_of(plan: MemoryPlan, routed: Routed | None) -> list[str]:
+    """Returns sentences on what its cards lack, what a plan does not know, its token routes, and needless 8 bits."""
+    job, compute = plan.job, plan.job.file.compute_dtype
+    said = [*remarks_on_cards(job.model, compute), *notes_on_cards(job.model, compute)]
+    if job.train.optimizer == "custom":
+        said.append(UNKNOWN_CLASS)
+    if routed is not None:
+        said += [routed.sentence(job.step.tokens), _routes_advice(routed, job.step.tokens), routes_remark(job.train)]
+    if quantized_for_nothing(plan):
+        said.append(
+            "8-bit weights are not needed here: it fits without Fp8 / Int8 Quantize too, with nothing in host memory, "
+            "more exactly and without dequantizing."
+        )
+    return [one for one in said if one]
+
+
+def _routes_advice(routed: Routed, tokens: int) -> str:
+    if routed.time_saved is not None and routed.time_saved < _WORTH_A_ROUTE:
+        return "Token routes save no time worth their cost here: leave tread_routes empty."
+    if tokens < _MANY_TOKENS:
+        return f"They are advised from {_MANY_TOKENS:,} tokens on, where attention is half of the work of a 14B layer."
+    return ""
+
+
+def routes_offered(job: Job) -> str:
+    """Returns the advice to try token routes, for clips of so many tokens that they pay; "" otherwise."""
+    if job.train.routes or job.step.tokens < _MANY_TOKENS:
+        return ""
+    plain = job.shape()
+    routed = replace(plain, routes=replace(job.train, tread_routes=_TRIED_ROUTE).routes)
+    shares = [step_flops(one, job.step) for one in (routed, plain)]
+    saved = 100 * (1 - shares[0].useful / shares[1].useful)
+    return (
+        f'{job.step.tokens:,} tokens a clip: tread_routes "{_TRIED_ROUTE}" takes {saved:.0f} % off the arithmetic of a '
+        "step, and a LoRA learns less in it (docs/token_routes.md)."
+    )
+
+
+def quantized_for_nothing(plan: MemoryPlan) -> bool:
+    """Returns whether a job that quantizes its weights fits as it is too, with nothing in host memory."""
+    job = plan.job
+    if job.model.quantize is None or job.file.quantization != "none" or not plan.room.devices:
+        return False
+    plain = replace(job, model=job.model.with_quantize(None))
+    if weights_once_loaded(plain.model, plain.file) > sum(plan.room.devices.values()):
+        return False
+    if plan.gain:  # what left-over memory is used for is none of its needs
+        plain = replace(plain, train=replace(plain.train, checkpointing_policy="full", unchecked_blocks=0))
+    return not plan.room.lacks(plain.estimate(plain.shape(), MemoryMeasures()))
+
+
+def routes_data(routed: Routed | None) -> dict[str, object] | None:
+    """Returns them as JSON data."""
+    return None if routed is None else asdict(routed)

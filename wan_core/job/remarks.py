@@ -98,8 +98,8 @@ def routes_remark(train: TrainConfig) -> str:
     if not any(route.selection_ratio for route in train.routes):
         return ""
     return (
-        "With token routes the training loss begins higher than without, more so at small shares of tokens, and a LoRA "
-        "or LoKr may learn less in as many steps. Judge by the evaluation loss, which sees all tokens."
+        "With token routes the training loss begins higher, the more tokens pass by, and a LoRA or LoKr may learn less "
+        "in as many steps. Judge by the evaluation loss, which sees all tokens."
     )
 
 

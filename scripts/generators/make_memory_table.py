@@ -47,11 +47,17 @@ class Model(NamedTuple):
     cards: int = 1
     """cards over which its blocks are split"""
     frames: tuple[int, ...] = (33, 49, 81)
+    rank: int = 32
+    batch: int = 1
+    """clips of a forward pass"""
 
 
 _HIGH = "wan2.2_t2v_high_noise_14B_bf16.safetensors"
 MODELS = {
     "Wan 2.1 T2V-1.3B": Model("wan2.1-t2v-1.3B", "wan2.1_t2v_1.3B_bf16.safetensors", frames=(1, 33, 49, 81)),
+    "Wan 2.1 T2V-1.3B, rank 16, batch 4": Model(
+        "wan2.1-t2v-1.3B", "wan2.1_t2v_1.3B_bf16.safetensors", frames=(33, 49), rank=16, batch=4
+    ),
     "Wan 2.2 A14B expert, fp8": Model("wan2.2-t2v-A14B-expert", _HIGH, "fp8_e4m3fn"),
     "Wan 2.2 A14B expert, bf16": Model("wan2.2-t2v-A14B-expert", _HIGH),
     "Wan 2.2 I2V-A14B expert, fp8": Model(
@@ -93,7 +99,9 @@ def planned(name: str, frames: int, card: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         write_empty_model(Path(folder) / model.file, model.template)
         roots = Roots({"diffusion_models": (folder,)})
-        return report_settings(plan, roots, LoraConfig(rank=32), TrainConfig(), size, cards)
+        return report_settings(
+            plan, roots, LoraConfig(rank=model.rank), TrainConfig(batch_size=model.batch), size, cards
+        )
 
 
 def _words(found: dict[str, Any]) -> str:

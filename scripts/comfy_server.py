@@ -302,6 +302,15 @@ class ComfyServer:
         """Queue and wait."""
         return self.wait(self.queue(prompt, **queue), timeout, check)
 
+    def free(self) -> None:
+        """Drop the outputs of earlier prompts and the loaded models, and wait until it is done.
+
+        /free only leaves a note, which the queue reads after a prompt and when it wakes without one. A prompt queued
+        before that, as while ComfyUI collects garbage after the last one, is still answered from its cache.
+        """
+        self.post("/free", {"free_memory": True, "unload_models": True})
+        self.run({"freed": {"class_type": "PreviewAny", "inputs": {"source": ""}}})  # the note is read after it
+
     def interrupt(self, prompt_id: str | None = None) -> None:
         """Press Cancel."""
         self.post("/interrupt", {"prompt_id": prompt_id} if prompt_id else {})

@@ -30,7 +30,7 @@ def test_texts_and_seeds_are_told_apart_and_repeat(comfy: ComfyServer) -> None:
     ball = first_frame(text="a red ball")
     assert first_frame(text="a blue cube") != ball
     assert first_frame(text="a red ball", seed=7) != ball
-    comfy.post("/free", {"unload_models": True, "free_memory": True})
+    comfy.free()
     again = first_frame(text="a red ball")
     assert Image.open(io.BytesIO(again)).tobytes() == Image.open(io.BytesIO(ball)).tobytes()
 

@@ -137,5 +137,5 @@ def test_a_vae_that_was_replaced_after_it_was_loaded_is_not_taken_for_the_new_on
     save_file({name: value * 1.01 for name, value in load_file(own).items()}, own)
     refused = comfy.error(comfy.run(graph(80), check=False))
     assert "The file of vae was replaced after ComfyUI had loaded it" in refused
-    comfy.post("/free", {"unload_models": True, "free_memory": True})
+    comfy.free()
     assert "latents: 3 encoded" in shown(comfy, comfy.run(graph(80)))

@@ -99,7 +99,7 @@ def test_an_image_to_video_lora_is_trained_previewed_and_used(comfy: ComfyServer
     settings = json.loads((folder_of(comfy, "motion") / "run.json").read_text(encoding="utf-8"))
     assert settings["preview"]["condition_key"]
 
-    comfy.post("/free", {"free_memory": True})
+    comfy.free()
     with comfy.events() as seen:
         again = run_of(comfy, comfy.run(graph_for("wan_tiny_i2v", "motion", steps=3)))
     assert again["step"] == 3

@@ -62,7 +62,7 @@ def test_the_audit_ranks_switches_and_asks_the_engine_only_once(comfy: ComfyServ
     assert [data for data in seen.of("progress") if data["node"] == AUDIT]
     assert_nothing_runs(comfy)
 
-    comfy.post("/free", {"free_memory": True})
+    comfy.free()
     written = (picture.parent / "precision_audit.json").stat().st_mtime_ns
     again = comfy.outputs(comfy.run(audit_graph()), AUDIT)
     assert again["text"] == output["text"]

@@ -31,7 +31,7 @@ def loras(comfy: ComfyServer) -> Path:
 def test_a_complete_cache_loads_no_encoder(comfy: ComfyServer) -> None:
     """VAELoader does not run a second time: a graph whose VAE cannot be loaded any more still trains."""
     comfy.run(training_graph("lazy"))
-    comfy.post("/free", {"free_memory": True})
+    comfy.free()
     with comfy.events() as seen:
         comfy.run(training_graph("lazy", steps=5))
     ran = [data["node"] for data in seen.of("executing") if data.get("node")]
@@ -204,8 +204,8 @@ def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
         assert json.loads(video.metadata["prompt"]) == json.loads(picture.info["prompt"])
         assert len(list(video.decode(video=0))) == 5
 
+    comfy.free()
     with comfy.events() as again:
-        comfy.post("/free", {"free_memory": True})
         comfy.run(wanted)
     assert not [s for s in again.of("wan_trainer.status") if s["node"] == VALIDATE], "nothing is rendered twice"
 

@@ -85,7 +85,7 @@ def test_a_run_is_trained_read_used_and_deleted(
             maps = Path(f"/proc/{comfy.pid}/maps").read_text(encoding="utf-8")
             assert str(loras / "Alice.safetensors") in maps, "core's Load LoRA keeps the file mapped"
             assert run_of(comfy, comfy.run(beside))["lora_name"] == "wan_trainer/Alice_000006.safetensors"
-            comfy.post("/free", {"unload_models": True, "free_memory": True})
+            comfy.free()
 
             graph[TRAIN]["inputs"]["steps"] = 8
             viewed = (run / "status.json", loras / "Alice.safetensors", run / "samples" / "step-000002_p0.mp4")

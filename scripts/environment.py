@@ -171,6 +171,7 @@ def prepare(*, tests: bool) -> Environment:
     aside.start("clips", _clips)
     _stage(environment, "packages", lambda: _packages(environment.comfyui))
     if tests:
+        aside.start("stand-in cards", lambda: _stand_in_cards(environment))
         _stage(environment, "test tools", _test_packages)
         _stage(environment, "frontend", lambda: _other_frontend(environment))
     _stage(environment, "background", aside.finish)
@@ -272,6 +273,23 @@ def _test_packages() -> str:
     _pip("install", "-c", str(file), *TEST_PACKAGES)
     _stamp("test", key)
     return ", ".join(TEST_PACKAGES)
+
+
+def _stand_in_cards(environment: Environment) -> str:
+    """Compiles the cards of tests/support/stand_in_card, for which two workers of the tests would wait."""
+    folder = ROOT / "tests" / "support" / "stand_in_card"
+    sources = (file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.[ch]*")))
+    key = _hash(*sources, _stamp_text("packages"))
+    if _stamped("stand-in-cards", key):
+        return "ready"
+    command = "from tests.support import stand_in_card; print(stand_in_card.missing() or stand_in_card.library().name)"
+    done = subprocess.run(
+        [str(environment.python), "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:  # their tests say why
+        return "not compiled"
+    _stamp("stand-in-cards", key)
+    return done.stdout.strip()
 
 
 def _other_frontend(environment: Environment) -> str:
@@ -416,7 +434,7 @@ def _node_tools(environment: Environment) -> str:
 
 
 class _Aside:
-    """Downloads in parallel with the main stages, which do not change the virtual environment."""
+    """Downloads and compiles in parallel with the main stages; does not change the virtual environment."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment

@@ -15,7 +15,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from threading import Lock
+from threading import Lock, Thread
+from typing import IO
 
 from .errors import ConfigError, Stopped
 
@@ -145,7 +146,7 @@ def _asked(patterns: list[str], names: Sequence[str], what: str, whole: bool) ->
 
 def _from_child(asked: dict[str, object]) -> tuple[str, bool]:
     """Returns the process output, and whether it ended within the time limit. Raises Stopped."""
-    given: bytes | None = json.dumps(asked).encode("ascii")
+    given = json.dumps(asked).encode("ascii")
     end, should_stop = time.monotonic() + LIMIT_S, _should_stop.get()
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _CHILD],
@@ -154,13 +155,15 @@ def _from_child(asked: dict[str, object]) -> tuple[str, bool]:
         stderr=subprocess.DEVNULL,
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
     ) as child:
+        # Not by communicate(): called again after a timeout, it never writes what was left of its input.
+        given_to, child.stdin = child.stdin, None
+        writer = Thread(target=_write_all, args=(given_to, given), daemon=True)
+        writer.start()
         try:
             while True:
-                try:
-                    said, _ = child.communicate(given, timeout=_POLL_S)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    said, _ = child.communicate(timeout=_POLL_S)
                     return said.decode("ascii"), True
-                except subprocess.TimeoutExpired:
-                    given = None  # communicate() may be called again, but without input
                 if should_stop is not None and should_stop():
                     raise Stopped
                 if time.monotonic() > end:
@@ -168,3 +171,11 @@ def _from_child(asked: dict[str, object]) -> tuple[str, bool]:
                     return child.communicate()[0].decode("ascii"), False
         finally:
             child.kill()
+            writer.join()
+
+
+def _write_all(pipe: IO[bytes] | None, data: bytes) -> None:
+    """Write to a process that may end before it has read everything."""
+    assert pipe is not None
+    with contextlib.suppress(OSError), pipe:
+        pipe.write(data)

@@ -176,6 +176,13 @@ def test_a_pattern_that_takes_all_memory_is_refused(monkeypatch: pytest.MonkeyPa
         matching(["(?:(a)|b)*"], ["ab" * 5_000_000], "include", whole=True)
 
 
+def test_more_names_than_a_pipe_holds_reach_a_process_that_starts_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a busy machine: the first wait for an answer ends before half of the question is written."""
+    monkeypatch.setattr(patterns, "_CHILD", f"import time; time.sleep({3 * patterns._POLL_S})\n{patterns._CHILD}")
+    many = [f"blocks.{number}.self_attn.q.{'x' * 90}" for number in range(3000)]
+    assert matching([r"blocks\.7\d\."], many, "include", whole=False) == [frozenset(many[70:80])]
+
+
 def test_a_stop_ends_the_wait_for_a_pattern() -> None:
     asked = iter([False, True])
     with pytest.raises(Stopped), waits_end_with(lambda: next(asked)), waits_end_with(lambda: False):

@@ -78,7 +78,7 @@ def assert_as_on_the_cpu(found: dict[str, Any], *, offloads_optimizer: bool) -> 
     assert found["of_a_step"] == CLIPPED | (EACH_WEIGHT if offloads_optimizer else {})
 
 
-@pytest.mark.lasts(12)
+@pytest.mark.lasts(1)
 @pytest.mark.parametrize("name", IN_CI)
 def test_a_run_on_cards_is_the_run_on_the_cpu_to_the_last_bit(trained: Any, name: str) -> None:
     found = trained(*IN_CI, *PLANTED)[name]
@@ -93,7 +93,7 @@ def test_so_is_one_of_every_setting_of_memory(trained: Any, name: str) -> None:
     assert_as_on_the_cpu(trained(*LONG)[name], offloads_optimizer=False)
 
 
-@pytest.mark.lasts(12)
+@pytest.mark.lasts(1)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_missing_wait_or_bridge_is_found(trained: Any, name: str) -> None:
     found, (fault, said) = trained(*IN_CI, *PLANTED)[name], PLANTED[name]

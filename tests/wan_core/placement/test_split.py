@@ -37,6 +37,7 @@ def step_of_14b(request: pytest.FixtureRequest, run_script: RunScript) -> dict[s
 
 
 @pytest.mark.slow
+@pytest.mark.lasts(2)
 def test_a_14b_step_runs_on_two_devices_with_checkpointing_in_under_3_gib(step_of_14b: dict[str, Any]) -> None:
     assert step_of_14b["adapters"] == 2 * 10 * step_of_14b["blocks"]
     assert step_of_14b["gradients_at_home"]
@@ -47,6 +48,7 @@ def test_a_14b_step_runs_on_two_devices_with_checkpointing_in_under_3_gib(step_o
 
 
 @pytest.mark.slow
+@pytest.mark.lasts(2)
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
 def test_leaving_out_one_bridge_is_an_error(step_of_14b: dict[str, Any], forgotten: str) -> None:
     assert "found at least two devices, cuda:1 and cuda:0" in step_of_14b["errors"][forgotten]

@@ -48,6 +48,7 @@ ROOMS = (
     "job",
     "plan",
     "session",
+    "measure",
     "migrate",
     "trackers",
     "audit",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .catalogue import AMBIGUOUS_NAMES, HIGH, LOW, expert_said
 from .container import checkpoint_digest, checkpoint_files, read_checkpoint
 from .dequantise import dequantise, row_values, scale_values, unpacking_bytes
+from .drawn import write_drawn
 from .ggml import block_scales
 from .header import CheckpointHeader, read_header
 from .integers import code_scales, rotated, value_to_a_byte
@@ -47,4 +48,5 @@ __all__ = [
     "unpacking_bytes",
     "unwrapped",
     "value_to_a_byte",
+    "write_drawn",
 ]

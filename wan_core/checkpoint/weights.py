@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from .dequantise import MXFP8, MXFP8_BLOCK, NVFP4, NVFP4_BLOCK, block_scales_in_rows, dequantise
+from .drawn import draw
 from .ggml import BLOCKS
 from .gguf_file import GgufFile
+from .header import DRAWN
 from .integers import INTEGERS, value_to_a_byte
 from .tensor_file import TensorFile
 
@@ -157,8 +159,14 @@ class WeightReader:
         found = self._stored(source, source.whole_scale_key).to(torch.float32)
         return found.reshape(()) if source.dtype == NVFP4 else found
 
+    def load(self, source: StoredWeight, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Returns the weight (out, in) in `dtype` on `device`; one without values is drawn there."""
+        if source.file.suffix == DRAWN:
+            return draw(source.key, source.shape, dtype, device)
+        return self.read(source, dtype).to(device)
+
     def read(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
-        """Returns the weight (out, in) in `dtype`, dequantized where needed.
+        """Returns the weight (out, in) in `dtype` in host memory, dequantized where needed.
 
         Peak memory: one copy, the stored elements of a quantized weight, and a few MiB.
         """

@@ -22,6 +22,7 @@ from ..words import plain
 from .cache import add_cache_commands
 from .files import add_file_commands
 from .maxdiffusion import add_tfrecord_commands
+from .measure import add_measure_command
 from .new import add_import_command
 from .output import Command, emitter, failed, private_stdout, quieten_libraries
 from .progress import terminal_emitter
@@ -82,6 +83,7 @@ _EXAMPLES = {
         "new my_lora_hot --like output/wan_trainer/my_lora --set learning_rate=5e-4",
     ),
     "plan": ("plan output/wan_trainer/my_lora", "plan --model models/wan.safetensors --size 832x480x33 --card 16"),
+    "measure": ("measure", "measure --rows 1,3 --trace --out results"),
     "train": ("train output/wan_trainer/my_lora", "train output/wan_trainer/my_lora --set steps=3000 --max-steps 500"),
     "resume": ("resume output/wan_trainer/my_lora",),
     "sample": ("sample output/wan_trainer/my_lora --job clips.json",),
@@ -124,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     add_import_command(command)
     add_run_commands(command)
     add_send_command(command)
+    add_measure_command(command)
     text = "look after a cache folder: count, check, unpack, make room; sets to and from TFRecords"
     actions = commands.add_parser("cache", help=text, description=text)
     actions = actions.add_subparsers(dest="action", required=True, metavar="ACTION")

@@ -150,7 +150,7 @@ def _fill(
                         check.see(full, value)
                 else:
                     storage = storage_dtype(full, model.numerics, sources[full].dtype)
-                    value = reader.read(sources[full], storage).to(placement.device_of(full))
+                    value = reader.load(sources[full], storage, placement.device_of(full))
                     owner, leaf = part.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
                     setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
                     check.see(full, value)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ..abilities import abilities_of
 from ..placement.cards import card_limit
 from .memory_job import Job
+from .own_cards import Constants, own_constants
 from .own_runs import SECONDS
 
 _FLOPS_REACHED, _BYTES_REACHED, _KERNEL_S = 0.58, 0.76, 6.4e-6
@@ -34,21 +35,23 @@ class Card:
     """peak bytes/s of its memory, as its maker says"""
     measured: bool = False
     """whether the shares of the peaks were measured on this kind"""
+    own: Constants | None = None
+    """what this user's card reaches, where that was measured"""
 
     @property
     def flops_per_s(self) -> float:
         """FLOP/s of matrix products and attention, those kernels alone."""
-        return _FLOPS_REACHED * self.bf16
+        return _FLOPS_REACHED * self.bf16 if self.own is None else self.own.flops_per_s
 
     @property
     def bytes_per_s(self) -> float:
         """Bytes/s of all other kernels, those alone."""
-        return _BYTES_REACHED * self.bandwidth
+        return _BYTES_REACHED * self.bandwidth if self.own is None else self.own.bytes_per_s
 
     @property
     def kernel_s(self) -> float:
         """Seconds that each kernel adds: its launch, and the card's units that idle at its start and end."""
-        return _KERNEL_S
+        return _KERNEL_S if self.own is None else self.own.kernel_s
 
 
 CARDS = (
@@ -106,14 +109,19 @@ def card_of_size(gibibytes: float) -> Card:
 def card_of(device: torch.device, job: Job | None = None) -> Card | None:
     """Returns the kind of GPU a device is, as far as it is known; where the CPU plays a card, one of that size.
 
-    A card that is in no table is known by what runs such as `job` reached on it.
+    It has the constants that were measured on it, if any. A card that is in no table is known by these, or by what runs
+    such as `job` reached on it.
     """
+    limit, name = card_limit(), abilities_of(device).name
     if device.type == "cuda":
-        name = abilities_of(device).name
         known = card_named(name)
-        return unknown_card(name) if known is None and job is not None and job.ratio(str(device), SECONDS) else known
-    limit = card_limit()
-    return None if limit is None else card_of_size(limit)
+    elif limit is None:
+        return None
+    else:
+        known = card_of_size(limit)
+    if own := own_constants(name):
+        return replace(known or unknown_card(name), own=own)
+    return unknown_card(name) if known is None and job is not None and job.ratio(str(device), SECONDS) else known
 
 
 def _within(name: list[str], words: list[str]) -> bool:

@@ -20,7 +20,7 @@ from .choices import fewest_measures, strongest_measures
 from .faster import ATTENTION_IN_RAM, fastest, may_keep_attention
 from .memory_job import Job, size_words
 from .own_runs import SECONDS, Measured, card_name
-from .step_time import step_seconds, step_tflops
+from .step_time import Work, step_seconds, step_tflops, step_work
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 """of width and height, tried from the largest on where not even one frame fits"""
@@ -59,13 +59,18 @@ class MemoryPlan:
         return "full" if train.checkpointing_policy == "auto" else train.checkpointing_policy
 
     def own_runs(self) -> dict[str, dict[str, float]]:
-        """Returns, for each device, the ratio of each phase that runs on this machine have changed the plan by."""
+        """Returns, for each device, the ratio of each phase that runs on this machine have changed the plan by.
+
+        The time of a step follows none on a card that was measured itself.
+        """
         job, runs = self.job, self.job.own_runs
         if not runs.ratios:
             return {}
         found = {
             name: runs.phases_of(card_name(name), job.file.variant.name, job.scheme) for name in self.estimate.devices
         }
+        if self.card is not None and self.card.own is not None:
+            found = {name: {k: v for k, v in phases.items() if k != SECONDS} for name, phases in found.items()}
         return {name: phases for name, phases in found.items() if phases}
 
     @property
@@ -74,23 +79,33 @@ class MemoryPlan:
         return card_of(torch.device(next(iter(self.estimate.devices))), self.job)
 
     def seconds(self, card: Card) -> float:
-        """Returns the seconds of an optimizer step on `card`, corrected by earlier runs on this machine."""
+        """Returns the seconds of an optimizer step on `card`, corrected by earlier runs on this machine where nobody
+        measured the card itself.
+        """
         job, micro_batches = self.job, self.job.train.gradient_accumulation_steps
         seconds = step_seconds(
             job.shape(), job.step, self.estimate, card, micro_batches=micro_batches, prior_share=job.prior_share
         )
+        if card.own is not None:
+            return seconds
         return seconds * (job.ratio(next(iter(self.estimate.devices)), SECONDS) or 1.0)
+
+    def work(self) -> Work:
+        """Returns the work of an optimizer step."""
+        job = self.job
+        return step_work(job.shape(), job.step, self.estimate, job.train.gradient_accumulation_steps)
 
     def measured(self) -> Measured:
         """Returns what compares a run with this plan. Never on the CPU: a plan counts other things there."""
         job, first = self.job, next(iter(self.estimate.devices))
-        card = None if torch.device(first).type == "cpu" else self.card or unknown_card(first)
+        card = self.card or unknown_card(first)
+        by_runs = torch.device(first).type != "cpu" and card.own is None
         return Measured(
             variant=job.file.variant.name,
             scheme=job.scheme,
             predicted={name: memory.phases for name, memory in self.estimate.devices.items() if name != "cpu"},
             followed=self.own_runs(),
-            tflops=None if card is None else step_tflops(job.shape(), job.step, self.estimate, card, job.prior_share),
+            tflops=step_tflops(job.shape(), job.step, self.estimate, card, job.prior_share) if by_runs else None,
         )
 
     def remark(self) -> str:

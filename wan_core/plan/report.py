@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
 from ..job.config import read_run
-from ..job.open import open_experts
+from ..job.open import OpenRun, open_experts
 from ..job.partner import pair_of_previews
 from ..load import ModelPlan, inspect_model, settled
 from ..lora import LoraConfig
@@ -63,7 +63,7 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
         "faster": plan.faster(),
         "own_runs": plan.own_runs(),
         "routes": routes_data(routed),
-        "notes": notes_of(plan, routed),
+        "notes": [*notes_of(plan, routed), *_own_measurement(card)],
         "fits": plan.fits,
     }
 
@@ -85,6 +85,7 @@ def plan_sentences(plan: MemoryPlan) -> str:
         lines.append(faster)
     if card is not None:
         lines.append(f"about {plan.seconds(card):.1f} s for an optimizer step on a {card.name}")
+        lines += _own_measurement(card)
     for name, phases in plan.own_runs().items():
         said = ", ".join(f"{_WORDS.get(phase, phase)} x{ratio:.2f}" for phase, ratio in phases.items())
         lines.append(f"{name}: corrected by what runs of this model took on this card ({said})")
@@ -94,6 +95,16 @@ def plan_sentences(plan: MemoryPlan) -> str:
     elif offered := routes_offered(job):
         lines.append(offered)
     return "\n".join([*lines, *notes_of(plan, routed), plan.verdict()])
+
+
+def _own_measurement(card: Card | None) -> list[str]:
+    """Returns the line on a time that follows the user's own measurement; none for other cards."""
+    return [] if card is None or card.own is None else [f"Time of a step: by your own measurement of {card.own.date}."]
+
+
+def plan_run(run: OpenRun) -> MemoryPlan:
+    """Returns the plan of a run of one model on this machine."""
+    return plan_memory(*in_fullest_process(job_of_run(run), ask_driver=True))
 
 
 def report_run(directory: Path, roots: Roots) -> dict[str, Any]:
@@ -106,7 +117,7 @@ def report_run(directory: Path, roots: Roots) -> dict[str, Any]:
     """
     config = read_run(directory)
     runs = open_experts(directory, roots, config)
-    plans = [plan_memory(*in_fullest_process(job_of_run(run), ask_driver=True)) for run in runs]
+    plans = [plan_run(run) for run in runs]
     pair = pair_of_previews(runs[0], lambda _: None) if len(runs) == 1 else ()
     plans[0], no_partner = counting_partner(plans[0], next((run for run in pair if not run.trained), None))
     plan = max(plans, key=lambda one: max(memory.peak for memory in one.estimate.devices.values()))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -33,6 +34,27 @@ _OPTIMIZER_BYTES = 36
 once more for their norm and written for clipping"""
 
 
+class Work(NamedTuple):
+    """The work of a card: what its three constants are multiplied with."""
+
+    flop: float
+    """of matrix products and attention"""
+    bytes: float
+    """read and written by all other kernels"""
+    kernels: float
+    moved: float
+    """bytes of all kernels, which no constant stands for"""
+
+    def seconds(self, card: Card) -> float:
+        return self.flop / card.flops_per_s + self.bytes / card.bytes_per_s + self.kernels * card.kernel_s
+
+    def times(self, count: float) -> Work:
+        return Work(*(count * amount for amount in self))
+
+    def plus(self, other: Work) -> Work:
+        return Work(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
 def step_seconds(
     job: JobShape,
     step: StepShape,
@@ -46,16 +68,27 @@ def step_seconds(
 
     For `prior_share` of the clips the base model runs forward once more.
     """
-    forward, backward = _pass_seconds(job, step, estimate, card)
+    forward, backward = (work.seconds(card) for work in _passes(job, step, estimate))
     weights = sum(estimate.streamed.values()) / _COPIES
     kept = estimate.inputs / _COPIES
     target = prior_share * max(forward, weights)
-    optimizer = sum(job.adapter_values.values()) * _OPTIMIZER_BYTES / card.bytes_per_s
+    optimizer = _optimizer(job).seconds(card)
     return micro_batches * (target + max(forward, weights, kept) + max(backward, weights + kept)) + optimizer
 
 
-def _pass_seconds(job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card) -> tuple[float, float]:
-    """Returns the seconds that the card works in the forward and in the backward pass of a micro-batch."""
+def step_work(job: JobShape, step: StepShape, estimate: MemoryEstimate, micro_batches: int) -> Work:
+    """Returns the work of an optimizer step of `micro_batches`."""
+    forward, backward = _passes(job, step, estimate)
+    return forward.plus(backward).times(micro_batches).plus(_optimizer(job))
+
+
+def _optimizer(job: JobShape) -> Work:
+    moved = sum(job.adapter_values.values()) * _OPTIMIZER_BYTES
+    return Work(0, moved, 0, moved)
+
+
+def _passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> tuple[Work, Work]:
+    """Returns the work of the forward and of the backward pass of a micro-batch."""
     work = step_traffic(
         job.shape,
         job.numerics,
@@ -68,12 +101,11 @@ def _pass_seconds(job: JobShape, step: StepShape, estimate: MemoryEstimate, card
     shares = [tokens / step.tokens for tokens in job.tokens(step)]
     linear, square = (sum(share**power for share in shares) / len(shares) for power in (1, 2))
 
-    def seconds(part: Traffic) -> float:
+    def of(part: Traffic) -> Work:
         flop = linear * part.flop["products"] + square * part.flop["attention"]
-        moved = linear * part.bytes_beside / card.bytes_per_s
-        return flop / card.flops_per_s + moved + part.kernels.total() * card.kernel_s
+        return Work(flop, linear * part.bytes_beside, part.kernels.total(), linear * part.moved.total())
 
-    return seconds(work.forward), seconds(work.backward)
+    return of(work.forward), of(work.backward)
 
 
 def step_tflops(

@@ -1,0 +1,46 @@
+"""Model files without values: a safetensors header alone, whose weights are drawn at random where they are loaded.
+
+Measurements need the speed and the memory of a model and not what it knows, so none of its 28 GB is downloaded,
+written or read. No user's file is one: `wan_core.measure` writes them, and their suffix is in no list of models.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .header import DRAWN, framed_header
+
+_SPREAD = 0.1
+"""standard deviation of biases and of the weights of norms"""
+
+
+def write_drawn(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
+    """Writes the header of a bf16 model with weights of these names and shapes; returns its path, with the suffix."""
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, shape in shapes.items():
+        end = offset + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    path = path.with_suffix(DRAWN)
+    path.write_bytes(framed_header(json.dumps(header).encode()))
+    return path
+
+
+def draw(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns the weight `name` on `device`: the same values each time on one kind of device, in no second copy.
+
+    Matrices keep the variance of their input, weights of norms are near 1.
+    """
+    generator = torch.Generator(device).manual_seed(zlib.crc32(name.encode()))
+    spread = math.prod(shape[1:]) ** -0.5 if len(shape) > 1 else _SPREAD
+    mean = 1.0 if ".norm" in name and name.endswith("weight") else 0.0
+    return torch.empty(shape, dtype=dtype, device=device).normal_(mean, spread, generator=generator)

@@ -1,0 +1,102 @@
+"""Work in a process of its own, which leaves nothing behind on a card: its figures, or why there are none."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+DONE, ERROR, NEEDS, LEFT_OUT = "done", "error", "needs", "left out"
+"""what became of it: measured; raised, or a figure that is wrong; cannot be measured here; no time was left"""
+Figures = dict[str, Any]
+"""JSON values by name; `ok`: False where a figure is not what it must be"""
+
+
+class Needs(Exception):  # noqa: N818  not a failure: what this machine or this version lacks
+    """Something that cannot be measured here; the sentence says what it needs."""
+
+
+class NoTime(Exception):  # noqa: N818  not a failure either
+    """Something that would not end in the time that is left."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a measurement."""
+
+    status: str
+    said: str = ""
+    """the error, or what is lacking"""
+    figures: Figures = field(default_factory=Figures)
+    seconds: float = 0.0
+
+
+def run_here(work: Callable[[], Figures]) -> Outcome:
+    """Returns the outcome of `work` in this process; raises nothing but KeyboardInterrupt and SystemExit."""
+    began = time.monotonic()
+    status, said, figures = _tried(work)
+    return Outcome(status, said, figures, round(time.monotonic() - began, 2))
+
+
+def _tried(work: Callable[[], Figures]) -> tuple[str, str, Figures]:
+    try:
+        with torch.inference_mode(False):
+            figures = work()
+    except Needs as lacking:
+        return NEEDS, str(lacking), {}
+    except NoTime as late:
+        return LEFT_OUT, str(late), {}
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}:{last.lineno}"
+        return ERROR, f"{type(error).__name__} at {place}: {error}"[:2000], {}
+    finally:
+        gc.collect()
+    return (DONE, "", figures) if figures.get("ok", True) else (ERROR, "a figure is not what it must be", figures)
+
+
+def run_apart(method: str, work: Callable[[], Figures], limit_s: float) -> Outcome:
+    """Returns the outcome of `work` in a process of its own, which is killed after `limit_s` and on an interrupt.
+
+    `method`: of multiprocessing; "spawn" pickles `work`, and "fork" needs a process that has not used a card.
+    """
+    context: Any = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe(duplex=False)
+    began = time.monotonic()
+    child = context.Process(target=_child, args=(work, theirs))
+    child.start()
+    theirs.close()
+    answer: tuple[str, str, Figures]
+    try:
+        answer = ours.recv() if ours.poll(limit_s) else (ERROR, f"ended after {limit_s:.0f} s", {})
+    except EOFError:
+        child.join()
+        answer = (ERROR, f"its process ended with {child.exitcode}", {})
+    finally:
+        child.kill()
+        child.join()
+        ours.close()
+    status, said, figures = answer
+    return Outcome(status, said, figures, round(time.monotonic() - began, 2))
+
+
+def _child(work: Callable[[], Figures], answers: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+    answers.send(_tried(work))
+    answers.close()
+    os._exit(0)  # without exit handlers, which a forked process shares with its parent
+
+
+def ways_apart() -> list[str]:
+    """Returns the ways to start a process here, the fastest first."""
+    return [method for method in ("fork", "spawn") if method in multiprocessing.get_all_start_methods()]

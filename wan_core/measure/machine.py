@@ -1,0 +1,46 @@
+"""The facts of a machine that every figure is read with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..abilities import abilities_of
+from ..packages import version_of
+from ..placement.host import host_bytes, host_total
+
+_PACKAGES = ("triton", "peft", "diffusers", "flash-attn", "torchao")
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+# Otherwise torch.cuda.is_available() creates a CUDA context, after which no process can be forked that uses the card.
+
+
+def machine_facts() -> dict[str, Any]:
+    """Returns name, memory and versions as JSON values; opens a context on the first card."""
+    facts: dict[str, Any] = {
+        "cuda": torch.cuda.is_available(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": sys.platform,
+        "wan_core": __version__,
+        "packages": {name: version_of(name) or None for name in _PACKAGES},
+        "host_bytes": host_total(),
+        "host_free_bytes": host_bytes(),
+    }
+    if not facts["cuda"]:
+        return facts | {"name": f"CPU-{os.cpu_count()}-cores", "device": abilities_of("cpu").name, "count": 0}
+    card = abilities_of("cuda:0")
+    free, _ = torch.cuda.mem_get_info(0)
+    return facts | {
+        "name": card.name.replace("NVIDIA ", ""),
+        "device": card.name,
+        "count": torch.cuda.device_count(),
+        "capability": None if card.capability is None else "{}.{}".format(*card.capability),
+        "total_bytes": card.memory,
+        "free_bytes": free,
+        "cuda_version": torch.version.cuda or torch.version.hip,
+    }

@@ -1,0 +1,124 @@
+"""Measures rows one after the other, each in a process of its own, and keeps what is known after each."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..files import atomic_write_bytes, atomic_write_json
+from ..load import import_libraries
+from ..plan import Constants, Work, card_named, keep_constants, unknown_card
+from .apart import DONE, ERROR, LEFT_OUT, NEEDS, Figures, Outcome, run_apart, run_here, ways_apart
+from .fit import fitted_constants
+from .machine import machine_facts
+from .one_row import Where, measure_row
+from .page import line, markdown
+from .rows import Row
+
+_MARGIN_S = 60.0
+"""seconds that a row may take beyond its time before it is ended"""
+_ASKING_S = 120.0
+
+
+@dataclass
+class Measurement:
+    """Rows that are measured in at most so many minutes."""
+
+    rows: Sequence[Row]
+    minutes: float
+    out: Path
+    """folder of the results; traces and snapshots lie in folders of it"""
+    tell: Callable[[str], None]
+    tiny: bool = False
+    trace: bool = False
+    snapshot: bool = False
+    apart: bool = True
+    """each row in a process of its own; False: all in this one"""
+    said: dict[str, Any] = field(default_factory=dict[str, Any])
+    """what is known by now, as JSON"""
+
+    def run(self) -> dict[str, Any]:
+        """Returns the results, which are also in `out` after every row. KeyboardInterrupt leaves those that ended."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + 60 * self.minutes
+        method, machine = self._machine()
+        self.said = {"version": 1, "machine": {**machine, "tiny": self.tiny}, "rows": [], "constants": None}
+        with tempfile.TemporaryDirectory(prefix="wan_measure_", ignore_cleanup_errors=True) as work:
+            for number, row in enumerate(self.rows, 1):
+                self.tell(f"{number} of {len(self.rows)}: {row.name} ...")
+                outcome = self._measured(method, row, Path(work), deadline - time.monotonic())
+                result = {"name": row.name, **dataclasses.asdict(outcome)}
+                self.said["rows"].append(result)
+                self.tell(f"    {line(result)} ({outcome.seconds:.0f} s)")
+                self._fit()
+                self._write()
+        self._keep()
+        return self.said
+
+    def _machine(self) -> tuple[str, Figures]:
+        """Returns how a process is started here, and the facts of the machine, which no forked parent may ask for."""
+        if not self.apart:
+            return "", machine_facts()
+        import_libraries()
+        gc.freeze()  # otherwise the first collection of every fork copies these pages
+        found = Outcome(ERROR)
+        for method in ways_apart():
+            found = run_apart(method, machine_facts, _ASKING_S)
+            if found.status == DONE:
+                return method, found.figures
+        raise RuntimeError(f"the machine cannot be asked what it is: {found.said}")
+
+    def _measured(self, method: str, row: Row, place: Path, left_s: float) -> Outcome:
+        if left_s <= 0:
+            return Outcome(LEFT_OUT, "no time was left")
+        where = Where(
+            place,
+            tiny=self.tiny,
+            left_s=left_s,
+            traces=self.out / "traces" if self.trace else None,
+            snapshots=self.out / "snapshots" if self.snapshot else None,
+        )
+        work = partial(measure_row, row, where)
+        return run_apart(method, work, left_s + _MARGIN_S) if self.apart else run_here(work)
+
+    def _fit(self) -> None:
+        """Fits the constants to the rows by now, and predicts each row with them."""
+        done = [row["figures"] for row in self.said["rows"] if row["status"] == DONE]
+        if (found := fitted_constants(self.said["machine"], done)) is None:
+            return
+        device = found.card
+        card = dataclasses.replace(card_named(device) or unknown_card(device), own=found)
+        self.said["constants"] = found.to_dict()
+        for figures in done:
+            figures["fitted_s"] = Work(**figures["work"]).seconds(card)
+
+    def _write(self) -> None:
+        for ending, data in ((".json", None), (".md", markdown(self.said))):
+            path = self.file.with_suffix(ending)
+            if data is None:
+                atomic_write_json(path, self.said)
+            else:
+                atomic_write_bytes(path, data.encode())
+
+    @property
+    def file(self) -> Path:
+        """The JSON file of the results; the text lies next to it."""
+        name = str(self.said["machine"]["name"]).replace(" ", "-")
+        tag = "_tiny" if self.tiny else ""
+        return self.out / f"measured_{name}{tag}.json"
+
+    def _keep(self) -> None:
+        """Keeps the constants for plans; those of tiny shapes only for a CPU, which is a card in tests alone."""
+        found, cuda = self.said["constants"], self.said["machine"]["cuda"]
+        if found is not None and not (self.tiny and cuda):
+            file = keep_constants(Constants.from_dict(found, "measured"))
+            self.tell(f"Plans on this kind of card follow these constants from now on ({file}).")
+        elif any(row["status"] == NEEDS for row in self.said["rows"]) or self.said["rows"]:
+            self.tell("No constants were fitted: that takes three rows whose time is the card's own work.")

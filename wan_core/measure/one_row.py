@@ -1,0 +1,231 @@
+"""Trains one row for a few steps, as a run does, on weights that are drawn where they lie; and says what it took."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..cache import LatentCache, SyntheticConfig, synthetic_set
+from ..checkpoint import write_drawn
+from ..errors import Stopped, WanTrainerError
+from ..events import Event, Note, StepDone
+from ..files import Roots
+from ..job import DataConfig, OpenRun, RunConfig, choose_run, open_experts, prepare_run, with_scaled_loss
+from ..load import ModelPlan, inspect_model, settled
+from ..lora import LoraConfig
+from ..model import WanTransformer, check_compile, condition_named
+from ..plan import MemoryPlan, plan_run
+from ..precision import PrecisionPolicy, QuantizeConfig
+from ..session.train_job import run_job
+from .apart import Figures, Needs, NoTime
+from .rows import SHAPES, Row, space_of
+
+_BEGIN_S = 25.0
+"""seconds before the first step of a large row, with compilation"""
+_WARM_UP, _FEWEST = 2, 3
+"""steps that are not timed where there are more; steps without which a row is not begun"""
+_GIB = 2**30
+_ENTRIES = 200_000
+"""allocations of a snapshot"""
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place and the time of a measurement."""
+
+    work: Path
+    """folder of the run, which goes with it"""
+    tiny: bool = False
+    """tiny shapes, for a CPU: the figures mean nothing, the code is the same"""
+    left_s: float = math.inf
+    """a row that would take longer by its prediction is not begun"""
+    traces: Path | None = None
+    """folder for a profile of one step of each row; None: none"""
+    snapshots: Path | None = None
+    """folder for a memory snapshot of each row; None: none"""
+
+
+def measure_row(row: Row, where: Where) -> Figures:
+    """Runs a row; returns its figures, measured and predicted. Raises Needs and NoTime for one that cannot be run."""
+    cuda = torch.cuda.is_available()
+    if not cuda and not where.tiny:
+        raise Needs("needs a CUDA GPU")
+    row = row.tiny if where.tiny else row
+    with tempfile.TemporaryDirectory(dir=where.work, ignore_cleanup_errors=True) as folder:
+        directory, roots = _made(Path(folder).resolve(), row)
+        run = open_experts(directory, roots)[0]
+        plan, seconds = _planned(run)
+        steps = _steps(row, seconds, where.left_s)
+        listener = _Listener(row, steps, where.snapshots if cuda else None)
+        began = time.monotonic()
+        run_job(
+            directory,
+            roots,
+            emit=listener.hear,
+            control=_Alone(),
+            max_steps=steps,
+            profile_steps=int(where.traces is not None),
+        )
+        figures = _figures(row, plan, seconds, listener.steps, cuda=cuda)
+        figures |= {"notes": listener.notes, "run_s": round(time.monotonic() - began, 2)}
+        if where.traces is not None:
+            figures |= _profile(directory / "profile", where.traces, _slug(row.name))
+        if listener.snapshot:
+            figures["snapshot"] = listener.snapshot
+    return figures
+
+
+def _made(place: Path, row: Row) -> tuple[Path, Roots]:
+    """Makes a run directory below `place` with a base file without values and clips that are drawn when read."""
+    shape, space = SHAPES[row.shape], space_of(SHAPES[row.shape])
+    with torch.device("meta"):
+        shapes = {name: tuple(p.shape) for name, p in WanTransformer(shape).named_parameters()}
+    base = write_drawn(place / "base", shapes)
+    roots = Roots({"diffusion_models": (str(place),), "cache": (str(place / "cache"),)})
+    plan = ModelPlan(
+        base_file=f"diffusion_models:{base.name}",
+        base_precision=row.base_precision,
+        precision=PrecisionPolicy(preset=row.preset, matmul=row.matmul),
+        quantize=QuantizeConfig(scheme=row.quantize) if row.quantize else None,
+    )
+    plan = settled(plan, (inspect_model(plan, roots),))
+    train = row.train()
+    if train.compile:
+        _check_compile()
+    clips = SyntheticConfig(
+        count=max(2, train.batch_size), width=row.size.width, height=row.size.height, num_frames=row.size.frames
+    )
+    drawn = synthetic_set(clips, space=space, size_multiple=2 * space.spatial_stride, kind=condition_named("none"))
+    config = RunConfig(
+        run_name="measure",
+        model=plan,
+        data=DataConfig(fingerprint=LatentCache(place / "cache").write_set(drawn), num_items=len(drawn.items)),
+        lora=LoraConfig(rank=row.rank),
+        train=with_scaled_loss(train, plan),
+    )
+    decision = choose_run(place / "runs", config)
+    prepare_run(decision, config)
+    return decision.directory, roots
+
+
+def _check_compile() -> None:
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        check_compile(device)
+    except WanTrainerError as refusal:
+        raise Needs(f"needs what torch.compile takes: {refusal}") from refusal
+
+
+def _planned(run: OpenRun) -> tuple[MemoryPlan, float | None]:
+    """Returns the plan of a run and its predicted seconds; Needs where it does not fit by that."""
+    plan = plan_run(run)
+    for place, needed, free in plan.room.lacks(plan.estimate):
+        raise Needs(f"needs {needed / _GIB:.1f} GiB on {place} by its prediction, and {free / _GIB:.1f} are free")
+    return plan, None if plan.card is None else plan.seconds(plan.card)
+
+
+def _steps(row: Row, seconds: float | None, left_s: float) -> int:
+    """Returns the steps that fit into `left_s`, at most those of the row; NoTime where a median would have too few."""
+    if seconds is None:
+        return row.steps
+    if left_s < _BEGIN_S + _FEWEST * seconds:
+        raise NoTime(f"would take {_BEGIN_S + _FEWEST * seconds:.0f} s, and {max(left_s, 0):.0f} are left")
+    return int(min(row.steps, max(_FEWEST, (left_s - _BEGIN_S) / seconds)))
+
+
+class _Alone:
+    """A control by which nobody asks for anything."""
+
+    def stop_reason(self) -> str:
+        return ""
+
+    def take(self, command: str) -> bool:
+        return False
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> None:
+        raise Stopped("nobody decodes here")
+
+
+class _Listener:
+    """Keeps the steps and the warnings of a run; after its last step also a memory snapshot."""
+
+    def __init__(self, row: Row, steps: int, snapshots: Path | None) -> None:
+        self.steps, self.notes, self.snapshot = list[StepDone](), list[str](), ""
+        self._row, self._last, self._folder = row, steps, snapshots
+        self._memory: Any = torch.cuda.memory
+        if snapshots is not None:
+            self._memory._record_memory_history(max_entries=_ENTRIES, stacks="python")
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self.notes.append(event.text)
+        if isinstance(event, StepDone):
+            self.steps.append(event)
+            if self._folder is not None and event.step == self._last:
+                self._dump(self._folder)
+
+    def _dump(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{_slug(self._row.name)}.pickle"
+        self._memory._dump_snapshot(str(folder / name))
+        self._memory._record_memory_history(enabled=None)
+        self.snapshot = name
+
+
+def _figures(row: Row, plan: MemoryPlan, predicted_s: float | None, steps: list[StepDone], *, cuda: bool) -> Figures:
+    if not steps:
+        raise Needs("needs a step that ends: none did")
+    work, card = plan.work(), plan.card
+    settled_steps = steps[min(_WARM_UP, len(steps) - 1) :]
+    held = [memory for name, memory in steps[-1].memory.items() if name.startswith("cuda")]
+    return {
+        "tokens": row.size.tokens(SHAPES[row.shape]) * plan.job.step.batch_size,
+        "rank": row.rank,
+        "seconds": [round(step.seconds, 4) for step in steps],
+        "median_s": statistics.median(step.seconds for step in settled_steps),
+        "predicted_s": predicted_s,
+        "copies_s": None if card is None or predicted_s is None else max(0.0, predicted_s - work.seconds(card)),
+        "measured_bytes": sum(memory["peak"] or 0 for memory in held) if cuda else None,
+        "reserved_bytes": sum(memory["reserved"] or 0 for memory in held) if cuda else None,
+        "predicted_bytes": sum(memory.peak for memory in plan.estimate.devices.values()),
+        "predicted_host_bytes": plan.estimate.host,
+        "work": work._asdict(),
+        "useful_tflops": statistics.median(step.tflops or 0.0 for step in settled_steps),
+        "measures": plan.measures.to_dict(),
+        "checkpointing_policy": plan.policy,
+        "unchecked_blocks": plan.job.train.unchecked_blocks,
+        "losses": [step.loss for step in steps],
+        "published": [asdict(one) for one in row.published],
+        "ok": all(math.isfinite(step.loss) for step in steps) and len(steps) >= _FEWEST,
+    }
+
+
+def _profile(made: Path, folder: Path, name: str) -> Figures:
+    """Moves the profile of a run to `folder`; returns its file and the kernels that a step started."""
+    traces = sorted(made.glob("*.json.gz")) if made.is_dir() else []
+    if not traces:
+        return {}
+    folder.mkdir(parents=True, exist_ok=True)
+    trace = folder / f"{name}.json.gz"
+    shutil.copyfile(traces[0], trace)
+    for table in made.glob("*.txt"):
+        shutil.copyfile(table, folder / f"{name}.txt")
+    with gzip.open(trace) as file:
+        events: list[Mapping[str, Any]] = json.load(file)["traceEvents"]
+    kernels = sum(event.get("cat") == "kernel" for event in events)
+    return {"trace": trace.name, "measured_kernels": kernels or None}
+
+
+def _slug(name: str) -> str:
+    return "-".join("".join(sign if sign.isalnum() or sign == "." else " " for sign in name).split())

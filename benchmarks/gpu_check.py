@@ -6,27 +6,21 @@
 
 Writes gpu_check_<hardware>_<yyyy-mm>.json and .md to benchmarks/results/ after every measurement, so an interrupted run
 keeps its results; results of another --only stay. Each measurement is a process of its own: a failure is recorded with
-its error, and the others still run. Exit code 1 after a failure. Weights are random and written once, into --work:
-42 GB for all parts. card/METHOD.md explains each figure.
+its error, and the others still run. Exit code 1 after a failure. Weights are random and drawn where they lie.
+card/METHOD.md explains each figure.
 """
 
 from __future__ import annotations
-
-import os
-
-# Otherwise torch.cuda.is_available() creates a CUDA context, after which forking fails.
-os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import argparse
 import contextlib
 import dataclasses
 import gc
 import json
-import multiprocessing
 import sys
 import tempfile
 import time
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +30,10 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT), str(ROOT / "tests" / "tiny"
 import peer_forward
 import torch
 from card import gradients, jobs, machine, page, peers, streams
-from card.case import ERROR, LEFT_OUT, Bench, Case, Figures, Result, measured
+from card.case import Bench, Case, Result, measured
 
 from wan_core.load import import_libraries
+from wan_core.measure import ERROR, LEFT_OUT, Figures, run_apart, ways_apart
 
 PARTS = {
     "rates": machine.rates,
@@ -62,7 +57,7 @@ def main() -> int:
     import_all(options.only.split(","))
     with tempfile.TemporaryDirectory() as own:
         bench = Bench(options.work or Path(own), tiny=options.tiny)
-        method, found = start_method(bench)
+        method, found = start_method()
         bench = dataclasses.replace(bench, cuda=found["cuda"])
         tag = f"{'_tiny' if options.tiny else ''}{options.tag}"
         file = out / f"gpu_check_{found['name'].replace(' ', '-')}_{time.strftime('%Y-%m')}{tag}.json"
@@ -93,7 +88,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20.0, help="nothing is begun that would not end by then")
     parser.add_argument("--first", type=int, default=0, help="of each part only so many measurements; 0: all")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes, to see whether everything runs")
-    parser.add_argument("--work", type=Path, help="folder for the random weights, which stay; default: one that goes")
+    parser.add_argument("--work", type=Path, help="folder for runs, which do not stay; default: the system's")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--tag", default="", help="added to the file name, for example _driver580")
     options = parser.parse_args()
@@ -120,43 +115,21 @@ def import_all(parts: list[str]) -> None:
     gc.freeze()  # otherwise the first collection of every fork copies these pages
 
 
-def start_method(bench: Bench) -> tuple[str, Figures]:
+def start_method() -> tuple[str, Figures]:
     """Returns "fork" where that works, else "spawn", and the facts of the machine."""
-    case, said = Case("machine", "hardware", machine.hardware, needs_gpu=False), ""
-    for method in ("fork", "spawn"):
-        if method in multiprocessing.get_all_start_methods():
-            result = in_child(method, case, bench, LONGEST_S)
-            if result.figures:
-                return method, dict(result.figures)
-            said = result.said
+    said = ""
+    for method in ways_apart():
+        result = run_apart(method, machine.hardware, LONGEST_S)
+        if result.figures:
+            return method, result.figures
+        said = result.said
     raise SystemExit(f"The machine could not be asked what it is: {said}")
 
 
 def in_child(method: str, case: Case, bench: Bench, limit_s: float) -> Result:
     """Returns the result of a case in a process of its own, which is killed after `limit_s`."""
-    context: Any = multiprocessing.get_context(method)
-    ours, theirs = context.Pipe(duplex=False)
-    began = time.monotonic()
-    child = context.Process(target=_child, args=(case, bench, theirs))
-    child.start()
-    theirs.close()
-    try:
-        answer = ours.recv() if ours.poll(limit_s) else (ERROR, f"ended after {limit_s:.0f} s", {})
-    except EOFError:
-        child.join()
-        answer = (ERROR, f"its process ended with {child.exitcode}", {})
-    finally:
-        child.kill()
-        child.join()
-        ours.close()
-    status, said, figures = answer
-    return Result(case.part, case.name, status, said, round(time.monotonic() - began, 2), figures)
-
-
-def _child(case: Case, bench: Bench, answers: Connection) -> None:
-    answers.send(measured(case, bench))
-    answers.close()
-    os._exit(0)  # without exit handlers, which a forked process shares with its parent
+    found = run_apart(method, partial(measured, case, bench), limit_s)
+    return Result(case.part, case.name, found.status, found.said, found.seconds, found.figures)
 
 
 def read(file: Path) -> list[Result]:

@@ -27,7 +27,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from random_run import SHAPES, write_random_weights
+from random_run import write_random_weights
 from result_files import RESULTS, hardware, write_result
 
 from wan_core.cache import Batches, BatchReader, CacheItem, CacheSet, LatentCache, stack_texts
@@ -35,6 +35,7 @@ from wan_core.control import SignalControl
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
+from wan_core.measure import SHAPES
 from wan_core.train import TrainConfig, Trainer
 
 CLIPS, ROWS = 32, 64

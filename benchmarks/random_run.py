@@ -6,7 +6,7 @@ import json
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -15,45 +15,12 @@ from wan_core.files import Roots
 from wan_core.job import DataConfig, RunConfig, choose_run, prepare_run
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
-from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, WanShape, WanTransformer
+from wan_core.measure import Size, space_of
+from wan_core.model import WanShape, WanTransformer
 from wan_core.train import TrainConfig
 
-SHAPES = {
-    "tiny": WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=4),
-    "1.3B-4": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=4),
-    "1.3B-12": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=12),
-    "1.3B": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30),
-    "5B": WanShape(dim=3072, ffn_dim=14336, num_heads=24, num_layers=30, in_channels=48, out_channels=48),
-    "14B-4": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=4),
-    "14B-12": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=12),
-    "14B": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40),
-}
-"""real widths; a number after the dash is the number of blocks"""
 PROMPT_ROWS, TEXT_ROWS = 64, 80
 """tokens of a caption, and of its padded batch"""
-
-
-class Size(NamedTuple):
-    """Size of a clip in pixels and frames."""
-
-    width: int
-    height: int
-    frames: int
-
-    @classmethod
-    def of(cls, text: str) -> Size:
-        """832x480x49 -> Size"""
-        return cls(*(int(number) for number in text.split("x")))
-
-    def latent(self, shape: WanShape) -> tuple[int, int, int, int]:
-        """Returns channels, frames, rows and columns in the latent space of a model."""
-        space = WAN22_LATENTS if shape.out_channels == WAN22_LATENTS.channels else WAN21_LATENTS
-        stride = space.spatial_stride
-        return space.channels, space.latent_frames(self.frames), self.height // stride, self.width // stride
-
-    def tokens(self, shape: WanShape) -> int:
-        _, frames, rows, columns = self.latent(shape)
-        return frames * (rows // 2) * (columns // 2)
 
 
 def random_run(
@@ -72,9 +39,8 @@ def random_run(
     item = CacheItem(
         latent_key=keys[0], text_key=keys[1], num_frames=size.frames, height=size.height, width=size.width
     )  # fmt: skip
-    space = WAN22_LATENTS if shape.out_channels == WAN22_LATENTS.channels else WAN21_LATENTS
     cache_set = CacheSet(
-        items=(item,), empty_text_key=keys[2], negative_text_key=keys[3], latent_space=space.name, fps=16.0,
+        items=(item,), empty_text_key=keys[2], negative_text_key=keys[3], latent_space=space_of(shape).name, fps=16.0,
         vae_identity="random", text_identity="random",
     )  # fmt: skip
     roots = Roots({"diffusion_models": (str(base.parent),), "cache": (str(folder / "runs" / "_cache"),)})

@@ -19,11 +19,12 @@ from wan_core.config import settings_of
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters
+from wan_core.measure import Figures, Needs
 from wan_core.model import POLICIES, WanShape, WanTransformer
 from wan_core.placement import MemoryMeasures, PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 
-from .case import Bench, Case, Figures, Needs
+from .case import Bench, Case
 from .jobs import can_compile
 
 SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=4)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from torch.nn import functional
 
-from wan_core.plan.cards import card_named
+from wan_core.measure import Figures, machine_facts
+from wan_core.plan import card_named
 
-from .case import Bench, Case, Figures
+from .case import Bench, Case
 
 TOKENS, WIDTH, FFN, HEADS = 20_280, 5120, 13_824, 40
 """14B at 832x480, 49 frames"""
@@ -26,31 +24,10 @@ def dense_peak(name: str) -> float | None:
     return None if card is None else card.bf16 / 1e12
 
 
-def hardware(_: Bench) -> Figures:
-    cuda = torch.cuda.is_available()
-    figures: Figures = {"cuda": cuda, "torch": torch.__version__, "python": platform.python_version()}
-    figures |= {"packages": {name: _version(name) for name in ("peft", "diffusers", "triton", "flash_attn")}}
-    if not cuda:
-        return figures | {"name": f"CPU-{os.cpu_count()}-cores", "count": 0}
-    torch.cuda.init()
-    card = torch.cuda.get_device_properties(0)
-    free, total = torch.cuda.mem_get_info(0)
-    return figures | {
-        "name": card.name.replace("NVIDIA ", ""),
-        "count": torch.cuda.device_count(),
-        "capability": f"{card.major}.{card.minor}",
-        "total_bytes": total,
-        "free_bytes": free,
-        "cuda_version": torch.version.cuda or torch.version.hip,
-        "dense_bf16_tflops": dense_peak(card.name),
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def hardware() -> Figures:
+    """Returns the facts of the machine and the peak of its card."""
+    found = machine_facts()
+    return found | {"dense_bf16_tflops": dense_peak(found["device"])}
 
 
 def rates(_: Bench) -> list[Case]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .case import DONE, ERROR, LEFT_OUT, NEEDS, Result
+from wan_core.measure import DONE, ERROR, LEFT_OUT, NEEDS
+
+from .case import Result
 
 Row = Mapping[str, Any]
 
@@ -39,10 +41,10 @@ _JOB: dict[str, Callable[[Row], str]] = {
 _COLUMNS: dict[str, dict[str, Callable[[Row], str]]] = {
     "published": {
         **_JOB,
-        "theirs s/it": lambda f: _number(".3f")(f["their_s"]),
-        "theirs GiB": lambda f: _number(".2f")(f["their_gib"]),
-        "on": lambda f: f["their_card"],
-        "how": lambda f: f["their_way"],
+        "theirs s/it": lambda f: _number(".3f")(f.get("their_s")),
+        "theirs GiB": lambda f: _number(".2f")(f.get("their_gib")),
+        "on": lambda f: f.get("their_card", "-"),
+        "how": lambda f: f.get("their_way", "-"),
     },
     "memory": _JOB,
     "speed": _JOB,
@@ -66,7 +68,9 @@ def short(result: Result) -> str:
 
 
 def _cell(figures: Row) -> str:
-    shown = ((name, _plain(value)) for name, value in figures.items() if name != "ok" and not isinstance(value, list))
+    shown = (
+        (name, _plain(value)) for name, value in figures.items() if name != "ok" and not isinstance(value, list | dict)
+    )
     return ", ".join(f"{name} {value}" for name, value in shown)
 
 

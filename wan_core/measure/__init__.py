@@ -5,7 +5,7 @@ from __future__ import annotations
 from .apart import DONE, ERROR, LEFT_OUT, NEEDS, Figures, Needs, NoTime, Outcome, run_apart, run_here, ways_apart
 from .machine import machine_facts
 from .measuring import Measurement
-from .one_row import Where, measure_row
+from .one_row import Where, measure_row, write_base
 from .page import names_of, table
 from .rows import ROWS, SHAPES, Published, Row, Size, rows_numbered, space_of
 
@@ -34,4 +34,5 @@ __all__ = [
     "space_of",
     "table",
     "ways_apart",
+    "write_base",
 ]

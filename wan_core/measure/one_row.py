@@ -24,7 +24,7 @@ from ..files import Roots
 from ..job import DataConfig, OpenRun, RunConfig, choose_run, open_experts, prepare_run, with_scaled_loss
 from ..load import ModelPlan, inspect_model, settled
 from ..lora import LoraConfig
-from ..model import WanTransformer, check_compile, condition_named
+from ..model import WanShape, WanTransformer, check_compile, condition_named
 from ..plan import MemoryPlan, plan_run
 from ..precision import PrecisionPolicy, QuantizeConfig
 from ..session.train_job import run_job
@@ -78,6 +78,7 @@ def measure_row(row: Row, where: Where) -> Figures:
             profile_steps=int(where.traces is not None),
         )
         figures = _figures(row, plan, seconds, listener.steps, cuda=cuda)
+        figures["ok"] &= len(listener.steps) == steps
         figures |= {"notes": listener.notes, "run_s": round(time.monotonic() - began, 2)}
         if where.traces is not None:
             figures |= _profile(directory / "profile", where.traces, _slug(row.name))
@@ -89,9 +90,7 @@ def measure_row(row: Row, where: Where) -> Figures:
 def _made(place: Path, row: Row) -> tuple[Path, Roots]:
     """Makes a run directory below `place` with a base file without values and clips that are drawn when read."""
     shape, space = SHAPES[row.shape], space_of(SHAPES[row.shape])
-    with torch.device("meta"):
-        shapes = {name: tuple(p.shape) for name, p in WanTransformer(shape).named_parameters()}
-    base = write_drawn(place / "base", shapes)
+    base = write_base(place / "base", shape)
     roots = Roots({"diffusion_models": (str(place),), "cache": (str(place / "cache"),)})
     plan = ModelPlan(
         base_file=f"diffusion_models:{base.name}",
@@ -117,6 +116,13 @@ def _made(place: Path, row: Row) -> tuple[Path, Roots]:
     decision = choose_run(place / "runs", config)
     prepare_run(decision, config)
     return decision.directory, roots
+
+
+def write_base(path: Path, shape: WanShape) -> Path:
+    """Writes a model file of a shape without values, and returns its path with its suffix: they are drawn at load."""
+    with torch.device("meta"):
+        model = WanTransformer(shape)
+    return write_drawn(path, {name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
 
 
 def _check_compile() -> None:
@@ -207,7 +213,7 @@ def _figures(row: Row, plan: MemoryPlan, predicted_s: float | None, steps: list[
         "unchecked_blocks": plan.job.train.unchecked_blocks,
         "losses": [step.loss for step in steps],
         "published": [asdict(one) for one in row.published],
-        "ok": all(math.isfinite(step.loss) for step in steps) and len(steps) >= _FEWEST,
+        "ok": all(math.isfinite(step.loss) for step in steps),
     }
 
 

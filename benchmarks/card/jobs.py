@@ -90,6 +90,7 @@ def _case(part: str, row: Row, about_s: float) -> Case:
 
 def _measure(row: Row, bench: Bench) -> Figures:
     """Runs a row; adds to its figures the shares of the card's peak, and the first published figure."""
+    bench.work.mkdir(parents=True, exist_ok=True)
     figures = measure_row(row, Where(bench.work, tiny=bench.tiny))
     hardware, useful = figures["work"]["flop"] / figures["median_s"] / 1e12, figures["useful_tflops"]
     for one in figures["published"][:1]:

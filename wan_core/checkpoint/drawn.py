@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..files import atomic_write_bytes
 from .header import DRAWN, framed_header
 
 _SPREAD = 0.1
@@ -31,7 +32,7 @@ def write_drawn(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
         header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
     path = path.with_suffix(DRAWN)
-    path.write_bytes(framed_header(json.dumps(header).encode()))
+    atomic_write_bytes(path, framed_header(json.dumps(header).encode()))
     return path
 
 

@@ -40,10 +40,12 @@ def _measure(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         return ExitCode.DONE
     if not 0 < options.minutes < 10_000:
         raise ConfigError(f"--minutes {options.minutes} is no time. Set it to a positive number.")
+    rows, folder = rows_numbered(options.rows), (options.out or state_file().parent).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     measurement = Measurement(
-        rows_numbered(options.rows),
+        rows,
         options.minutes,
-        (options.out or state_file().parent).resolve(),
+        folder,
         tell=lambda said: print(plain(said), file=sys.stderr, flush=True),
         tiny=options.tiny,
         trace=options.trace,

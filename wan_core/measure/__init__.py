@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .apart import DONE, ERROR, LEFT_OUT, NEEDS, Figures, Needs, NoTime, Outcome, run_apart, run_here, ways_apart
+from .apart import DONE, ERROR, LEFT_OUT, NEEDS, Figures, Needs, run_apart, ways_apart
 from .machine import machine_facts
 from .measuring import Measurement
 from .one_row import Where, measure_row, write_base
 from .page import names_of, table
-from .rows import ROWS, SHAPES, Published, Row, Size, rows_numbered, space_of
+from .rows import ROWS, SHAPES, Row, Size, rows_numbered, space_of
 
 __all__ = [
     "DONE",
@@ -19,9 +19,6 @@ __all__ = [
     "Figures",
     "Measurement",
     "Needs",
-    "NoTime",
-    "Outcome",
-    "Published",
     "Row",
     "Size",
     "Where",
@@ -30,7 +27,6 @@ __all__ = [
     "names_of",
     "rows_numbered",
     "run_apart",
-    "run_here",
     "space_of",
     "table",
     "ways_apart",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..abilities import abilities_of
+from ..abilities import abilities_of, gpu_count
 from ..packages import version_of
 from ..placement.host import host_bytes, host_total
 
@@ -38,7 +38,7 @@ def machine_facts() -> dict[str, Any]:
     return facts | {
         "name": card.name.replace("NVIDIA ", ""),
         "device": card.name,
-        "count": torch.cuda.device_count(),
+        "count": gpu_count(),
         "capability": None if card.capability is None else "{}.{}".format(*card.capability),
         "total_bytes": card.memory,
         "free_bytes": free,

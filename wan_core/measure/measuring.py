@@ -14,8 +14,8 @@ from typing import Any
 
 from ..files import atomic_write_bytes, atomic_write_json
 from ..load import import_libraries
-from ..plan import Constants, Work, card_named, keep_constants, unknown_card
-from .apart import DONE, ERROR, LEFT_OUT, NEEDS, Figures, Outcome, run_apart, run_here, ways_apart
+from ..plan import Constants, Work, card_named, keep_constants, state_file, unknown_card
+from .apart import DONE, ERROR, LEFT_OUT, Figures, Outcome, run_apart, run_here, ways_apart
 from .fit import fitted_constants
 from .machine import machine_facts
 from .one_row import Where, measure_row
@@ -34,7 +34,7 @@ class Measurement:
     rows: Sequence[Row]
     minutes: float
     out: Path
-    """folder of the results; traces and snapshots lie in folders of it"""
+    """existing folder of the results; traces and snapshots lie in folders of it"""
     tell: Callable[[str], None]
     tiny: bool = False
     trace: bool = False
@@ -46,7 +46,6 @@ class Measurement:
 
     def run(self) -> dict[str, Any]:
         """Returns the results, which are also in `out` after every row. KeyboardInterrupt leaves those that ended."""
-        self.out.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + 60 * self.minutes
         method, machine = self._machine()
         self.said = {"version": 1, "machine": {**machine, "tiny": self.tiny}, "rows": [], "constants": None}
@@ -82,8 +81,9 @@ class Measurement:
             place,
             tiny=self.tiny,
             left_s=left_s,
-            traces=self.out / "traces" if self.trace else None,
-            snapshots=self.out / "snapshots" if self.snapshot else None,
+            out=self.out,
+            trace=self.trace,
+            snapshot=self.snapshot,
         )
         work = partial(measure_row, row, where)
         return run_apart(method, work, left_s + _MARGIN_S) if self.apart else run_here(work)
@@ -118,7 +118,9 @@ class Measurement:
         """Keeps the constants for plans; those of tiny shapes only for a CPU, which is a card in tests alone."""
         found, cuda = self.said["constants"], self.said["machine"]["cuda"]
         if found is not None and not (self.tiny and cuda):
-            file = keep_constants(Constants.from_dict(found, "measured"))
-            self.tell(f"Plans on this kind of card follow these constants from now on ({file}).")
-        elif any(row["status"] == NEEDS for row in self.said["rows"]) or self.said["rows"]:
+            if keep_constants(Constants.from_dict(found, "measured")):
+                self.tell(f"Plans on this kind of card follow these constants from now on ({state_file()}).")
+            else:
+                self.tell(f"{state_file()} cannot be written, so plans do not follow these constants.")
+        elif found is None:
             self.tell("No constants were fitted: that takes three rows whose time is the card's own work.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import shutil
 import statistics
 import tempfile
 import time
@@ -20,7 +19,7 @@ from ..cache import LatentCache, SyntheticConfig, synthetic_set
 from ..checkpoint import write_drawn
 from ..errors import Stopped, WanTrainerError
 from ..events import Event, Note, StepDone
-from ..files import Roots
+from ..files import Roots, atomic_write_bytes
 from ..job import DataConfig, OpenRun, RunConfig, choose_run, open_experts, prepare_run, with_scaled_loss
 from ..load import ModelPlan, inspect_model, settled
 from ..lora import LoraConfig
@@ -50,10 +49,12 @@ class Where:
     """tiny shapes, for a CPU: the figures mean nothing, the code is the same"""
     left_s: float = math.inf
     """a row that would take longer by its prediction is not begun"""
-    traces: Path | None = None
-    """folder for a profile of one step of each row; None: none"""
-    snapshots: Path | None = None
-    """folder for a memory snapshot of each row; None: none"""
+    out: Path | None = None
+    """folder of the results, for traces and snapshots"""
+    trace: bool = False
+    """a profile of one step of each row"""
+    snapshot: bool = False
+    """a memory snapshot of each row"""
 
 
 def measure_row(row: Row, where: Where) -> Figures:
@@ -67,7 +68,8 @@ def measure_row(row: Row, where: Where) -> Figures:
         run = open_experts(directory, roots)[0]
         plan, seconds = _planned(run)
         steps = _steps(row, seconds, where.left_s)
-        listener = _Listener(row, steps, where.snapshots if cuda else None)
+        snapshot = Path(folder) / "snapshot.pickle" if where.snapshot and cuda else None
+        listener = _Listener(steps, snapshot)
         began = time.monotonic()
         run_job(
             directory,
@@ -75,15 +77,15 @@ def measure_row(row: Row, where: Where) -> Figures:
             emit=listener.hear,
             control=_Alone(),
             max_steps=steps,
-            profile_steps=int(where.traces is not None),
+            profile_steps=int(where.trace),
         )
         figures = _figures(row, plan, seconds, listener.steps, cuda=cuda)
         figures["ok"] &= len(listener.steps) == steps
         figures |= {"notes": listener.notes, "run_s": round(time.monotonic() - began, 2)}
-        if where.traces is not None:
-            figures |= _profile(directory / "profile", where.traces, _slug(row.name))
-        if listener.snapshot:
-            figures["snapshot"] = listener.snapshot
+        if where.out is not None:
+            figures |= _profile(directory / "profile", where.out, _slug(row.name))
+            if snapshot is not None and snapshot.is_file():
+                figures["snapshot"] = _kept(snapshot, where.out, f"snapshots/{_slug(row.name)}.pickle")
     return figures
 
 
@@ -166,11 +168,12 @@ class _Alone:
 class _Listener:
     """Keeps the steps and the warnings of a run; after its last step also a memory snapshot."""
 
-    def __init__(self, row: Row, steps: int, snapshots: Path | None) -> None:
-        self.steps, self.notes, self.snapshot = list[StepDone](), list[str](), ""
-        self._row, self._last, self._folder = row, steps, snapshots
+    def __init__(self, steps: int, snapshot: Path | None) -> None:
+        """`steps` will be made; `snapshot`: the file of it, None for none."""
+        self.steps, self.notes = list[StepDone](), list[str]()
+        self._last, self._snapshot = steps, snapshot
         self._memory: Any = torch.cuda.memory
-        if snapshots is not None:
+        if snapshot is not None:
             self._memory._record_memory_history(max_entries=_ENTRIES, stacks="python")
 
     def hear(self, event: Event) -> None:
@@ -178,15 +181,9 @@ class _Listener:
             self.notes.append(event.text)
         if isinstance(event, StepDone):
             self.steps.append(event)
-            if self._folder is not None and event.step == self._last:
-                self._dump(self._folder)
-
-    def _dump(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        name = f"{_slug(self._row.name)}.pickle"
-        self._memory._dump_snapshot(str(folder / name))
-        self._memory._record_memory_history(enabled=None)
-        self.snapshot = name
+            if self._snapshot is not None and event.step == self._last:
+                self._memory._dump_snapshot(str(self._snapshot))
+                self._memory._record_memory_history(enabled=None)
 
 
 def _figures(row: Row, plan: MemoryPlan, predicted_s: float | None, steps: list[StepDone], *, cuda: bool) -> Figures:
@@ -217,20 +214,23 @@ def _figures(row: Row, plan: MemoryPlan, predicted_s: float | None, steps: list[
     }
 
 
-def _profile(made: Path, folder: Path, name: str) -> Figures:
-    """Moves the profile of a run to `folder`; returns its file and the kernels that a step started."""
+def _profile(made: Path, out: Path, name: str) -> Figures:
+    """Keeps the profile of a run in `out`; returns its file and the kernels that a step started."""
     traces = sorted(made.glob("*.json.gz")) if made.is_dir() else []
     if not traces:
         return {}
-    folder.mkdir(parents=True, exist_ok=True)
-    trace = folder / f"{name}.json.gz"
-    shutil.copyfile(traces[0], trace)
     for table in made.glob("*.txt"):
-        shutil.copyfile(table, folder / f"{name}.txt")
-    with gzip.open(trace) as file:
+        _kept(table, out, f"traces/{name}.txt")
+    with gzip.open(traces[0]) as file:
         events: list[Mapping[str, Any]] = json.load(file)["traceEvents"]
     kernels = sum(event.get("cat") == "kernel" for event in events)
-    return {"trace": trace.name, "measured_kernels": kernels or None}
+    return {"trace": _kept(traces[0], out, f"traces/{name}.json.gz"), "measured_kernels": kernels or None}
+
+
+def _kept(file: Path, out: Path, name: str) -> str:
+    """Copies a file to `name` below `out`; returns the name."""
+    atomic_write_bytes(out / name, file.read_bytes(), out)
+    return name
 
 
 def _slug(name: str) -> str:

@@ -30,7 +30,7 @@ _noted = set[Path]()
 
 @dataclass(frozen=True, kw_only=True)
 class Constants(Config):
-    """What one kind of card reaches under one version of torch."""
+    """The speeds that one kind of card reaches under one version of torch."""
 
     card: str
     """as its driver calls it"""
@@ -69,14 +69,12 @@ def own_constants(card: str) -> Constants | None:
         return None
 
 
-def keep_constants(found: Constants) -> Path:
-    """Writes constants in place of older ones of the same card and torch; returns the file."""
-    file = state_file()
-    file.parent.mkdir(parents=True, exist_ok=True)
+def keep_constants(found: Constants) -> bool:
+    """Writes constants in place of older ones of the same card and torch; returns whether the file has them now."""
     memo = _memo()
     memo.put(_key(found.card, found.torch), found.to_dict())
     memo.save()
-    return file
+    return _memo().get(_key(found.card, found.torch)) == found.to_dict()
 
 
 def state_file() -> Path:
@@ -93,7 +91,8 @@ def state_file() -> Path:
 
 
 def _memo() -> Memo:
-    return Memo(state_file(), _VERSION, _NEWEST)
+    file = state_file()
+    return Memo(file, _VERSION, _NEWEST, next((folder for folder in file.parents if folder.is_dir()), None))
 
 
 def _key(card: str, version: str) -> str:

@@ -1,4 +1,4 @@
-"""benchmarks/gpu_check.py runs on a CPU with tiny shapes, keeps what it has, and counts arithmetic as torch does."""
+"""benchmarks/gpu_check.py runs on a CPU with tiny shapes, and keeps what it has."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from tests.support.forked import RunScript
-from wan_core.lora import LoraConfig, inject_lora
-from wan_core.model import WanTransformer
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 PARTS = ["rates", "gradients", "memory", "peers", "streams"]
@@ -62,7 +59,7 @@ def test_the_first_measurement_of_every_part_runs_or_says_what_it_needs(
     job = found["memory"]["figures"]
     assert job["measured_bytes"] is None
     assert job["predicted_bytes"] > 0
-    assert len(job["seconds"]) == 2
+    assert len(job["seconds"]) == 3
     if "peers" in parts and "peers" not in said:
         peers = found["peers"]["figures"]
         assert peers["ours_loss"] == pytest.approx(peers["theirs_loss"], rel=5e-3)
@@ -76,18 +73,18 @@ def test_the_first_measurement_of_every_part_runs_or_says_what_it_needs(
 def test_a_part_that_raises_is_recorded_the_others_run_and_an_earlier_run_stays(
     run_script: RunScript, tmp_path: Path
 ) -> None:
-    damaged = tmp_path / "work" / "weights" / "tiny.safetensors"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"no weights")
+    damaged = tmp_path / "work" / "gradients_tiny.safetensors"
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"no gradients")
     code, data, page = check(run_script, tmp_path, "--only", "memory,gradients", "--first", "1")
     first, second = data["results"]
-    assert (code, first["part"], first["status"]) == (1, "gradients", "done")
-    assert second["status"] == "error"
-    assert "tiny.safetensors" in second["said"]
-    assert second["said"] in page
+    assert (code, first["part"], first["status"]) == (1, "gradients", "error")
+    assert "HeaderTooLarge" in first["said"] or "header" in first["said"].lower()
+    assert first["said"] in page
+    assert (second["part"], second["status"]) == ("memory", "done")
 
     damaged.unlink()
-    code, data, _ = check(run_script, tmp_path, "--only", "memory", "--first", "1")
+    code, data, _ = check(run_script, tmp_path, "--only", "gradients", "--first", "1")
     assert (code, [result["status"] for result in data["results"]]) == (0, ["done", "done"])
     code, data, _ = check(run_script, tmp_path, "--only", "gradients", "--first", "2", "--minutes", "0")
     assert (code, [result["status"] for result in data["results"]]) == (0, ["done", "done", "left out"])
@@ -130,56 +127,3 @@ def test_every_measurement_runs_or_says_what_it_needs(run_script: RunScript, tmp
         lacking = result["status"] == "needs"
         assert lacking == result["said"].startswith("needs "), result
         assert lacking or result["status"] == "done", result
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"gradient_checkpointing": False},
-        *(
-            pytest.param(one, marks=pytest.mark.soak)
-            for one in (
-                {"checkpointing_policy": "attn_output"},
-                {"checkpointing_policy": "matmul_without_batch"},
-                {"unchecked_blocks": 1},
-            )
-        ),
-    ],
-    ids=str,
-)
-def test_the_operations_of_the_hardware_are_those_that_torch_counts(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.setattr("wan_core.lora.one_pass._SEPARATE", frozenset())  # as on a card
-    from card.jobs import AS_SET, RANK, TINY_SIZE, Job, flop
-    from random_run import SHAPES, TEXT_ROWS
-
-    from wan_core.train import TrainConfig
-
-    shape, train = SHAPES["tiny"], TrainConfig(**(AS_SET | settings))
-    model = WanTransformer(shape).requires_grad_(False)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.02)
-    inject_lora(model, LoraConfig(rank=RANK), seed=0)
-    model.read_texts(512)
-    model.checkpoint_blocks, model.checkpoint_policy = train.gradient_checkpointing, train.keeps
-    model.unchecked_blocks = train.unchecked_blocks
-    latent, text = torch.randn(1, *TINY_SIZE.latent(shape)), torch.randn(1, TEXT_ROWS, 4096)
-    with FlopCounterMode(display=False, custom_mapping=ON_CPU) as counter:
-        model(latent, torch.tensor([500.0]), text).sum().backward()
-    _, hardware = flop(Job("tiny", TINY_SIZE, 1), train)
-    assert hardware == pytest.approx(counter.get_total_flops(), rel=1e-3)
-
-
-ON_CPU = {
-    torch.ops.aten.addmm_: lambda _, left, right, **__: 2 * left[0] * left[1] * right[1],
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
-        lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)
-    ),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        lambda gradient, query, key, value, *_, **__: sdpa_backward_flop_count(gradient, query, key, value)
-    ),
-}
-"""shapes in, operations out: torch counts attention on a GPU alone, and no product that adds in place"""

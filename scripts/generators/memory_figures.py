@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -65,6 +66,30 @@ def _frames(count: int) -> str:
     return "pictures" if count == 1 else f"{count} frames"
 
 
+_MEASURED = {
+    "14B 832x480x33 fp8, as planned": ("Wan 2.2 A14B expert, fp8", 33),
+    "14B 832x480x49 fp8, as planned": ("Wan 2.2 A14B expert, fp8", 49),
+}
+"""rows of `wan_core measure` that are rows of the table, at the same rank: the expert has the shape of that 14B"""
+_SIZE_OFF = 0.1
+"""by how much the memory of a card, in GiB, may differ from its GB"""
+
+
+def measured_cells() -> dict[tuple[str, int, int], str]:
+    """Returns (model, frames, GB of the card) -> measured GiB, from results of `wan_core measure` that were sent."""
+    found: dict[tuple[str, int, int], str] = {}
+    for file in sorted((ROOT / "benchmarks" / "results").glob("measured_*.json")):
+        said = json.loads(file.read_text(encoding="utf-8"))
+        gib = said["machine"].get("total_bytes", 0) / 2**30
+        card = next((card for card in README_CARDS if abs(gib - card) <= _SIZE_OFF * card), None)
+        if card is None or said["machine"]["tiny"]:
+            continue
+        for row in said["rows"]:
+            if row["status"] == "done" and row["name"] in _MEASURED:
+                found[(*_MEASURED[row["name"]], card)] = f"{row['figures']['measured_bytes'] / 2**30:.1f}"
+    return found
+
+
 README_CARDS = (12, 16, 24, 48)
 README_ROWS = (
     ("Wan 2.1 T2V-1.3B", "Wan 2.1 T2V-1.3B", 81),
@@ -78,13 +103,17 @@ README_ROWS = (
 
 def readme_table() -> str:
     """Returns the table of the README, a part of the page's."""
-    known = figures()
+    known, measured = figures(), measured_cells()
     beside = {(row["model"], row["frames"]): f"{row['RAM']} | {row['hours']}" for row in _rows()}
     lines = [
         "| model | frames | " + " | ".join(f"{card} GB" for card in README_CARDS) + " | RAM | hours |",
         "| --- | --- |" + " --- |" * (len(README_CARDS) + 2),
     ]
     for name, model, frames in README_ROWS:
-        cells = " | ".join(str(known[model][frames][card] or "-") for card in README_CARDS)
+        cells = " | ".join(
+            str(known[model][frames][card] or "-")
+            + (f", m {measured[model, frames, card]}" if (model, frames, card) in measured else "")
+            for card in README_CARDS
+        )
         lines.append(f"| {name + ' ' if name else ''}| {frames} | {cells} | {beside[model, str(frames)]} |")
     return "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 from ..files import atomic_write_bytes, atomic_write_json
 from ..load import import_libraries
-from ..plan import Constants, Work, card_named, keep_constants, state_file, unknown_card
+from ..plan import STATE, Constants, Work, card_named, keep_constants, state_file, unknown_card
 from .apart import DONE, ERROR, LEFT_OUT, Figures, Outcome, run_apart, run_here, ways_apart
 from .fit import fitted_constants
 from .machine import machine_facts
@@ -115,12 +116,14 @@ class Measurement:
         return self.out / f"measured_{name}{tag}.json"
 
     def _keep(self) -> None:
-        """Keeps the constants for plans; those of tiny shapes only for a CPU, which is a card in tests alone."""
-        found, cuda = self.said["constants"], self.said["machine"]["cuda"]
-        if found is not None and not (self.tiny and cuda):
+        """Keeps the constants for plans; those of tiny shapes only for a CPU, in a state folder that is named."""
+        found = self.said["constants"]
+        if found is not None and self.tiny and (self.said["machine"]["cuda"] or STATE not in os.environ):
+            return
+        if found is not None:
             if keep_constants(Constants.from_dict(found, "measured")):
                 self.tell(f"Plans on this kind of card follow these constants from now on ({state_file()}).")
             else:
                 self.tell(f"{state_file()} cannot be written, so plans do not follow these constants.")
-        elif found is None:
+        else:
             self.tell("No constants were fitted: that takes three rows whose time is the card's own work.")

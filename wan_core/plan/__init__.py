@@ -5,7 +5,7 @@ from __future__ import annotations
 from .cards import Card, card_named, unknown_card
 from .here import plan_here
 from .memory_job import Job, beside_preview, job_on_clips
-from .own_cards import Constants, keep_constants, state_file
+from .own_cards import STATE, Constants, keep_constants, state_file
 from .own_runs import own_runs_of
 from .planning import MemoryPlan, plan_memory
 from .report import plan_run, plan_sentences, report_of, report_run, report_settings
@@ -13,6 +13,7 @@ from .step_time import Work
 from .suggestions import suggestions_for
 
 __all__ = [
+    "STATE",
     "Card",
     "Constants",
     "Job",

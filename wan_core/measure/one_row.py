@@ -35,8 +35,6 @@ _BEGIN_S = 25.0
 _WARM_UP, _FEWEST = 2, 3
 """steps that are not timed where there are more; steps without which a row is not begun"""
 _GIB = 2**30
-_ENTRIES = 200_000
-"""allocations of a snapshot"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,12 @@ class Where:
     trace: bool = False
     """a profile of one step of each row"""
     snapshot: bool = False
-    """a memory snapshot of each row"""
+    """a memory snapshot of the step after that"""
+
+    @property
+    def profiles(self) -> bool:
+        """Whether the second and the third step of a row are profiled."""
+        return self.trace or self.snapshot
 
 
 def measure_row(row: Row, where: Where) -> Figures:
@@ -68,8 +71,7 @@ def measure_row(row: Row, where: Where) -> Figures:
         run = open_experts(directory, roots)[0]
         plan, seconds = _planned(run)
         steps = _steps(row, seconds, where.left_s)
-        snapshot = Path(folder) / "snapshot.pickle" if where.snapshot and cuda else None
-        listener = _Listener(steps, snapshot)
+        steps, listener = steps + int(where.profiles), _Listener()
         began = time.monotonic()
         run_job(
             directory,
@@ -77,15 +79,12 @@ def measure_row(row: Row, where: Where) -> Figures:
             emit=listener.hear,
             control=_Alone(),
             max_steps=steps,
-            profile_steps=int(where.trace),
+            profile_steps=int(where.profiles),
         )
-        figures = _figures(row, plan, seconds, listener.steps, cuda=cuda)
+        figures = _figures(row, plan, seconds, listener.steps, _WARM_UP + int(where.profiles), cuda=cuda)
         figures["ok"] &= len(listener.steps) == steps
         figures |= {"notes": listener.notes, "run_s": round(time.monotonic() - began, 2)}
-        if where.out is not None:
-            figures |= _profile(directory / "profile", where.out, _slug(row.name))
-            if snapshot is not None and snapshot.is_file():
-                figures["snapshot"] = _kept(snapshot, where.out, f"snapshots/{_slug(row.name)}.pickle")
+        figures |= _profile(directory / "profile", where, _slug(row.name))
     return figures
 
 
@@ -166,31 +165,25 @@ class _Alone:
 
 
 class _Listener:
-    """Keeps the steps and the warnings of a run; after its last step also a memory snapshot."""
+    """Keeps the steps and the notes of a run."""
 
-    def __init__(self, steps: int, snapshot: Path | None) -> None:
-        """`steps` will be made; `snapshot`: the file of it, None for none."""
+    def __init__(self) -> None:
         self.steps, self.notes = list[StepDone](), list[str]()
-        self._last, self._snapshot = steps, snapshot
-        self._memory: Any = torch.cuda.memory
-        if snapshot is not None:
-            self._memory._record_memory_history(max_entries=_ENTRIES, stacks="python")
 
     def hear(self, event: Event) -> None:
         if isinstance(event, Note):
             self.notes.append(event.text)
         if isinstance(event, StepDone):
             self.steps.append(event)
-            if self._snapshot is not None and event.step == self._last:
-                self._memory._dump_snapshot(str(self._snapshot))
-                self._memory._record_memory_history(enabled=None)
 
 
-def _figures(row: Row, plan: MemoryPlan, predicted_s: float | None, steps: list[StepDone], *, cuda: bool) -> Figures:
+def _figures(
+    row: Row, plan: MemoryPlan, predicted_s: float | None, steps: list[StepDone], untimed: int, *, cuda: bool
+) -> Figures:
     if not steps:
         raise Needs("needs a step that ends: none did")
     work, card = plan.work(), plan.card
-    settled_steps = steps[min(_WARM_UP, len(steps) - 1) :]
+    settled_steps = steps[min(untimed, len(steps) - 1) :]
     held = [memory for name, memory in steps[-1].memory.items() if name.startswith("cuda")]
     return {
         "tokens": row.size.tokens(SHAPES[row.shape]) * plan.job.step.batch_size,
@@ -214,17 +207,21 @@ def _figures(row: Row, plan: MemoryPlan, predicted_s: float | None, steps: list[
     }
 
 
-def _profile(made: Path, out: Path, name: str) -> Figures:
-    """Keeps the profile of a run in `out`; returns its file and the kernels that a step started."""
-    traces = sorted(made.glob("*.json.gz")) if made.is_dir() else []
-    if not traces:
-        return {}
-    for table in made.glob("*.txt"):
-        _kept(table, out, f"traces/{name}.txt")
-    with gzip.open(traces[0]) as file:
-        events: list[Mapping[str, Any]] = json.load(file)["traceEvents"]
-    kernels = sum(event.get("cat") == "kernel" for event in events)
-    return {"trace": _kept(traces[0], out, f"traces/{name}.json.gz"), "measured_kernels": kernels or None}
+def _profile(made: Path, where: Where, name: str) -> Figures:
+    """Keeps the profile of a run that was requested; returns its files and the kernels that a step started."""
+    found: Figures = {}
+    if where.out is None or not made.is_dir():
+        return found
+    if where.trace and (traces := sorted(made.glob("*.json.gz"))):
+        for table in made.glob("*.txt"):
+            _kept(table, where.out, f"traces/{name}.txt")
+        with gzip.open(traces[0]) as file:
+            events: list[Mapping[str, Any]] = json.load(file)["traceEvents"]
+        found["trace"] = _kept(traces[0], where.out, f"traces/{name}.json.gz")
+        found["measured_kernels"] = sum(event.get("cat") == "kernel" for event in events) or None
+    if where.snapshot and (memory := sorted(made.glob("*.pickle"))):
+        found["snapshot"] = _kept(memory[0], where.out, f"snapshots/{name}.pickle")
+    return found
 
 
 def _kept(file: Path, out: Path, name: str) -> str:

@@ -100,11 +100,12 @@ class Row:
 
     def train(self) -> TrainConfig:
         """Returns its settings of training."""
+        steps = self.steps + 1  # one more where some are profiled
         alone: dict[str, Any] = {
             "preview_every_n_steps": 0,
             "eval_items": 0,
-            "steps": self.steps,
-            "save_every_n_steps": self.steps,
+            "steps": steps,
+            "save_every_n_steps": steps,
         }
         return TrainConfig(**(({} if self.as_planned else _AS_NAMED) | alone | dict(self.settings)))
 

@@ -21,6 +21,8 @@ _HEAD = (
     "TFLOP/s",
     "published",
 )
+_FIGURES = {"seconds": "{:.3f} s", "gib": "{:.2f} GiB"}
+"""of a published row, where it states them"""
 _TINY = "Tiny shapes: this shows that everything runs. The figures mean nothing."
 
 Said = Mapping[str, Any]
@@ -104,8 +106,8 @@ def _measures(figures: Mapping[str, Any]) -> str:
 
 
 def _published(one: Mapping[str, Any]) -> str:
-    gib = "" if one["gib"] is None else f", {one['gib']:.2f} GiB"
-    return f"{one['seconds']:.3f} s{gib} on {one['card']} ({one['way']})"
+    figures = [form.format(one[name]) for name, form in _FIGURES.items() if one[name] is not None]
+    return f"{', '.join(figures)} on {one['card']} ({one['way']})"
 
 
 def _others(said: Said) -> list[str]:
@@ -147,6 +149,6 @@ def names_of(rows: Sequence[Any]) -> str:
     """Returns the rows by number, with what others publish."""
     lines = []
     for number, row in enumerate(rows, 1):
-        theirs = "; ".join(f"{one.seconds:.3f} s on {one.card}" for one in row.published)
+        theirs = "; ".join(f"{one.seconds:.3f} s on {one.card}" for one in row.published if one.seconds is not None)
         lines.append(f"{number:>2}  {row.name}{f'  [{theirs}]' if theirs else ''}")
     return "\n".join(lines)

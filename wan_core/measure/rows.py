@@ -67,9 +67,9 @@ class Published:
     """A figure of somebody else."""
 
     card: str
-    seconds: float
+    seconds: float | None
     gib: float | None
-    """peak of device memory; None where none is stated"""
+    """peak of device memory; each None where it is not stated"""
     way: str
     """whose, and how"""
 
@@ -110,7 +110,7 @@ class Row:
         return TrainConfig(**(({} if self.as_planned else _AS_NAMED) | alone | dict(self.settings)))
 
 
-_SMALL, _SQUARE = Size(480, 480, 81), Size(832, 480, 49)
+_SMALL, _SQUARE, _LONG = Size(480, 480, 81), Size(832, 480, 49), Size(1280, 704, 121)
 _ST = "SimpleTuner bc8e6ab, bf16, RamTorch, every block"
 _LARGE = (Published("H100 80 GB", 7.162, 16.28, _ST), Published("L40S 48 GB", 21.77, 16.23, _ST))
 _LITTLE = (Published("H100 80 GB", 2.099, 4.73, _ST), Published("L40S 48 GB", 4.459, 4.68, _ST))
@@ -124,6 +124,13 @@ _INT8 = tuple(
     for card, seconds, gib in (("H100 80 GB", 2.790, 4.70), ("L40S 48 GB", 4.989, 4.65))
 )
 _ONE_5090 = (Published("RTX 5090", 44.73, None, "DiffSynth PR #1436, fp8, encoders in the step"),)
+_37, _121_OF_2, _121_OF_4 = (
+    (Published("a card not stated", None, gb * 1e9 / 2**30, "Wan-Video/Wan2.2 PR 354, FSDP2 and checkpointing"),)
+    for gb in (40.7, 51.1, 69.8)
+)
+_ONE_CLIP, _FOUR_CLIPS = (
+    (Published("RTX 4090", seconds, None, "SimpleTuner's quickstart, frames not stated"),) for seconds in (2.0, 11.0)
+)
 _SWAPPED = {"blocks_to_swap": 40}
 
 ROWS = (
@@ -157,8 +164,16 @@ ROWS = (
     ),
     Row("1.3B 832x480x1, as planned", "1.3B", Size(832, 480, 1), 8, as_planned=True),
     Row("14B 832x480x33 fp8, as planned", "14B", Size(832, 480, 33), 4, as_planned=True, quantize="fp8_e4m3fn"),
-    Row("5B 1280x704x37, micro batch 2, as planned", "5B", Size(1280, 704, 37), 4, {"batch_size": 2}, as_planned=True),
-    Row("5B 1280x704x121, as planned", "5B", Size(1280, 704, 121), 4, as_planned=True),
+    Row(
+        "5B 1280x704x37, micro batch 2, as planned",
+        "5B",
+        Size(1280, 704, 37),
+        4,
+        {"batch_size": 2},
+        as_planned=True,
+        published=_37,
+    ),
+    Row("5B 1280x704x121, as planned", "5B", _LONG, 4, as_planned=True),
     Row("14B 480x480x81, 40 blocks in host memory", "14B", _SMALL, 4, _SWAPPED, rank=16, published=_LARGE),
     Row("14B 480x480x81, all of it on the card", "14B", _SMALL, 4, rank=16, published=_LARGE),
     Row(
@@ -171,6 +186,28 @@ ROWS = (
     ),
     Row("1.3B 480x480x81, fp8", "1.3B", _SMALL, rank=16, quantize="fp8_e4m3fn", published=_FP8),
     Row("1.3B 480x480x81, int8", "1.3B", _SMALL, rank=16, quantize="int8", published=_INT8),
+    Row("14B 832x480x49 fp8, every block", "14B", _SQUARE, 4, quantize="fp8_e4m3fn", published=_ONE_5090),
+    Row(
+        "14B 832x480x49 fp8, inputs in host memory",
+        "14B",
+        _SQUARE,
+        4,
+        {"offload_activations": "on"},
+        quantize="fp8_e4m3fn",
+        published=_ONE_5090,
+    ),
+    Row("5B 1280x704x121, micro batch 2", "5B", _LONG, 3, {"batch_size": 2}, as_planned=True, published=_121_OF_2),
+    Row("5B 1280x704x121, micro batch 4", "5B", _LONG, 3, {"batch_size": 4}, as_planned=True, published=_121_OF_4),
+    Row("1.3B 832x480x33", "1.3B", Size(832, 480, 33), as_planned=True, rank=16, published=_ONE_CLIP),
+    Row(
+        "1.3B 832x480x33, batch 4",
+        "1.3B",
+        Size(832, 480, 33),
+        settings={"batch_size": 4},
+        as_planned=True,
+        rank=16,
+        published=_FOUR_CLIPS,
+    ),
 )
 
 

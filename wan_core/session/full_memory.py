@@ -54,6 +54,11 @@ def memory_named(
         raise OutOfMemory.of_gpu(account, helps) from error
 
 
+def memory_ran_out(error: BaseException) -> bool:
+    """Returns whether device or host memory is exhausted, as torch's error or as ours."""
+    return isinstance(error, OutOfMemory) or device_memory_ran_out(error) or host_memory_ran_out(error)
+
+
 def _host_is_full(rendering: bool) -> OutOfMemory:
     free, total = host_bytes(), host_total()
     known = ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..cache import nothing_shown_reason, synthetic_note
 from ..control import Control
-from ..errors import CheckpointError, OutOfMemory, Stopped
+from ..errors import CheckpointError, Stopped
 from ..events import Emit, Finished, Marked, Stage, StageEnded
 from ..files import Hold, LockLost, Roots, locked
 from ..job.config import read_run, read_status
@@ -30,7 +30,7 @@ from ..words import filled, shortened
 from .event_sinks import EventSinks
 from .expert import Expert
 from .experts import Experts
-from .full_memory import memory_named
+from .full_memory import memory_named, memory_ran_out
 from .preview_loras import check_preview_loras
 from .previews import make_previews, preview_inputs
 from .saving import Saver
@@ -162,8 +162,8 @@ class _Worker:
                 saver.store.suspect(self.sinks.good_until(good))
             raise not_finite_error(error, good, saver.store, self.session.config) from error
         except Exception as error:
-            # A preview displaced the trained model and it does not fit back; its trained state is in host memory.
-            if isinstance(error, OutOfMemory) or self._at_work is None:
+            # Without a model on the devices (it made room for a preview), its trained state is in host memory.
+            if memory_ran_out(error) or self._at_work is None:
                 self._save_before_stopping(training, "")
             raise
         reason = self._save_before_stopping(training, filled("{n} steps of this queue are done", n=max_steps))

@@ -129,16 +129,21 @@ class Training:
         self._sample()
 
     def save(self) -> None:
-        """Commit the last finite step. Raises Stopped on a stop request while the disk is full."""
-        step = self.experts.good_step
-        if not self.session.leads or step == 0 or step == self.saver.saved_step:
+        """Commit the last finite step; nothing after an update that failed half-way.
+
+        Raises Stopped on a stop request while the disk is full.
+        """
+        step, here = self.experts.good_step, self.experts.at_work
+        if not self.session.leads or step in (0, self.saver.saved_step):
+            return
+        if here is not None and not here.trainer.is_complete:
             return
         with self.session.timed("save", step):
             saved = self.saver.commit(step, self.experts)
             found = self.saver.look(saved, self.experts)
         self.session.emit(found)
-        if self.experts.at_work is not None:
-            self.experts.at_work.keep_measured()
+        if here is not None:
+            here.keep_measured()
 
     def _evaluate(self, *, if_due: bool = False) -> None:
         """Evaluate the model at work; with `if_due` only where it was trained since its last evaluation."""

@@ -72,21 +72,19 @@ class AdapterOptimizer:
 
         They differ for an EMA, and for an optimizer with an averaged iterate (schedule-free).
         """
-        if self._mean is not None:
-            with self._mean.in_place():
-                yield
-            return
-        if (modes := self._modes) is None:
+        modes = self._modes if self._mean is None else (self._mean.into_weights, lambda: None)
+        if modes is None:
             yield
             return
-        leave, back = modes
+        enter, leave = modes
+        # In host memory: a device that fills up between two copies would leave averages among the trained weights.
         trained = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
-        with self._synced():
-            leave()
         try:
+            with self._synced() if self._mean is None else nullcontext():
+                enter()
             yield
         finally:
-            back()
+            leave()
             restore(self._parameters, trained)  # the optimizer's own way back rounds
 
     def state(self) -> dict[str, Tensor]:

@@ -62,6 +62,8 @@ class Trainer:
         config, scaled = scaled_to_batch(config, group.world)
         self.model, self.batches, self.config = model, batches, config
         self.step, self._streak = 0, Streak(config.max_bad_steps, emit)
+        self.is_complete = True
+        """False after an update that failed half-way: weights and optimizer are of no step, and are never saved"""
         self.parameters, self._scale = adapter_parameters(model), LossScale(config.loss_scaling)
         for note in (scaled, rates_sentence(self.parameters, config)):
             if note and group.leads:
@@ -164,8 +166,10 @@ class Trainer:
             return
         self._streak.end()
         self._scale.count()
+        self.is_complete = False
         with scope("optimizer"):
             lr = self.optimizer.step(learning_rate_at(step, self.config))
+        self.is_complete = True
         self._forget_gradients()
         self._report.finish(step, loss=loss, lr=lr, grad_norm=norm, timestep=timestep, began=began)
         for said in later_remarks():

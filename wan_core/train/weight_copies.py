@@ -83,14 +83,11 @@ class MeanWeights:
             for name, parameter in self._parameters.items():
                 self._mean[name].lerp_(parameter, 1 - decay)
 
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Inside, the model's weights are the mean; afterwards the trained weights, bitwise."""
-        self._swap()
-        try:
-            yield
-        finally:
-            self._swap()
+    def into_weights(self) -> None:
+        """Overwrites the weights with the mean."""
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(self._mean[name])
 
     def state(self) -> dict[str, Tensor]:
         """Returns the mean and its count of updates, as CPU copies."""
@@ -102,10 +99,3 @@ class MeanWeights:
         for name, parameter in self._parameters.items():
             self._mean[name].copy_(state.get(_PREFIX + name, parameter.detach()))
         self._updates = int(state.get(_COUNT, torch.tensor(0)))
-
-    def _swap(self) -> None:
-        with torch.no_grad():
-            for name, parameter in self._parameters.items():
-                kept = parameter.detach().clone()
-                parameter.copy_(self._mean[name])
-                self._mean[name].copy_(kept)

@@ -88,7 +88,7 @@ _EXAMPLES = {
     "resume": ("resume output/wan_trainer/my_lora",),
     "sample": ("sample output/wan_trainer/my_lora --job clips.json",),
     "audit": ("audit output/wan_trainer/my_lora --clips 2",),
-    "ema": ("ema output/wan_trainer/my_lora --width 0.1", "ema output/wan_trainer/my_lora --judge"),
+    "ema": ("ema output/wan_trainer/my_lora --width 0.1",),
     "send": ("send output/wan_trainer/my_lora",),
     "export": ("export output/wan_trainer/my_lora --step 1500 --to my_lora.safetensors",),
 }

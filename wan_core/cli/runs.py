@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..errors import ConfigError, ExitCode
-from ..events import Emit, Event, Note
+from ..errors import ExitCode
+from ..events import Emit, Event
 from ..packages import first_import
 from .new import add_new_command
 from .output import kept_log, print_json, roots_of, run_directory
@@ -36,7 +36,7 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     ema = command("ema", _ema, "make a LoRA of the mean of the saved steps of a run")
     for sub in (train, resume, sample, audit, export, ema):
         sub.add_argument("run_path", type=Path, metavar="RUN", help="folder of a run, or its run.json")
-    for sub in (train, resume, sample, audit, ema):
+    for sub in (train, resume, sample, audit):
         sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
     for sub in (train, resume):
         add_set_option(sub)
@@ -69,11 +69,6 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     ema.add_argument("--step", type=int, help="the last saved step that counts; default: the newest")
     ema.add_argument(
         "--to", type=Path, help="target file; default: <run_name>_ema<width>.safetensors in the run directory"
-    )
-    ema.add_argument(
-        "--judge",
-        action="store_true",
-        help="make it a run instead, evaluated and previewed like a saved step",
     )
 
 
@@ -163,33 +158,17 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     return ExitCode.DONE
 
 
-def _ema(options: argparse.Namespace, emit: Emit, out: BinaryIO) -> int:
+def _ema(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..job import read_run
     from ..job.power_mean import export_power_mean
 
     directory = run_directory(options.run_path)
-    if options.judge:
-        return _judged_mean(directory, options, emit)
     usual = directory / f"{read_run(directory).run_name}_ema{options.width:g}.safetensors"
     made = export_power_mean(directory, options.width, options.step, options.to or usual)
     shares = {str(step): round(share, 4) for step, share in zip(made.steps, made.shares, strict=True)}
     print_json(
         out, {"version": 1, "width": options.width, "files": [file.name for file in made.files], "steps": shares}
     )
-    return ExitCode.DONE
-
-
-def _judged_mean(directory: Path, options: argparse.Namespace, emit: Emit) -> int:
-    from ..job.power_mean import make_mean_run
-    from ..session.train_job import evaluate_job
-
-    if options.to is not None:
-        raise ConfigError("--judge makes a run, and --to names a file. Leave one of them out.")
-    roots = roots_of(options)
-    made, mean = make_mean_run(directory, options.width, options.step)
-    shares = ", ".join(f"{step}: {share:.3f}" for step, share in zip(mean.steps, mean.shares, strict=True))
-    emit(Note(text=f"Run {made.name} is the mean of the saved steps of {directory.name} ({shares})."))
-    evaluate_job(made, roots, emit=emit, control=_control(made, options.controlled))
     return ExitCode.DONE
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,19 +20,11 @@ from torch import Tensor
 
 from ..checkpoint import TensorFile
 from ..errors import CheckpointError, ConfigError
-from ..events import Evaluated
 from ..files import atomic_write_bytes
-from ..metrics import records_of
 from ..train import SavedStep, SaveStore
-from ..words import filled
-from .choose import choose_run, prepare_run
-from .config import RunStatus, read_run, write_status
-from .outcome import METRICS
 
 _WIDEST = math.sqrt(1 / 12)
 """width of the uniform mean"""
-_TRAINED = ".lora."
-"""prefix of trained weights in a resume state, after the prefix of an expert"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,35 +65,6 @@ def export_power_mean(directory: Path, width: float, last: int | None, target: P
     return PowerMean(steps=tuple(saved.step for saved in saves), shares=shares, files=tuple(files))
 
 
-def make_mean_run(directory: Path, width: float, last: int | None) -> tuple[Path, PowerMean]:
-    """Creates a run next to `directory` whose one saved step is the mean, with the newest step's optimizer state.
-
-    So the mean can be evaluated, compared, used and trained on as any saved step. Returns its directory and the mean.
-    Raises what `export_power_mean` does.
-    """
-    saves, shares = _counted(directory, width, last)
-    newest, config = saves[-1], read_run(directory)
-    config = replace(config, run_name=f"{directory.name}_ema{width:g}")
-    decision = choose_run(directory.parent, config, resume="new")
-    config = prepare_run(decision, config)
-    loras = [_mean_file(_of_expert(expert, saves, shares), width) for expert in newest.loras]
-    low_noise = loras[1] if len(loras) > 1 else b""
-    state = _mean_state(saves, shares)
-    made = SaveStore(decision.directory).commit(
-        newest.step, config.job_id, loras[0], state, newest.progress, low_noise_lora=low_noise
-    )
-    # The evaluation before training, which a suggestion compares with.
-    before = [record for record in records_of(directory / METRICS, (Evaluated.name,)) if record.get("step") == 0]
-    atomic_write_bytes(decision.directory / METRICS, b"".join(json.dumps(one).encode() + b"\n" for one in before))
-    total = config.train.steps
-    reason = filled("the mean of {n} saved steps of {run}", n=len(saves), run=directory.name)
-    state_name = "done" if made.step >= total else "stopped"
-    status = RunStatus(state=state_name, step=made.step, steps=total, reason=reason, job_id=config.job_id)
-    write_status(decision.directory, status)
-    steps = tuple(saved.step for saved in saves)
-    return decision.directory, PowerMean(steps=steps, shares=shares, files=tuple(made.loras.values()))
-
-
 def _counted(directory: Path, width: float, last: int | None) -> tuple[list[SavedStep], tuple[float, ...]]:
     """Returns the averaged saved steps and their weights. A suspect step counts only as `last`."""
     store = SaveStore(directory)
@@ -125,30 +88,6 @@ def _of_expert(expert: str, saves: Sequence[SavedStep], shares: Sequence[float])
         for saved, share in zip(saves, shares, strict=True)
         if expert in saved.loras
     }
-
-
-def _mean_state(saves: Sequence[SavedStep], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Returns the newest resume state with its adapters and averages replaced by the mean."""
-    state = saves[-1].read_state()
-    names = [name for name in state if _TRAINED in f".{name}"]
-    sums = {name: torch.zeros_like(state[name], dtype=torch.float64) for name in names}
-    total = dict.fromkeys(names, 0.0)
-    for saved, share in zip(saves, shares, strict=True):
-        held = saved.read_state()
-        for name in names:
-            if name in held:  # early steps may hold one expert only
-                sums[name] += share * next(held[kept] for kept in _kinds(name) if kept in held).double()
-                total[name] += share
-    for name in names:
-        mean = (sums[name] / total[name]).to(state[name].dtype)
-        state |= dict.fromkeys((kept for kept in _kinds(name) if kept in state), mean)
-    return {name: value.clone() for name, value in state.items()}  # safetensors refuses tensors that share memory
-
-
-def _kinds(name: str) -> tuple[str, ...]:
-    """Returns the names under which a state may hold a weight, an average before the trained one."""
-    head, _, tail = f".{name}".partition(_TRAINED)
-    return tuple(f"{head}.{kind}.{tail}".removeprefix(".") for kind in ("ema", "judged", "lora"))
 
 
 def _mean_file(files: Mapping[int, tuple[float, Path]], width: float) -> bytes:

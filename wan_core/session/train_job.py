@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..cache import nothing_shown_reason, synthetic_note
@@ -11,7 +11,7 @@ from ..control import Control
 from ..errors import CheckpointError, Stopped
 from ..events import Emit, Finished, Marked, Stage, StageEnded
 from ..files import Hold, LockLost, Roots, locked
-from ..job.config import read_run, read_status
+from ..job.config import read_run
 from ..job.length import TimeLimit
 from ..job.open import OpenRun, open_experts
 from ..job.outcome import result_of
@@ -54,34 +54,12 @@ def run_job(
 ) -> Finished:
     """Train the run in `directory` until its last step, a stop, or `max_steps` steps of this session (0 = no limit).
 
-    A kill loses only what came after the last saved step. Raises WanTrainerError for anything a user can fix.
+    A kill loses only what came after the last saved step. Raises WanTrainerError for anything a user can fix; an error
+    becomes the run's status "failed".
     `embed_workflow`: LoRA files contain the run's workflow.json. `before`: seconds by stage (cache, start) spent before
     the session. `profile_steps`: steps to profile in place of those of the settings; 0: those.
     """
-    with _worker(directory, roots, emit, control, group or Group(), embed_workflow) as worker:
-        return worker.train(max_steps, require_state, before or {}, profile_steps)
-
-
-def evaluate_job(directory: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
-    """Evaluate and preview the newest saved step of a run, without training.
-
-    Raises CheckpointError without a saved step, Stopped, and what `run_job` raises while loading.
-    """
-    with _worker(directory, roots, emit, control, Group()) as worker:
-        return worker.evaluate()
-
-
-@contextlib.contextmanager
-def _worker(
-    directory: Path,
-    roots: Roots,
-    emit: Emit,
-    control: Control,
-    group: Group,
-    embed_workflow: bool = False,
-) -> Iterator[_Worker]:
-    """Yields a worker that holds the run's lock. An error inside becomes the run's status "failed"."""
-    config = read_run(directory)
+    config, group = read_run(directory), group or Group()
     busy = f"Run {directory.name} is being trained by another process. Stop that one first."
     lock = locked(directory / ".lock", busy) if group.leads else contextlib.nullcontext()
     with lock as hold:
@@ -100,7 +78,7 @@ def _worker(
         worker = _Worker(session, sinks, limit, hold)
         try:
             with worker.memory_named():
-                yield worker
+                return worker.train(max_steps, require_state, before or {}, profile_steps)
         except (Stopped, LockLost):
             raise
         except BaseException as error:
@@ -170,16 +148,6 @@ class _Worker:
         if saver.saved_step < total and self.session.leads:
             return self._finish("stopped", saver.saved_step, reason)
         return self._finish("done" if training.experts.step == total else "stopped", training.experts.step)
-
-    def evaluate(self) -> Finished:
-        """Evaluate and render the newest saved step."""
-        self.saver.clean()
-        self.saver.find_saved()
-        if self.saver.saved is None:
-            raise CheckpointError(f"Run {self.session.directory.name} has no saved step. Train it first.")
-        known = read_status(self.session.directory)
-        self._load().evaluate(self.saver.saved)
-        return self._finish(known.state, self.saver.saved_step, known.reason)
 
     def _found_finished(self, require_state: bool) -> Finished | None:
         """Find the newest saved step; returns the end of a run that it completes.

@@ -11,7 +11,7 @@ from ..errors import Stopped
 from ..events import Stage, Suggested
 from ..job.length import TimeLimit
 from ..job.outcome import steps_worth_keeping, suggestion_of
-from ..train import NotFinite, SavedStep, expert_setting
+from ..train import NotFinite, expert_setting
 from .experts import Experts
 from .previews import Previews
 from .profiling import StepProfiler
@@ -119,14 +119,6 @@ class Training:
         if self.profiler.due:
             self._due.add("profile")
         return bool(self._due)
-
-    def evaluate(self, saved: SavedStep) -> None:
-        """Evaluate each model and render previews of the loaded saved step."""
-        self.session.emit(self.saver.look(saved, self.experts))
-        for expert in self.experts.all:
-            self.experts.load(expert)
-            self._evaluate()
-        self._sample()
 
     def save(self) -> None:
         """Commit the last finite step; nothing after an update that failed half-way.

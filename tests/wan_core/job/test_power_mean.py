@@ -14,10 +14,7 @@ from safetensors.torch import load_file, save
 from tests.support.forked import ForkServer
 from tests.support.tiny_run import make_run
 from wan_core.errors import ConfigError
-from wan_core.job import read_status
 from wan_core.job.power_mean import export_power_mean, shares_of
-from wan_core.metrics import read_measured
-from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore, TrainConfig
 
 
@@ -79,53 +76,3 @@ def test_the_command_makes_a_lora_of_any_width(server: ForkServer, tmp_path: Pat
         torch.testing.assert_close(value, wanted.float(), rtol=1e-6, atol=1e-9)  # type: ignore[union-attr]
     with safe_open(run.directory / "tiny_ema0.2.safetensors", framework="pt") as opened:
         assert json.loads(opened.metadata()["wan_trainer.power_mean"]) == {"width": 0.2, "steps": [2, 4, 6]}
-
-
-@pytest.mark.lasts(4)
-@pytest.mark.parametrize("decay", [0.0, pytest.param(0.5, marks=pytest.mark.soak)], ids=["", "of a run that keeps one"])
-def test_a_mean_is_judged_as_a_saved_step_of_a_run_of_its_own(server: ForkServer, tmp_path: Path, decay: float) -> None:
-    train = TrainConfig(
-        steps=6, save_every_n_steps=2, preview_every_n_steps=6, learning_rate=1e-2, save_dtype="fp32", ema_decay=decay
-    )
-    run = make_run(tmp_path, train=train, preview=SampleConfig(steps=2))
-    roots = ("--roots", str(run.roots_file))
-
-    def told(*words: str) -> tuple[int, str]:
-        worker = server.start([*words[:1], str(run.directory), *words[1:], *roots], tmp_path / "out.jsonl")
-        code = worker.wait()
-        return code, (tmp_path / "out.jsonl").read_text(encoding="utf-8")
-
-    assert told("train")[0] == 0
-    assert told("ema", "--judge", "--to", "x.safetensors")[0] == 5, "a run is no file"
-    before = sorted(path.name for path in run.directory.rglob("*"))
-    code, said = told("ema", "--judge", "--width", "0.2")
-    assert code == 0, said
-    assert sorted(path.name for path in run.directory.rglob("*")) == before, "the run itself stays as it is"
-    made = run.directory.parent / "tiny_ema0.2"
-    status = read_status(made)
-    assert (status.state, status.step, status.reason) == ("done", 6, "the mean of 3 saved steps of tiny")
-
-    # Judged are the mean weights: those of the file, whatever a run judges else.
-    own = {point.step: point.loss for point in read_measured(run.directory / "metrics.jsonl")}
-    found = {point.step: point.loss for point in read_measured(made / "metrics.jsonl")}
-    assert found.keys() == {0, 6}
-    assert found[0] == own[0], "with what was measured before training it is compared"
-    assert found[6] != own[6]
-    assert "Run tiny_ema0.2 is the mean of the saved steps of tiny (2: " in said
-    assert (made / "samples" / "step-000006_p0.latent").is_file()
-    saved = SaveStore(made).read(6)
-    assert saved is not None
-    assert told("ema", "--width", "0.2")[0] == 0
-    mean, state = load_file(run.directory / "tiny_ema0.2.safetensors"), saved.read_state()
-    assert load_file(saved.lora_file).keys() == mean.keys()
-    for name, value in load_file(saved.lora_file).items():
-        assert torch.equal(value, mean[name])
-    trained = {name: value for name, value in state.items() if name.startswith("lora.")}
-    newest = SaveStore(run.directory).read(6)
-    assert newest is not None
-    assert all(not torch.equal(value, newest.read_state()[name]) for name, value in trained.items())
-    for name, value in trained.items():
-        assert torch.equal(state.get(f"ema.{name.removeprefix('lora.')}", value), value)
-    in_file = torch.cat([value.flatten() for name, value in sorted(mean.items()) if "alpha" not in name])
-    in_state = torch.cat([value.flatten() for value in trained.values()])
-    assert float(in_file.double().norm()) == pytest.approx(float(in_state.double().norm()), rel=1e-5)

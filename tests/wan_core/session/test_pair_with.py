@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,10 @@ from safetensors.torch import load
 from tests.support.forked import ForkServer
 from tests.support.sessions import train_here, warnings
 from tests.support.tiny_run import TinyRun, make_pair_run, train_on_two
-from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Evaluated, Event, StepDone
-from wan_core.files import atomic_write_json
-from wan_core.job import read_run
+from wan_core.events import StepDone
 from wan_core.job.open import open_experts
-from wan_core.job.power_mean import make_mean_run
-from wan_core.metrics import read_experts
 from wan_core.sampler import SampleConfig
-from wan_core.session.train_job import evaluate_job, run_job
 from wan_core.train import SaveStore
 
 STEPS = 4
@@ -112,24 +105,3 @@ def test_noise_levels_that_an_expert_never_sees_are_refused_before_anything_is_l
     with pytest.raises(ConfigError, match=refused):
         high.check(with_start=True)
     low.check(with_start=True)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", ["ema", "schedule-free"])
-def test_the_mean_of_a_pairs_saved_steps_is_judged_for_both_experts(name: str, tmp_path: Path) -> None:
-    run = make_pair_run(tmp_path, preview=ONE, **{**SETTINGS, **WITH[name]})
-    trained(run)
-    made, mean = make_mean_run(run.directory, 0.2, None)
-    assert [file.name for file in mean.files] == ["lora.safetensors", "lora_low_noise.safetensors"]
-    heard: list[Event] = []
-    evaluate_job(made, run.roots, emit=heard.append, control=SignalControl(signals=False))
-    judged = [event for event in heard if isinstance(event, Evaluated)]
-    assert [(event.expert, event.step) for event in judged] == [("high", STEPS), ("low", STEPS)]
-    own = read_experts(run.directory / "metrics.jsonl")
-    assert all(event.eval_loss != own[event.expert][-1].loss for event in judged)
-    assert [file.name for file in (made / "samples").glob("*.latent")] == ["step-000004_p0.latent"]
-    # It can be trained on from there: the optimizer is that of the newest step.
-    longer = replace(read_run(made), train=replace(read_run(made).train, steps=STEPS + 2))
-    atomic_write_json(made / "run.json", longer.to_dict())
-    finished = run_job(made, run.roots, emit=heard.append, control=SignalControl(signals=False))
-    assert (finished.state, finished.step) == ("done", STEPS + 2)

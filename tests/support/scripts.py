@@ -90,13 +90,6 @@ python wan_train_network.py --task t2v-A14B --dit "%LOW%" --dataset_config d.tom
 python wan_train_network.py --task t2v-A14B --dit "%HIGH%" --dataset_config d.toml --network_dim 16 ^
   --network_alpha 8 --learning_rate 3e-4 --max_train_steps 600 --min_timestep 875 --seed 1 --output_name fox_high
 """,
-    "a.ps1": """$common = @("--task", "t2v-A14B", "--dataset_config", "d.toml")
-$high = "m\\{high}"
-python wan_train_network.py @common --dit $high --network_dim 16 --network_alpha 8 `
-  --learning_rate 3e-4 --max_train_steps 600 --min_timestep 875 --seed 1 --output_name "fox_high"
-python wan_train_network.py @common --dit "m\\{low}" --network_dim 32 --network_alpha 16 `
-  --learning_rate 1e-4 --max_train_steps 1400 --max_timestep 875 --seed 2 --output_name "fox_low"
-""",
 }
 PAIRS = {name: text.format(high=HIGH, low=LOW) for name, text in _PAIRS.items()}
 """two commands of one script, one for each expert"""

@@ -1,4 +1,4 @@
-"""Scripts of a shell, of cmd, of PowerShell and of Python: their own variables are followed, nothing is guessed.
+"""Scripts of a shell, of cmd and of Python: their own variables are followed, nothing is guessed; PowerShell is read.
 
 The scripts are ours; each has a property of scripts that people have written for a training of their own.
 """
@@ -17,9 +17,7 @@ from wan_core.migrate import UnknownSettingsError, api_graph
 from wan_core.migrate.job import UNKNOWN_MODEL
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("a.sh", SHELL), ("a.bat", BATCH), ("a.ps1", POWERSHELL), ("a.py", PYTHON), ("a.txt", BATCH)]
-)
+@pytest.mark.parametrize(("name", "text"), [("a.sh", SHELL), ("a.bat", BATCH), ("a.py", PYTHON), ("a.txt", BATCH)])
 def test_what_a_script_sets_is_followed(tmp_path: Path, name: str, text: str) -> None:
     job = job_of(tmp_path, text, name)
     train = job.train()
@@ -53,6 +51,17 @@ def test_what_cannot_be_followed_is_named_and_nothing_put_in_its_place(tmp_path:
         assert key in to_do
     assert "ComfyUI has it in" not in said(job)
     assert job.of("TrainLoRA.expert") == "low"
+
+
+def test_the_words_of_a_powershell_command_are_taken_and_its_variables_named(tmp_path: Path) -> None:
+    job = job_of(tmp_path, POWERSHELL.replace(" --seed $Seed", " --seed '7'"), "a.ps1")
+    assert job.train().seed == 7
+    to_do = said(job, "to do")
+    for key in ("dit is $low", "network_dim is $rank", "max_train_steps is $steps", "output_name is ${Name}_v1"):
+        assert key in to_do
+    assert "@more" in said(job)
+    assert "not_this" not in said(job)
+    assert "Tee-Object" not in said(job)
 
 
 def test_both_experts_by_names_that_nobody_sets_are_asked_for(tmp_path: Path) -> None:
@@ -323,7 +332,6 @@ def test_what_may_have_been_set_otherwise_is_asked_for(tmp_path: Path, name: str
         ("a.bat", f"set D=m\\{LOW}\nset R=8\ncall venv\\Scripts\\activate.bat\n{_RUNS} %D% --network_dim %R%"),
         ("a.bat", f"goto t\n:u\necho u\n:t\nset D=m\\{LOW}\nset R=8\n{_RUNS} %D% --network_dim %R%"),
         ("a.bat", f'set D=m\\{LOW}\nif "%R%"=="" (set R=8) else set R=64\n{_RUNS} %D% --network_dim %R%'),
-        ("a.ps1", f'$d = "m/{LOW}"; $r = [int]"8"\n{_RUNS} $d --network_dim $r'),
         (
             "a.py",
             f"N = 8\nCMD = ['accelerate launch', 'wan_train_network.py', '--task t2v-A14B', r'--dit m/{LOW}',\n"

@@ -1,6 +1,6 @@
 """Finds training commands in scripts of a shell, cmd, PowerShell or Python, without running anything.
 
-Literal assignments are followed; other expressions stay as written and are named in the account.
+Literal assignments are followed, except in PowerShell; other expressions stay as written and are named in the account.
 """
 
 from __future__ import annotations
@@ -12,9 +12,18 @@ from pathlib import PurePosixPath
 from ...errors import ConfigError
 from .batch import batch_commands
 from .posix import Shell
-from .powershell import PowerShell
 from .python_file import SCRIPT, python_commands
-from .scope import Scope, UnbalancedError, as_written, ends_unset, is_unset, without_marks
+from .scope import (
+    Scope,
+    UnbalancedError,
+    as_written,
+    check_length,
+    check_word,
+    ends_unset,
+    is_unset,
+    unset,
+    without_marks,
+)
 
 __all__ = ["Training", "as_written", "ends_unset", "is_unset", "trainings"]
 
@@ -117,8 +126,34 @@ def _whole(text: str, dialect: str, scope: Scope | None = None) -> list[list[str
     if dialect == "cmd":
         return batch_commands(text, scope)
     if dialect == "powershell":
-        return PowerShell(re.sub(r"`[ \t]+\n", "`\n", text), scope).read()
+        return _powershell_commands(text)
     return Shell(re.sub(r"\\[ \t]+\n", "\\\\\n", text), scope).read()
+
+
+_PIECE = re.compile(
+    r"""(?P<blank>(?:[ \t]|`[ \t]*\n)+|\#[^\n]*)|(?P<end>[*\d]?>+(?:&\d)?|[;|{}()\n])|'(?P<literal>[^'\n]*)'|"""
+    r""""(?P<quoted>[^"\n]*)"|(?P<plain>(?:`[^\n]|[^\s'"`;|{}()>])+|['"`])"""
+)
+"""blanks and comments, ends of a command, and the parts of a word in PowerShell"""
+_VARIABLE = re.compile(r"\$(?:\{[^}]*\}|[\w:.]+)|^@\w+")
+
+
+def _powershell_commands(text: str) -> list[list[str]]:
+    """Returns the words of each command; no variable is followed."""
+    commands, ended, in_word = [list[str]()], True, False
+    for piece in _PIECE.finditer(text):
+        if piece["blank"] or piece["end"]:
+            in_word, ended = False, ended or bool(piece["end"])
+            continue
+        said = piece["literal"] or _VARIABLE.sub(lambda name: unset(name[0]), piece["quoted"] or piece["plain"] or "")
+        if ended:
+            commands.append([])
+        words = commands[-1]
+        words[-1:] = [words[-1] + said] if in_word and not ended else [*words[-1:], said]
+        check_word(words[-1])
+        check_length(words)
+        in_word, ended = True, False
+    return [words for words in commands if words]
 
 
 _GOES_ON = {

@@ -6,7 +6,7 @@ import re
 
 from ...errors import ConfigError
 from .reader import Reader
-from .scope import MOST_LETTERS, Scope, UnbalancedError, check_word, names_of_functions, unset
+from .scope import MOST_LETTERS, Scope, UnbalancedError, check_length, check_word, names_of_functions, unset
 
 _PLAIN = re.compile(r"[^\s'\"\\$`;&|()<>#]+")
 _PLAIN_QUOTED = re.compile(r"[^\"\\$`]+")
@@ -26,10 +26,11 @@ _DEEPEST = 20
 
 
 class Shell(Reader):
-    escape, opaque, sources = "\\", "'`", ("source", ".")
+    """One script. `commands` are the words of each command, expanded as far as the script defines them."""
 
     def __init__(self, text: str, scope: Scope | None = None, depth: int = 0) -> None:
-        super().__init__(text, scope or Scope())
+        super().__init__(text)
+        self.scope, self.commands = scope or Scope(), list[list[str]]()
         self._depth = depth
         self._words: list[str] = []
         self._docs: list[str] = []
@@ -40,12 +41,20 @@ class Shell(Reader):
         self._parens = 0
         self._functions = names_of_functions(text) if not depth else {}
 
-    def step(self) -> None:
+    def read(self) -> list[list[str]]:
+        """Returns the commands; UnbalancedError for an open quote."""
+        while self.at < len(self.text):
+            self._step()
+        self._end()
+        return self.commands
+
+    def _step(self) -> None:
+        """Reads the next part of a command."""
         if self.take(_BLANK):
             return
         letter = self.letter
         if letter == "\n":
-            self.end()
+            self._end()
             self.at += 1
             self._pass_documents()
         elif letter == "#" or (not self._words and self.text.startswith("```", self.at)):
@@ -66,7 +75,7 @@ class Shell(Reader):
 
     def _operator(self, letter: str) -> None:
         two = self.text[self.at : self.at + 2]
-        self.end()
+        self._end()
         self._maybe = two in ("&&", "||")
         self.at += 2 if two in ("&&", "||", ";;", "|&") else 1
         if two == ";;":
@@ -112,7 +121,7 @@ class Shell(Reader):
         for said in _SUM.finditer(sums):
             self.scope.forget(said[1] or said[2])
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Ends a command and applies its assignments."""
         words = self._words
         if words and words[0] == "let":
@@ -124,7 +133,10 @@ class Shell(Reader):
         elif words and words[0] in self._functions:
             self.scope.forget_these(self._functions[words[0]])
         if words and not self._sets:
-            self.add_command(words)
+            if words[1:] and words[0] in ("source", "."):
+                self.scope.read_other(words[1:2])
+            check_length(words)
+            self.commands.append(words)
         self._words, self._sets, self._maybe = [], False, False
 
     def _assign(self, assigns: re.Match[str]) -> None:

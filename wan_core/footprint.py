@@ -32,11 +32,8 @@ from .lora import STARTS_IN_THE_WEIGHT, LoraConfig, count_values, inject_lora
 from .model import Numerics, Route, WanShape, model_without_values, placed_routes
 from .placement import (
     JobShape,
-    MemoryEstimate,
     Placement,
     Recomputing,
-    StepShape,
-    estimate_memory,
     resolve_placement,
 )
 from .precision import matmul_bytes, multiply_in
@@ -70,19 +67,6 @@ def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
 
 def _parameters(found: WanFile, numerics: Numerics) -> dict[str, nn.Parameter]:
     return dict(model_without_values(found.variant.shape, numerics).named_parameters())
-
-
-def predict_memory(
-    plan: ModelPlan,
-    roots: Roots,
-    lora: LoraConfig,
-    step: StepShape,
-    *,
-    numerics: Numerics | None = None,
-    found: WanFile | None = None,
-) -> MemoryEstimate:
-    """Returns the predicted memory of a job; `numerics` and `found` as in `job_shape`."""
-    return estimate_memory(job_shape(plan, roots, lora, numerics=numerics, found=found), step)
 
 
 def job_shape(

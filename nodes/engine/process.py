@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from ...wan_core.children import ALLOCATOR, OWN_GROUP
 from ...wan_core.files import FileError, open_regular
 from ...wan_core.placement.host import host_bytes, host_total
 from ...wan_core.words import filled
@@ -26,13 +27,6 @@ def engine_command(*arguments: str) -> list[str]:
     return [sys.executable, "-X", "utf8", str(LAUNCH), *arguments]
 
 
-_FLAGS = ("CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW")
-_OWN_GROUP = sum(getattr(subprocess, name, 0) for name in _FLAGS)
-"""Windows' flags, 0 elsewhere, where a new session does the same: Ctrl-C in ComfyUI's terminal must not interrupt a
-save, and a kill must reach child processes."""
-
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""environment variables of torch's CUDA allocator; every version reads the second, older name too"""
 _PYTHONPATH = "PYTHONPATH"
 _ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
 
@@ -40,7 +34,7 @@ _ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
 def worker_environment(outside: Mapping[str, str]) -> dict[str, str]:
     """Returns `outside` for an engine process: with the user's own allocator settings, without ComfyUI's."""
     found = dict(outside)
-    for name in _ALLOCATOR:  # ComfyUI adds backend:cudaMallocAsync, which suits sampling but not training
+    for name in ALLOCATOR:  # ComfyUI adds backend:cudaMallocAsync, which suits sampling but not training
         kept = _ASYNC.sub("", found.pop(name, "")).strip(" ,")
         if kept:
             found[name] = kept
@@ -65,7 +59,7 @@ def start_process(
         stdout=subprocess.PIPE,
         stderr=stderr,
         start_new_session=os.name != "nt",
-        creationflags=_OWN_GROUP,
+        creationflags=OWN_GROUP,
     )
 
 

@@ -25,6 +25,7 @@ from ...wan_core.files import (
     remove_file,
 )
 from ...wan_core.job import STATUS_FILES
+from ...wan_core.train import SAVED_FILES
 from ..engine.process import NEXT_LOG
 from ..runs.publish import CHOICE
 from ..runs.samples import Parts, read_index
@@ -37,7 +38,6 @@ _MANIFESTS = ("manifest.json", "index.json", "run.json")
 _OF_A_RENDERING = ("job.json", "metrics.json")
 _OF_A_JOB = re.compile(r"(job-[0-9a-f]{12}\.json|grid-[0-9a-f]{12}\.(png|mp4|webm))")
 """files in the folder of a rendering"""
-_LORAS = ("lora.safetensors", "lora_low_noise.safetensors")
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.[0-9]+\.[^/\\]{1,200}")
 """TensorBoard's names"""
 _PREVIEW = re.compile(r"step-[0-9]{6,12}_p[0-9]{1,4}(_[A-Za-z0-9-]{1,40})?\.(latent|mp4|webm|png|webp)")
@@ -145,7 +145,7 @@ def _of_saves(directory: Path) -> Iterator[Parts]:
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(directory / "saves")):
             if _STEP.fullmatch(name) and _manifest_step(directory, name) == int(name[5:]):
-                for file in (*_LORAS, "state.safetensors", "suspect.txt", "manifest.json"):
+                for file in SAVED_FILES:
                     yield ("saves", name, file)
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from tests.support.tiny_run import make_roots
 from wan_core.errors import ConfigError
-from wan_core.footprint import predict_memory
+from wan_core.footprint import job_shape
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model.attention import WanAttention
 from wan_core.model.kernels import attention_kernel
-from wan_core.placement import StepShape
+from wan_core.placement import StepShape, estimate_memory
 
 BASE = "diffusion_models:wan_tiny_t2v.safetensors"
 
@@ -32,7 +32,7 @@ def test_a_kernel_that_cannot_train_here_is_refused_by_plan_and_by_load(tmp_path
     plan = ModelPlan(base_file=BASE, attention="sdpa_cudnn")
     step = StepShape(batch_size=1, latent_frames=1, latent_height=8, latent_width=8)
     with pytest.raises(ConfigError, match='"sdpa_cudnn" cannot train on cpu'):
-        predict_memory(plan, roots, LoraConfig(), step)
+        estimate_memory(job_shape(plan, roots, LoraConfig()), step)
     loaded: list[int] = []
     with pytest.raises(ConfigError, match='"sdpa_cudnn" cannot train on cpu'):
         materialize(plan, roots, None, on_tensor=lambda done, _total: loaded.append(done))

@@ -34,13 +34,13 @@ from tests.support.tiny_run import TINY, make_run, random_weights
 from wan_core.checkpoint import FiniteCheck, count_bad, detect_variant, pair_names
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.files import Roots
-from wan_core.footprint import predict_memory, weights_once_loaded
+from wan_core.footprint import job_shape, weights_once_loaded
 from wan_core.job.config import read_status
 from wan_core.job.remarks import remarks_on_base
 from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize, settled
 from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import WanShape, WanTransformer
-from wan_core.placement import PlacementConfig, StepShape
+from wan_core.placement import PlacementConfig, StepShape, estimate_memory
 from wan_core.plan.report import report_run
 from wan_core.precision import QuantizeConfig, QuantizedLinear
 from wan_core.precision.quantize import quantized
@@ -276,7 +276,7 @@ def test_a_run_on_a_quantized_file_trains_and_resumes_to_the_last_bit(
 def test_memory_of_kept_weights_is_predicted_as_they_rest(eight_bit: Roots) -> None:
     step = StepShape(batch_size=1, latent_frames=1, latent_height=8, latent_width=8)
     kept, plain = (
-        predict_memory(plan, eight_bit, LoraConfig(rank=4), step).devices["cpu"].weights
+        estimate_memory(job_shape(plan, eight_bit, LoraConfig(rank=4)), step).devices["cpu"].weights
         for plan in (replace(FP8, placement=CPU), replace(FP8, base_precision="bf16", placement=CPU))
     )
     model = materialize(replace(FP8, placement=CPU), eight_bit, None)
@@ -294,7 +294,7 @@ def test_memory_of_packed_weights_is_predicted_with_their_scales(tmp_path: Path,
     step = StepShape(batch_size=1, latent_frames=1, latent_height=8, latent_width=8)
     (file,) = tmp_path.iterdir()
     plan = replace(FP8, base_file=f"diffusion_models:{file.name}", placement=CPU)
-    estimate = predict_memory(plan, roots, LoraConfig(rank=4), step)
+    estimate = estimate_memory(job_shape(plan, roots, LoraConfig(rank=4)), step)
     model = materialize(plan, roots, None)
     assert len([m for m in model.modules() if isinstance(m, QuantizedLinear)]) >= 20
     assert estimate.devices["cpu"].weights == sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])

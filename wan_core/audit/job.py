@@ -23,12 +23,12 @@ from ..errors import ConfigError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
 from ..flow import draw_noise, seeded_generator
-from ..footprint import predict_memory
+from ..footprint import job_shape
 from ..job import OpenRun, open_experts
 from ..load import ModelPlan, WanFile, materialize, packed_dtypes
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
-from ..placement import MemoryEstimate, StepShape, resolve_placement, total_bytes
+from ..placement import MemoryEstimate, StepShape, estimate_memory, resolve_placement, total_bytes
 from ..placement.room import device_memory_ran_out
 from ..precision import check_matmul, dtype_name, float32_products
 from ..train import NoisedBatch, SaveStore, noise_batch
@@ -176,14 +176,8 @@ class _Audit:
         return max(memory.peak for memory in self._estimate(numerics).devices.values())
 
     def _estimate(self, numerics: Numerics | None) -> MemoryEstimate:
-        return predict_memory(
-            self._plan,
-            self._run.roots,
-            self._lora,
-            self._largest(),
-            numerics=numerics,
-            found=self._run.file,
-        )
+        shape = job_shape(self._plan, self._run.roots, self._lora, numerics=numerics, found=self._run.file)
+        return estimate_memory(shape, self._largest())
 
     def _refuse_what_cannot_fit(self) -> None:
         """Refuses before loading: the float32 pass takes the plan's weights, float32 activations and a cast block."""

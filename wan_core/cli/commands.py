@@ -16,6 +16,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import NoReturn
 
+from ..children import ALLOCATOR
 from ..errors import ConfigError, ExitCode, OutOfMemory, Stopped, WanTrainerError, host_memory_ran_out
 from ..packages import check_versions, version_of
 from ..words import plain
@@ -28,9 +29,6 @@ from .output import Command, emitter, failed, private_stdout, quieten_libraries
 from .progress import terminal_emitter
 from .runs import add_run_commands
 from .send import add_send_command
-
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""settings of torch's CUDA allocator; the second name is older and still read by every version"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -143,5 +141,5 @@ def let_segments_grow(environment: MutableMapping[str, str], *, torch: str, plat
     """
     built_for = torch.partition("+")[2]
     has_them = platform == "linux" and not built_for.startswith(("cpu", "rocm", "xpu"))
-    if has_them and not any(environment.get(name) for name in _ALLOCATOR):
-        environment[_ALLOCATOR[1]] = "expandable_segments:True"
+    if has_them and not any(environment.get(name) for name in ALLOCATOR):
+        environment[ALLOCATOR[1]] = "expandable_segments:True"

@@ -24,12 +24,12 @@ from ..metrics import (
 from ..train import EXPERTS, SavedStep, SaveStore
 from .config import RunConfig
 
-METRICS = "metrics.jsonl"
+_METRICS = "metrics.jsonl"
 
 
 def suggestion_of(directory: Path, *, nothing_to_learn: str = "") -> Suggestion:
     """Returns the suggestion by the current figures; `nothing_to_learn`: why no loss on these clips means anything."""
-    store, metrics = SaveStore(directory), directory / METRICS
+    store, metrics = SaveStore(directory), directory / _METRICS
     saved = [step for step in store.steps() if not store.is_suspect(step)]
     experts, broken = read_experts(metrics), broken_previews(metrics)
     if set(experts) <= {""}:
@@ -43,16 +43,16 @@ def steps_worth_keeping(directory: Path) -> set[int]:
     """Returns the saved steps that may prove best: with the lowest evaluation loss, and the suggested one."""
     # The lowest loss may be noise, but a removed step can never be suggested.
     saved = set(SaveStore(directory).steps())
-    measured = [point for point in read_measured(directory / METRICS) if point.step in saved]
+    measured = [point for point in read_measured(directory / _METRICS) if point.step in saved]
     settled = [point for point in measured if point.settled]
     lowest = {min(points, key=lambda point: point.loss).step for points in (measured, settled) if points}
-    suggested = [whole(record.get("best")) for record in records_of(directory / METRICS, (Suggested.name,))]
+    suggested = [whole(record.get("best")) for record in records_of(directory / _METRICS, (Suggested.name,))]
     return lowest | ({suggested[-1]} if suggested and suggested[-1] is not None else set())
 
 
 def suggested_step(directory: Path) -> int | None:
     """Returns the last suggested saved step that verifies, computed now where the run has no suggestion; else None."""
-    suggested = [record.get("best") for record in records_of(directory / METRICS, (Suggested.name,))]
+    suggested = [record.get("best") for record in records_of(directory / _METRICS, (Suggested.name,))]
     step = whole(suggested[-1]) if suggested else suggestion_of(directory).step
     store = SaveStore(directory)
     return step if step is not None and not store.is_suspect(step) and store.read(step) is not None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from .cards import Room
 from .estimate import MemoryEstimate
@@ -34,18 +35,23 @@ def choose_measures(
         if not room.lacks(found):
             return found
         offload = True
-    found = predict(replace(base, offload_inputs=offload, blocks_to_swap=blocks))
-    if not room.lacks(found) or swap is not None or most_blocks == 0:
-        return found
-    strongest = predict(replace(base, offload_inputs=offload, blocks_to_swap=most_blocks))
-    if room.lacks(strongest):
-        return strongest
-    few, enough, best = 0, most_blocks, strongest
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        tried = predict(replace(base, offload_inputs=offload, blocks_to_swap=middle))
-        if room.lacks(tried):
-            few = middle
-        else:
-            enough, best = middle, tried
-    return best
+
+    @cache
+    def swapping(count: int) -> MemoryEstimate:
+        return predict(replace(base, offload_inputs=offload, blocks_to_swap=count))
+
+    if swap is not None or not room.lacks(swapping(blocks)):
+        return swapping(blocks)
+    spared = largest(most_blocks, lambda spared: not room.lacks(swapping(most_blocks - spared)))
+    return swapping(most_blocks - spared)
+
+
+def largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Returns the largest of 1 to `most` that fits; 0 where none does. What fits must fit with less too."""
+    if most < 1 or not fits(1):
+        return 0
+    few, many = 1, most + 1
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if fits(middle) else (few, middle)
+    return few

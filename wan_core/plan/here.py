@@ -20,6 +20,7 @@ from ..placement import (
     resolve_placement,
     room_here,
 )
+from ..placement.choosing import largest
 from ..sampler import SampleConfig
 from ..train import Group, TrainConfig
 from ..words import logger
@@ -79,13 +80,9 @@ def with_fitting_preview(job: Job, room: Room) -> Job:
         tried = replace(job, preview=replace(preview, latent_frames=frames))
         return not room.lacks(tried.estimate(shape, base.measures))
 
-    preview, few, many = job.preview, 0, job.preview.latent_frames + 1
-    if not base.fits or not fits(1):
-        return replace(job, preview=replace(job.step, batch_size=1))
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (middle, many) if fits(middle) else (few, middle)
-    return replace(job, preview=replace(preview, latent_frames=few))
+    preview = job.preview
+    frames = largest(preview.latent_frames, fits) if base.fits else 0
+    return replace(job, preview=replace(preview, latent_frames=frames) if frames else replace(job.step, batch_size=1))
 
 
 def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryPlan, str]:

@@ -5,7 +5,7 @@ Nothing is read but headers. What does not fit is refused in one sentence that s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from ..errors import OutOfMemory
 from ..model import CHUNK_TOKENS
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, StepShape
+from ..placement.choosing import largest
 from ..train import TrainConfig
 from ..words import counted, filled
 from .cards import Card, card_of, unknown_card
@@ -226,7 +227,7 @@ def _scaled(step: StepShape, factor: float) -> StepShape:
 
 def _most_frames(job: Job, shape: JobShape, room: Room) -> int:
     """Returns the most latent frames, at most those of the job, with which it fits; 0 where one does not."""
-    return _most(job.step.latent_frames, lambda frames: _fits_with(frames, job, shape, room))
+    return largest(job.step.latent_frames, lambda frames: _fits_with(frames, job, shape, room))
 
 
 def _largest_batch(job: Job, room: Room) -> int:
@@ -236,18 +237,7 @@ def _largest_batch(job: Job, room: Room) -> int:
     def fits(count: int) -> bool:
         return _fits_with(frames, replace(job, step=replace(job.step, batch_size=count)), shape, room)
 
-    return _most(job.step.batch_size - 1, fits)
-
-
-def _most(highest: int, fits: Callable[[int], bool]) -> int:
-    """Returns the largest of 1 to `highest` that fits; 0 where none does. What fits goes on fitting with less."""
-    if highest < 1 or not fits(1):
-        return 0
-    few, many = 1, highest + 1
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (middle, many) if fits(middle) else (few, middle)
-    return few
+    return largest(job.step.batch_size - 1, fits)
 
 
 def _fits_with(frames: int, job: Job, shape: JobShape, room: Room) -> bool:

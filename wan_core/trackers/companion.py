@@ -12,14 +12,12 @@ import threading
 from collections import deque
 from pathlib import Path
 
+from ..children import OWN_GROUP
 from ..events import Event, to_line
 from .delivery import Delivery
 from .figures import About
 
 _LAUNCH = Path(__file__).resolve().parents[1] / "launch.py"
-_FLAGS = ("CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW")
-_OWN_GROUP = sum(getattr(subprocess, name, 0) for name in _FLAGS)
-"""Windows; elsewhere a new session: killing the run does not kill the process that sends its last events"""
 _MOMENT_S = 0.5
 _LATE = (
     "What this run tells others is not all sent. A process of its own goes on with it; what that cannot send is kept, "
@@ -76,7 +74,7 @@ class _Line:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=os.name != "nt",
-            creationflags=_OWN_GROUP,
+            creationflags=OWN_GROUP,
         )
         self._reader = threading.Thread(target=self._read, daemon=True, name="wan-companion")
         self._reader.start()

@@ -14,12 +14,14 @@ from .pair import check_split, check_warmup, next_turn, settings_of_expert
 from .preview import Previewer, evaluating
 from .preview_inputs import PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
 from .recovery import NotFinite
+from .saved_step import SAVED_FILES
 from .saves import SavedStep, SaveStore
 from .trainer import Trainer
 
 __all__ = [
     "EXPERTS",
     "MEETING",
+    "SAVED_FILES",
     "UNKNOWN_CLASS",
     "FlopCount",
     "Group",

@@ -18,6 +18,9 @@ from .config import EXPERTS
 LORA, STATE = "lora.safetensors", "state.safetensors"
 LOW_NOISE_LORA = "lora_low_noise.safetensors"
 """low noise expert of a run of both experts; LORA is then the high noise expert's"""
+MANIFEST, SUSPECT = "manifest.json", "suspect.txt"
+SAVED_FILES = (LORA, LOW_NOISE_LORA, STATE, SUSPECT, MANIFEST)
+"""files of a saved step; the manifest is the last to be written and to be deleted"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,12 +32,11 @@ from ..files import (
     replace_patiently,
     sync_file,
 )
-from .saved_step import LORA, LOW_NOISE_LORA, STATE, Manifest, SavedStep
+from .saved_step import LORA, LOW_NOISE_LORA, MANIFEST, SAVED_FILES, STATE, SUSPECT, Manifest, SavedStep
 
 _NAME = re.compile(r"^step-(\d{6,})$", re.ASCII)
 _STAGED = re.compile(r"\.step-\d{6,}(\.[0-9a-f]{16})?\.partial", re.ASCII)
 _ASIDE = re.compile(r"\.step-\d{6,}\.damaged\.\d+", re.ASCII)
-_MANIFEST, _SUSPECT = "manifest.json", "suspect.txt"
 
 
 class SaveStore:
@@ -63,7 +62,7 @@ class SaveStore:
 
     def _verified(self, step: int) -> SavedStep | None:
         folder = self.folder / _folder_name(step)
-        manifest = Manifest.from_dict(read_json(folder / _MANIFEST))
+        manifest = Manifest.from_dict(read_json(folder / MANIFEST))
         if manifest.step != step or manifest.manifest_sha256 != manifest.checksum():
             return None
         low_noise = manifest.low_noise_lora_sha256
@@ -103,21 +102,21 @@ class SaveStore:
         """Returns the job id in the newest manifest with an intact checksum; '' without one."""
         for step in reversed(self.steps()):
             with contextlib.suppress(FileError, OSError, ValueError, RecursionError):
-                manifest = Manifest.from_dict(read_json(self.folder / _folder_name(step) / _MANIFEST))
+                manifest = Manifest.from_dict(read_json(self.folder / _folder_name(step) / MANIFEST))
                 if manifest.manifest_sha256 == manifest.checksum():
                     return manifest.job_id
         return ""
 
     def is_suspect(self, step: int) -> bool:
         """Returns whether `suspect` marked the step: no step after it was finite."""
-        return os.path.lexists(self.folder / _folder_name(step) / _SUSPECT)
+        return os.path.lexists(self.folder / _folder_name(step) / SUSPECT)
 
     def suspect(self, step: int) -> list[int]:
         """Mark the saved steps from `step` on as suspect: kept, but never resumed automatically. Returns the steps."""
         found = [known for known in self.steps() if known >= step]
         for known in found:
             with contextlib.suppress(OSError):  # marked already, or a foreign link of that name
-                open_new(self.folder / _folder_name(known) / _SUSPECT, self._run).close()
+                open_new(self.folder / _folder_name(known) / SUSPECT, self._run).close()
         return found
 
     def clean(self) -> None:
@@ -166,7 +165,7 @@ class SaveStore:
         folder = own_folder(self.folder.parent, self.folder.name)
         known = self.read(step)
         if known is not None and (known.job_id, known.progress) == (job_id, progress):
-            remove_file(known.folder / _SUSPECT, self._run)
+            remove_file(known.folder / SUSPECT, self._run)
             return known
         final = folder / _folder_name(step)
         staged = new_partial(final)
@@ -185,7 +184,7 @@ class SaveStore:
                 ),
             )
             manifest = replace(manifest, manifest_sha256=manifest.checksum())
-            _write(staged / _MANIFEST, json.dumps(manifest.to_dict(), indent=2).encode(), self._run)
+            _write(staged / MANIFEST, json.dumps(manifest.to_dict(), indent=2).encode(), self._run)
             fsync_folder(staged)
             if os.path.lexists(final):
                 # A damaged step is moved aside, never deleted: its remains may be all that the user has.
@@ -203,7 +202,7 @@ class SaveStore:
 
     def _remove_staged(self, folder: Path) -> None:
         """Remove a staged save by its known files; foreign files and links stay."""
-        for name in (LORA, LOW_NOISE_LORA, STATE, _MANIFEST, _SUSPECT):
+        for name in SAVED_FILES:
             remove_file(folder / name, self._run)
         remove_empty(folder, self._run)
 

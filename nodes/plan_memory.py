@@ -17,7 +17,7 @@ from .bridge.held_models import held_models, idle_bytes, in_words
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, SettingsHandle, WanCache, WanSettings, WanTrainModel
 from .bridge.widgets import check_menus, searched_as, widget
 from .engine.requested import RequestedTraining
-from .runs.job import expert_of
+from .runs.job import expert_of, lora_config, train_config
 
 
 class PlanMemory(io.ComfyNode):
@@ -58,9 +58,8 @@ class PlanMemory(io.ComfyNode):
         blocks_to_swap: int = TrainConfig.blocks_to_swap,
     ) -> io.NodeOutput:
         check_menus(TrainConfig, {"expert": expert})
-        given = settings.over({}) if settings is not None else {}
-        train = TrainConfig.from_dict({**given, "expert": expert, "blocks_to_swap": blocks_to_swap})
-        lora = replace(settings.lora if settings is not None else LoraConfig(), rank=rank)
+        widgets = {"rank": rank, "expert": expert, "blocks_to_swap": blocks_to_swap}
+        train, lora = train_config(settings, True, widgets), lora_config(settings, widgets)
         roots = folders.roots()
         plan = model.plan.of_expert(expert_named(expert), roots)
         training = RequestedTraining(plan, lora, replace(train, expert=expert_of(plan, expert)), preview=None)

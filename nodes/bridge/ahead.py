@@ -28,6 +28,8 @@ LOADER, SETTINGS, TRAINER, LORA = "LoadWanModel", "WanTrainSettings", "TrainLoRA
 _FROM_FILE = "WanDatasetFromFile"
 CHANGES = ("WanPrecisionPolicy", "Fp8Quantize", "SplitAcrossGPUs", "AddFrozenLora")
 """nodes that take a model and return one"""
+_COUNTING = frozenset(("steps", "rank", "preview_every_n_steps", "blocks_to_swap", "expert"))
+"""widgets of Train Wan LoRA on which a plan depends"""
 _LONGEST = 16
 _KEPT = 8
 _LARGEST = 16384
@@ -59,8 +61,7 @@ class Ahead:
         plan = model.plan.of_expert(expert_named(expert if expert in ("high", "low") else "high"), roots)
         settings = self._settings(body.get("settings"))
         file = inspect_model(plan, roots)
-        names = ("steps", "preview_every_n_steps", "blocks_to_swap")
-        own = {name: values[name] for name in names if name in values}
+        own = {name: value for name, value in values.items() if name in _COUNTING - {"rank", "expert"}}
         train = TrainConfig.from_dict({**(dict(settings.train) if settings else {}), **own})
         train = with_global_batch(with_model_values(train, file.variant), plan.placement.ranks)
         base = settings.lora if settings else LoraConfig()
@@ -93,6 +94,13 @@ class Ahead:
         """Returns the model, the settings and the checked widgets of a Train Wan LoRA."""
         values = self._values(TRAINER, widgets)
         return self._model(_chain(body.get("chain"))), self._settings(body.get("settings")), values
+
+    def counting(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the part of a request on which its plan depends."""
+        train, others = body.get("train"), {name: value for name, value in body.items() if name != "run"}
+        if not isinstance(train, dict):
+            return others
+        return others | {"train": {name: value for name, value in train.items() if name in _COUNTING}}
 
     def mark(self, body: Mapping[str, Any]) -> str:
         """Returns a mark that changes with the files of the request and the measurements of own runs."""

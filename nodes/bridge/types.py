@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ from comfy_api.latest import io
 
 from ...wan_core.cache import CacheSet, EncodingReport
 from ...wan_core.checkpoint import WanVariant
-from ...wan_core.config import settings_of
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.train import TrainConfig
 
 CATEGORY = "Wan Trainer"
 
@@ -69,11 +66,6 @@ class SettingsHandle:
     lora: LoraConfig
     swept: tuple[tuple[str, object], ...] = ()
     """settings of a sweep, which override the widgets of TrainLoRA too"""
-
-    def over(self, widgets: Mapping[str, object]) -> dict[str, Any]:
-        """Returns the settings of a training: these, then TrainLoRA's own widgets, then a sweep's."""
-        known = settings_of(TrainConfig)
-        return {**dict(self.train), **widgets, **{name: value for name, value in self.swept if name in known}}
 
     def run_name(self, name: str) -> str:
         """Returns `name` followed by the values of a sweep."""

@@ -45,7 +45,7 @@ def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) ->
         return False
     ahead = Ahead(nodes)
     standing = Standing(ahead, folders.runs_folder, folders.publish_folder, LIVE)
-    planner = Planner(ahead.job, ahead.mark, standing.answer)
+    planner = Planner(ahead, standing.answer)
     routes = RunRoutes(folders.runs_folder, folders.publish_folder, _known_hosts, LIVE, taken.by_pack, planner)
     doors = Doors(_known_hosts)
     cached = CacheRoutes(doors, folders.cache, folders.runs_folder)

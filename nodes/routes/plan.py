@@ -19,6 +19,7 @@ from ...wan_core.patterns import waits_end_with
 from ...wan_core.placement import Room, card_bytes
 from ...wan_core.plan import Job, plan_here, report_of, suggestions_for
 from ...wan_core.train import TrainConfig
+from ..bridge.ahead import Ahead
 from ..bridge.held_models import held_models, idle_bytes, in_words
 from .guard import Refused
 
@@ -34,10 +35,8 @@ _LOOKING_S = 20.0
 class Planner:
     """Plans one request at a time and keeps the answers: a plan takes a second or a few of CPU time."""
 
-    job: Callable[[Mapping[str, Any]], Job]
-    """makes a job of the request; raises a WanTrainerError where a node would refuse it"""
-    mark: Callable[[Mapping[str, Any]], str]
-    """names everything that an answer depends on besides the request"""
+    ahead: Ahead
+    """makes jobs of requests"""
     standing: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _body: None
     """describes the run that has the name already, for a request with `body["run"]`"""
     held: Callable[[], tuple[str, int]] = lambda: (in_words(held_models()), idle_bytes())
@@ -63,14 +62,13 @@ class Planner:
             with waits_end_with(lambda: False):  # Cancel stops the queue, not a plan
                 if "run" not in body:
                     return self._planned(body)
-                plan = self._planned({name: value for name, value in body.items() if name != "run"})
-                return {**plan, "run": self.standing(body)}
+                return {**self._planned(body), "run": self.standing(body)}
         finally:
             self._busy.release()
 
     def _planned(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        held, freed = self.held()
-        key = json.dumps([body, self.mark(body), held, freed], sort_keys=True)
+        body, (held, freed) = self.ahead.counting(body), self.held()
+        key = json.dumps([body, self.ahead.mark(body), held, freed], sort_keys=True)
         found = self._answers.pop(key, None) or self._plan(body, held, freed)
         if not found.get("more"):
             self._answers[key] = found
@@ -79,7 +77,7 @@ class Planner:
         return found
 
     def _plan(self, body: Mapping[str, Any], held: str, freed: int) -> dict[str, Any]:
-        job = self.job(body)
+        job = self.ahead.job(body)
         plan = plan_here(job, freed)
         if plan is None:
             return NO_PLAN  # on the CPU

@@ -84,10 +84,11 @@ class RequestedJob:
 def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: Mapping[str, Any]) -> TrainConfig:
     """Returns the settings of a training, without previews where nothing can decode them.
 
-    `widgets`: of Train Wan LoRA; those that are settings of TrainConfig count.
+    Of Wan Train Settings, then of the node's `widgets`, then of a sweep; names that TrainConfig lacks are passed by.
     """
-    own = {name: value for name, value in widgets.items() if name in settings_of(TrainConfig)}
-    train = TrainConfig.from_dict(settings.over(own) if settings is not None else own)
+    given = settings or SettingsHandle((), LoraConfig())
+    known, own = settings_of(TrainConfig), {**widgets, **dict(given.swept)}
+    train = TrainConfig.from_dict({**dict(given.train), **{name: own[name] for name in own if name in known}})
     return train if can_preview else replace(train, preview_every_n_steps=0)
 
 

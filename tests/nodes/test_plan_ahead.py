@@ -41,7 +41,7 @@ def models(pack_nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def planner(pack_nodes: dict[str, Any], models: Path) -> Any:
     ahead = our_module(pack_nodes, "bridge.ahead").Ahead(pack_nodes)
-    return our_module(pack_nodes, "routes.plan").Planner(ahead.job, ahead.mark)
+    return our_module(pack_nodes, "routes.plan").Planner(ahead)
 
 
 def asked(*changes: tuple[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -68,13 +68,15 @@ def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
     assert plan["seconds"] == pytest.approx(100 * plan["step_seconds"], abs=1)
     assert plan["suggestions"] is None
     assert planner.answer(asked()) is plan
+    named = {**asked()["train"], "run_name": "fox", "learning_rate": 1e-3}
+    assert planner.answer(asked(train=named)) is plan, "a plan does not depend on them"
     whole = our_module(pack_nodes, "routes.plan")._whole_time
-    train = type(planner.job(asked()).train)
+    train = type(planner.ahead.job(asked()).train)
     assert whole(2.5, train(steps=100)) == 250
     assert whole(2.5, train(steps=10_000, max_train_hours=1)) == 3600
     assert whole(2.5, train(max_train_epochs=3)) is None, "how many steps an epoch has is not asked here"
     monkeypatch.delenv("WAN_TRAINER_CARD_GIB")
-    on_cpu = our_module(pack_nodes, "routes.plan").Planner(planner.job, planner.mark).answer(asked())
+    on_cpu = our_module(pack_nodes, "routes.plan").Planner(planner.ahead).answer(asked())
     assert (on_cpu["fits"], on_cpu["devices"]) == (None, []), "the computer's own memory is no card"
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")
     write_empty_model(models / MODEL, "wan2.1-t2v-1.3B")
@@ -132,14 +134,14 @@ def test_a_class_that_a_graph_names_is_not_loaded_for_a_plan_which_says_so(
 def test_previews_count_with_the_largest_size_that_a_prompt_says_for_itself(planner: Any) -> None:
     def tokens(*prompts: str, trigger: str = "") -> int:
         more = {"prompts": ["\n".join(prompts), trigger]} if prompts else {}
-        return planner.job(asked(preview=[0, 0, 0], **more)).preview.tokens
+        return planner.ahead.job(asked(preview=[0, 0, 0], **more)).preview.tokens
 
     assert tokens() == tokens("a ball", "a dog --s 30") == 5 * 16 * 16, "as the largest clip"
     assert tokens("a ball", "a [trigger] --w 512 --h 512 --f 33", "a cat --f 1", trigger="dog") == 9 * 32 * 32
     with pytest.raises(ValueError, match="trigger_word"):
         tokens("a [trigger] --w 512")
     with pytest.raises(ValueError, match="text and the trigger word"):
-        planner.job(asked(preview=[0, 0, 0], prompts="a ball --w 512"))
+        planner.ahead.job(asked(preview=[0, 0, 0], prompts="a ball --w 512"))
 
 
 def test_loras_that_act_in_previews_count_beside_them(
@@ -155,16 +157,16 @@ def test_loras_that_act_in_previews_count_beside_them(
     folder_paths.filename_list_cache.pop("loras", None)
     twice = [{"lora": "few.safetensors", "strength": 1.0}, {"lora": "few.safetensors", "strength": 0.5}]
     plain, one, two = (
-        planner.job(asked(preview=[0, 0, 0], **more)).beside_preview
+        planner.ahead.job(asked(preview=[0, 0, 0], **more)).beside_preview
         for more in ({}, {"loras": twice[:1]}, {"loras": twice})
     )
     assert (plain, one, two) == (0, 2 * 16 * 1536 * 2, 2 * 2 * 16 * 1536 * 2)
-    assert planner.job(asked(loras=twice)).beside_preview == 0, "there are no previews"
-    before = planner.mark(asked(loras=twice))
+    assert planner.ahead.job(asked(loras=twice)).beside_preview == 0, "there are no previews"
+    before = planner.ahead.mark(asked(loras=twice))
     save_file({f"lora_unet_{name}.alpha": torch.ones(())}, models / "few.safetensors")
-    assert planner.mark(asked(loras=twice)) != before
+    assert planner.ahead.mark(asked(loras=twice)) != before
     with pytest.raises(ValueError, match="list of at most"):
-        planner.job(asked(preview=[0, 0, 0], loras={}))
+        planner.ahead.job(asked(preview=[0, 0, 0], loras={}))
     folder_paths.filename_list_cache.pop("loras", None)
 
 
@@ -172,10 +174,10 @@ def test_a_preview_as_the_template_gives_way_to_what_fits_and_the_plan_says_how_
     planner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_for = asked(preview=[0, 0, 0], preview_size="template", sizes=[[256, 256, 1]])
-    job = planner.job(asked_for)
+    job = planner.ahead.job(asked_for)
     assert job.preview_gives_way
     assert job.preview.tokens == 9 * 30 * 52, "832x480x33"
-    assert not planner.job(asked(preview=[0, 0, 0], preview_size="clip")).preview_gives_way
+    assert not planner.ahead.job(asked(preview=[0, 0, 0], preview_size="clip")).preview_gives_way
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "48")
     assert planner.answer(asked_for)["preview"] == "832x480x33"
 
@@ -203,7 +205,7 @@ def test_what_does_not_fit_is_answered_with_turns_that_do(planner: Any, monkeypa
 
 def test_of_a_pair_the_expert_with_the_larger_rank_counts(pack_nodes: dict[str, Any], models: Path) -> None:
     ahead = our_module(pack_nodes, "bridge.ahead").Ahead(pack_nodes)
-    planner = our_module(pack_nodes, "routes.plan").Planner(ahead.job, ahead.mark)
+    planner = our_module(pack_nodes, "routes.plan").Planner(ahead)
     names = {kind: f"wan2.2_t2v_{kind}_noise_14B.safetensors" for kind in ("high", "low")}
     for name in names.values():
         write_empty_model(models / name, "wan2.2-t2v-A14B-expert")
@@ -211,7 +213,7 @@ def test_of_a_pair_the_expert_with_the_larger_rank_counts(pack_nodes: dict[str, 
 
     def rank(**low: int) -> int:
         question = asked(chain=[["LoadWanModel", load]], settings=low)
-        return planner.job(question).lora.rank
+        return planner.ahead.job(question).lora.rank
 
     assert rank(low_noise_rank=64) == 64
     assert rank(low_noise_rank=8) == rank(low_noise_rank=0) == 32
@@ -268,14 +270,14 @@ def test_settings_of_another_trainer_say_how_large_clips_are_before_they_are_rea
     widgets = {"other_file": "mine.toml", "width": 832, "height": 480, "num_frames": 33, "use_file_settings": True}
 
     def step(**changed: Any) -> tuple[int, int, int]:
-        found = planner.job(asked(sizes=[], files=[{**widgets, **changed}])).step
+        found = planner.ahead.job(asked(sizes=[], files=[{**widgets, **changed}])).step
         return found.latent_width * 8, found.latent_height * 8, found.latent_frames * 4 - 3
 
-    mark = planner.mark(asked(files=[widgets]))
+    mark = planner.ahead.mark(asked(files=[widgets]))
     assert step() == (64, 48, 9)
     (tmp_path / "mine.toml").write_text(text.format(size="640, 480"), encoding="utf-8")
     assert step() == (640, 480, 9)
-    assert planner.mark(asked(files=[widgets])) != mark, "the file is another one"
+    assert planner.ahead.mark(asked(files=[widgets])) != mark, "the file is another one"
     assert step(other_file="none.toml") == (832, 480, 33), "it is refused when it is queued"
-    both = planner.job(asked(sizes=[[832, 480, 49]], files=[widgets])).step
+    both = planner.ahead.job(asked(sizes=[[832, 480, 49]], files=[widgets])).step
     assert both.latent_frames * 4 - 3 == 49, "the largest of all datasets counts"

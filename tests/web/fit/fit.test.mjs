@@ -45,10 +45,10 @@ test("a training is asked for by its widgets, from the loader down", () => {
   assert.deepEqual(trainingOf(trainer)?.asked, {
     chain: [["LoadWanModel", { diffusion_model: "wan.safetensors", device: "default" }]],
     settings: null,
-    train: { steps: 10, rank: 32, preview_every_n_steps: 0 },
+    train: { run_name: "x", steps: 10, rank: 32, expert: "auto", preview_every_n_steps: 0 },
     sizes: [[832, 480, 81]],
     preview: null,
-    run: { run_name: "x", steps: 10, rank: 32, expert: "auto" },
+    run: { run_name: "x", steps: 10, rank: 32, expert: "auto", preview_every_n_steps: 5 },
   });
 });
 

@@ -37,13 +37,6 @@ export const KINDS = [
   ...[LOADER, ...CHANGES, ...DATASETS],
   ...["CacheLatents", "WanTrainSettings", "WanPreviewSettings", LORA, "TrainLoRA"],
 ];
-/** The widgets of Train Wan LoRA that count. */
-const COUNTING = ["steps", "rank", "preview_every_n_steps", "blocks_to_swap"];
-/** Those that decide which run a training is. */
-const NAMING = [
-  ...["run_name", "steps", "learning_rate", "rank", "alpha", "expert"],
-  ...["resume", "start_from_lora", "seed"],
-];
 /** As the page marks a node that is passed by, and one that never runs. */
 const BYPASSED = 4;
 const MUTED = 2;
@@ -73,8 +66,7 @@ export function trainingOf(trainer) {
   const settings = settingsOf(trainer);
   const previews = sourceOf(trainer, "vae") ? sourceOf(trainer, "validation") : null;
   const loras = previews ? lorasOf(previews) : [];
-  const own = valuesOf(trainer);
-  const train = Object.fromEntries(Object.entries(own).filter(([name]) => COUNTING.includes(name)));
+  const train = valuesOf(trainer);
   if (!sourceOf(trainer, "vae")) train.preview_every_n_steps = 0;
   return {
     asked: {
@@ -108,7 +100,7 @@ function namedRun(trainer, others) {
     node.widgets?.some(({ name }) => sourceOf(node, name)),
   );
   if (open || !own.run_name || (sweep && kindOf(sweep) === SWEEP)) return {};
-  return { run: Object.fromEntries(Object.entries(own).filter(([name]) => NAMING.includes(name))) };
+  return { run: own };
 }
 
 /** The node of a training that has a widget of that name and no link into it. @param {Training} training @param {string} name */

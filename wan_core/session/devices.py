@@ -78,22 +78,22 @@ class Devices:
         self._last: Placed | None = None
 
     @property
-    def here(self) -> Placed | None:
+    def on_device(self) -> Placed | None:
         """The model on the devices; None before the first load and after a failed one."""
         return self._last if self._last is not None and self._last.on_device else None
 
     @property
     def model(self) -> WanTransformer:
         """The model on the devices."""
-        assert self.here is not None
-        return self.here.model
+        assert self.on_device is not None
+        return self.on_device.model
 
     def load(self, coming: Placed) -> None:
         """Load a model to the devices. The previous one is offloaded where host memory holds both, else dropped.
 
         Raises what `Placed.enter` does.
         """
-        leaving = self.here
+        leaving = self.on_device
         if leaving is coming:
             return
         if leaving is not None:

@@ -29,7 +29,7 @@ class EventSinks:
         self._out, self._limit, self._remaining = out, limit, Remaining(train)
         self._sink = JsonlSink(directory / "metrics.jsonl") if leads else None
         self._health = HealthWatch(directory / "metrics.jsonl") if leads else None
-        self.at_work: Callable[[], Expert | None] = lambda: None
+        self.on_device: Callable[[], Expert | None] = lambda: None
         """returns the trained model on the devices; set once one is planned"""
         self.spill: SpillWatch | None = None
         """set once the devices are known"""
@@ -41,7 +41,7 @@ class EventSinks:
         if self._sink is not None:
             self._sink(event)
         self._out(event)
-        if (expert := self.at_work()) is not None:
+        if (expert := self.on_device()) is not None:
             expert.hear(event)
         if isinstance(event, Evaluated):
             self._evaluated.append(event)
@@ -69,7 +69,7 @@ class EventSinks:
             self.emit(StageEnded(stage=stage, seconds=seconds, step=step, memory=self._end_phase(stage)))
 
     def _end_phase(self, stage: str = "") -> MemoryReading:
-        expert = self.at_work()
+        expert = self.on_device()
         return expert.end_phase(stage) if expert is not None else {}
 
     def good_until(self, step: int) -> int:

@@ -75,16 +75,16 @@ class Experts:
         return sum(expert.good_step for expert in self.all)
 
     @property
-    def at_work(self) -> Expert | None:
+    def on_device(self) -> Expert | None:
         """The trained model on the devices; None before loading, and while the partner renders."""
-        here = self.devices.here
+        here = self.devices.on_device
         return here if isinstance(here, Expert) else None
 
     @property
     def active(self) -> Expert:
-        """`at_work`, which must not be None."""
-        assert self.at_work is not None
-        return self.at_work
+        """`on_device`, which must not be None."""
+        assert self.on_device is not None
+        return self.on_device
 
     def next_turn(self) -> tuple[Expert, int] | None:
         """Returns the model that trains next and its own step that ends the turn; None at the end of the run."""
@@ -93,7 +93,7 @@ class Experts:
 
     def load(self, expert: Expert) -> None:
         """Load `expert` to the devices, and rehearse its largest step where it was read from its files."""
-        if self.at_work is not expert:
+        if self.on_device is not expert:
             with self.session.timed("load", self.step):
                 self.devices.load(expert)
         if not expert.rehearsed and expert.trainer.on_gpu:
@@ -105,7 +105,7 @@ class Experts:
 
     def needs_evaluation(self, *, if_due: bool) -> bool:
         """Returns whether the model at work can be evaluated; with `if_due`, and was trained since it was."""
-        expert = self.at_work
+        expert = self.on_device
         return expert is not None and expert.trainer.evaluates and not (if_due and expert.name not in self._unmeasured)
 
     def evaluate(self) -> Evaluated | None:

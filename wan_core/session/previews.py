@@ -46,7 +46,7 @@ class Previews:
 
         Raises OutOfMemory where that model no longer fits; its trained state is kept, and can be saved.
         """
-        before = self._experts.at_work
+        before = self._experts.on_device
         try:
             self._previewer.render(step, f"step-{step:06d}")
         finally:

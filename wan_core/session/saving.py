@@ -195,7 +195,7 @@ class Saver:
         )
 
     def _room(self, experts: Experts) -> str:
-        if experts.at_work is None:  # no model is loaded after running out of memory, so the size is unknown
+        if experts.on_device is None:  # no model is loaded after running out of memory, so the size is unknown
             return ""
         with contextlib.suppress(OSError):
             free, need = shutil.disk_usage(self.directory).free, experts.bytes_of_a_save

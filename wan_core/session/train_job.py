@@ -105,12 +105,12 @@ class _Worker:
         return memory_named(
             self.session.config,
             stored_small=lambda: any(run.file.quantization != "none" for run in self._open),
-            predicted=lambda: self._at_work.planned_bytes if self._at_work is not None else None,
+            predicted=lambda: self._on_device.planned_bytes if self._on_device is not None else None,
         )
 
     @property
-    def _at_work(self) -> Expert | None:
-        return self._experts.at_work if self._experts is not None else None
+    def _on_device(self) -> Expert | None:
+        return self._experts.on_device if self._experts is not None else None
 
     def train(self, max_steps: int, require_state: bool, before: Mapping[str, float], profile_steps: int) -> Finished:
         """Train, save, and write how it ended."""
@@ -141,7 +141,7 @@ class _Worker:
             raise not_finite_error(error, good, saver.store, self.session.config) from error
         except Exception as error:
             # Without a model on the devices (it made room for a preview), its trained state is in host memory.
-            if memory_ran_out(error) or self._at_work is None:
+            if memory_ran_out(error) or self._on_device is None:
                 self._save_before_stopping(training, "")
             raise
         reason = self._save_before_stopping(training, filled("{n} steps of this queue are done", n=max_steps))
@@ -187,7 +187,7 @@ class _Worker:
         check_preview_loras(pair or self._open, previews.config.loras if previews is not None else ())
         partner = next((run for run in pair if not run.trained), None)
         experts = self._experts = Experts(session, self._open, saved, partner)
-        self.sinks.at_work = lambda: experts.at_work
+        self.sinks.on_device = lambda: experts.on_device
         turn = experts.next_turn()
         experts.load(turn[0] if turn is not None else experts.all[0])
         self.sinks.spill = SpillWatch.on(experts.active.trainer.meters.devices)
@@ -233,8 +233,8 @@ class _Worker:
 
     def _finish(self, state: str, step: int, reason: str = "") -> Finished:
         session, saver = self.session, self.saver
-        if self._at_work is not None and session.leads:
-            self._at_work.keep_measured()
+        if self._on_device is not None and session.leads:
+            self._on_device.keep_measured()
         if self._training is not None:
             self._training.profiler.end(step)
         with contextlib.suppress(OSError):  # on a full disk the saved steps still say where the run ended

@@ -125,7 +125,7 @@ class Training:
 
         Raises Stopped on a stop request while the disk is full.
         """
-        step, here = self.experts.good_step, self.experts.at_work
+        step, here = self.experts.good_step, self.experts.on_device
         if not self.session.leads or step in (0, self.saver.saved_step):
             return
         if here is not None and not here.trainer.is_complete:

@@ -92,6 +92,6 @@ def test_one_model_is_on_the_devices_and_host_memory_decides_where_the_other_goe
     here.load(first)
     here.load(second)
     here.load(second)
-    assert (here.here, here.model, first.on_device) == (second, "second", False)
+    assert (here.on_device, here.model, first.on_device) == (second, "second", False)
     assert host == ["first read", *(["first away"] if stays else []), "second read"]
     assert (first.held is not None) == stays

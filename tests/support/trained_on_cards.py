@@ -110,7 +110,7 @@ def _stays(_self: DeviceCarrier, _index: int, tokens: Any, constants: Any) -> An
     return tokens, constants
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from .bridge import DeviceCarrier
 from .cards import Room, card_bytes, processes_by_room, room_here, room_of_cards, total_bytes
 from .choosing import choose_measures
-from .copies import host_memory_of
+from .copies import Copies, copies_with_memory
 from .counting import Traffic
 from .estimate import MemoryEstimate
 from .measures import MemoryMeasures, running_order
@@ -20,6 +20,7 @@ from .traffic import step_traffic
 __all__ = [
     "MODES",
     "BlockOffload",
+    "Copies",
     "DeviceCarrier",
     "JobShape",
     "MemoryEstimate",
@@ -34,8 +35,8 @@ __all__ = [
     "can_share",
     "card_bytes",
     "choose_measures",
+    "copies_with_memory",
     "estimate_memory",
-    "host_memory_of",
     "processes_by_room",
     "resolve_placement",
     "room_here",

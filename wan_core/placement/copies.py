@@ -6,6 +6,7 @@ Everything else of this room is the same on every device: which copy begins when
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -43,8 +44,12 @@ class Copies(Protocol):
         """Begins to copy between two contiguous tensors of one shape and dtype; one lies on the host, one does not."""
         ...
 
-    def wait(self, copy: Any) -> None:
-        """Lets whatever the device is told to compute from now on wait for what `start` returned."""
+    def start_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
+        """Begins to copy each source of (source, target) as `start` does; all in the direction of the first."""
+        ...
+
+    def wait(self, copy: Any, reader: torch.device | None = None) -> None:
+        """Lets whatever the device, or another one, computes from now on wait for what `start` returned."""
         ...
 
 
@@ -60,7 +65,11 @@ class PlainCopies:
     def start(self, source: Tensor, target: Tensor) -> Any:
         target.copy_(source)
 
-    def wait(self, copy: Any) -> None:
+    def start_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
+        for source, target in pairs:
+            self.start(source, target)
+
+    def wait(self, copy: Any, reader: torch.device | None = None) -> None:
         pass
 
 
@@ -94,14 +103,18 @@ class CudaCopies:
         return handed_out
 
     def start(self, source: Tensor, target: Tensor) -> Any:
-        stream = self._in if target.is_cuda else self._out
+        return self.start_all([(source, target)])
+
+    def start_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
+        stream = self._in if pairs[0][1].is_cuda else self._out
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            target.copy_(source, non_blocking=True)
+            for source, target in pairs:
+                target.copy_(source, non_blocking=True)
             return stream.record_event()
 
-    def wait(self, copy: Any) -> None:
-        torch.cuda.current_stream(self._device).wait_event(copy)
+    def wait(self, copy: Any, reader: torch.device | None = None) -> None:
+        torch.cuda.current_stream(reader or self._device).wait_event(copy)
 
 
 def _leaves_enough(size: int) -> bool:
@@ -133,7 +146,13 @@ def copies_of(device: torch.device) -> Copies:
     return CudaCopies(device) if device.type == "cuda" else PlainCopies()
 
 
-def host_memory_of(device: torch.device, size: int) -> Tensor:
-    """Returns `size` new bytes of host memory, (size,) uint8, from which `device` copies by itself where it can."""
-    found = copies_of(device).host_memory(size)
-    return torch.empty(size, dtype=torch.uint8) if found is None else found
+def copies_with_memory(device: torch.device, size: int) -> tuple[Copies, Tensor]:
+    """Returns copies of `device` and `size` new bytes of host memory, (size,) uint8, between which they copy.
+
+    Where the system page-locks no more, the memory is pageable and each copy blocks.
+    """
+    copies = copies_of(device)
+    found = copies.host_memory(size)
+    if found is not None:
+        return copies, found
+    return PlainCopies(), torch.empty(size, dtype=torch.uint8)

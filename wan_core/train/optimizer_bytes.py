@@ -137,6 +137,7 @@ class _Trial:
             draw = torch.Generator().manual_seed(1 + step)
             for weight in self.weights.values():
                 weight.grad = torch.randn(weight.shape, generator=draw).to(weight.device)
+            self.optimizer.read(torch.zeros(1))
             self.optimizer.step(self._rate)
 
     def resume(self, other: _Trial) -> None:

@@ -7,7 +7,7 @@ the round trip.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,7 +37,6 @@ class AdapterOptimizer:
         """
         self._host = HostWeights(parameters) if config.offload_optimizer else None
         self.stepped = self._host.copies if self._host else parameters
-        self._synced = self._host.synced if self._host else nullcontext
         self.inner, self._then = make_optimizer(self.stepped, config), then
         self._parameters, self.config = parameters, config
         self._mean = MeanWeights(parameters, config.ema_decay) if config.ema_decay else None
@@ -45,12 +44,23 @@ class AdapterOptimizer:
         self._write_rates(config.learning_rate)
         self._initial = [self._own(group) for group in self.inner.param_groups]
 
+    def read(self, values: Tensor) -> list[float]:
+        """Returns `values` (n,) of a device; an offloaded optimizer's weights and gradients come in the same wait."""
+        if self._host:
+            self._host.take(values.device)
+        return values.tolist()
+
     def step(self, rate: float) -> float:
-        """Updates the weights; returns the effective learning rate. `rate`: the schedule's (see `owns_rate`)."""
+        """Updates the weights, after a `read` with final gradients; returns the effective learning rate.
+
+        `rate`: the schedule's (see `owns_rate`).
+        """
         if "lr" in self._decided:
             self._write_rates(rate)
-        with runs_uncompiled(self.inner), self._synced():
+        with runs_uncompiled(self.inner):
             self.inner.step()
+        if self._host:
+            self._host.give_back()
         self._then()
         if self._mean is not None:
             self._mean.update()
@@ -80,10 +90,13 @@ class AdapterOptimizer:
         # In host memory: a device that fills up between two copies would leave averages among the trained weights.
         trained = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
         try:
-            with self._synced() if self._mean is None else nullcontext():
-                enter()
+            self._take_now()
+            enter()
+            if self._host and self._mean is None:
+                self._host.give_back()
             yield
         finally:
+            self._take_now()
             leave()
             restore(self._parameters, trained)  # the optimizer's own way back rounds
 
@@ -139,6 +152,11 @@ class AdapterOptimizer:
         self.inner.state.clear()
         if self._host:
             self._host.forget()
+
+    def _take_now(self) -> None:
+        """Waits until an optimizer with an averaged iterate, if offloaded, has the weights of the model."""
+        if self._host and self._mean is None:
+            self.read(torch.zeros(1, device=next(iter(self._parameters.values())).device))
 
     @property
     def _modes(self) -> tuple[Callable[[], object], Callable[[], object]] | None:

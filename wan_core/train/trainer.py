@@ -230,13 +230,17 @@ class Trainer:
         return loss_sum, timestep_sum / count
 
     def _clipped(self, loss: Tensor) -> tuple[float, float]:
-        """Averages loss and gradients over ranks and clips; returns the norm before clipping, and the loss."""
+        """Averages loss and gradients over ranks and clips; returns the norm before clipping, and the loss.
+
+        The one place of a step where the host waits for the device. What it reads decides on the update, so it is not
+        read a step late: optimizers of other packages cannot skip an update on the device.
+        """
         parameters = list(self.parameters.values())
         self._scale.unscale(parameters)
-        self._group.average(p.grad for p in parameters if p.grad is not None)
-        self._group.average([loss])
-        limit = self.config.max_grad_norm or math.inf
-        return float(torch.nn.utils.clip_grad_norm_(parameters, limit)), float(loss)
+        self._group.average([*(p.grad for p in parameters if p.grad is not None), loss])
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm or math.inf)
+        norm, mean_loss = self.optimizer.read(torch.stack((norm.to(loss), loss)))
+        return norm, mean_loss
 
     def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:
         """Returns the micro-batch of this rank and its mean timestep."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..placement import host_memory_of
+from ..placement import Copies, copies_with_memory
 
 _ALIGNED = 16
 """values; the rounding of a matrix product may depend on the alignment of its operands"""
@@ -20,31 +20,40 @@ class HostWeights:
     """Host copies of named weights, which an offloaded optimizer steps.
 
     The model's weights stay authoritative: each step copies them with their final gradients and copies the result back.
+    The host waits for neither: what it reads from a device after `take` comes later than the copies.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """`parameters`: float32 weights by name."""
         self._parameters = parameters
         self._gradients: dict[str, Tensor] = {}
+        self._copies: dict[torch.device, Copies] = {}
         self.copies = {name: nn.Parameter(p.detach().to("cpu", copy=True)) for name, p in parameters.items()}
 
-    def take(self) -> None:
-        """Copies weights and gradients to the host; a gradient of None stays None."""
+    def take(self, reader: torch.device) -> None:
+        """Begins to copy weights and gradients to the host, where a gradient of None stays None.
+
+        They are complete once the host has read a value that `reader` computes from now on.
+        """
         if not self._gradients:
             self._allocate()
-        for name, parameter in self._parameters.items():
-            copy = self.copies[name]
-            copy.data.copy_(parameter.detach())
-            copy.grad = None if parameter.grad is None else self._gradients[name].copy_(parameter.grad)
+        for device, names in self._by_device().items():
+            pairs = [(self._parameters[name].detach(), self.copies[name].data) for name in names]
+            for name in names:
+                gradient = self._parameters[name].grad
+                self.copies[name].grad = None if gradient is None else self._gradients[name]
+                if gradient is not None:
+                    pairs.append((gradient, self._gradients[name]))
+            copying = self._copies[device].start_all(pairs)
+            for waits in {device, reader}:
+                self._copies[device].wait(copying, waits)
 
-    @contextmanager
-    def synced(self) -> Iterator[None]:
-        """Inside, the copies equal the weights and may be changed; afterwards the weights equal the copies."""
-        self.take()
-        yield
-        with torch.no_grad():
-            for name, parameter in self._parameters.items():
-                parameter.copy_(self.copies[name])
+    def give_back(self) -> None:
+        """Begins to copy the copies to the weights, which the device waits for. Until the next `take` is complete, the
+        copies must not change."""
+        for device, names in self._by_device().items():
+            pairs = [(self.copies[name].data, self._parameters[name].detach()) for name in names]
+            self._copies[device].wait(self._copies[device].start_all(pairs))
 
     def forget(self) -> None:
         """Frees the memory; the next `take` allocates it."""
@@ -54,13 +63,20 @@ class HostWeights:
 
     def _allocate(self) -> None:
         """Allocates copies and gradients in memory that each device copies asynchronously (pinned)."""
-        for device in {p.device for p in self._parameters.values()}:
-            mine = {name: p for name, p in self._parameters.items() if p.device == device}
-            sizes = [-(-p.numel() // _ALIGNED) * _ALIGNED for p in mine.values()]
-            room = host_memory_of(device, 2 * 4 * sum(sizes)).view(torch.float32).split([*sizes, *sizes])
-            for (name, p), weight, gradient in zip(mine.items(), room, room[len(sizes) :], strict=False):
+        for device, names in self._by_device().items():
+            mine = [self._parameters[name] for name in names]
+            sizes = [-(-p.numel() // _ALIGNED) * _ALIGNED for p in mine]
+            self._copies[device], memory = copies_with_memory(device, 2 * 4 * sum(sizes))
+            room = memory.view(torch.float32).split([*sizes, *sizes])
+            for name, p, weight, gradient in zip(names, mine, room, room[len(sizes) :], strict=False):
                 self.copies[name].data = weight[: p.numel()].view(p.shape)
                 self._gradients[name] = gradient[: p.numel()].view(p.shape)
+
+    def _by_device(self) -> dict[torch.device, list[str]]:
+        found: dict[torch.device, list[str]] = {}
+        for name, parameter in self._parameters.items():
+            found.setdefault(parameter.device, []).append(name)
+        return found
 
 
 class MeanWeights:

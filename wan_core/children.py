@@ -28,8 +28,6 @@ _MAX_HEADER_BYTES = 16 << 20
 _MAX_PAYLOAD_BYTES = 8 << 30
 _PIPE_BYTES = 1 << 20  # the most that Linux allows without privileges
 _LAUNCH = Path(__file__).resolve().parent / "launch.py"
-ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""environment variables of torch's CUDA allocator; every version reads the second, older name too"""
 OWN_GROUP = sum(getattr(subprocess, name, 0) for name in ("CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW"))
 """Windows' flags of a process that Ctrl-C in a terminal and a kill of its parent do not reach; 0 elsewhere, where a new
 session does the same"""

@@ -24,6 +24,8 @@ from .words import first_line
 
 PYTHON_FLOOR = (3, 10)
 TORCH_FLOOR = (2, 6)
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""environment variables of torch's CUDA allocator; the second name is older and every version reads it"""
 
 
 def end_under_old_python() -> None:

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from ...wan_core.children import ALLOCATOR, OWN_GROUP
+from ...wan_core.children import OWN_GROUP
 from ...wan_core.files import FileError, open_regular
+from ...wan_core.packages import ALLOCATOR
 from ...wan_core.placement.host import host_bytes, host_total
 from ...wan_core.words import filled
 

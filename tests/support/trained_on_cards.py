@@ -69,6 +69,7 @@ class Run:
 
 
 FP8, INT8 = "fp8_e4m3fn", "int8"
+OPTIMIZER = {"offload_optimizer": True}
 RUNS = {
     "plain": Run(train=dict(ONE_LOOK)),
     "fp8": Run(FP8),
@@ -84,9 +85,9 @@ RUNS = {
     "products offloaded": Run(train={"checkpointing_policy": "offload_matmul_without_batch"}),
     "unchecked blocks": Run(train={"unchecked_blocks": 2}),
     "nothing checked": Run(train={"gradient_checkpointing": False}),
-    "optimizer offloaded": Run(train={"offload_optimizer": True}),
+    "optimizer offloaded": Run(train=OPTIMIZER),
     "fp8, dequantized by chunk": Run(FP8, once=False, train={"blocks_to_swap": 2}),
-    "nothing locked": Run(INT8, locked=False, train={"blocks_to_swap": 3, "offload_activations": "on"}),
+    "nothing locked": Run(INT8, locked=False, train={"blocks_to_swap": 3, "offload_activations": "on", **OPTIMIZER}),
     "a full card": Run(memory=3 << 20),
     "two micro-batches": Run(
         FP8, train={"gradient_accumulation_steps": 2, "blocks_to_swap": 3, "offload_activations": "on"}

@@ -6,6 +6,10 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
+from ..words import first_line, logger
+
+_log = logger(__name__)
+
 
 class Pinnable(Protocol):
     """A batch of tensors on the CPU."""
@@ -35,7 +39,8 @@ class BatchReader(Generic[T]):
     """
 
     def __init__(self, batches: Source[T], *, ahead: int = 2, pin: bool = False) -> None:
-        """`pin` copies batches to pinned memory, so that copies to the GPU do not block; needs CUDA."""
+        """`pin` copies batches to pinned memory, so that copies to the GPU do not block, until the system refuses to
+        page-lock more; needs CUDA."""
         self._batches, self._ahead, self._pin = batches, ahead, pin
         self._waiting: deque[tuple[int, Future[T]]] = deque()
         self._thread: ThreadPoolExecutor | None = None
@@ -67,4 +72,10 @@ class BatchReader(Generic[T]):
 
     def _read(self, micro_step: int) -> T:
         batch = self._batches.at(micro_step)
-        return batch.pinned() if self._pin else batch
+        if self._pin:
+            try:
+                return batch.pinned()
+            except RuntimeError as error:
+                self._pin = False
+                _log.warning("Batches are copied from pageable memory: %s", first_line(error))
+        return batch

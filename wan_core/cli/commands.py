@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import platform
 import sys
 import time
 import traceback
@@ -16,9 +17,8 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import NoReturn
 
-from ..children import ALLOCATOR
 from ..errors import ConfigError, ExitCode, OutOfMemory, Stopped, WanTrainerError, host_memory_ran_out
-from ..packages import check_versions, version_of
+from ..packages import ALLOCATOR, check_versions, version_of
 from ..words import plain
 from .cache import add_cache_commands
 from .files import add_file_commands
@@ -133,13 +133,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def let_segments_grow(environment: MutableMapping[str, str], *, torch: str, platform: str = sys.platform) -> None:
+def let_segments_grow(
+    environment: MutableMapping[str, str], *, torch: str, system: str = sys.platform, kernel: str = platform.release()
+) -> None:
     """Requests expandable segments, unless the user configured the allocator: less fragmentation with several clip
     sizes.
 
-    Only on Linux with a CUDA build of `torch` (its version): other builds warn about it.
+    Only on Linux with a CUDA build of `torch` (its version): other builds warn about it. Not under WSL2 (`kernel`: its
+    release), whose driver maps memory through Windows: there torch fails with them, or with "CUDA driver error".
     """
     built_for = torch.partition("+")[2]
-    has_them = platform == "linux" and not built_for.startswith(("cpu", "rocm", "xpu"))
+    has_them = system == "linux" and "microsoft" not in kernel.lower()
+    has_them &= not built_for.startswith(("cpu", "rocm", "xpu"))
     if has_them and not any(environment.get(name) for name in ALLOCATOR):
         environment[ALLOCATOR[1]] = "expandable_segments:True"

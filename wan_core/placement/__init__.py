@@ -6,9 +6,10 @@ from __future__ import annotations
 from .bridge import DeviceCarrier
 from .cards import Room, card_bytes, processes_by_room, room_here, room_of_cards, total_bytes
 from .choosing import choose_measures
-from .copies import Copies, copies_with_memory
+from .copies import Copies, copies_of, memory_to_copy, remarks_on_host_memory
 from .counting import Traffic
 from .estimate import MemoryEstimate
+from .host import lockable_bytes
 from .measures import MemoryMeasures, running_order
 from .memory import JobShape, estimate_memory
 from .offload import BlockOffload
@@ -35,9 +36,12 @@ __all__ = [
     "can_share",
     "card_bytes",
     "choose_measures",
-    "copies_with_memory",
+    "copies_of",
     "estimate_memory",
+    "lockable_bytes",
+    "memory_to_copy",
     "processes_by_room",
+    "remarks_on_host_memory",
     "resolve_placement",
     "room_here",
     "room_of_cards",

@@ -5,6 +5,7 @@ Everything else of this room is the same on every device: which copy begins when
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..words import logger
+from ..words import filled, logger
 from .host import host_bytes
 
 _log = logger(__name__)
@@ -20,21 +21,25 @@ _PORTABLE = 1
 """cudaHostRegisterPortable: page-locked for every device of the process"""
 _LEFT_TO_OTHERS = 2 << 30
 """bytes of host memory that are never locked"""
+_locked_bytes = 0
+"""page-locked so far by this process"""
+_remarks: dict[str, str] = {}
+"""warnings by topic"""
 
 
 class Copies(Protocol):
     """Moves bytes between one device and host memory while the device computes.
 
     A copy sees all that the device was told to compute before it began, and nothing later. Neither its source may
-    change nor either end be freed before it has been waited for.
+    change nor either end be freed before it has been waited for. Copies of memory that is not page-locked block.
     """
 
     def host_memory(self, size: int) -> Tensor | None:
-        """Returns `size` new bytes, (size,) uint8, which the device copies by itself; None where there are no more."""
+        """Returns `size` new bytes, (size,) uint8, page-locked where the system locks them; None where RAM is short."""
         ...
 
-    def lock(self, memory: Tensor) -> Tensor | None:
-        """Returns `memory` (size,) uint8 of the host, as the device copies from it by itself; None where it cannot.
+    def lock(self, memory: Tensor) -> Tensor:
+        """Returns `memory` (size,) uint8 of the host, page-locked where the system locks it.
 
         It was written already, and may be mapped by other processes too, each of which locks it for itself.
         """
@@ -59,7 +64,7 @@ class PlainCopies:
     def host_memory(self, size: int) -> Tensor | None:
         return torch.empty(size, dtype=torch.uint8)
 
-    def lock(self, memory: Tensor) -> Tensor | None:
+    def lock(self, memory: Tensor) -> Tensor:
         return memory
 
     def start(self, source: Tensor, target: Tensor) -> Any:
@@ -88,14 +93,17 @@ class CudaCopies:
         # torch's own page-locked memory comes in powers of two: 512 MiB for a block of 333.
         return self._locked(torch.empty(size, dtype=torch.uint8)) if _leaves_enough(size) else None
 
-    def lock(self, memory: Tensor) -> Tensor | None:
-        return self._locked(memory) if _leaves_enough(0) else None
+    def lock(self, memory: Tensor) -> Tensor:
+        return self._locked(memory) if _leaves_enough(0) else memory
 
-    def _locked(self, memory: Tensor) -> Tensor | None:
+    def _locked(self, memory: Tensor) -> Tensor:
         with torch.cuda.device(self._device):
             if int(_runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)) != 0:
                 _forget_error(self._device)
-                return None
+                _remark_on_refusal()
+                return memory
+        global _locked_bytes
+        _locked_bytes += memory.nbytes
         # A storage of its own, on the same bytes: views of it hold the storage and not the tensor they were taken from.
         handed_out = torch.from_numpy(memory.numpy())  # pyright: ignore[reportUnknownMemberType]
         # The callback holds the memory, so it is never freed while it is still locked. The end of the process unlocks.
@@ -130,15 +138,40 @@ def _runtime() -> Any:
 def _unlock(memory: Tensor, device: torch.device) -> None:
     torch.cuda.synchronize(device)  # the device was told to wait for every copy, but may not be there yet
     _runtime().cudaHostUnregister(memory.data_ptr())
+    global _locked_bytes
+    _locked_bytes -= memory.nbytes
 
 
 def _forget_error(device: torch.device) -> None:
     """Reads away the error of a refused call, which CUDA would raise at whatever runs next."""
-    try:
+    with contextlib.suppress(RuntimeError):
         torch.zeros(1, device=device).add_(1)
         torch.cuda.synchronize(device)
-    except RuntimeError:
-        _log.debug("%s: no more memory can be page-locked", device)
+
+
+def _remark_on_refusal() -> None:
+    """Says, once in a process, that copies of pageable memory begin."""
+    remark_once(
+        "locking",
+        filled(
+            "The system page-locked {locked} GiB of host memory and refuses more (Windows locks half of the RAM, WSL2 "
+            "less). Whatever else is offloaded is copied from pageable memory: the results are the same, a step is "
+            "slower. To need less, offload less (offload_activations, blocks_to_swap) or train smaller clips.",
+            locked=f"{_locked_bytes / 2**30:.1f}",
+        ),
+    )
+
+
+def remark_once(topic: str, text: str) -> None:
+    """Logs a warning, and keeps it for `remarks_on_host_memory`; nothing where the topic has one."""
+    if topic not in _remarks:
+        _remarks[topic] = text
+        _log.warning("%s", text)
+
+
+def remarks_on_host_memory() -> list[str]:
+    """Returns what this process has found short: page-locked memory, RAM for what checkpointing keeps."""
+    return list(_remarks.values())
 
 
 def copies_of(device: torch.device) -> Copies:
@@ -146,13 +179,7 @@ def copies_of(device: torch.device) -> Copies:
     return CudaCopies(device) if device.type == "cuda" else PlainCopies()
 
 
-def copies_with_memory(device: torch.device, size: int) -> tuple[Copies, Tensor]:
-    """Returns copies of `device` and `size` new bytes of host memory, (size,) uint8, between which they copy.
-
-    Where the system page-locks no more, the memory is pageable and each copy blocks.
-    """
-    copies = copies_of(device)
+def memory_to_copy(copies: Copies, size: int) -> Tensor:
+    """Returns `size` new bytes of host memory, (size,) uint8, also where RAM is short."""
     found = copies.host_memory(size)
-    if found is not None:
-        return copies, found
-    return PlainCopies(), torch.empty(size, dtype=torch.uint8)
+    return torch.empty(size, dtype=torch.uint8) if found is None else found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -21,6 +22,16 @@ def host_total() -> int | None:
     """Returns all the host memory that this process could have; None where psutil is missing."""
     found = _of_computer("total")
     return None if found is None else min(found, *(limit.most for limit in _limits()), found)
+
+
+def lockable_bytes() -> int | None:
+    """Returns the host memory that the system page-locks for a GPU; None where no limit is known.
+
+    Windows shares half of the RAM with its GPUs. WSL2 locks about a gibibyte on some drivers and more on others, which
+    nothing says before it refuses (copies.py); Linux locks all.
+    """
+    total = host_total() if os.name == "nt" else None
+    return None if total is None else total // 2
 
 
 def _of_computer(kind: str) -> int | None:

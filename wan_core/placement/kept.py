@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..model import scope
-from .copies import Copies
+from ..words import filled
+from .copies import Copies, remark_once
 
 CHUNK_BYTES = 1 << 28
 """of host memory asked for at once: to page-lock it takes longer than to fill it"""
@@ -151,6 +152,14 @@ def _dense(tensor: Tensor) -> bool:
     return tensor.nbytes > 0 and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
+def _stays(in_ram: int) -> str:
+    return filled(
+        "RAM is nearly full: of what gradient checkpointing keeps, {gib} GiB are offloaded and the rest stays in GPU "
+        "memory. Close other programs, or train smaller clips.",
+        gib=f"{in_ram / 2**30:.1f}",
+    )
+
+
 class _Tape:
     """Host memory as one long row of bytes, used again by every step from its beginning.
 
@@ -169,7 +178,8 @@ class _Tape:
             with torch.inference_mode(False):
                 chunk = self._copies.host_memory(CHUNK_BYTES)
             if chunk is None:
-                self._most = len(self._chunks) * CHUNK_BYTES  # the system gives no more: what there is has to do
+                self._most = len(self._chunks) * CHUNK_BYTES
+                remark_once("kept", _stays(self._most))
                 return False
             self._chunks.append(chunk)
         return True

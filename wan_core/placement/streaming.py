@@ -15,11 +15,9 @@ from torch import Tensor, nn
 
 from ..errors import PlacementError
 from ..model import scope
-from ..words import logger
-from .copies import Copies
+from .copies import Copies, memory_to_copy
 from .shared import SharedMemory
 
-_log = logger(__name__)
 _ALIGNED = 256
 """bytes: where a tensor may begin, as torch's own memory on a GPU does"""
 _BUFFERS = 2
@@ -69,7 +67,7 @@ class _RestingBlock:
         self._block, self._copies = block, copies
         self._frozen: list[_Frozen] = []
         self._at_rest: list[Tensor] = []
-        self.size, self.locked = 0, True
+        self.size = 0
         self.pieces: list[tuple[int, Tensor]] = []
         """where each begins in the memory of the block, and the piece (n,) uint8"""
         linears = [module for module in block.modules() if isinstance(module, nn.Linear) and shared is not None]
@@ -94,9 +92,7 @@ class _RestingBlock:
         return found
 
     def _own(self, begin: int, mine: list[_Frozen]) -> Tensor:
-        memory = self._copies.host_memory(self.size - begin)
-        self.locked &= memory is not None
-        memory = memory if memory is not None else torch.empty(self.size - begin, dtype=torch.uint8)
+        memory = memory_to_copy(self._copies, self.size - begin)
         _write(mine, memory, begin)
         return memory
 
@@ -107,11 +103,7 @@ class _RestingBlock:
             write=lambda memory: _write(mine, memory, begin),
             holds=lambda memory: all(frozen.lies_in(memory, begin) for frozen in mine),
         )
-        if memory is None:
-            return None
-        locked = self._copies.lock(memory)
-        self.locked &= locked is not None
-        return memory if locked is None else locked
+        return None if memory is None else self._copies.lock(memory)
 
     def _settle(self, begin: int, mine: list[_Frozen], memory: Tensor) -> None:
         self.pieces.append((begin, memory))
@@ -174,10 +166,7 @@ class Ring:
         if name in self._resting:
             return
         with torch.inference_mode(False), torch.no_grad():
-            resting = _RestingBlock(name, block, self._copies, self._shared)
-        if not resting.locked and all(other.locked for other in self._resting.values()):
-            _log.warning("The system page-locks no more memory, so the weights of %s and later travel slowly.", name)
-        self._resting[name] = resting
+            self._resting[name] = _RestingBlock(name, block, self._copies, self._shared)
 
     def take_over(self, other: Ring) -> None:
         """Takes the blocks that rest in `other`, which is used no more, with the host memory they lie in."""

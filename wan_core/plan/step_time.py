@@ -10,7 +10,7 @@ bytes are those of all other kernels (`placement/counting.py`), and each kernel 
 on streams of their own and count where they take longer than the card. Assumptions: the three constants of a card
 (`cards.py`); `_COPIES` for every machine; each FLOP, byte and kernel as fast as the mean of its kind; the host is never
 slower than the card beyond `kernel_s`; blocks of a split model take turns; layers with fewer tokens (TREAD) take their
-share of a complete one.
+share of a complete one. Host memory beyond what the system page-locks is copied while the card waits.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ import torch
 from torch import nn
 
 from ..model import Numerics, WanShape, WanTransformer
-from ..placement import JobShape, MemoryEstimate, StepShape, Traffic, step_traffic
+from ..placement import JobShape, MemoryEstimate, StepShape, Traffic, lockable_bytes, step_traffic
 from ..train import FlopCount, StepFlops
 from .cards import Card
 
 _COPIES = 25e9
 """bytes/s between page-locked host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
+_PAGEABLE_COPIES = 8e9
+"""the same of memory that the system does not page-lock; the card waits meanwhile"""
 _OPTIMIZER_BYTES = 36
 """per adapter value: weights, gradients and two moments are read, weights and moments written, and the gradients read
 once more for their norm and written for clipping"""
@@ -69,11 +71,19 @@ def step_seconds(
     For `prior_share` of the clips the base model runs forward once more.
     """
     forward, backward = (work.seconds(card) for work in _passes(job, step, estimate))
-    weights = sum(estimate.streamed.values()) / _COPIES
-    kept = estimate.inputs / _COPIES
+    streamed, pageable = sum(estimate.streamed.values()), _pageable_share(estimate)
+    weights, kept = (size * (1 - pageable) / _COPIES for size in (streamed, estimate.inputs))
+    blocked = 2 * pageable * (streamed + estimate.inputs) / _PAGEABLE_COPIES
     target = prior_share * max(forward, weights)
     optimizer = _optimizer(job).seconds(card)
-    return micro_batches * (target + max(forward, weights, kept) + max(backward, weights + kept)) + optimizer
+    passes = max(forward, weights, kept) + max(backward, weights + kept)
+    return micro_batches * (target + passes + blocked) + optimizer
+
+
+def _pageable_share(estimate: MemoryEstimate) -> float:
+    """Returns the share of offloaded bytes that the system is known not to page-lock."""
+    limit = lockable_bytes()
+    return 0.0 if limit is None or not estimate.pinned else max(0.0, 1 - limit / estimate.pinned)
 
 
 def step_work(job: JobShape, step: StepShape, estimate: MemoryEstimate, micro_batches: int) -> Work:

@@ -32,18 +32,23 @@ class StepReport:
         self._epochs_a_step = config.gradient_accumulation_steps * group.world / batches_per_epoch
         self._config, self._meters, self._group, self._emit = config, meters, group, emit
         self._flops, self._work = FlopCount(model), Work()
-        self._prior = list[tuple[Tensor, int]]()
-        """(unweighted error (), clips) of each micro-batch with prior preservation clips"""
+        self.prior_errors = list[Tensor]()
+        """unweighted error () of each micro-batch with prior preservation clips"""
+        self.read_errors = list[float]()
+        """the same as numbers, which the trainer reads together with the loss"""
+        self._prior_clips = list[int]()
 
     def begin(self) -> None:
         """Reset for a new step, or a retry."""
         self._work = Work()
-        self._prior.clear()
+        self.prior_errors.clear()
+        self._prior_clips.clear()
 
     def add(self, batch: NoisedBatch, loss: TrainedLoss) -> None:
         """Count the work and the prior loss of one micro-batch of this rank."""
         if loss.prior is not None:
-            self._prior.append((loss.prior, loss.prior_clips))
+            self.prior_errors.append(loss.prior)
+            self._prior_clips.append(loss.prior_clips)
         self._work += self._flops.work_of(
             batch.latent.shape,
             time_rows=batch.time_rows,
@@ -56,8 +61,7 @@ class StepReport:
     def finish(self, step: int, *, loss: float, lr: float, grad_norm: float, timestep: float, began: float) -> None:
         """Emit the step, which started at `began` (monotonic clock); every rank calls it."""
         seconds = time.monotonic() - began
-        # As floats only now: in `add` they would synchronize with the GPU in every micro-batch.
-        prior = [(float(error) * clips, clips) for error, clips in self._prior]
+        prior = [(error * clips, clips) for error, clips in zip(self.read_errors, self._prior_clips, strict=True)]
         ranks = self._group.gather((self._meters.read(), self._work, prior))
         work = sum((done for _, done, _ in ranks), Work())
         memory = added_up(reading for reading, _, _ in ranks)

@@ -23,6 +23,7 @@ from ..events import Emit, Evaluated, Note
 from ..flow import seeded_generator
 from ..lora import LoraWeights, adapter_parameters, limit_norms
 from ..model import CHUNK_TOKENS, WanTransformer, check_compile, later_remarks, placed_routes, scope
+from ..placement import remarks_on_host_memory
 from ..precision import float32_products, fused_on_cards
 from .config import TrainConfig
 from .draws import Draw, Draws
@@ -70,6 +71,7 @@ class Trainer:
                 emit(Note(text=note))
         self._objective = Objective(model, config)
         self._emit, self._control, self._group = emit, control, group
+        self._remarked = set[str]()
         self.optimizer = AdapterOptimizer(self.parameters, config, then=partial(limit_norms, model))
         self._device = next(model.parameters()).device
         self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
@@ -172,8 +174,14 @@ class Trainer:
         self.is_complete = True
         self._forget_gradients()
         self._report.finish(step, loss=loss, lr=lr, grad_norm=norm, timestep=timestep, began=began)
-        for said in later_remarks():
-            self._emit(Note(text=said, level="warning"))
+        self._remark()
+
+    def _remark(self) -> None:
+        """Emits, once, what this process has put aside: fused functions, memory that is short."""
+        for said in (*later_remarks(), *remarks_on_host_memory()):
+            if said not in self._remarked:
+                self._remarked.add(said)
+                self._emit(Note(text=said, level="warning"))
 
     def _computed(self, step: int) -> tuple[float, float, float]:
         """Returns gradient norm, loss and mean timestep of a step over all ranks; leaves clipped gradients in `.grad`.
@@ -239,7 +247,8 @@ class Trainer:
         self._scale.unscale(parameters)
         self._group.average([*(p.grad for p in parameters if p.grad is not None), loss])
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm or math.inf)
-        norm, mean_loss = self.optimizer.read(torch.stack((norm.to(loss), loss)))
+        read = self.optimizer.read(torch.stack((norm.to(loss), loss, *self._report.prior_errors)))
+        norm, mean_loss, *self._report.read_errors = read
         return norm, mean_loss
 
     def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..placement import Copies, copies_with_memory
+from ..placement import Copies, copies_of, memory_to_copy
 
 _ALIGNED = 16
 """values; the rounding of a matrix product may depend on the alignment of its operands"""
@@ -66,8 +66,8 @@ class HostWeights:
         for device, names in self._by_device().items():
             mine = [self._parameters[name] for name in names]
             sizes = [-(-p.numel() // _ALIGNED) * _ALIGNED for p in mine]
-            self._copies[device], memory = copies_with_memory(device, 2 * 4 * sum(sizes))
-            room = memory.view(torch.float32).split([*sizes, *sizes])
+            copies = self._copies[device] = copies_of(device)
+            room = memory_to_copy(copies, 2 * 4 * sum(sizes)).view(torch.float32).split([*sizes, *sizes])
             for name, p, weight, gradient in zip(names, mine, room, room[len(sizes) :], strict=False):
                 self.copies[name].data = weight[: p.numel()].view(p.shape)
                 self._gradients[name] = gradient[: p.numel()].view(p.shape)

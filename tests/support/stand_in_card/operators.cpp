@@ -186,10 +186,11 @@ Tensor& copy_(Tensor& to, const Tensor& given, bool non_blocking) {
     card::begin_copy(card, target, source, !locked || !card::current_stream(card));
     return to;
   }
-  TORCH_CHECK(!card::current_stream(card), "The stand-in card copies plain tensors of pinned memory on a stream of their own.");
-  if (host && (!non_blocking || (!locked && !to.is_cuda()))) {
+  bool blocks = host && (!non_blocking || (!locked && !to.is_cuda()));
+  TORCH_CHECK(blocks || !card::current_stream(card), "The stand-in card copies plain tensors of pinned memory on a stream of their own.");
+  if (blocks) {
     card::note(to.is_cuda() ? "wait: copy to the card" : "wait: copy to the host");
-    card::synchronize(card, 0);
+    card::synchronize(card, card::current_stream(card));
   } else if (host) {
     card::note(locked ? "copy of pinned memory" : "copy of pageable memory");
   } else if (to.get_device() != card || from.get_device() != card) {

@@ -121,3 +121,16 @@ def test_a_late_answer_to_a_step_nobody_wants_any_more_is_dropped():
     assert reader.at(7).names == ("7",)
     assert reader.at(8).names == ("8",)
     reader.stop()
+
+
+def test_batches_stay_pageable_once_the_system_refuses_to_lock_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Batch] = []
+
+    def refused(batch: Batch) -> Batch:
+        tried.append(batch)
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(Batch, "pinned", refused)
+    reader = BatchReader(Numbers(), ahead=0, pin=True)  # type: ignore[arg-type]
+    assert [reader.at(step).names for step in range(3)] == [("0",), ("1",), ("2",)]
+    assert len(tried) == 1

@@ -11,7 +11,7 @@ GROWING = {OLD: "expandable_segments:True"}
 
 
 @pytest.mark.parametrize(
-    ("outside", "torch", "platform", "inside"),
+    ("outside", "torch", "system", "inside"),
     [
         ({}, "2.9.1", "linux", GROWING),
         ({}, "2.9.1+cu128", "linux", GROWING),
@@ -25,8 +25,18 @@ GROWING = {OLD: "expandable_segments:True"}
     ],
 )
 def test_whoever_said_nothing_gets_segments_that_grow(
-    outside: dict[str, str], torch: str, platform: str, inside: dict[str, str]
+    outside: dict[str, str], torch: str, system: str, inside: dict[str, str]
 ) -> None:
     environment = dict(outside)
-    let_segments_grow(environment, torch=torch, platform=platform)
+    let_segments_grow(environment, torch=torch, system=system, kernel="6.8.0-45-generic")
     assert environment == inside
+
+
+@pytest.mark.parametrize("kernel", ["5.15.167.4-microsoft-standard-WSL2", "4.4.0-19041-Microsoft"])
+def test_under_wsl_they_do_not_grow(kernel: str) -> None:
+    environment: dict[str, str] = {}
+    let_segments_grow(environment, torch="2.9.1+cu128", system="linux", kernel=kernel)
+    assert not environment
+    chosen = dict(GROWING)
+    let_segments_grow(chosen, torch="2.9.1+cu128", system="linux", kernel=kernel)
+    assert chosen == GROWING, "what the user set stays"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from wan_core.placement.copies import CudaCopies, PlainCopies, copies_of
+from wan_core.placement.copies import CudaCopies, PlainCopies, copies_of, remarks_on_host_memory
 
 GPU = torch.device("cuda", 1)
 
@@ -123,19 +123,30 @@ def test_memory_that_was_written_already_is_locked_where_it_lies(
     memory = torch.zeros(1001, dtype=torch.uint8)
     locked = CudaCopies(GPU).lock(memory)
     assert cuda.locked == ({memory.data_ptr(): 1001} if given else {})
-    assert (locked is not None) == given
+    assert (locked is not memory) == given
     del locked
     gc.collect()
     assert not cuda.locked
 
 
-def test_memory_that_the_system_refuses_to_lock_is_none(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_the_system_refuses_to_lock_is_pageable_and_that_is_said_once(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forgotten: list[torch.device] = []
     monkeypatch.setattr("wan_core.placement.copies._forget_error", forgotten.append)
+    monkeypatch.setattr("wan_core.placement.copies._remarks", {})
+    copies = CudaCopies(GPU)
+    before, written = copies.host_memory(3 << 29), torch.zeros(1001, dtype=torch.uint8)
     cuda.refuses = True
-    assert CudaCopies(GPU).host_memory(1001) is None
-    assert forgotten == [GPU]
-    assert not cuda.locked
+    memory = copies.host_memory(1001)
+    assert memory is not None
+    assert memory.shape == (1001,)
+    assert copies.lock(written) is written
+    assert forgotten == [GPU, GPU]
+    assert before is not None
+    assert cuda.locked == {before.data_ptr(): 3 << 29}
+    (said,) = remarks_on_host_memory()
+    assert said.startswith("The system page-locked 1.5 GiB of host memory and refuses more")
 
 
 @pytest.mark.parametrize(("free", "given"), [((2 << 30) + 1001, True), ((2 << 30) + 1000, False), (None, True)])

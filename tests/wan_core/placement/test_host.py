@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,14 @@ def group(folder: Path, limit: str, used: int, files: int, *, first: bool = Fals
 
 def test_without_groups_it_is_the_computers(linux: Path) -> None:
     assert (host.host_bytes(), host.host_total()) == (48 * GIB, 64 * GIB)
+
+
+@pytest.mark.parametrize(("system", "most"), [("posix", None), ("nt", 32 * GIB)])
+def test_windows_page_locks_half_of_it(
+    linux: Path, monkeypatch: pytest.MonkeyPatch, system: str, most: int | None
+) -> None:
+    monkeypatch.setattr(host, "os", SimpleNamespace(name=system))
+    assert host.lockable_bytes() == most
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["version 1", "version 2"])

@@ -18,6 +18,7 @@ IN_CI = (
     "attention offloaded",
     "optimizer offloaded",
     "two cards, fp8, everything",
+    "nothing locked",
 )
 LONG = (
     "plain",
@@ -31,11 +32,12 @@ LONG = (
     "nothing checked",
     "fp8, dequantized by chunk",
     "two micro-batches",
-    "nothing locked",
     "two cards",
 )
 ONE_WAIT = {"copy to the host: wan_core/train/optimizer_state.py:read": 1}
 """the gradient norm and the loss, and with them what an offloaded optimizer steps"""
+PAGEABLE = {"copy to the host: wan_core/placement/copies.py:start_all"}
+"""what waits where the system page-locks nothing"""
 COPIES_OF_WEIGHTS = 2 * 50 * 2 * (2 + 1)
 """in two steps, of 50 linears two matrices each: with their gradients to the host, and back"""
 NOT_FINITE = "TrainingError: 1 steps in a row gave no usable"
@@ -73,7 +75,7 @@ def assert_as_on_the_cpu(found: dict[str, Any]) -> None:
     assert found["differ"] == []
     assert found["tensors"] == 5 * 10 * (3 + 2 + 2 * 2) + 101, "LoRA with its alphas, what trains, two moments; steps"
     assert found["faults"] == {}
-    assert found["of_a_step"] == ONE_WAIT
+    assert {where: n for where, n in found["of_a_step"].items() if where not in PAGEABLE} == ONE_WAIT
 
 
 @pytest.mark.lasts(1)
@@ -81,6 +83,7 @@ def assert_as_on_the_cpu(found: dict[str, Any]) -> None:
 def test_a_run_on_cards_is_the_run_on_the_cpu_to_the_last_bit(trained: Any, name: str) -> None:
     found = trained(*IN_CI, *PLANTED)[name]
     assert_as_on_the_cpu(found)
+    assert (found["of_a_step"].keys() >= PAGEABLE) == (name == "nothing locked")
     begun = found["copies"]["copy not waited for: wan_core/placement/copies.py:start_all"]
     assert begun == COPIES_OF_WEIGHTS if name == "optimizer offloaded" else begun > 0
 

@@ -339,6 +339,21 @@ def test_what_is_left_to_compute_twice_is_in_the_seconds(a14b: Job) -> None:
     assert more / card.kernel_s > 15 * 4020, "fifteen chunks more, some thousand kernels each"
 
 
+def test_what_the_system_does_not_lock_is_copied_while_the_card_waits(
+    a14b: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card, shape = card_of_size(80), a14b.shape()
+    swapped = a14b.estimate(shape, MemoryMeasures(offload_inputs=True, blocks_to_swap=20))
+
+    def seconds(lockable: int | None) -> float:
+        monkeypatch.setattr("wan_core.plan.step_time.lockable_bytes", lambda: lockable)
+        return step_seconds(shape, a14b.step, swapped, card, micro_batches=1)
+
+    assert seconds(swapped.pinned) == seconds(None), "all is page-locked"
+    a_quarter = (sum(swapped.streamed.values()) + swapped.inputs) / 4
+    assert seconds(swapped.pinned * 3 // 4) - seconds(None) == pytest.approx(2 * a_quarter / 8e9, rel=1e-3)
+
+
 def test_weights_are_dequantized_for_each_chunk_where_nothing_else_makes_room(a14b: Job) -> None:
     short = replace(with_frames(recomputed(a14b), 9), lora=LoraConfig(rank=4))
     held, each = (

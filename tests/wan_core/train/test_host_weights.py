@@ -170,3 +170,30 @@ def test_on_a_gpu_it_steps_on_the_cpu_from_locked_memory() -> None:
     held = [value for state in away.inner.state.values() for value in state.values()]
     assert {value.device.type for value in held} == {"cpu"}
     assert all(group["params"][0].is_pinned() for group in away.inner.param_groups)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
+def test_on_a_gpu_the_host_waits_for_neither_way() -> None:
+    weights, device = new_weights("cuda"), torch.device("cuda", 0)
+    host = HostWeights(weights)
+    host.take(device)  # page-locks
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for weight in weights.values():
+            weight.grad = 2 * weight.detach()
+        host.take(device)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.zeros(1, device=device).tolist() == [0.0], "the one wait"
+    for name, weight in weights.items():
+        assert torch.equal(host.copies[name], weight.cpu())
+        assert torch.equal(host.copies[name].grad, 2 * weight.cpu())  # type: ignore[arg-type]
+        host.copies[name].data.mul_(3)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        host.give_back()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(torch.equal(host.copies[name], weight.cpu()) for name, weight in weights.items())

@@ -64,6 +64,13 @@ class Abilities:
         """True if `_int_mm` may work (cublasLt: 8.0; 7.0 and 7.5 from CUDA 12.3, so it is tried)."""
         return self._is_at_least(7, 0)
 
+    def fuses_attention(self, dtype: torch.dtype) -> bool:
+        """Returns whether torch has an attention without a matrix of scores for `dtype` (sdp_utils.cpp): flash and
+        cuDNN from 8.0 on, memory-efficient before, without bfloat16. Of an AMD card it is assumed."""
+        if self.capability is None:
+            return True
+        return dtype in (torch.float16, torch.float32) or (dtype == torch.bfloat16 and self._is_at_least(8, 0))
+
     @property
     def compiles(self) -> bool:
         """True if triton supports it (torch._dynamo.device_interface)."""

@@ -19,6 +19,7 @@ from .load import (
     ModelPlan,
     PackedForms,
     WanFile,
+    attention_is_plain,
     check_plan_devices,
     inspect_model,
     inspect_pair,
@@ -95,6 +96,7 @@ def job_shape(
     if placement is None:
         placement = resolve_placement(plan.placement, shape.num_layers)
         check_plan_devices(plan, shape, numerics, found, placement)
+    numerics = replace(numerics, plain_attention=attention_is_plain(plan, numerics, placement))
     own = numerics.adapter if numerics.adapter != numerics.compute else None
     return JobShape(
         shape=shape,

@@ -29,6 +29,7 @@ from wan_core.selftest import machine
 from wan_core.train import TrainConfig
 
 ADA, HOPPER, MAXWELL = gpu("RTX 4090", (8, 9)), gpu("H100", (9, 0)), gpu("GTX 980", (5, 2))
+STEP = StepShape(batch_size=1, latent_frames=1, latent_height=32, latent_width=32)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_a_card_without_bf16_is_never_advised_to_take_it(monkeypatch: pytest.Mon
     for card in (T4, AMPERE):
         put_in(monkeypatch, card)
         half = replace(found, compute_dtype=torch.float16)
-        advice = [*remarks_on_attention(plan, half), *remark_on_scaling(plan, torch.float16, TrainConfig())]
+        advice = [*remarks_on_attention(plan, half, STEP), *remark_on_scaling(plan, torch.float16, TrainConfig())]
         assert len(advice) == 2
         assert [("bf16" in one) for one in advice] == [card is AMPERE] * 2
         assert all_have_bf16(plan.placement.device_names()) is (card is AMPERE)
@@ -157,7 +158,7 @@ def test_a_card_without_bf16_is_never_advised_to_take_it(monkeypatch: pytest.Mon
     (emulated,) = remarks_on_cards(plan, torch.bfloat16)
     assert emulated.startswith("Tesla T4 (compute capability 7.5) has no bf16 of its own: torch emulates it")
     assert emulated.endswith("takes fp16.")
-    (faster,) = remarks_on_attention(plan, found)
+    (faster,) = remarks_on_attention(plan, found, STEP)
     assert "Set base_precision to fp16, or install" in faster
     assert remarks_on_cards(plan, torch.float16) == []
     assert notes_on_cards(plan, torch.float16) == [abilities_of("cuda:0").sentence()]

@@ -18,6 +18,7 @@ from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
 from ..lora import KINDS, LoraConfig, holds_both_experts
+from ..placement import StepShape
 from ..precision import torch_dtype
 from ..train import NotFinite, PreviewInputs, SaveStore, TrainConfig
 from ..words import filled, logger, shortened
@@ -73,15 +74,18 @@ def notes_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
     return list(dict.fromkeys(said))
 
 
-def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
-    """Log the attention kernel of each device; returns a warning for each GPU with the math kernel."""
+def remarks_on_attention(plan: ModelPlan, found: WanFile, step: StepShape) -> list[str]:
+    """Log the attention kernel of each device for `step`; returns a warning for each GPU with the math kernel."""
     remarks: list[str] = []
-    for device, kernel in attention_kernels(plan, found).items():
-        _log.info("attention on %s: %s", device, kernel or "chosen by torch")
+    heads = step.batch_size * found.variant.shape.num_heads
+    scores = f"{4 * heads * step.tokens**2 / 2**30:.3g} GiB of scores"
+    for device, kernel in attention_kernels(plan, found, step.tokens).items():
+        _log.info("attention on %s, %d tokens: %s", device, step.tokens, kernel or "chosen by torch")
         if kernel == "math" and device != "cpu":
             remarks.append(
-                f"torch has no fast attention for this model on {device} and computes it the plain way, several "
-                f"times slower. {_for_faster_attention(device, found.compute_dtype)}"
+                f"torch has no fast attention for this model on {device} and computes it the plain way, with {scores} "
+                f"for {step.tokens:,} tokens, several times slower. "
+                f"{_for_faster_attention(device, found.compute_dtype)}"
             )
     return remarks
 

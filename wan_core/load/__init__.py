@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .build import (
+    attention_is_plain,
     attention_kernels,
     check_plan_devices,
     import_libraries,
@@ -27,6 +28,7 @@ __all__ = [
     "ModelPlan",
     "PackedForms",
     "WanFile",
+    "attention_is_plain",
     "attention_kernels",
     "base_words",
     "bytes_beside",

@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from ..abilities import abilities_of, all_have_bf16
+from ..abilities import abilities_of, all_have_bf16, gpu_count
 from ..checkpoint import FiniteCheck, StoredWeight, WeightReader, block_scales, code_scales, count_bad, scale_values
 from ..errors import CheckpointError, ConfigError, PlacementError
 from ..families import BLOCK_LISTS
@@ -256,11 +257,22 @@ def _check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) ->
         check_matmul(wanted, device)
 
 
-def attention_kernels(plan: ModelPlan, found: WanFile) -> dict[str, str]:
-    """Returns the attention kernel of each device of the first process, by device name."""
+def attention_is_plain(plan: ModelPlan, numerics: Numerics, placement: Placement) -> bool:
+    """Returns whether attention makes a matrix of scores on a device of `placement`: named so, or for want of a fused
+    kernel. Decided by what a card is, so that a plan opens none; cards that this machine lacks have one."""
+    if plan.attention != "sdpa":
+        return plan.attention == "sdpa_math"
+    dtype, cards = numerics.attention or numerics.compute, gpu_count()
+    here = (one for one in placement.devices if one.type != "cuda" or (one.index or 0) < cards)
+    return not all(abilities_of(device).fuses_attention(dtype) for device in here)
+
+
+def attention_kernels(plan: ModelPlan, found: WanFile, tokens: int) -> dict[str, str]:
+    """Returns the attention kernel of each device of the first process for so many tokens, by device name."""
     numerics, shape = plan.precision.numerics(found.compute_dtype), found.variant.shape
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
     devices = resolve_placement(plan.placement, shape.num_layers).devices
     if plan.attention != "sdpa":
         return dict.fromkeys(map(str, devices), plan.attention)
-    return {str(device): sdpa_choice(device=device, dtype=dtype, head_dim=head_dim) for device in devices}
+    asked = partial(sdpa_choice, dtype=dtype, head_dim=head_dim, tokens=tokens)
+    return {str(device): asked(device=device) for device in devices}

@@ -93,13 +93,15 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
         ) from error
 
 
-def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
-    """Returns the kernel `sdpa` stands for here: flash_attention, efficient_attention, cudnn_attention or math.
+def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int, tokens: int = _PROBE_TOKENS) -> str:
+    """Returns the kernel that torch takes for `sdpa` here, with so many tokens: flash_attention, efficient_attention,
+    cudnn_attention, or math, whose memory grows with their square.
 
-    It is empty where torch does not say. It decides a large part of a step's time.
+    It is empty where torch does not say. It decides a large part of a step's time. One head is probed: their number
+    decides nothing.
     """
     with torch.inference_mode(False), torch.enable_grad():
-        probe = torch.zeros(1, 1, _PROBE_TOKENS, head_dim, device=device, dtype=dtype, requires_grad=True)
+        probe = torch.empty(1, tokens, 1, head_dim, device=device, dtype=dtype, requires_grad=True).transpose(1, 2)
         try:
             choice = int(torch._fused_sdp_choice(probe, probe, probe))  # pyright: ignore[reportPrivateUsage]
         except (AttributeError, RuntimeError):

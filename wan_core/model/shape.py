@@ -112,3 +112,5 @@ class Numerics:
     """float8_e4m3fn or int8: products with frozen weights of that dtype; None unpacks them into the compute dtype"""
     float32_products: str = "highest"
     """of a training step: highest, high (TF32) or medium (bf16), as `torch.set_float32_matmul_precision` has it"""
+    plain_attention: bool = False
+    """for predictions: attention makes its scores (B, heads, N, N), as where no fused kernel can run"""

@@ -119,9 +119,10 @@ class Counting(PlainMode):
 
     @contextmanager
     def as_on_a_card(self, model: nn.Module) -> Iterator[None]:
-        """Inside, attention and RMS norm of `model` are one kernel each way."""
+        """Inside, attention (where it is fused) and RMS norm of `model` are one kernel each way."""
         norms: list[Any] = [module for module in model.modules() if isinstance(module, WanRMSNorm)]
-        kernels = {module: module.kernel for module in model.modules() if isinstance(module, WanAttention)}
+        attentions = (module for module in model.modules() if isinstance(module, WanAttention))
+        kernels = {one: one.kernel for one in attentions if not one.numerics.plain_attention}
         for norm in norms:
             norm.forward = partial(_norm, self, norm)
         for module in kernels:

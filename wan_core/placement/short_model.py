@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..model import TEXT_LENGTH, Conditioning, Numerics, Policy, WanShape, WanTransformer
 from ..model.attention import WanAttention
+from ..model.kernels import attention_kernel
 
 ALONE = Lock()
 """held while a model of `short_model` runs: the next one uses it again, and the server plans in several threads"""
@@ -95,7 +96,7 @@ def short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module]
         adapt(model)
     for module in model.modules():
         if isinstance(module, WanAttention):
-            module.kernel = _flash_attention
+            module.kernel = attention_kernel("sdpa_math") if numerics.plain_attention else _flash_attention
     return model
 
 

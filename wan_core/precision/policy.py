@@ -124,8 +124,13 @@ class PrecisionPolicy(Config):
     def numerics(self, compute: torch.dtype) -> Numerics:
         """Returns the dtypes of a forward pass whose linears run in `compute`."""
         parts = {part: compute if name == "compute" else torch_dtype(name) for part, name in self.resolved().items()}
-        products = self.float32_matmul_precision if compute == torch.float32 else "highest"
-        return Numerics(compute=compute, matmul=_MATMULS[self.matmul], float32_products=products, **parts)
+        return Numerics(
+            compute=compute,
+            matmul=_MATMULS[self.matmul],
+            float32_products=self.float32_matmul_precision if compute == torch.float32 else "highest",
+            plain_attention=False,
+            **parts,
+        )
 
     def describe(self) -> str:
         """Returns the preset, and what differs from it: "balanced, but residual compute"."""

@@ -18,7 +18,7 @@ from ..lora import LoraConfig, adapter_parameters
 from ..model import WanTransformer
 from ..placement import MemoryMeasures, SharedMemory
 from ..plan.here import Planned
-from ..train import Trainer
+from ..train import Trainer, largest_step
 from .session import Session
 
 
@@ -54,7 +54,10 @@ def load_model(
     Raises what `read_weights` does.
     """
     plan, compute = run.config.model, run.file.compute_dtype
-    warnings = [*remarks_on_attention(plan, run.file), *remarks_on_base(plan, run.file)]
+    warnings = [
+        *remarks_on_attention(plan, run.file, largest_step(run.cache_set, run.config.train.batch_size)),
+        *remarks_on_base(plan, run.file),
+    ]
     warnings += [*remarks_on_cards(plan, compute), *remarks_on_clips(run.cache_set)]
     for warning in [*warnings, *remark_on_scaling(plan, compute, run.config.train)]:
         session.warn(warning)

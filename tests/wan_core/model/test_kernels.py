@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.golden import Golden
+from wan_core.abilities import abilities_of
 from wan_core.errors import ConfigError, DependencyError
 from wan_core.model.kernels import ATTENTIONS, attention_kernel, check_attention, sdpa_choice
 
@@ -145,3 +146,41 @@ def test_on_a_gpu_bfloat16_has_a_fast_kernel_and_float64_has_none() -> None:
     card = torch.device("cuda", 0)
     assert sdpa_choice(device=card, dtype=torch.bfloat16, head_dim=128) in ("flash_attention", "cudnn_attention")
     assert sdpa_choice(device=card, dtype=torch.float64, head_dim=128) == "math"
+
+
+REAL = 20_280
+"""tokens of 832x480 with 49 frames"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_on_a_gpu_the_real_length_has_a_kernel_without_scores(dtype: torch.dtype) -> None:
+    card = torch.device("cuda", 0)
+    chosen = sdpa_choice(device=card, dtype=dtype, head_dim=128, tokens=REAL)
+    assert (chosen == "efficient_attention") == (dtype == torch.float32), chosen
+    assert abilities_of(card).fuses_attention(dtype) == (chosen != "math"), "as the plan counts it"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
+@pytest.mark.parametrize("name", [name for name in ATTENTIONS if name != "sdpa_math"])
+def test_on_a_gpu_each_kernel_trains_at_the_real_length(name: str) -> None:
+    card = torch.device("cuda", 0)
+    try:
+        check_attention(name, device=card, dtype=torch.bfloat16, head_dim=128)
+    except DependencyError as error:
+        pytest.skip(str(error))
+    draw = torch.Generator(card).manual_seed(0)
+    given = [torch.randn(1, REAL, 4, 128, generator=draw, device=card, dtype=torch.bfloat16) for _ in range(3)]
+    for one in given:
+        one.requires_grad_()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    found = attention_kernel(name)(*given)
+    found.float().square().mean().backward()
+    assert torch.cuda.max_memory_allocated() - before < 2 * 4 * REAL**2 / 4, "a quarter of the scores"
+    query, key, value = (one.detach()[:, :, 0].double() for one in given)
+    expected = (query[:, :64] @ key.mT / 128**0.5).softmax(-1) @ value
+    torch.testing.assert_close(found[:, :64, 0].double(), expected, atol=2e-3, rtol=2e-2)
+    assert all(one.grad is not None and bool(one.grad.isfinite().all()) for one in given)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.support.cards import AMPERE, put_in
 from tests.support.headers import write_empty_model
@@ -337,6 +338,26 @@ def test_what_is_left_to_compute_twice_is_in_the_seconds(a14b: Job) -> None:
     chunked = replace(full, measures=MemoryMeasures(chunk_tokens=1024))
     more = step_seconds(shape, a14b.step, chunked, card, micro_batches=1) - seconds[0]
     assert more / card.kernel_s > 15 * 4020, "fifteen chunks more, some thousand kernels each"
+
+
+def test_attention_without_a_fused_kernel_is_counted_with_its_scores(a14b: Job) -> None:
+    card, small = card_of_size(80), with_frames(a14b, 9)
+    plain = replace(small, model=replace(small.model, attention="sdpa_math"))
+    fused, scores = (job.estimate(job.shape(), MemoryMeasures()).devices["cpu"].peak for job in (small, plain))
+    tokens, heads = small.step.tokens, 40
+    assert tokens == 4680
+    of_scores = 4 * heads * tokens**2
+    assert 2 * of_scores < scores - fused < 4 * of_scores, "softmax, its gradient and that of the scores, in float32"
+    seconds = [plan_memory(job, room(80)).seconds(card) for job in (small, plain)]
+    assert seconds[1] > 1.2 * seconds[0]
+
+
+def test_a_card_without_a_fused_kernel_for_bf16_is_counted_so(a14b: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAN_TRAINER_CARD_CAPABILITY", "7.5")
+    assert a14b.shape().numerics.plain_attention, "bf16"
+    half = replace(a14b, model=replace(a14b.model, base_precision="fp16"))
+    half = replace(half, file=replace(half.file, compute_dtype=torch.float16))
+    assert not half.shape().numerics.plain_attention, "memory-efficient attention takes fp16"
 
 
 def test_what_the_system_does_not_lock_is_copied_while_the_card_waits(

@@ -150,7 +150,7 @@ def test_which_attention_runs_is_logged_and_the_plain_one_on_a_gpu_is_said(
     events: list[Event] = []
     with caplog.at_level("INFO"):
         trained(small_run(tmp_path, steps=1, preview_every_n_steps=0, eval_items=0), emit=events.append)
-    assert f"attention on {device}: {kernel or 'chosen by torch'}" in caplog.text
+    assert f"attention on {device}, 8 tokens: {kernel or 'chosen by torch'}" in caplog.text
     said = [getattr(event, "text", "") for event in events if event.name == "note"]
     plain = [text for text in said if "no fast attention" in text]
     assert [text.partition("slower. ")[2] for text in plain] == [PLAIN_ATTENTION] * warned

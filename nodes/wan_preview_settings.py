@@ -72,7 +72,7 @@ class WanPreviewSettings(io.ComfyNode):
                     for name in (
                         *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star"),
                         *("skip_layer_guidance", "skip_layers", "skip_layer_scale"),
-                        *("skip_layer_start", "skip_layer_end", "trigger_word", "preview_size"),
+                        *("skip_layer_start", "skip_layer_end", "trigger_word", "preview_size", "attention"),
                     )
                 ),
             ],

@@ -7,7 +7,14 @@ from .compiled import PlainMode, check_compile, untraced
 from .conditioning import CONDITION_KINDS, Conditioning, ConditionKind, condition_kind, condition_named, sent
 from .fusing import later_remarks
 from .keeping import POLICIES, Policy
-from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
+from .kernels import (
+    ATTENTIONS,
+    PREVIEW_ATTENTIONS,
+    check_attention,
+    check_attention_name,
+    check_preview_attention,
+    sdpa_choice,
+)
 from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
 from .routing import Passage, Route, draw_passages, placed_routes, read_routes, tokens_by_layer
@@ -24,6 +31,7 @@ __all__ = [
     "CONDITION_KINDS",
     "LATENT_SPACES",
     "POLICIES",
+    "PREVIEW_ATTENTIONS",
     "TEXT_LENGTH",
     "TEXT_STEP",
     "WAN21_LATENTS",
@@ -43,6 +51,7 @@ __all__ = [
     "check_attention",
     "check_attention_name",
     "check_compile",
+    "check_preview_attention",
     "condition_kind",
     "condition_named",
     "draw_passages",

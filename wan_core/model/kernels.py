@@ -40,6 +40,10 @@ _PACKAGES = {
 ATTENTIONS = ("sdpa", *_SDPA, *_PACKAGES)
 """sdpa: torch picks its fastest kernel; sdpa_math: the plain one, a reference; the last four are packages."""
 
+PREVIEW_ATTENTIONS = ("as in training", "sage")
+"""sage: the package sageattention, which quantizes queries and keys; it has no backward pass"""
+_SAGE = ("sageattention", pip_line("sageattention"))
+
 _PROBE_TOKENS = 64
 
 
@@ -48,7 +52,7 @@ def check_attention_name(name: str) -> None:
     if name.startswith("sage"):
         raise ConfigError(
             f'attention "{name}" cannot train: SageAttention quantizes queries and keys and has no backward pass, '
-            "so LoRA weights would get no gradient through it. Choose sdpa; use sage when you generate."
+            "so LoRA weights would get no gradient through it. Choose sdpa; Wan Preview Settings has sage for previews."
         )
     if name not in ATTENTIONS:
         raise ConfigError(f'attention "{name}" is unknown.{nearest(name, list(ATTENTIONS))}')
@@ -64,9 +68,38 @@ def attention_kernel(name: str) -> Attention:
         return _sdpa
     if name in _SDPA:
         return partial(_sdpa_only, _SDPA[name])
-    _installed(name)
+    _installed(name, *_PACKAGES[name])
     kernels = {"flash_attn": _flash_attn, "xformers": _xformers}
     return kernels[name] if name in kernels else partial(_newer_flash_attn, _PACKAGES[name][0])
+
+
+def preview_kernel(name: str) -> Attention | None:
+    """Returns the kernel of one of PREVIEW_ATTENTIONS, for passes without gradients; None for that of training.
+
+    Raises DependencyError when its package is missing.
+    """
+    if name == PREVIEW_ATTENTIONS[0]:
+        return None
+    _installed(name, *_SAGE, instead=PREVIEW_ATTENTIONS[0])
+    return _sage
+
+
+def check_preview_attention(name: str, *, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
+    """Refuses, before any weight is loaded, a kernel that cannot render previews here; see `check_attention`."""
+    kernel = preview_kernel(name)
+    if kernel is None:
+        return
+    instead = f"Set attention in Wan Preview Settings to {PREVIEW_ATTENTIONS[0]}."
+    if device.type != "cuda":
+        raise ConfigError(f'attention "{name}" runs on CUDA devices and this job uses {device}. {instead}')
+    try:
+        with torch.no_grad():
+            kernel(*(torch.zeros(1, 2 * _PROBE_TOKENS, 1, head_dim, device=device, dtype=dtype) for _ in range(3)))
+    except (RuntimeError, ValueError, NotImplementedError, AssertionError) as error:
+        raise ConfigError(
+            f'attention "{name}" cannot render previews on {device} in {str(dtype).removeprefix("torch.")} with '
+            f"{head_dim} channels per head ({first_line(error)}). {instead}"
+        ) from error
 
 
 def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
@@ -110,22 +143,22 @@ def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int, toke
     return next((name.lower() for name, kind in kinds.items() if int(kind) == choice), "")
 
 
-def _installed(name: str) -> None:
-    module, how = _PACKAGES[name]
+def _installed(name: str, module: str, how: str, instead: str = "sdpa") -> None:
     try:
         found = importlib.util.find_spec(module)
     except ImportError:  # the package that it is a part of is missing, or fails to import
         found = None
     if found is None:
         raise DependencyError(
-            f'attention "{name}" needs the package {module}, which is not installed. Get it ({how}), or choose sdpa.'
+            f'attention "{name}" needs the package {module}, which is not installed. Get it ({how}), or choose '
+            f"{instead}."
         )
     try:
         imported(module)
     except Exception as error:  # a package built for another torch or CUDA fails in many ways, all mean the same
         raise DependencyError(
             f'attention "{name}" cannot be used: {module} fails to import ({type(error).__name__}: {error}). '
-            f"Install it again for this torch ({how}), or choose sdpa."
+            f"Install it again for this torch ({how}), or choose {instead}."
         ) from error
 
 
@@ -152,3 +185,8 @@ def _newer_flash_attn(module: str, query: Tensor, key: Tensor, value: Tensor) ->
 
 def _xformers(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return imported("xformers.ops").memory_efficient_attention(query, key, value)
+
+
+def _sage(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    assert not torch.is_grad_enabled(), "it has no backward pass"
+    return imported("sageattention").sageattn(query, key, value, tensor_layout="NHD", is_causal=False)

@@ -29,7 +29,7 @@ from .compiled import compile_stages
 from .conditioning import Conditioning, check_conditioning
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
 from .keeping import Policy
-from .kernels import attention_kernel
+from .kernels import attention_kernel, preview_kernel
 from .modulate import cast_linear
 from .offload import NoOffload, Offload
 from .rope import rope_table
@@ -108,9 +108,24 @@ class WanTransformer(nn.Module):
     def use_attention(self, name: str) -> None:
         """Compute every attention with the kernel `name` (`kernels.ATTENTIONS`) from now on."""
         kernel = attention_kernel(name)
-        for module in self.modules():
-            if isinstance(module, WanAttention):
-                module.kernel = kernel
+        for module in self._attentions():
+            module.kernel = kernel
+
+    @contextmanager
+    def previewing_with(self, name: str) -> Iterator[None]:
+        """Inside, every attention is computed with the kernel `name` (`kernels.PREVIEW_ATTENTIONS`), which need not
+        have a backward pass."""
+        kernel, own = preview_kernel(name), {module: module.kernel for module in self._attentions()}
+        for module in own:
+            module.kernel = kernel or module.kernel
+        try:
+            yield
+        finally:
+            for module, before in own.items():
+                module.kernel = before
+
+    def _attentions(self) -> list[WanAttention]:
+        return [module for module in self.modules() if isinstance(module, WanAttention)]
 
     @property
     def chunk_tokens(self) -> int:

@@ -9,6 +9,7 @@ from ..config import Config, counted, internal, setting
 from ..errors import ConfigError
 from ..families import Template
 from ..lora import FrozenLora
+from ..model import PREVIEW_ATTENTIONS
 from .guidance import Guidance
 from .prompts import TRIGGER, PreviewPrompt, file_name_of
 from .schedules import SCHEDULERS
@@ -162,6 +163,13 @@ class SampleConfig(Config):
         "Train Wan LoRA says how many. Without a GPU, and for image-to-video without a "
         "start_image, as the first clip.",
         choices=(_AS_FIRST_CLIP, AS_TEMPLATE),
+    )
+    attention: str = setting(
+        PREVIEW_ATTENTIONS[0],
+        "The attention backend of previews alone; training never uses it. as in training: that of Load Wan Model. "
+        "sage: SageAttention, which quantizes queries and keys: faster on long clips, and a clip may differ a little. "
+        "It needs the package sageattention.",
+        choices=PREVIEW_ATTENTIONS,
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""LoRA files applied while clips are rendered: of the preview settings, or of a column of a grid."""
+"""LoRA files and the attention kernel of rendered clips: of the preview settings, or of a column of a grid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from ..errors import ConfigError
 from ..job.open import OpenRun
 from ..lora import FrozenLora, LoraSource, act_on, check_frozen, read_frozen
-from ..model import WanTransformer, model_without_values
+from ..model import WanTransformer, check_preview_attention, model_without_values
 from ..placement import BlockOffload, resolve_placement
 
 
@@ -34,6 +34,19 @@ def with_preview_loras(model: WanTransformer, run: OpenRun, loras: Sequence[Froz
                 ends.callback(undo)
         _drop_copies(model)
         yield
+
+
+def check_preview_kernel(runs: Sequence[OpenRun], name: str) -> None:
+    """Refuses an attention kernel of previews that the devices of `runs` lack; see `check_preview_attention`."""
+    for run in runs:
+        shape, numerics = run.file.variant.shape, run.config.model.precision.numerics(run.file.compute_dtype)
+        for device in resolve_placement(run.config.model.placement, shape.num_layers).devices:
+            check_preview_attention(
+                name,
+                device=device,
+                dtype=numerics.attention or numerics.compute,
+                head_dim=shape.dim // shape.num_heads,
+            )
 
 
 def check_preview_loras(runs: Sequence[OpenRun], loras: Sequence[FrozenLora]) -> None:

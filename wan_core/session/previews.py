@@ -29,6 +29,7 @@ class Previews:
 
     def __init__(self, session: Session, experts: Experts, inputs: PreviewInputs) -> None:
         self._experts, self._loras = experts, inputs.config.loras
+        self._attention = inputs.config.attention
         models: list[Placed] = [*experts.all]
         if experts.partner is not None:
             models.insert(0 if experts.partner.run.variant.expert == HIGH else 1, experts.partner)
@@ -73,6 +74,7 @@ class Previews:
         with (
             one.trainer.optimizer.evaluated_weights() if isinstance(one, Expert) else nullcontext(),
             evaluating(one.model) as model,
+            model.previewing_with(self._attention),
             with_preview_loras(model, run, self._loras),
         ):
             yield model

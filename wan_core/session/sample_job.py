@@ -19,14 +19,14 @@ from ..job.open import OpenRun, open_experts
 from ..job.partner import partner_note, with_partner
 from ..job.remarks import preview_note
 from ..lora import FrozenLora, LoraWeights, set_strength
-from ..model import WanTransformer
+from ..model import PREVIEW_ATTENTIONS, WanTransformer
 from ..sampler import Denoiser
 from ..train import Previewer, SavedStep, SaveStore, evaluating, expert_setting
 from .devices import Devices, Placed
 from .expert import saved_of
 from .full_memory import memory_named
 from .loading import read_weights
-from .preview_loras import check_preview_loras, with_preview_loras
+from .preview_loras import check_preview_kernel, check_preview_loras, with_preview_loras
 from .previews import inputs_of
 from .session import Session
 
@@ -50,6 +50,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     if job.partner is not None:
         runs = with_partner(runs[0], job.partner)
     check_preview_loras(runs, (*job.preview.loras, *job.loras))
+    check_preview_kernel(runs, job.preview.attention)
     previews = inputs_of(runs[0], job.preview)
     if directory not in job_file.parents:
         raise ConfigError(
@@ -60,7 +61,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
 
     try:
         with memory_named(session.config, rendering=True):
-            renderers = Renderers(session, runs)
+            renderers = Renderers(session, runs, job.preview.attention)
             if len(runs) == 1:
                 session.note(preview_note(runs[0].variant, previews))
             for one in runs:
@@ -109,7 +110,9 @@ def _saves_of(job: SampleJob, store: SaveStore, name: str) -> dict[int, SavedSte
 class Renderers:
     """The models of a run for rendering: one, or the two experts of a pair, each in its own sigma range."""
 
-    def __init__(self, session: Session, runs: Sequence[OpenRun]) -> None:
+    def __init__(self, session: Session, runs: Sequence[OpenRun], attention: str = PREVIEW_ATTENTIONS[0]) -> None:
+        """`attention`: the kernel, one of PREVIEW_ATTENTIONS."""
+        self._attention = attention
         # Without the start LoRA: every saved step contains it.
         self._models = [
             Placed(run, partial(read_weights, session, run, run.adapters(with_start=False) if run.trained else None))
@@ -155,5 +158,9 @@ class Renderers:
         if weights is not None:
             weights.load_into(model, "The saved step")
         set_strength(model, self._strength if weights is not None else 0.0)
-        with evaluating(model), with_preview_loras(model, one.run, self._loras):
+        with (
+            evaluating(model),
+            model.previewing_with(self._attention),
+            with_preview_loras(model, one.run, self._loras),
+        ):
             yield model

@@ -31,7 +31,7 @@ from .event_sinks import EventSinks
 from .expert import Expert
 from .experts import Experts
 from .full_memory import memory_named, memory_ran_out
-from .preview_loras import check_preview_loras
+from .preview_loras import check_preview_kernel, check_preview_loras
 from .previews import make_previews, preview_inputs
 from .saving import Saver
 from .session import Session, TimedControl
@@ -185,6 +185,8 @@ class _Worker:
             pair = pair_of_previews(first, session.warn)
         previews = preview_inputs((pair or self._open)[0]) if session.leads else None
         check_preview_loras(pair or self._open, previews.config.loras if previews is not None else ())
+        if previews is not None:
+            check_preview_kernel(pair or self._open, previews.config.attention)
         partner = next((run for run in pair if not run.trained), None)
         experts = self._experts = Experts(session, self._open, saved, partner)
         self.sinks.on_device = lambda: experts.on_device

@@ -16,7 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.support.golden import Golden
 from wan_core.abilities import abilities_of
 from wan_core.errors import ConfigError, DependencyError
-from wan_core.model.kernels import ATTENTIONS, attention_kernel, check_attention, sdpa_choice
+from wan_core.model.kernels import (
+    ATTENTIONS,
+    attention_kernel,
+    check_attention,
+    check_preview_attention,
+    preview_kernel,
+    sdpa_choice,
+)
 
 CPU = torch.device("cpu")
 PACKAGES = {
@@ -184,3 +191,63 @@ def test_on_a_gpu_each_kernel_trains_at_the_real_length(name: str) -> None:
     expected = (query[:, :64] @ key.mT / 128**0.5).softmax(-1) @ value
     torch.testing.assert_close(found[:, :64, 0].double(), expected, atol=2e-3, rtol=2e-2)
     assert all(one.grad is not None and bool(one.grad.isfinite().all()) for one in given)
+
+
+def sage(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Puts a package sageattention in place; returns whether gradients were on, a call each."""
+    calls: list[bool] = []
+
+    def sageattn(query: Tensor, key: Tensor, value: Tensor, tensor_layout: str, is_causal: bool) -> Tensor:
+        assert (tensor_layout, is_causal) == ("NHD", False)
+        calls.append(torch.is_grad_enabled())
+        return attention_kernel("sdpa_math")(query, key, value)
+
+    module = ModuleType("sageattention")
+    module.__spec__ = importlib.machinery.ModuleSpec("sageattention", None)
+    module.sageattn = sageattn  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sageattention", module)
+    return calls
+
+
+def test_sage_renders_previews_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, golden = sage(monkeypatch), Golden("i2v")
+    model = golden.model()
+    with torch.no_grad(), model.previewing_with("sage"):
+        output = model(*golden.inputs())
+    torch.testing.assert_close(output.double(), golden["expected.output_fp64"], atol=1e-4, rtol=0)
+    assert calls == [False] * 6
+    model(*golden.inputs())
+    with model.previewing_with("as in training"):
+        model(*golden.inputs())
+    assert len(calls) == 6
+    with model.previewing_with("sage"), pytest.raises(AssertionError, match="no backward pass"):
+        model(*golden.inputs())
+
+
+def test_sage_is_refused_where_it_is_missing_or_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"device": CPU, "dtype": torch.bfloat16, "head_dim": 128}
+    check_preview_attention("as in training", **here)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(DependencyError, match=r"package sageattention, .* Get it \(.*\), or choose as in training"):
+        check_preview_attention("sage", **here)
+    monkeypatch.undo()
+    sage(monkeypatch)
+    with pytest.raises(ConfigError, match='"sage" runs on CUDA devices and this job uses cpu'):
+        check_preview_attention("sage", **here)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
+def test_on_a_gpu_sage_is_near_the_kernel_of_training() -> None:
+    card = torch.device("cuda", 0)
+    try:
+        check_preview_attention("sage", device=card, dtype=torch.bfloat16, head_dim=128)
+    except DependencyError as error:
+        pytest.skip(str(error))
+    draw = torch.Generator(card).manual_seed(0)
+    given = [torch.randn(1, REAL, 4, 128, generator=draw, device=card, dtype=torch.bfloat16) for _ in range(3)]
+    kernel = preview_kernel("sage")
+    assert kernel is not None
+    with torch.no_grad():
+        found, expected = kernel(*given).float(), attention_kernel("sdpa")(*given).float()
+    assert (found - expected).norm() < 0.1 * expected.norm()

@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 import wan_core.train.preview as preview
 from tests.support.sessions import Steered, Straight, of, same, state, train_here, warnings
 from tests.support.tiny_run import make_run, steady
+from tests.wan_core.model.test_kernels import sage
 from wan_core.cache import LatentCache
-from wan_core.errors import OutOfMemory
+from wan_core.errors import ConfigError, OutOfMemory
 from wan_core.events import DecodeWanted, Event, Note, SampleReady
 from wan_core.job.config import read_status
 from wan_core.lora import LoraConfig
@@ -54,6 +55,22 @@ def test_previews_change_nothing_of_what_is_trained(tmp_path: Path, straight: St
     run = make_run(tmp_path / "run", train=steady(preview_every_n_steps=1), preview=PREVIEW, lora=lora)
     train_here(run)
     assert same(state(run, 6), straight(steady(), lora=lora))
+
+
+def test_sage_is_used_by_previews_alone_and_changes_nothing_of_what_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: Straight
+) -> None:
+    calls = sage(monkeypatch)
+    config = replace(PREVIEW, attention="sage")
+    refused = make_run(tmp_path / "refused", train=steady(preview_every_n_steps=3), preview=config)
+    with pytest.raises(ConfigError, match="runs on CUDA devices and this job uses cpu"):
+        train_here(refused)
+    monkeypatch.setattr("wan_core.session.train_job.check_preview_kernel", lambda *_: None)
+    run = make_run(tmp_path / "run", train=steady(preview_every_n_steps=3), preview=config)
+    train_here(run)
+    assert calls
+    assert not any(calls)
+    assert same(state(run, 6), straight(steady()))
 
 
 def test_a_stop_while_denoising_ends_after_one_more_step_of_it(tmp_path: Path) -> None:

@@ -30,13 +30,15 @@ class Card:
     name: str
     gibibytes: int
     bf16: float
-    """peak FLOP/s in bf16, summed in float32, as its maker says"""
+    """peak FLOP/s in bf16, or in fp16 where a card has no bf16, summed in float32, as its maker says"""
     bandwidth: float
     """peak bytes/s of its memory, as its maker says"""
     measured: bool = False
     """whether the shares of the peaks were measured on this kind"""
     own: Constants | None = None
     """what this user's card reaches, where that was measured"""
+    attention: float = 1.0
+    """FLOP/s of attention over those of products; `own` has it within"""
 
     @property
     def flops_per_s(self) -> float:
@@ -53,6 +55,10 @@ class Card:
         """Seconds that each kernel adds: its launch, and the card's units that idle at its start and end."""
         return _KERNEL_S if self.own is None else self.own.kernel_s
 
+
+_EFFICIENT = 0.5
+"""`attention` before compute capability 8.0, where torch has the memory-efficient kernel and no flash: an assumption,
+from the paper of FlashAttention-2, which is twice as fast as that kernel on an A100"""
 
 CARDS = (
     Card("RTX 4070", 12, 58.3e12, 0.504e12),
@@ -82,6 +88,19 @@ _OTHERS = (
     Card("RTX A6000", 48, 154.8e12, 0.768e12),
     Card("L40S", 48, 362.0e12, 0.864e12),
     Card("H100 PCIe", 80, 756.0e12, 2.000e12),
+    Card("T4", 16, 65.0e12, 0.320e12, attention=_EFFICIENT),
+    Card("V100", 16, 125.0e12, 0.900e12, attention=_EFFICIENT),
+    Card("V100 PCIE", 16, 112.0e12, 0.900e12, attention=_EFFICIENT),
+    Card("RTX 2060", 6, 25.8e12, 0.336e12, attention=_EFFICIENT),
+    Card("RTX 2060 SUPER", 8, 28.7e12, 0.448e12, attention=_EFFICIENT),
+    Card("RTX 2070", 8, 29.9e12, 0.448e12, attention=_EFFICIENT),
+    Card("RTX 2070 SUPER", 8, 36.3e12, 0.448e12, attention=_EFFICIENT),
+    Card("RTX 2080", 8, 40.3e12, 0.448e12, attention=_EFFICIENT),
+    Card("RTX 2080 SUPER", 8, 44.6e12, 0.496e12, attention=_EFFICIENT),
+    Card("RTX 2080 Ti", 11, 53.8e12, 0.616e12, attention=_EFFICIENT),
+    Card("TITAN RTX", 24, 130.5e12, 0.672e12, attention=_EFFICIENT),
+    Card("Quadro RTX 6000", 24, 130.5e12, 0.672e12, attention=_EFFICIENT),
+    Card("Quadro RTX 8000", 48, 130.5e12, 0.672e12, attention=_EFFICIENT),
 )
 """known by name; those above also stand for their size"""
 _OTHER_CARD = frozenset({"Ti", "SUPER", "Laptop", "D", "Max"})

@@ -46,9 +46,12 @@ class Work(NamedTuple):
     kernels: float
     moved: float
     """bytes of all kernels, which no constant stands for"""
+    attention: float = 0.0
+    """of `flop`, that of attention"""
 
     def seconds(self, card: Card) -> float:
-        return self.flop / card.flops_per_s + self.bytes / card.bytes_per_s + self.kernels * card.kernel_s
+        slower = 0.0 if card.own is not None else self.attention * (1 / card.attention - 1)
+        return (self.flop + slower) / card.flops_per_s + self.bytes / card.bytes_per_s + self.kernels * card.kernel_s
 
     def times(self, count: float) -> Work:
         return Work(*(count * amount for amount in self))
@@ -112,8 +115,9 @@ def _passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> tuple[W
     linear, square = (sum(share**power for share in shares) / len(shares) for power in (1, 2))
 
     def of(part: Traffic) -> Work:
-        flop = linear * part.flop["products"] + square * part.flop["attention"]
-        return Work(flop, linear * part.bytes_beside, part.kernels.total(), linear * part.moved.total())
+        products, attention = linear * part.flop["products"], square * part.flop["attention"]
+        beside, moved = linear * part.bytes_beside, linear * part.moved.total()
+        return Work(products + attention, beside, part.kernels.total(), moved, attention)
 
     return of(work.forward), of(work.backward)
 

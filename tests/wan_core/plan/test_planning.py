@@ -399,6 +399,12 @@ def test_weights_are_dequantized_for_each_chunk_where_nothing_else_makes_room(a1
         ("NVIDIA A100-SXM4-80GB", "A100"),
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("Tesla T4", "T4"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("Tesla V100-PCIE-16GB", "V100 PCIE"),
+        ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti"),
+        ("Quadro RTX 6000", "Quadro RTX 6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("NVIDIA GeForce RTX 3080 Ti", None),
         ("AMD Radeon RX 7900 XTX", None),
@@ -408,6 +414,19 @@ def test_a_card_is_known_by_what_its_driver_calls_it(said: str, name: str | None
     """A slower one of the same number is another card."""
     found = card_named(said)
     assert (found and found.name) == name
+
+
+def test_memory_efficient_attention_takes_twice_as_long(a14b: Job) -> None:
+    t4, shape = card_named("Tesla T4"), a14b.shape()
+    assert t4 is not None
+    estimate = a14b.estimate(shape, MemoryMeasures())
+    seconds = [
+        step_seconds(shape, a14b.step, estimate, card, micro_batches=1) for card in (t4, replace(t4, attention=1.0))
+    ]
+    tokens, layers = a14b.step.tokens, 40
+    texts = a14b.step.text_rows
+    flop = layers * 4 * 5120 * tokens * (tokens + texts) * (1 + 1 + 2.5)
+    assert seconds[0] - seconds[1] == pytest.approx(flop / t4.flops_per_s, rel=1e-3)
 
 
 @pytest.mark.parametrize("settings", [{"memory": "manual"}, {"gradient_checkpointing": False}, {"compile": True}])

@@ -33,7 +33,16 @@ from ..lora import (
     read_start,
     start_from,
 )
-from ..model import TEXT_LENGTH, Numerics, WanShape, WanTransformer, check_attention, sdpa_choice
+from ..model import (
+    LONG_TOKENS,
+    TEXT_LENGTH,
+    Numerics,
+    WanShape,
+    WanTransformer,
+    check_attention,
+    long_attention,
+    sdpa_choice,
+)
 from ..placement import (
     BlockOffload,
     DeviceCarrier,
@@ -62,6 +71,10 @@ def import_libraries() -> None:
         import psutil  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
+_CHOSEN_HERE = ("sdpa", "auto")
+"""attentions that stand for a kernel of the device"""
+
+
 def materialize(
     plan: ModelPlan,
     roots: Roots,
@@ -88,7 +101,7 @@ def materialize(
     check_plan_devices(plan, shape, numerics, found, placement)
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics)
-    model.use_attention(plan.attention)
+    model.use_attention(plan.attention, _long_attention(plan, shape, numerics, placement))
     model.read_texts(TEXT_LENGTH, rows_differ=lora is not None and lora.dropout > 0)
     if plan.quantize is not None:
         plan.quantize.check_names([name for name, _ in model.named_modules()])
@@ -234,8 +247,8 @@ def check_plan_devices(
 
 
 def _check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
-    """Refuses an attention kernel that cannot train on one of the devices; sdpa always can."""
-    if plan.attention == "sdpa":
+    """Refuses an attention kernel that cannot train on one of the devices; sdpa and auto always can."""
+    if plan.attention in _CHOSEN_HERE:
         return
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
     for device in placement.devices:
@@ -257,10 +270,19 @@ def _check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) ->
         check_matmul(wanted, device)
 
 
+def _long_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> str:
+    """Returns the kernel of auto for long sequences, one that every device of `placement` chooses; else sdpa."""
+    if plan.attention != "auto":
+        return "sdpa"
+    dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
+    found = {long_attention(device=device, dtype=dtype, head_dim=head_dim) for device in placement.devices}
+    return found.pop() if len(found) == 1 else "sdpa"
+
+
 def attention_is_plain(plan: ModelPlan, numerics: Numerics, placement: Placement) -> bool:
     """Returns whether attention makes a matrix of scores on a device of `placement`: named so, or for want of a fused
     kernel. Decided by what a card is, so that a plan opens none; cards that this machine lacks have one."""
-    if plan.attention != "sdpa":
+    if plan.attention not in _CHOSEN_HERE:
         return plan.attention == "sdpa_math"
     dtype, cards = numerics.attention or numerics.compute, gpu_count()
     here = (one for one in placement.devices if one.type != "cuda" or (one.index or 0) < cards)
@@ -272,7 +294,10 @@ def attention_kernels(plan: ModelPlan, found: WanFile, tokens: int) -> dict[str,
     numerics, shape = plan.precision.numerics(found.compute_dtype), found.variant.shape
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
     devices = resolve_placement(plan.placement, shape.num_layers).devices
-    if plan.attention != "sdpa":
+    if plan.attention not in _CHOSEN_HERE:
         return dict.fromkeys(map(str, devices), plan.attention)
+    placement = resolve_placement(plan.placement, shape.num_layers)
+    if tokens >= LONG_TOKENS and (long := _long_attention(plan, shape, numerics, placement)) != "sdpa":
+        return dict.fromkeys(map(str, devices), long)
     asked = partial(sdpa_choice, dtype=dtype, head_dim=head_dim, tokens=tokens)
     return {str(device): asked(device=device) for device in devices}

@@ -65,8 +65,9 @@ class ModelPlan(Config):
     placement: PlacementConfig = PlacementConfig()
     attention: str = counted(
         ATTENTIONS[0],
-        "The attention backend. sdpa: torch's own choice. Another one is used exactly as named, or "
-        "refused: it is never switched. flash_attn, flash_attn_3, flash_attn_4 and xformers need their package.",
+        "The attention backend. sdpa: torch's own choice. auto: from 4096 tokens on the fastest one that is installed "
+        "for the card. Another one is used exactly as named, or refused: it is never switched. flash_attn, "
+        "flash_attn_3, flash_attn_4 and xformers need their package.",
         choices=ATTENTIONS,
     )
 

@@ -9,10 +9,12 @@ from .fusing import later_remarks
 from .keeping import POLICIES, Policy
 from .kernels import (
     ATTENTIONS,
+    LONG_TOKENS,
     PREVIEW_ATTENTIONS,
     check_attention,
     check_attention_name,
     check_preview_attention,
+    long_attention,
     sdpa_choice,
 )
 from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
@@ -30,6 +32,7 @@ __all__ = [
     "CHUNK_TOKENS",
     "CONDITION_KINDS",
     "LATENT_SPACES",
+    "LONG_TOKENS",
     "POLICIES",
     "PREVIEW_ATTENTIONS",
     "TEXT_LENGTH",
@@ -57,6 +60,7 @@ __all__ = [
     "draw_passages",
     "later_remarks",
     "lengthened",
+    "long_attention",
     "model_without_values",
     "placed_routes",
     "read_routes",

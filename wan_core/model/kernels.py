@@ -5,6 +5,7 @@ Every kernel takes queries, keys and values (B, N, heads, head_dim) in the compu
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..abilities import abilities_of
 from ..config import nearest
 from ..errors import ConfigError, DependencyError
 from ..packages import imported, pip_line
@@ -37,8 +39,18 @@ _PACKAGES = {
 }
 """name -> the module it needs, and how to get it"""
 
-ATTENTIONS = ("sdpa", *_SDPA, *_PACKAGES)
-"""sdpa: torch picks its fastest kernel; sdpa_math: the plain one, a reference; the last four are packages."""
+ATTENTIONS = ("sdpa", *_SDPA, *_PACKAGES, "auto")
+"""sdpa: torch picks its fastest kernel; sdpa_math: the plain one, a reference; then four packages; auto: by length"""
+
+LONG_TOKENS = 4096
+"""from which `auto` takes another kernel than torch's choice, as in MaxDiffusion (flash_min_seq_length): below, the
+launch of a kernel counts and not its speed"""
+_FOR_LONG = (
+    ((10, 0), ("flash_attn_4", "sdpa_cudnn")),
+    ((9, 0), ("flash_attn_3", "flash_attn_4", "sdpa_cudnn")),
+    ((8, 0), ("flash_attn",)),
+)
+"""compute capability -> kernels written for it, the fastest first by their authors' figures"""
 
 PREVIEW_ATTENTIONS = ("as in training", "sage")
 """sage: the package sageattention, which quantizes queries and keys; it has no backward pass"""
@@ -58,14 +70,16 @@ def check_attention_name(name: str) -> None:
         raise ConfigError(f'attention "{name}" is unknown.{nearest(name, list(ATTENTIONS))}')
 
 
-def attention_kernel(name: str) -> Attention:
-    """Returns the kernel of one of ATTENTIONS.
+def attention_kernel(name: str, long: str = "sdpa") -> Attention:
+    """Returns the kernel of one of ATTENTIONS; `long`: for auto, what `long_attention` returned.
 
     Raises ConfigError for another name, DependencyError when its package is missing.
     """
     check_attention_name(name)
     if name == "sdpa":
         return _sdpa
+    if name == "auto":
+        return partial(_by_length, attention_kernel(long))
     if name in _SDPA:
         return partial(_sdpa_only, _SDPA[name])
     _installed(name, *_PACKAGES[name])
@@ -126,6 +140,18 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
         ) from error
 
 
+def long_attention(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
+    """Returns the kernel that `auto` takes for long sequences: the fastest for this card that is installed and trains
+    here, else sdpa."""
+    capability = abilities_of(device).capability if device.type == "cuda" else None
+    names = next((names for least, names in _FOR_LONG if capability is not None and capability >= least), ())
+    for name in names:
+        with contextlib.suppress(ConfigError, DependencyError):
+            check_attention(name, device=device, dtype=dtype, head_dim=head_dim)
+            return name
+    return "sdpa"
+
+
 def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int, tokens: int = _PROBE_TOKENS) -> str:
     """Returns the kernel that torch takes for `sdpa` here, with so many tokens: flash_attention, efficient_attention,
     cudnn_attention, or math, whose memory grows with their square.
@@ -167,6 +193,11 @@ def _sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     )
     return attended.transpose(1, 2)
+
+
+def _by_length(long: Attention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    kernel = long if min(query.shape[1], key.shape[1]) >= LONG_TOKENS else _sdpa
+    return kernel(query, key, value)
 
 
 def _sdpa_only(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

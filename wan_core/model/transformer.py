@@ -105,9 +105,9 @@ class WanTransformer(nn.Module):
         if shape.camera_channels:
             self.control_adapter = CameraAdapter(shape, self.numerics)
 
-    def use_attention(self, name: str) -> None:
-        """Compute every attention with the kernel `name` (`kernels.ATTENTIONS`) from now on."""
-        kernel = attention_kernel(name)
+    def use_attention(self, name: str, long: str = "sdpa") -> None:
+        """Compute every attention with the kernel `name` (`kernels.ATTENTIONS`) from now on; `long`: that of auto."""
+        kernel = attention_kernel(name, long)
         for module in self._attentions():
             module.kernel = kernel
 

@@ -14,13 +14,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.golden import Golden
-from wan_core.abilities import abilities_of
+from wan_core.abilities import Abilities, abilities_of
 from wan_core.errors import ConfigError, DependencyError
 from wan_core.model.kernels import (
     ATTENTIONS,
     attention_kernel,
     check_attention,
     check_preview_attention,
+    long_attention,
     preview_kernel,
     sdpa_choice,
 )
@@ -155,6 +156,41 @@ def test_on_a_gpu_bfloat16_has_a_fast_kernel_and_float64_has_none() -> None:
     assert sdpa_choice(device=card, dtype=torch.float64, head_dim=128) == "math"
 
 
+def test_auto_takes_the_kernel_of_the_card_for_long_sequences_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = stand_in(monkeypatch, "flash_attn_3")
+    kernel = attention_kernel("auto", "flash_attn_3")
+    for queries, keys in ((4096, 4096), (4096, 512), (4095, 4095)):
+        query, key = (torch.zeros(1, rows, 1, 8) for rows in (queries, keys))
+        assert kernel(query, key, key).shape == query.shape
+    assert shapes == [(1, 4096, 1, 8)]
+    assert attention_kernel("auto").args == (attention_kernel("sdpa"),)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("capability", "trains", "chosen"),
+    [
+        ((12, 0), {"flash_attn_4", "sdpa_cudnn"}, "flash_attn_4"),
+        ((9, 0), {"flash_attn_4", "sdpa_cudnn"}, "flash_attn_4"),
+        ((9, 0), {"sdpa_cudnn", "flash_attn"}, "sdpa_cudnn"),
+        ((8, 9), {"sdpa_cudnn", "flash_attn"}, "flash_attn"),
+        ((8, 9), {"sdpa_cudnn"}, "sdpa"),
+        ((7, 5), {"flash_attn"}, "sdpa"),
+    ],
+)
+def test_auto_takes_the_fastest_that_trains_on_the_card(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], trains: set[str], chosen: str
+) -> None:
+    def check(name: str, **_: Any) -> None:
+        if name not in trains:
+            raise DependencyError(f"{name} is not installed. Get it.")
+
+    monkeypatch.setattr("wan_core.model.kernels.check_attention", check)
+    monkeypatch.setattr("wan_core.model.kernels.abilities_of", lambda _: Abilities(name="card", capability=capability))
+    here = {"dtype": torch.bfloat16, "head_dim": 128}
+    assert long_attention(device=torch.device("cuda", 0), **here) == chosen
+    assert long_attention(device=CPU, **here) == "sdpa"
+
+
 REAL = 20_280
 """tokens of 832x480 with 49 frames"""
 
@@ -251,3 +287,25 @@ def test_on_a_gpu_sage_is_near_the_kernel_of_training() -> None:
     with torch.no_grad():
         found, expected = kernel(*given).float(), attention_kernel("sdpa")(*given).float()
     assert (found - expected).norm() < 0.1 * expected.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
+def test_on_a_gpu_auto_is_no_slower_at_the_real_length() -> None:
+    card = torch.device("cuda", 0)
+    chosen = long_attention(device=card, dtype=torch.bfloat16, head_dim=128)
+
+    def seconds(name: str) -> float:
+        given = [torch.randn(1, REAL, 40, 128, device=card, dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
+        kernel, times = attention_kernel(name, chosen), []
+        for _ in range(4):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            kernel(*given).backward(given[0].detach())
+            end.record()
+            torch.cuda.synchronize()
+            times.append(begin.elapsed_time(end) / 1000)
+        return min(times)
+
+    auto, plain = seconds("auto"), seconds("sdpa")
+    assert auto < 1.05 * plain, f"{chosen} {auto:.4f} s, sdpa {plain:.4f} s"

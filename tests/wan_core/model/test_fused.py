@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.blocks import MIXED, SHAPE
+from tests.support.stored import KINDS, stored
 from wan_core.checkpoint import dequantise
 from wan_core.checkpoint.dequantise import FUSED as DEQUANTISE
-from wan_core.checkpoint.dequantise import NVFP4, fused_inputs
-from wan_core.checkpoint.ggml import BLOCKS
+from wan_core.checkpoint.dequantise import fused_inputs
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import Numerics, WanTransformer, fusing
 from wan_core.model.fused import NORM, fused_norm, fused_rms_rotate
@@ -144,30 +144,6 @@ def test_a_step_on_fused_weights_is_the_plain_step(kind: str, monkeypatch: pytes
         fused = step(found)
     assert {"_in_one_pass"} <= {*ran} if kind == "values" else {"_rounded"} <= {*ran}
     assert far(fused, plain) < 0.06  # of 16 bits; the two 8-bit roundings may fall on either side
-
-
-KINDS = (*BLOCKS, NVFP4, "MXFP8", "float8_e4m3fn", "float8_e5m2", "int8")
-
-
-def stored(kind: str, rows: int = 6) -> tuple[Tensor, Tensor | None, Tensor | None, str]:
-    """Returns weight, scale, whole scale and layout of 512 values a row; of 8-bit floats every one there is."""
-    generator = torch.Generator().manual_seed(1)
-    draw = partial(torch.randint, generator=generator, dtype=torch.uint8)
-    if kind in BLOCKS:
-        known = BLOCKS[kind]
-        weight = draw(0, 255, (rows, 512 // known.values * known.size_bytes))
-        blocks = weight.view(-1, known.size_bytes)
-        for at in known.scales:
-            blocks[:, at : at + 2] = torch.rand(len(blocks), 1, generator=generator).half().view(torch.uint8)
-        return weight, None, None, kind
-    if kind == NVFP4:
-        return draw(0, 255, (rows, 256)), torch.rand(rows, 32).to(torch.float8_e4m3fn), torch.rand(()), kind
-    if kind == "int8":
-        return draw(0, 255, (rows, 512)).view(torch.int8), torch.rand(rows, 1), None, ""
-    every = torch.arange(256, dtype=torch.uint8).repeat(rows, 2)
-    if kind == "MXFP8":
-        return every.view(torch.float8_e4m3fn), draw(100, 140, (rows, 16)), None, kind
-    return every.view(getattr(torch, kind)), torch.rand(rows, 4), None, ""
 
 
 @pytest.mark.parametrize("kind", KINDS)

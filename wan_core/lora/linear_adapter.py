@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import torch
@@ -19,10 +19,12 @@ from torch.nn import functional
 from ..flow import seeded_generator
 from ..model import untraced
 from ..model.held import HeldValues
+from ..model.narrowed import Narrowed
 from ..model.unread import unread
 from .changes import BIAS, Change
 from .config import LoraConfig
 from .module_adapter import ModuleAdapter
+from .one_pass import OneLora, with_loras
 
 
 class AdaptedLinear(nn.Module):
@@ -33,7 +35,7 @@ class AdaptedLinear(nn.Module):
     def __init__(self, base: nn.Linear, parts: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.base_layer = base
-        self.held = HeldValues()
+        self.held, self.narrowed = HeldValues(), Narrowed()
         for name, part in parts.items():
             self.add_module(name, part)
 
@@ -45,6 +47,22 @@ class AdaptedLinear(nn.Module):
     def unread(self, x: Tensor) -> Tensor:
         """`forward` without computing the unused output (`model/unread.py`)."""
         return self.adapter.unread(x)
+
+    def together(self, layers: Sequence[nn.Module], x: Tensor, names: Sequence[str]) -> tuple[Tensor, ...] | None:
+        """Returns the outputs of these layers, this one among them, for one x (..., in), where all are one node;
+        `names`: of the activations."""
+        adapters = [layer.adapter for layer in layers if isinstance(layer, AdaptedLinear)]
+        if len(adapters) < len(layers) or any(adapter.bypassed for adapter in adapters):
+            return None
+        loras = [lora for adapter in adapters if (lora := adapter.in_one_pass(x)) is not None]
+        if len(loras) < len(layers):
+            return None
+        outputs = zip(adapters, with_loras(loras, x, names), strict=True)
+        return tuple(adapter.with_bias(output) for adapter, output in outputs)
+
+    def to_narrow(self, dtype: torch.dtype) -> list[nn.Parameter]:
+        """Returns the parameters that `model/narrowed.py` converts to `dtype` for a pass."""
+        return self.adapter.to_narrow(dtype)
 
 
 class LinearAdapter(ModuleAdapter):
@@ -127,26 +145,31 @@ class LinearAdapter(ModuleAdapter):
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """x (..., in) -> (..., out); the layer's forward."""
-        if not (args or kwargs or self.bypassed) and (changed := self.in_one_pass(x, read=True)) is not None:
-            return self._with_bias(changed)
+        if not (args or kwargs or self.bypassed) and (lora := self.in_one_pass(x)) is not None:
+            return self.with_bias(*with_loras([lora], x))
         return self._changed(x, self.layer.base_layer(x, *args, **kwargs))
 
-    def in_one_pass(self, x: Tensor, *, read: bool) -> Tensor | None:
-        """Returns the linear's output with the change, the bias apart, where both are one node; else None."""
+    def in_one_pass(self, x: Tensor) -> OneLora | None:
+        """Returns the linear with its change, the bias apart, where both are one node for such an x; else None."""
         return None
+
+    def to_narrow(self, dtype: torch.dtype) -> list[nn.Parameter]:
+        """Returns the parameters that `in_one_pass` reads in `dtype`, the input's; none where it does not."""
+        return []
 
     def unread(self, x: Tensor) -> Tensor:
         """`forward` without computing the unused output (`model/unread.py`)."""
         if self.reads_output:
             return self.forward(x)
-        if not self.bypassed and (changed := self.in_one_pass(x, read=False)) is not None:
-            return self._with_bias(changed)
+        if not self.bypassed and (lora := self.in_one_pass(x)) is not None:
+            return self.with_bias(*with_loras([lora], x, read=False))
         return self._changed(x, unread(self.layer.base_layer, x))
 
     def _changed(self, x: Tensor, base: Tensor) -> Tensor:
-        return base if self.bypassed else self._with_bias(self.change(x, base))
+        return base if self.bypassed else self.with_bias(self.change(x, base))
 
-    def _with_bias(self, changed: Tensor) -> Tensor:
+    def with_bias(self, changed: Tensor) -> Tensor:
+        """Adds the trained bias, where there is one, to the changed output (..., out)."""
         if not self._has_bias:
             return changed
         offset = self.layer.diff_b.to(changed.dtype)

@@ -17,7 +17,7 @@ from .changes import LowRank
 from .config import STARTS_IN_THE_WEIGHT, LoraConfig
 from .linear_adapter import LinearAdapter, uniform
 from .module_adapter import Weight, named
-from .one_pass import fits, with_lora
+from .one_pass import OneLora, fits
 
 _DOWN, _UP, _LENGTHS = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight"
 _EXACT_UP_TO, _MORE = 1024, 16
@@ -71,12 +71,19 @@ class LoraAdapter(LinearAdapter):
         first_down, first_up = self.constants.values()
         return torch.cat([down, down - first_down]), torch.cat([up - first_up, first_up], 1)
 
-    def in_one_pass(self, x: Tensor, *, read: bool) -> Tensor | None:
+    def in_one_pass(self, x: Tensor) -> OneLora | None:
         draws = self.layer.training and (self.config.dropout or self.config.rank_dropout or self.config.module_dropout)
-        if draws or self.compute_dtype(x) != x.dtype or not fits(self.layer.base_layer, x):
+        if draws or self.compute_dtype(x) != x.dtype or not fits(self.layer.base_layer, x.device, x.dtype):
             return None
-        scale = self.scale * self.strength
-        return with_lora(self.layer.base_layer, x, self.pair(), scale, self.layer.held, read=read)
+        pair = self.layer.narrowed.matrices or self.pair()
+        return OneLora(self.layer.base_layer, pair, self.scale * self.strength, self.layer.held)
+
+    def to_narrow(self, dtype: torch.dtype) -> list[nn.Parameter]:
+        pair = [self.parameter(part) for part in (_DOWN, _UP)]
+        trained = all(type(p) is nn.Parameter and p.requires_grad and p.dtype != dtype for p in pair)
+        if self.bypassed or self.constants or not trained or (self.dtype or dtype) != dtype:
+            return []
+        return pair if fits(self.layer.base_layer, pair[0].device, dtype) else []
 
     def change(self, x: Tensor, base: Tensor) -> Tensor:
         return self._added(x, base, *self.pair(), self.scale * self.strength)
@@ -119,8 +126,11 @@ class DoraAdapter(LoraAdapter):
     parts = (_DOWN, _UP, _LENGTHS)
     reads_output = True
 
-    def in_one_pass(self, x: Tensor, *, read: bool) -> Tensor | None:
+    def in_one_pass(self, x: Tensor) -> OneLora | None:
         return None
+
+    def to_narrow(self, dtype: torch.dtype) -> list[nn.Parameter]:
+        return []
 
     @staticmethod
     def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:

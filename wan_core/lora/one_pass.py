@@ -1,4 +1,5 @@
-"""A frozen linear and its LoRA as one autograd node: y = base(x) + scale * (x @ A.T) @ B.T, A (r, in), B (out, r).
+"""Frozen linears of one input and their LoRAs as one autograd node: y = base(x) + scale * (x @ A.T) @ B.T, A (r, in),
+B (out, r).
 
 As separate nodes the gradient of x is made twice, each as wide as x, and added in a third pass. Here the LoRA's part is
 added while it is computed, so that gradient is summed in another order: values and gradients of A and B are those of
@@ -8,8 +9,9 @@ runs resume to the bit across versions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from ..model.autocast import without_autocast
 from ..model.held import HeldValues
+from ..model.names import each_named
 from ..model.unread import no_values
 from ..precision import QuantizedLinear
 
@@ -24,60 +27,114 @@ _SEPARATE = frozenset({"cpu"})
 """types of devices that keep separate nodes"""
 
 
-def fits(base: nn.Module, x: Tensor) -> bool:
-    """Returns whether `base` is a frozen linear, plain or quantized, that computes in x's dtype on a device for it."""
-    if x.device.type in _SEPARATE or torch.compiler.is_compiling():  # a compiler fuses separate nodes itself
+def fits(base: nn.Module, device: torch.device, dtype: torch.dtype) -> bool:
+    """Returns whether `base` is a frozen linear, plain or quantized, that computes in `dtype` on a device for it."""
+    if device.type in _SEPARATE or torch.compiler.is_compiling():  # a compiler fuses separate nodes itself
         return False
     if "forward" in vars(base):  # a frozen LoRA acts there, and has a gradient of its own
         return False
-    plain = type(base) is nn.Linear and base.weight.dtype == x.dtype and not base.weight.requires_grad
+    plain = type(base) is nn.Linear and base.weight.dtype == dtype and not base.weight.requires_grad
     return plain or type(base) is QuantizedLinear
 
 
-def with_lora(
-    base: nn.Linear, x: Tensor, pair: tuple[Tensor, Tensor], scale: float, held: HeldValues, *, read: bool
-) -> Tensor:
-    """Returns the adapted product (..., out) of x (..., in); not `read`, what the graph takes for it."""
-    return cast(Tensor, _WithLora.apply(x, base, held, *pair, scale, read))
+class OneLora(NamedTuple):
+    """A linear with its LoRA."""
+
+    base: nn.Linear
+    pair: tuple[Tensor, ...]
+    """(r, in) and (out, r)"""
+    scale: float
+    held: HeldValues
 
 
-class _WithLora(torch.autograd.Function):
+def with_loras(
+    linears: Sequence[OneLora], x: Tensor, names: Sequence[str] = (), *, read: bool = True
+) -> tuple[Tensor, ...]:
+    """Returns the adapted products (..., out) of one input x (..., in); not `read`, what the graph takes for them.
+
+    `names`: of the activations. The products with A of several linears are one: its rows are those of all.
+    """
+    pairs = [matrix for one in linears for matrix in one.pair]
+    return cast("tuple[Tensor, ...]", _WithLoras.apply(x, linears, names, read, *pairs))
+
+
+class _WithLoras(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, base: nn.Linear, held: HeldValues, down: Tensor, up: Tensor, scale: float, read: bool
-    ) -> Tensor:
-        hidden = x.flatten(0, -2) @ held.of("down", partial(down.to, x.dtype)).t()
-        ctx.save_for_backward(x, hidden, down, up)
-        ctx.base, ctx.held, ctx.scale = base, held, scale
+        ctx: Any, x: Tensor, linears: Sequence[OneLora], names: Sequence[str], read: bool, *pairs: Tensor
+    ) -> tuple[Tensor, ...]:
+        downs, ups = pairs[::2], pairs[1::2]
+        narrow = [one.held.of("down", partial(down.to, x.dtype)) for one, down in zip(linears, downs, strict=True)]
+        hidden = x.flatten(0, -2) @ stacked(narrow).t()
+        ctx.save_for_backward(x, hidden, *pairs)
+        ctx.linears = [one._replace(pair=()) for one in linears]
         if not read:
-            return no_values(x, len(up))
-        result = base(x)
-        # Out of place: a checkpoint policy may keep the product of the base.
-        rows = torch.addmm(result.flatten(0, -2), hidden, held.of("up", partial(up.to, x.dtype)).t(), alpha=scale)
-        return rows.view(result.shape)
+            return tuple(no_values(x, len(up)) for up in ups)
+        parts = hidden.split([len(down) for down in downs], 1)
+        return each_named(
+            [partial(_product, x, *given) for given in zip(linears, parts, ups, strict=True)],
+            names,
+        )
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (gradient,) = gradients
-        of_x, of_down, of_up = without_autocast(gradient.device.type, _gradients, ctx, gradient)
-        return of_x, None, None, of_down, of_up, None, None
+        of_x, *of_pairs = without_autocast(gradients[0].device.type, _gradients, ctx, gradients)
+        return of_x, None, None, None, *of_pairs
 
 
-def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Returns those of x, A and B for the gradient (..., out) of the output."""
-    x, hidden, down, up = ctx.saved_tensors
-    rows = gradient.flatten(0, -2)
-    of_up = _times(rows.t() @ hidden, ctx.scale)
-    of_hidden = _times(rows @ ctx.held.of("up", partial(up.to, x.dtype)), ctx.scale)
-    of_down = of_hidden.t() @ x.flatten(0, -2)
+def _product(x: Tensor, linear: OneLora, hidden: Tensor, up: Tensor) -> Tensor:
+    result, narrow = linear.base(x), linear.held.of("up", partial(up.to, x.dtype))
+    # Out of place: a checkpoint policy may keep the product of the base.
+    return torch.addmm(result.flatten(0, -2), hidden, narrow.t(), alpha=linear.scale).view(result.shape)
+
+
+def _gradients(ctx: Any, gradients: Sequence[Tensor]) -> list[Tensor | None]:
+    """Returns those of x, and of A and B of each linear, for the gradients (..., out) of the outputs."""
+    x, hidden, *pairs = ctx.saved_tensors
+    linears: list[OneLora] = ctx.linears
+    downs, ups, outputs = pairs[::2], pairs[1::2], [gradient.flatten(0, -2) for gradient in gradients]
+    ranks = [len(down) for down in downs]
+    of_hidden = torch.empty_like(hidden)
+    of_ups: list[Tensor] = []
+    parts = zip(linears, ups, outputs, hidden.split(ranks, 1), of_hidden.split(ranks, 1), strict=True)
+    for one, up, rows, part, of_part in parts:
+        of_ups.append(_times(rows.t() @ part, one.scale).to(up.dtype))
+        torch.mm(rows, one.held.of("up", partial(up.to, x.dtype)), out=of_part)
+        _times(of_part, one.scale, out=of_part)
+    of_downs = (of_hidden.t() @ x.flatten(0, -2)).split(ranks)
     of_x = None
     if ctx.needs_input_grad[0]:
-        base, narrow = ctx.base, ctx.held.of("down", partial(down.to, x.dtype))
-        of_x = base.input_gradient(rows) if isinstance(base, QuantizedLinear) else rows @ base.weight
-        of_x = of_x.addmm_(of_hidden, narrow).view(x.shape)
-    return of_x, of_down.to(down.dtype), of_up.to(up.dtype)
+        for one, rows in zip(linears, outputs, strict=True):
+            of_x = _add_input_gradient(of_x, one.base, rows)
+        narrow = [one.held.of("down", partial(down.to, x.dtype)) for one, down in zip(linears, downs, strict=True)]
+        assert of_x is not None
+        of_x = of_x.addmm_(of_hidden, stacked(narrow)).view(x.shape)
+    found: list[Tensor | None] = [of_x]
+    for down, of_down, of_up in zip(downs, of_downs, of_ups, strict=True):
+        found += [of_down.to(down.dtype), of_up]
+    return found
 
 
-def _times(values: Tensor, scale: float) -> Tensor:
-    return values if scale == 1 else values * scale
+def _add_input_gradient(of_x: Tensor | None, base: nn.Linear, rows: Tensor) -> Tensor:
+    """Returns `of_x` (n, in), which it may overwrite, plus the gradient of the input of `base` for `rows` (n, out)."""
+    if isinstance(base, QuantizedLinear):
+        return base.input_gradient(rows, of_x)
+    return rows @ base.weight if of_x is None else of_x.addmm_(rows, base.weight)
+
+
+def stacked(matrices: Sequence[Tensor]) -> Tensor:
+    """Returns matrices (r, in) of one dtype below each other: a view where they lie so in memory already."""
+    first = matrices[0]
+    if len(matrices) == 1:
+        return first
+    ends = [one.storage_offset() + one.numel() for one in matrices]
+    together = {one.untyped_storage()._cdata for one in matrices} == {first.untyped_storage()._cdata}  # pyright: ignore[reportPrivateUsage]
+    follow = [one.storage_offset() for one in matrices[1:]] == ends[:-1]
+    if not (together and follow and all(one.is_contiguous() for one in matrices)):
+        return torch.cat(list(matrices))
+    return first.as_strided((sum(map(len, matrices)), first.shape[1]), first.stride())
+
+
+def _times(values: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    return values if scale == 1 else torch.mul(values, scale, out=out)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from .fused import fused_rms_rotate, rotation_fuses
 from .kernels import attention_kernel
 from .modulate import rms_norm
-from .names import naming
+from .names import each_named, naming
 from .rope import rotate
 from .shape import Numerics, WanShape
 from .texts import lengthened
+
+
+def together(linears: Sequence[nn.Module], x: Tensor, names: Sequence[str] = ()) -> tuple[Tensor, ...]:
+    """Returns the outputs (..., out) of linears that read one x (..., in); `names`: of the activations.
+
+    A linear of another kind says by a method `together` how several run as one.
+    """
+    runs = [partial(linear, x) for linear in linears]
+    own = getattr(linears[0], "together", None)
+    found = None if own is None else own(linears, x, names)
+    return each_named(runs, names) if found is None else found
 
 
 class WanRMSNorm(nn.Module):
@@ -52,12 +66,7 @@ class WanSelfAttention(WanAttention):
 
     def forward(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """x (B, N, D) in the compute dtype -> the same; the tables are those of `rope_table`."""
-        with naming("query_proj"):
-            query = self.q(x)
-        with naming("key_proj"):
-            key = self.k(x)
-        with naming("value_proj"):
-            value = self.v(x)
+        query, key, value = together((self.q, self.k, self.v), x, ("query_proj", "key_proj", "value_proj"))
         with naming("xq_out"):
             query = self._placed(query, self.norm_q, rope_cos, rope_sin)
         with naming("xk_out"):
@@ -95,12 +104,13 @@ class WanCrossAttention(WanAttention):
         L is less.
         """
         dtype = self.numerics.qk_norm
-        projected = self.norm_k(self.k(text), dtype), self.v(text)
-        found = tuple(self._heads(lengthened(rows, self.text_rows)) for rows in projected)
+        key, value = together((self.k, self.v), text)
+        found = tuple(self._heads(lengthened(rows, self.text_rows)) for rows in (self.norm_k(key, dtype), value))
         if not self.reads_images:
             return found
         assert image is not None
-        return *found, self._heads(self.norm_k_img(self.k_img(image), dtype)), self._heads(self.v_img(image))
+        key, value = together((self.k_img, self.v_img), image)
+        return *found, self._heads(self.norm_k_img(key, dtype)), self._heads(value)
 
     def forward(self, x: Tensor, context: tuple[Tensor, ...]) -> Tensor:
         """x (B, N, D) in the compute dtype -> (B, N, D); context as `context` makes it."""

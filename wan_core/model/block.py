@@ -129,7 +129,7 @@ class _Layer(nn.Module):
         with naming("hidden_states" if needed else UNREAD):
             with remade(x, make):
                 x = last(x) if read or needed else unread(last, x)
-            return gated_add(tokens, x, gate)
+            return gated_add(tokens, x, gate, read=read or needed)
 
     def hold(self) -> AbstractContextManager[None]:
         """Inside, the second stage dequantizes each of its weights once."""
@@ -137,7 +137,10 @@ class _Layer(nn.Module):
 
     def _rows(self, time_rows: Tensor) -> tuple[Tensor, ...]:
         """Returns shift, scale and gate of both stages, (B, T, D) each."""
-        return (self.modulation.to(self.numerics.modulation).unsqueeze(1) + time_rows).unbind(2)
+        own, dtype = self.modulation.unsqueeze(1), self.numerics.modulation
+        # The sum of mixed dtypes is that of the wider one: no kernel for a cast alone.
+        own = own if torch.promote_types(own.dtype, dtype) == dtype else own.to(dtype)
+        return (own + time_rows).unbind(2)
 
     def _modulated(
         self, tokens: Tensor, update: Tensor | None, shift: Tensor, scale: Tensor

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from .autocast import without_autocast
 from .keeping import Kept, Policy
+from .narrowed import narrowed
 from .offload import NoOffload, Offload
 from .scopes import scope
 from .stages import Stages, as_tuple, chunks
@@ -109,6 +110,12 @@ class _Pass:
 
     def walk_back(self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
         """Runs the layer again and adds to `.grad` of `inputs` and of its parameters; call it with gradients on."""
+        with narrowed(self.stages.layer, way_back=True) as trained:
+            self._walk_back(inputs, gradients, trained.gather)
+
+    def _walk_back(
+        self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None], walked: Callable[[], None]
+    ) -> None:
         stages, constants = self.stages, self.constants(inputs[self.streams :])
         with scope("recompute stage 1"), self._again(0):
             tokens = stages.mix(*inputs[: self.streams], constants)
@@ -118,47 +125,42 @@ class _Pass:
         values, reached, rest = tokens.detach(), False, stages.again or stages.rest
         with stages.hold():
             # From the last chunk to the first: the order in which autograd would walk them.
-            for number, (part, own) in reversed(list(enumerate(chunks(stages, tokens, constants)))):
+            parts = chunks(stages, tokens, constants)
+            for number, (part, own) in reversed(list(enumerate(parts))):
                 piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
                 with scope("recompute stage 2"), self._again(2 + number):
                     outputs = as_tuple(rest(piece, own, tuple(apart)))
                 pairs = zip(outputs, gradients, strict=True)
                 with scope("backward of stage 2"):
                     _backward([(output, g[:, part]) for output, g in pairs if g is not None and output.requires_grad])
+                    walked()
                 del outputs, pairs
-                if piece.grad is not None:  # these tokens are done with: their gradient takes their place
-                    reached = True
+                if piece.grad is None:
+                    continue
+                reached = True
+                if len(parts) == 1:
+                    values = piece.grad
+                else:  # these tokens are done with: their gradient takes their place
                     with torch.no_grad():
                         values[:, part] = piece.grad
         with scope("backward of stage 1"):
             _backward([(value, leaf.grad) for value, leaf in zip(shared, apart, strict=True) if leaf.grad is not None])
+            walked()
             if reached:
                 _backward([(tokens, values)])
+                walked()
 
 
 def _backward(ends: list[tuple[Tensor, Tensor]]) -> None:
-    """Walks back from values (any shape) whose gradients are given."""
+    """Walks back from values (any shape) whose gradients are given.
+
+    By the engine itself: `torch.autograd.backward` first compares sizes by symbolic shapes, whose import (sympy) is 0.3
+    CPU seconds of every start.
+    """
     if ends:
         values, gradients = zip(*ends, strict=True)
-        _End.apply(gradients, *values).backward()
-
-
-class _End(torch.autograd.Function):
-    """A scalar whose gradient hands given ones on, as they are.
-
-    Given to torch itself they are first compared in size by its symbolic shapes, whose import (sympy) is 0.3 CPU
-    seconds of every start.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, gradients: tuple[Tensor, ...], *values: Tensor) -> Tensor:
-        ctx.gradients = gradients
-        return values[0].new_zeros(())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *_ones: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, *ctx.gradients
+        engine: Any = torch.autograd.Variable._execution_engine  # pyright: ignore[reportPrivateUsage]
+        engine.run_backward(values, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 class _Checkpointed(torch.autograd.Function):
@@ -170,7 +172,7 @@ class _Checkpointed(torch.autograd.Function):
         # Before the layer runs: its input lies on the device anyway meanwhile, and can travel. Only this one is
         # offloaded; whatever else the layer reads, others keep too.
         layer.taken = layer.how.offload.put(inputs[0])
-        with layer.weights(again=False):
+        with layer.weights(again=False), narrowed(layer.stages.layer, way_back=False):
             outputs = layer.run(inputs)
         ctx.set_materialize_grads(False)
         ctx.layer = layer
@@ -216,9 +218,12 @@ def _sums_of_a_pass(module: nn.Module) -> Iterator[None]:
     for p, _ in before:
         p.grad = None
     yield
-    with torch.no_grad():
-        for p, gradient in before:
-            p.grad = gradient if p.grad is None else gradient.add_(p.grad)
+    added = [(gradient, p.grad) for p, gradient in before if p.grad is not None]
+    if added:
+        with torch.no_grad():
+            torch._foreach_add_(*(list(parts) for parts in zip(*added, strict=True)))  # pyright: ignore[reportPrivateUsage]
+    for p, gradient in before:
+        p.grad = gradient
 
 
 class _RandomState(NamedTuple):

@@ -104,11 +104,14 @@ def added(x: Tensor, update: Tensor) -> Tensor:
     return x + (update if torch.promote_types(x.dtype, update.dtype) == x.dtype else update.to(x.dtype))
 
 
-def gated_add(x: Tensor, update: Tensor, gate: Tensor) -> Tensor:
-    """x + update * gate in the wider of x's and gate's dtype, stored in x's; gate (B, T, D)."""
+def gated_add(x: Tensor, update: Tensor, gate: Tensor, *, read: bool = True) -> Tensor:
+    """x + update * gate in the wider of x's and gate's dtype, stored in x's; gate (B, T, D).
+
+    Not `read`: the graph alone, with a frozen gate; nobody reads the values.
+    """
     wide = torch.promote_types(x.dtype, gate.dtype)
     if not (gate.requires_grad or torch.compiler.is_compiling()):
-        return cast(Tensor, _GatedAdd.apply(x, update, gate, wide))
+        return cast(Tensor, _GatedAdd.apply(x, update, gate, wide, read))
     if gate.shape[1] == 1:
         return torch.addcmul(x.to(wide), update.to(wide), gate.to(wide)).to(x.dtype)
     rows = update.to(wide).unflatten(1, (gate.shape[1], -1)) * gate.to(wide).unsqueeze(2)
@@ -119,9 +122,11 @@ class _GatedAdd(torch.autograd.Function):
     """The same with a frozen gate (B, T, D): it keeps nothing else, and casts within its operations."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, update: Tensor, gate: Tensor, wide: torch.dtype) -> Tensor:
+    def forward(ctx: Any, x: Tensor, update: Tensor, gate: Tensor, wide: torch.dtype, read: bool) -> Tensor:
         ctx.save_for_backward(gate)
         ctx.dtype = update.dtype
+        if not read:
+            return torch.empty_like(x)
         update = update if torch.promote_types(update.dtype, wide) == wide else update.to(wide)
         found = torch.empty_like(x)
         if gate.shape[1] == 1:
@@ -136,7 +141,7 @@ class _GatedAdd(torch.autograd.Function):
         of_update = torch.empty_like(gradient, dtype=ctx.dtype)
         rows = gate.unsqueeze(2)
         torch.mul(_by_rows(gradient, rows), rows, out=_by_rows(of_update, rows))
-        return gradient, of_update, None, None
+        return gradient, of_update, None, None, None
 
 
 _HAS_FUSED_RMS_NORM = hasattr(torch, "_fused_rms_norm")

@@ -7,11 +7,13 @@ a name costs one attribute read, unless somebody listens.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import zip_longest
 from typing import Any
 
 import torch
+from torch import Tensor
 
 ACTIVATIONS = (
     "query_proj", "key_proj", "value_proj", "xq_out", "xk_out", "attn_output", "self_attn", "cross_attn",
@@ -47,6 +49,15 @@ def naming(name: str) -> AbstractContextManager[None]:
     if torch.compiler.is_compiling() or not _listening.on:
         return _NOTHING
     return _named(name)
+
+
+def each_named(makes: Sequence[Callable[[], Tensor]], names: Sequence[str]) -> tuple[Tensor, ...]:
+    """Returns what these make, each as the activation of its name; no names: of none."""
+    found: list[Tensor] = []
+    for make, name in zip_longest(makes, names):
+        with naming(name) if name else _NOTHING:
+            found.append(make())
+    return tuple(found)
 
 
 def current_name() -> str | None:

@@ -21,13 +21,13 @@ from ..model import PlainMode
 from ..model.attention import WanAttention, WanRMSNorm
 from ..model.modulate import sums_within
 
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "convolution", "convolution_backward")
+_PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "convolution", "convolution_backward")
 ATTENTION, ATTENTION_BACKWARD = (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention_for_cpu_backward",
 )
 """they stand for the flash kernels of a card, which meta tensors would not choose"""
-_OVERWRITES = ("copy_", "zero_", "fill_", "new_zeros", "zeros_like", "ones_like")
+_OVERWRITES = ("copy_", "_foreach_copy_", "zero_", "fill_", "new_zeros", "zeros_like", "ones_like")
 """they do not read what they change"""
 _NOTHING = ("empty", "empty_strided", "empty_like", "new_empty", "detach", "alias", "lift_fresh", "_reshape_alias")
 
@@ -112,7 +112,8 @@ class Counting(PlainMode):
         if kind.counts:
             given = args[1:] if kind.overwrites else args
             inputs = [*_tensors(given), *_tensors([v for k, v in kwargs.items() if k not in kind.outputs])]
-            outputs = list(_tensors(result))
+            # An operator on lists that changes the first one returns nothing.
+            outputs = list(_tensors(args[0] if result is None and kind.mutates else result))
             if outputs and (kind.mutates or not _are_views(inputs, outputs)):
                 self.traffic.add(kind.name, inputs, outputs)
         return result
@@ -211,7 +212,7 @@ def _product_flop(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int
         weight = next((value for value in inputs[1:] if value.ndim > 3), inputs[1])
         rows = max(value.shape[2:].numel() * value.shape[0] for value in sides)
         return 2 * rows * weight.numel() // weight.shape[2:].numel()
-    left = inputs[-2] if name in ("addmm", "baddbmm") else inputs[0]
+    left = inputs[-2] if name in ("addmm", "addmm_", "baddbmm") else inputs[0]
     return 2 * outputs[0].numel() * left.shape[-1]
 
 

@@ -62,12 +62,14 @@ class QuantizedLinear(nn.Linear):
         """Does what `forward` does for the way back alone: without the product (`model/unread.py`)."""
         return self._run(input, read=False)
 
-    def input_gradient(self, gradient: Tensor) -> Tensor:
-        """Returns the gradient (..., in) of the input for that of the output (..., out)."""
+    def input_gradient(self, gradient: Tensor, more: Tensor | None = None) -> Tensor:
+        """Returns the gradient (n, in) of the input for that of the output (n, out), plus `more`, overwritten."""
         if self.matmul is not None:
             columns = self.held.of("columns", partial(in_columns, self.weight))
-            return input_gradient(gradient, self.weight, self.scale, self.layout, columns)
-        return _input_gradient(self.held, gradient, self.weight, self.scale, self.whole_scale, self.layout)
+            found = input_gradient(gradient, self.weight, self.scale, self.layout, columns)
+            return found if more is None else more.add_(found)
+        values = _values(self.held, gradient.dtype, self.weight, self.scale, self.whole_scale, self.layout)
+        return gradient @ values if more is None else more.addmm_(gradient, values)
 
     def _run(self, input: Tensor, *, read: bool) -> Tensor:
         linear = _Linear if self.matmul is None else _Linear8Bit
@@ -121,7 +123,7 @@ class _Linear(torch.autograd.Function):
             return no_values(x, weight.shape[0])
         if torch.compiler.is_compiling():
             return _opaque_product(x, weight, scale, whole_scale, layout, bias)
-        values = held.of("values", partial(dequantise, weight, scale, x.dtype, whole_scale, layout=layout))
+        values = _values(held, x.dtype, weight, scale, whole_scale, layout)
         return functional.linear(x, values, None if bias is None else bias.to(x.dtype))
 
     @staticmethod
@@ -145,7 +147,18 @@ def _input_gradient(
     whole_scale: Tensor | None,
     layout: str,
 ) -> Tensor:
-    return gradient @ held.of("values", partial(dequantise, weight, scale, gradient.dtype, whole_scale, layout=layout))
+    return gradient @ _values(held, gradient.dtype, weight, scale, whole_scale, layout)
+
+
+def _values(
+    held: HeldValues,
+    dtype: torch.dtype,
+    weight: Tensor,
+    scale: Tensor | None,
+    whole_scale: Tensor | None,
+    layout: str,
+) -> Tensor:
+    return held.of("values", partial(dequantise, weight, scale, dtype, whole_scale, layout=layout))
 
 
 # A compiler that sees the unpacking in both passes makes it once, and keeps the unpacked weight in between: to it each

@@ -21,7 +21,7 @@ from ..model.autocast import without_autocast
 from ..model.held import HeldValues
 from ..model.names import each_named
 from ..model.unread import no_values
-from ..precision import QuantizedLinear
+from ..precision import QuantizedLinear, rounded_once
 
 _SEPARATE = frozenset({"cpu"})
 """types of devices that keep separate nodes"""
@@ -71,10 +71,9 @@ class _WithLoras(torch.autograd.Function):
         if not read:
             return tuple(no_values(x, len(up)) for up in ups)
         parts = hidden.split([len(down) for down in downs], 1)
-        return each_named(
-            [partial(_product, x, *given) for given in zip(linears, parts, ups, strict=True)],
-            names,
-        )
+        products = [partial(_product, x, *given) for given in zip(linears, parts, ups, strict=True)]
+        with rounded_once(x):
+            return each_named(products, names)
 
     @staticmethod
     @once_differentiable

@@ -36,7 +36,8 @@ _set_aside: list[str] = []
 
 
 class Fused:
-    """One function of tensors, which keeps nothing and changes none of its inputs."""
+    """One function of tensors, which keeps nothing; it changes none of its inputs, or writes its first and returns
+    nothing."""
 
     def __init__(self, schema: str, body: Callable[..., Any], shapes: Callable[..., Any]) -> None:
         """`schema`: torch's, such as "norm(Tensor x, float eps) -> Tensor"; `shapes`: what `body` returns, empty.
@@ -63,9 +64,9 @@ class Fused:
         """Lets it be used on a device, untried."""
         self._ready.add((device, kind))
 
-    def set_aside(self, device: torch.device | None = None) -> None:
-        """Lets the plain form be used from now on: on one device, or on all."""
-        self._ready = {one for one in self._ready if device is not None and one[0] != device}
+    def set_aside(self, device: torch.device | None = None, kind: str | None = None) -> None:
+        """Lets the plain form be used from now on: on one device, or on all; for one kind, or for all."""
+        self._ready = {one for one in self._ready if device not in (None, one[0]) or kind not in (None, one[1])}
 
     def _run(self, *inputs: Any) -> Any:
         # One graph with and without gradients: a caller has its own way back. A float is given as text, which the
@@ -112,19 +113,30 @@ class Trial:
     """draws them on the device"""
     kind: str = ""
 
+    @property
+    def name(self) -> str:
+        """With its kind, where it has one: what a remark says."""
+        return f"{self.function.name} ({self.kind})" if self.kind else self.function.name
+
 
 def try_on(device: torch.device, trials: Iterable[Trial]) -> list[str]:
     """Runs each trial on a device, and lets what is right be used there; returns a sentence for each other, and one
     that says what compiling took."""
-    began, remarks, names = time.monotonic(), [], set[str]()
+    began, remarks, names = time.monotonic(), list[str](), set[str]()
+    tried, failed = set[tuple[Fused, str]](), set[tuple[Fused, str]]()
     for trial in trials:
-        fault = _fault(trial)
-        if fault:
-            trial.function.set_aside(device)
-            remarks.append(_remark(trial.function.name, f"{fault} on {device}"))
+        if (trial.function, trial.kind) in failed:
+            continue
+        if fault := _fault(trial):
+            failed.add((trial.function, trial.kind))
+            remarks.append(_remark(trial.name, f"{fault} on {device}"))
         else:
-            trial.function.use(device, trial.kind)
-            names.add(trial.function.name)
+            tried.add((trial.function, trial.kind))
+    for function, kind in failed:
+        function.set_aside(device, kind)
+    for function, kind in tried - failed:
+        function.use(device, kind)
+        names.add(function.name)
     took = time.monotonic() - began
     said = f"{len(names)} fused functions were compiled and tried on {device} in {took:.0f} s; later starts find them."
     return [*remarks, said] if names else remarks
@@ -157,13 +169,17 @@ def _remark(name: str, fault: str) -> str:
 def _fault(trial: Trial) -> str:
     """Returns what is wrong with a compiled function; "" for nothing."""
     inputs = trial.inputs()
+    wanted = [one.clone() if isinstance(one, Tensor) else one for one in inputs]
     try:
         found = trial.function(*inputs)
+        if found is None:
+            found = inputs[0]
         if any(one.is_cuda for one in _several(found)):
             torch.cuda.synchronize()
     except Exception as error:  # whatever a compiler, a driver or a missing header says
         return f"fails ({first_line(error)})"
-    return "" if _equal(found, trial.function.body(*inputs)) else "differs from its plain form"
+    plain = trial.function.body(*wanted)
+    return "" if _equal(found, wanted[0] if plain is None else plain) else "differs from its plain form"
 
 
 def _several(found: Any) -> tuple[Tensor, ...]:

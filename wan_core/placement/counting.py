@@ -27,7 +27,7 @@ ATTENTION, ATTENTION_BACKWARD = (
     "_scaled_dot_product_flash_attention_for_cpu_backward",
 )
 """they stand for the flash kernels of a card, which meta tensors would not choose"""
-_OVERWRITES = ("copy_", "_foreach_copy_", "zero_", "fill_", "new_zeros", "zeros_like", "ones_like")
+_OVERWRITES = ("copy_", "_foreach_copy_", "zero_", "fill_", "new_zeros", "zeros_like", "ones_like", "finished")
 """they do not read what they change"""
 _NOTHING = ("empty", "empty_strided", "empty_like", "new_empty", "detach", "alias", "lift_fresh", "_reshape_alias")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .first_run import fused_on_cards
 from .linear import QuantizedLinear, multiply_in, product_without_bias, row_squares, values_of
-from .matmul import check_matmul, matmul_bytes
+from .matmul import check_matmul, matmul_bytes, rounded_once
 from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, float32_products, switch_values, torch_dtype
 from .quantize import (
     QuantizeConfig,
@@ -31,6 +31,7 @@ __all__ = [
     "product_without_bias",
     "quantize_block",
     "quantized_by",
+    "rounded_once",
     "row_squares",
     "switch_values",
     "torch_dtype",

@@ -19,7 +19,7 @@ from ..model import WanTransformer
 from ..model import fused as blocks
 from ..model.fusing import Fused, Trial, try_on
 from .linear import QuantizedLinear
-from .matmul import FINISH, ROUND
+from .matmul import FINISH, ROUND, sums_in
 
 _ROWS, _RUNS = 64, 3
 
@@ -117,16 +117,22 @@ def _of_products(linear: QuantizedLinear, device: torch.device) -> Iterator[Tria
     draw, kind = partial(torch.randn, device=device), linear.bias.dtype
     for of_column in (None, draw(1, width).abs()):
         yield Trial(ROUND, lambda of=of_column: (draw(_ROWS, width, dtype=kind), of, dtype), str(dtype))
-    for of_column, bias in ((None, None), (draw(width), draw(width, dtype=kind))):
+    sums = sums_in(dtype)
+    for of_column, added in (
+        (None, None),
+        (None, draw(_ROWS, width, dtype=kind)),
+        (draw(width), draw(width, dtype=kind)),
+    ):
         yield Trial(
             FINISH,
-            lambda of=of_column, bias=bias: (
-                (draw(_ROWS, width) * 1000).to(torch.int32 if dtype == torch.int8 else torch.float32),
+            lambda of=of_column, added=added: (
+                draw(_ROWS, width, dtype=kind),
+                (draw(_ROWS, width) * 1000).to(sums),
                 draw(_ROWS, 1).abs(),
                 of,
-                bias,
-                kind,
+                added,
             ),
+            str(sums),
         )
 
 

@@ -66,8 +66,7 @@ class QuantizedLinear(nn.Linear):
         """Returns the gradient (n, in) of the input for that of the output (n, out), plus `more`, overwritten."""
         if self.matmul is not None:
             columns = self.held.of("columns", partial(in_columns, self.weight))
-            found = input_gradient(gradient, self.weight, self.scale, self.layout, columns)
-            return found if more is None else more.add_(found)
+            return input_gradient(gradient, self.weight, self.scale, self.layout, columns, more)
         values = _values(self.held, gradient.dtype, self.weight, self.scale, self.whole_scale, self.layout)
         return gradient @ values if more is None else more.addmm_(gradient, values)
 

@@ -8,7 +8,9 @@ a weight were rotated, activations are rotated before they are rounded, and an i
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -38,20 +40,30 @@ def product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None
     rows = x.reshape(-1, x.shape[-1])
     of_column = torch.ones(1, device=x.device) if scale is None else scale.flatten()
     if _by_rows(rows, weight.dtype):
-        found = _scaled_product(*_in_8_bits(rows, weight.dtype), weight.t(), of_column, bias)
+        found = _scaled_product(*_shared_in_8_bits(rows, weight.dtype), weight.t(), of_column, bias)
         return found.view(*x.shape[:-1], -1)
     whole = x.new_empty(len(rows), weight.shape[0])
+    # Fused, nothing wide is made of all rows.
+    at_once = _shared_in_8_bits(rows, weight.dtype) if not layout and ROUND.on(rows, str(weight.dtype)) else None
     for part in _parts(rows, weight):
-        values = rows[part] if not layout else rotated(rows[part].to(torch.float32), layout)
-        short, of_row = _in_8_bits(values, weight.dtype)
+        if at_once is not None:
+            short, of_row = (one[part] for one in at_once)
+        else:
+            values = rows[part] if not layout else rotated(rows[part].to(torch.float32), layout)
+            short, of_row = _in_8_bits(values, weight.dtype)
         _write(whole[part], _sums(short, weight.t()), of_row, of_column, bias)
     return whole.view(*x.shape[:-1], -1)
 
 
 def input_gradient(
-    gradient: Tensor, weight: Tensor, scale: Tensor | None, layout: str = "", columns: Tensor | None = None
+    gradient: Tensor,
+    weight: Tensor,
+    scale: Tensor | None,
+    layout: str = "",
+    columns: Tensor | None = None,
+    more: Tensor | None = None,
 ) -> Tensor:
-    """gradient (..., out) @ (weight * scale) in its dtype.
+    """gradient (..., out) @ (weight * scale) in its dtype, plus `more` (n, in), which it may overwrite.
 
     The scale of a weight's row belongs to the sum here, so it is multiplied into the gradient before that is rounded.
     `columns`: what `in_columns(weight)` returned.
@@ -62,14 +74,16 @@ def input_gradient(
     if _by_rows(rows, weight.dtype):
         short = _in_8_bits(rows, weight.dtype, of_weight, rows.dtype)
         found = _scaled_product(*short, columns, torch.ones(1, device=rows.device), None)
-        return found.view(*gradient.shape[:-1], -1)
-    whole = gradient.new_empty(len(rows), weight.shape[1])
+        return (found if more is None else more.add_(found)).view(*gradient.shape[:-1], -1)
+    whole = gradient.new_empty(len(rows), weight.shape[1]) if more is None else more
     for part in _parts(rows, weight):
         short, of_row = _in_8_bits(rows[part], weight.dtype, of_weight)
+        before = None if more is None else more[part]
         if layout:
-            whole[part] = rotated(_scaled(_sums(short, columns), of_row), layout)
+            found = rotated(_scaled(_sums(short, columns), of_row), layout)
+            whole[part] = found if before is None else found.add_(before)
         else:
-            _write(whole[part], _sums(short, columns), of_row)
+            _write(whole[part], _sums(short, columns), of_row, None, before)
     return whole.view(*gradient.shape[:-1], -1)
 
 
@@ -103,7 +117,9 @@ def check_matmul(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def _parts(rows: Tensor, weight: Tensor) -> Iterator[slice]:
-    count = max(_FEWEST_ROWS, _VALUES_AT_ONCE // max(weight.shape))
+    # Fused, a value takes the four bytes of its sum; else up to thirteen.
+    at_once = _VALUES_AT_ONCE * (3 if FINISH.on(rows, str(sums_in(weight.dtype))) else 1)
+    count = max(_FEWEST_ROWS, at_once // max(weight.shape))
     return (slice(start, start + count) for start in range(0, len(rows), count))
 
 
@@ -138,9 +154,49 @@ def _in_8_bits(
     largest = torch.linalg.vector_norm(rows, float("inf"), dim=1, keepdim=True, dtype=torch.float32)
     scale = largest.div_(_top(dtype)).clamp_(min=torch.finfo(torch.float32).tiny)
     if dtype == torch.int8:
-        return torch.div(rows, scale).round_().to(dtype), scale
+        # From 1024 to 2048 neighbours of float16 are one apart, so storing the sum rounds the quotient to an integer;
+        # its lower byte, the first in memory, is that of the integer.
+        middle = torch.full((), 1536.0, device=rows.device)
+        found = torch.addcdiv(middle, rows, scale, out=torch.empty_like(rows, dtype=torch.float16))
+        return found.view(torch.int8)[:, ::2].contiguous(), scale
     # A quotient is at most half a unit of float32 above the largest value, and rounds to it.
     return torch.div(rows, scale, out=torch.empty_like(rows, dtype=dtype)), scale
+
+
+class _Sharing(threading.local):
+    """The rows that products of one thread share, rounded."""
+
+    rows: Tensor | None = None
+    found: tuple[Tensor, Tensor] | None = None
+
+
+_sharing = _Sharing()
+
+
+@contextmanager
+def rounded_once(x: Tensor) -> Iterator[None]:
+    """Inside, products of x (..., in), which nobody changes, share its rounded rows."""
+    _sharing.rows = x.reshape(-1, x.shape[-1])
+    try:
+        yield
+    finally:
+        _sharing.rows = _sharing.found = None
+
+
+def _shared_in_8_bits(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Does for rows (n, k) what `_in_8_bits` does, once inside `rounded_once`."""
+    shared = _sharing.rows
+    if shared is None or not _same(shared, rows):
+        return _in_8_bits(rows, dtype)
+    if _sharing.found is None or _sharing.found[0].dtype != dtype:
+        _sharing.found = _in_8_bits(rows, dtype)
+    return _sharing.found
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Returns whether both are the same values in memory."""
+    places = [(t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()) for t in (one, other)]  # pyright: ignore[reportPrivateUsage]
+    return places[0] == places[1] and one.dtype == other.dtype
 
 
 def _top(dtype: torch.dtype) -> float:
@@ -156,11 +212,12 @@ def _rounded(rows: Tensor, of_column: Tensor | None, dtype: torch.dtype) -> tupl
     return (found.round() if dtype == torch.int8 else found).to(dtype), scale
 
 
-def _finished(sums: Tensor, of_row: Tensor, of_column: Tensor | None, bias: Tensor | None, out: torch.dtype) -> Tensor:
-    """Returns sums (n, m) * of_row (n, 1) * of_column (m,) + bias (m,) in `out`."""
+def _finished(out: Tensor, sums: Tensor, of_row: Tensor, of_column: Tensor | None, added: Tensor | None) -> None:
+    """Writes sums (n, m) * of_row (n, 1) * of_column (m,) + added (m,) or (n, m) into `out` (n, m)."""
+    static_width(sums)
     found = sums.to(torch.float32) * of_row
     found = found if of_column is None else found * of_column
-    return (found if bias is None else found + bias).to(out)
+    out.copy_(found if added is None else found + added)
 
 
 ROUND = Fused(
@@ -172,9 +229,9 @@ ROUND = Fused(
     ),
 )
 FINISH = Fused(
-    "finished(Tensor sums, Tensor of_row, Tensor? of_column, Tensor? bias, ScalarType out) -> Tensor",
+    "finished(Tensor(a!) out, Tensor sums, Tensor of_row, Tensor? of_column, Tensor? added) -> ()",
     _finished,
-    lambda sums, of_row, of_column, bias, out: torch.empty_like(sums, dtype=out),
+    lambda *inputs: None,
 )
 
 
@@ -196,22 +253,25 @@ def _sums(rows: Tensor, columns: Tensor) -> Tensor:
     return torch._scaled_mm(rows, columns, scale_a=one, scale_b=one, out_dtype=torch.float32)  # pyright: ignore[reportPrivateUsage]
 
 
+def sums_in(dtype: torch.dtype) -> torch.dtype:
+    """Returns the dtype of the sums of products in `dtype`."""
+    return torch.int32 if dtype == torch.int8 else torch.float32
+
+
 def _scaled(sums: Tensor, of_row: Tensor) -> Tensor:
     """Returns sums (n, m) * of_row (n, 1) as float32; it may overwrite them."""
     return torch.mul(sums, of_row) if sums.dtype == torch.int32 else sums.mul_(of_row)
 
 
 def _write(
-    out: Tensor, sums: Tensor, of_row: Tensor, of_column: Tensor | None = None, bias: Tensor | None = None
+    out: Tensor, sums: Tensor, of_row: Tensor, of_column: Tensor | None = None, added: Tensor | None = None
 ) -> None:
-    """Writes `_finished` of these into `out` (n, m)."""
-    if FINISH.on(out):
-        out.copy_(FINISH(sums, of_row, of_column, bias, out.dtype))
-        return
-    found = _scaled(sums, of_row)
-    if of_column is None:
-        out.copy_(found)
-    elif bias is None:
-        torch.mul(found, of_column, out=out)
+    """Does what `_finished` does, in one pass or, for sums with a scale of each column, in two."""
+    if FINISH.on(out, str(sums.dtype)):
+        FINISH(out, sums, of_row, of_column, added)
+    elif of_column is None:
+        torch.mul(sums, of_row, out=out) if added is None else torch.addcmul(added, sums, of_row, out=out)
+    elif added is None:
+        torch.mul(_scaled(sums, of_row), of_column, out=out)
     else:
-        torch.add(found.mul_(of_column), bias, out=out)
+        torch.addcmul(added, _scaled(sums, of_row), of_column, out=out)

@@ -299,7 +299,7 @@ def test_products_in_8_bits_are_as_near_on_fused_functions(monkeypatch: pytest.M
     weight = torch.randint(-127, 128, (48, 64), generator=generator, dtype=torch.int8)
     scale, bias = torch.rand(48, 1, generator=generator) / 127, torch.randn(48, generator=generator)
     plain = [product(rows, weight, scale, bias), input_gradient(of, weight, scale)]
-    functions = [(first_run.ROUND, str(torch.int8)), (first_run.FINISH, "")]
+    functions = [(first_run.ROUND, str(torch.int8)), (first_run.FINISH, str(torch.int32))]
     for function, _ in functions:
         monkeypatch.setattr(function, "_compiled", function.body)
     with used_on(CPU, functions):

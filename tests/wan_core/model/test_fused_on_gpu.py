@@ -257,7 +257,10 @@ def test_products_in_8_bits_are_as_exact(dtype: torch.dtype) -> None:
     linear.multiply_in(dtype)
     assert linear.matmul == dtype
     values = dequantise_linear(linear)
-    functions = [(first_run.ROUND, str(dtype)), (first_run.FINISH, "")]
+    functions = [
+        (first_run.ROUND, str(dtype)),
+        (first_run.FINISH, str(torch.int32 if dtype == torch.int8 else torch.float32)),
+    ]
     # A row of normal values rounded to 127 steps each way, or to three bits of mantissa.
     most = 0.012 if dtype == torch.int8 else 0.035
     x = drawn(1, TOKENS, WIDE, dtype=torch.bfloat16)

@@ -30,6 +30,8 @@ _OF_16_BITS_OR_LESS = {
     torch.int8: 2.0**-6,
 }
 """one step of a value as it is rounded, as a part of it; int8 rows reach 127, so their step is less"""
+_GRAPHS = 64
+"""of one function, for the dtypes of several models in one process; torch's own limit of 8 is an error beyond it"""
 _OF_SUMS = 1e-4
 """float32: two orders of summing a few thousand values"""
 _set_aside: list[str] = []
@@ -88,13 +90,16 @@ class Fused:
 
 
 def compiled(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `body` as one graph for all sizes, of which nothing is written to memory but the results."""
-    limits = {"realize_opcount_threshold": 1000}
+    """Returns `body` as one graph for all sizes, of which nothing is written to memory but the results.
+
+    What `body` rounds is rounded, as in its plain form.
+    """
+    wanted = {"realize_opcount_threshold": 1000, "emulate_precision_casts": True}
     import torch._inductor as inductor  # half a second, where nothing is compiled too
 
     known = inductor.list_options()
     return torch.compile(
-        body, fullgraph=True, dynamic=True, options={name: value for name, value in limits.items() if name in known}
+        body, fullgraph=True, dynamic=True, options={name: value for name, value in wanted.items() if name in known}
     )
 
 
@@ -124,14 +129,15 @@ def try_on(device: torch.device, trials: Iterable[Trial]) -> list[str]:
     that says what compiling took."""
     began, remarks, names = time.monotonic(), list[str](), set[str]()
     tried, failed = set[tuple[Fused, str]](), set[tuple[Fused, str]]()
-    for trial in trials:
-        if (trial.function, trial.kind) in failed:
-            continue
-        if fault := _fault(trial):
-            failed.add((trial.function, trial.kind))
-            remarks.append(_remark(trial.name, f"{fault} on {device}"))
-        else:
-            tried.add((trial.function, trial.kind))
+    with torch._dynamo.config.patch(recompile_limit=_GRAPHS):  # pyright: ignore[reportPrivateUsage]
+        for trial in trials:
+            if (trial.function, trial.kind) in failed:
+                continue
+            if fault := _fault(trial):
+                failed.add((trial.function, trial.kind))
+                remarks.append(_remark(trial.name, f"{fault} on {device}"))
+            else:
+                tried.add((trial.function, trial.kind))
     for function, kind in failed:
         function.set_aside(device, kind)
     for function, kind in tried - failed:

@@ -36,6 +36,7 @@ ROOMS = (
     "precision",
     "placement",
     "lora",
+    "parallel",
     "load",
     "footprint",
     "dataset",

@@ -35,14 +35,16 @@ from .placement import (
     JobShape,
     Placement,
     Recomputing,
+    devices_of,
     resolve_placement,
 )
 from .precision import matmul_bytes, multiply_in
 
 
 def placements_of(plan: ModelPlan, num_blocks: int) -> tuple[Placement, ...]:
-    """Returns the placement of blocks for each training process."""
-    return tuple(resolve_placement(plan.placement, num_blocks, rank) for rank in range(plan.placement.ranks))
+    """Returns the placement of blocks for each model that trains, in a process of its own or not."""
+    config = plan.placement
+    return tuple(resolve_placement(config, num_blocks, number) for number in range(max(config.ranks, config.models)))
 
 
 def weights_once_loaded(plan: ModelPlan, found: WanFile) -> int:
@@ -97,6 +99,8 @@ def job_shape(
         placement = resolve_placement(plan.placement, shape.num_layers)
         check_plan_devices(plan, shape, numerics, found, placement)
     numerics = replace(numerics, plain_attention=attention_is_plain(plan, numerics, placement))
+    first, *others = devices_of(plan.placement, shape.num_layers) if plan.placement.models > 1 else (placement.first,)
+    assert not others or first == placement.first, "one process holds all of them"
     own = numerics.adapter if numerics.adapter != numerics.compute else None
     return JobShape(
         shape=shape,
@@ -112,6 +116,7 @@ def job_shape(
         recomputing=recomputing or Recomputing(),
         unpacking_bytes=_beside_the_widest(plan, found, numerics),
         routes=placed_routes(routes, shape.num_layers),
+        others=tuple(others),
         sharers=sharers,
     )
 

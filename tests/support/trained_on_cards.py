@@ -10,7 +10,8 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from wan_core.events import Event, StepDone
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, one_pass
 from wan_core.model import block, modulate
+from wan_core.parallel import exchange
+from wan_core.parallel.exchange import Exchange
 from wan_core.placement import DeviceCarrier, PlacementConfig, copies, kept
 from wan_core.plan import choices, here
 from wan_core.precision import QuantizeConfig
@@ -37,6 +40,7 @@ from wan_core.train import TrainConfig
 
 STEPS = 2
 SHAPE = replace(TINY, num_layers=5)
+TWO_HEADS = replace(TINY, dim=256, num_heads=2, num_layers=3)
 TRAIN: dict[str, Any] = {
     "eval_items": 0,
     "steps": STEPS,
@@ -61,11 +65,19 @@ class Run:
     memory: int = 1 << 34
     """bytes of a card"""
     train: dict[str, Any] = field(default_factory=dict)
+    mode: str = "split blocks"
+    """of several cards"""
 
     def alike(self) -> Run:
-        """The run whose numbers these are: plain, on the CPU."""
+        """The run whose numbers these are: plain, on the CPU; of split tokens with as many parts."""
         names = ("gradient_accumulation_steps",)
-        return Run(self.scheme, train={name: self.train[name] for name in names if name in self.train})
+        train = {name: self.train[name] for name in names if name in self.train}
+        return replace(Run(self.scheme, train=train), mode=self.mode, cards=self.cards if self.parts > 1 else 1)
+
+    @property
+    def parts(self) -> int:
+        """Of the tokens of a clip."""
+        return self.cards if self.mode == "split tokens" else 1
 
 
 FP8, INT8 = "fp8_e4m3fn", "int8"
@@ -93,6 +105,16 @@ RUNS = {
         FP8, train={"gradient_accumulation_steps": 2, "blocks_to_swap": 3, "offload_activations": "on"}
     ),
     "two cards": Run(cards=2),
+    "split tokens": Run(cards=2, mode="split tokens", train={"gradient_accumulation_steps": 2}),
+    "split tokens, attention kept": Run(
+        cards=2, mode="split tokens", train={"checkpointing_policy": "attn_output", "unchecked_blocks": 1}
+    ),
+    "split tokens, everything": Run(
+        INT8,
+        2,
+        mode="split tokens",
+        train={"blocks_to_swap": 2, "offload_activations": "on", "offload_optimizer": True},
+    ),
     "two cards, fp8, everything": Run(
         FP8, 2, train={"blocks_to_swap": 4, "offload_activations": "on", "offload_optimizer": True}
     ),
@@ -115,14 +137,31 @@ def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
+def _arrived(_self: copies.CudaPeers) -> Any:
+    return torch.cuda.Event()
+
+
+@contextmanager
+def _freed_at_once() -> Iterator[None]:
+    def settle(self: Exchange, me: int) -> None:
+        self._sent[me].popleft()
+
+    with mock.patch.object(exchange, "_KEPT", 0), mock.patch.object(Exchange, "_settle", settle):
+        yield
+
+
 PLANTED: dict[str, Callable[[], Any]] = {
     "no wait": lambda: mock.patch.object(copies.CudaCopies, "wait", _nothing),
     "no wait before leaving": lambda: mock.patch.object(kept.KeptTensors, "_wait", _nothing),
     "no order": lambda: mock.patch.object(copies.CudaCopies, "start", _copies_at_once),
+    "no wait for the other": lambda: mock.patch.object(copies.CudaPeers, "wait", _nothing),
+    "nothing is ready": lambda: mock.patch.object(copies.CudaPeers, "mark", _arrived),
+    "nothing is held": _freed_at_once,
     "no bridge": lambda: mock.patch.object(DeviceCarrier, "to_block", _stays),
 }
 """what one line less would be: nobody waits for a copy; what is kept leaves before it is copied; a copy does not wait
-for what is computed before it; tokens do not come to the next card"""
+for what is computed before it; of split tokens, nobody waits for what arrives, and a copy not for what the other card
+computes, nor does what is sent stay until it is copied; tokens do not come to the next card"""
 
 
 def trained(folder: Path, run: Run, devices: str, hear: Callable[[Event], Any]) -> Found:
@@ -131,11 +170,17 @@ def trained(folder: Path, run: Run, devices: str, hear: Callable[[Event], Any]) 
         base_file="diffusion_models:wan_tiny_t2v.safetensors",
         base_precision="bf16",
         quantize=QuantizeConfig(scheme=run.scheme) if run.scheme else None,
-        placement=PlacementConfig(mode="split blocks" if "," in devices else "one device", devices=devices),
+        placement=PlacementConfig(mode=run.mode if "," in devices else "one device", devices=devices),
     )
     train = TrainConfig(**{**TRAIN, **run.train})
     made = make_run(
-        folder, shape=SHAPE, plan=plan, lora=LoraConfig(rank=4), train=train, size=(6, 4, 6), text_rows=3
+        folder,
+        shape=SHAPE if run.parts == 1 else TWO_HEADS,
+        plan=plan,
+        lora=LoraConfig(rank=4),
+        train=train,
+        size=(6, 4, 6),
+        text_rows=3,
     )  # six latent frames of 2x3 tokens
     losses: list[float] = []
 
@@ -197,7 +242,7 @@ def main(folder: Path, names: list[str]) -> None:
         run, plant = RUNS[name.partition(" + ")[0]], name.partition(" + ")[2]
         alike = repr(run.alike())
         if alike not in expected:
-            expected[alike] = trained(folder / f"{number} cpu", run.alike(), "cpu", _nothing)
+            expected[alike] = trained(folder / f"{number} cpu", run.alike(), ",".join(["cpu"] * run.parts), _nothing)
         report[name] = measured(folder / str(number), run, book, expected[alike], plant)
     print(json.dumps(report))  # noqa: T201
 

@@ -98,7 +98,9 @@ def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit,
 
 class _Audit:
     def __init__(self, run: OpenRun, config: AuditConfig, emit: Emit, control: Control) -> None:
-        self._run, self._plan, self._seed = run, run.config.model, run.config.train.seed
+        plan = run.config.model
+        self._run, self._seed = run, run.config.train.seed
+        self._plan = plan.with_placement(plan.placement.without_parts())
         self._emit, self._control = emit, control
         self._saved = SaveStore(run.directory).latest()
         run.check(with_start=self._saved is None)

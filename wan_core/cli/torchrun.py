@@ -53,9 +53,10 @@ def _placement(directory: Path, world: int) -> PlacementConfig | None:
     known = read_run(directory).model.placement
     if known.ranks == world:
         return None
-    if known.mode == "split blocks":
+    if known.mode.startswith("split"):
+        what = known.mode.removeprefix("split ")
         raise ConfigError(
-            f"The blocks of {directory.name} are split over GPUs, which one process does. Start it without torchrun, "
+            f"The {what} of {directory.name} are split over GPUs, which one process does. Start it without torchrun, "
             'or make each GPU hold a copy: --set "model.placement.mode=copy per GPU".'
         )
     devices = known.devices if known.mode == "copy per GPU" else "all"

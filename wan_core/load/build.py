@@ -43,12 +43,16 @@ from ..model import (
     long_attention,
     sdpa_choice,
 )
+from ..parallel import SplitTokens
 from ..placement import (
     BlockOffload,
     DeviceCarrier,
     MemoryMeasures,
+    OwnMemory,
     Placement,
+    Shared,
     SharedMemory,
+    devices_of,
     resolve_placement,
     running_order,
 )
@@ -95,14 +99,13 @@ def materialize(
     other processes that load the same plan; it holds the swapped blocks.
     """
     found = found or inspect_model(plan, roots)
-    compute, shape = found.compute_dtype, found.variant.shape
-    numerics = plan.precision.numerics(compute)
-    placement = resolve_placement(plan.placement, shape.num_layers, rank)
-    check_plan_devices(plan, shape, numerics, found, placement)
-    with torch.inference_mode(False), torch.device("meta"):
-        model = WanTransformer(shape, numerics)
-    model.use_attention(plan.attention, _long_attention(plan, shape, numerics, placement))
-    model.read_texts(TEXT_LENGTH, rows_differ=lora is not None and lora.dropout > 0)
+    shape = found.variant.shape
+    numerics = plan.precision.numerics(found.compute_dtype)
+    count = plan.placement.models
+    placements = [resolve_placement(plan.placement, shape.num_layers, max(rank, number)) for number in range(count)]
+    for placement in placements:
+        check_plan_devices(plan, shape, numerics, found, placement)
+    model = _without_values(plan, shape, numerics, lora, placements[0])
     if plan.quantize is not None:
         plan.quantize.check_names([name for name, _ in model.named_modules()])
     if lora is not None:
@@ -112,16 +115,63 @@ def materialize(
         start = read_start(roots.resolve(lora.start_from), found.variant.expert)
     if lora is not None and start is not None:
         check_start(model, start, lora)  # fail now: reading the base weights takes minutes
-    order = running_order(shape.num_layers, shape.vace_layers)
-    together = None if shared is None else shared.of(_plan_digest(plan))
-    offload = BlockOffload(placement, order, measures or MemoryMeasures(), shared=together)
     loras = [
         (read_frozen(roots.resolve(lora.file), lora, model, found.variant.expert), lora.strength) for lora in plan.loras
     ]
+    together: Shared | None = None if shared is None else shared.of(_plan_digest(plan))
+    together = OwnMemory() if count > 1 else together
+    models: list[WanTransformer] = []
+    for number, placement in enumerate(placements):
+        told = on_tensor and partial(_of_several, on_tensor, number, count)
+        offload = BlockOffload(
+            placement,
+            running_order(shape.num_layers, shape.vace_layers),
+            measures or MemoryMeasures(),
+            shared=together,
+        )
+        one = model if not number else _without_values(plan, shape, numerics, lora, placement)
+        _build(one, plan, placement, offload, found, lora, start, loras, seed=seed, on_tensor=told)
+        models.append(one)
+    if count > 1:
+        model.team = SplitTokens(model, models[1:])
+    return model
+
+
+def _of_several(on_tensor: Callable[[int, int], None], number: int, count: int, done: int, total: int) -> None:
+    """Counts the weights of all models that one process holds."""
+    on_tensor(number * total + done, count * total)
+
+
+def _without_values(
+    plan: ModelPlan, shape: WanShape, numerics: Numerics, lora: LoraConfig | None, placement: Placement
+) -> WanTransformer:
+    with torch.inference_mode(False), torch.device("meta"):
+        model = WanTransformer(shape, numerics)
+    model.use_attention(plan.attention, _long_attention(plan, shape, numerics, placement))
+    model.read_texts(TEXT_LENGTH, rows_differ=lora is not None and lora.dropout > 0)
+    return model
+
+
+def _build(
+    model: WanTransformer,
+    plan: ModelPlan,
+    placement: Placement,
+    offload: BlockOffload,
+    found: WanFile,
+    lora: LoraConfig | None,
+    start: LoraSource | None,
+    loras: Sequence[tuple[LoraSource, float]],
+    *,
+    seed: int,
+    on_tensor: Callable[[int, int], None] | None,
+) -> None:
+    """Gives a model without values its weights and adapters, on its devices."""
+    numerics = model.numerics
     with torch.inference_mode(False):
         _fill(model, plan, placement, offload, found.weights, on_tensor, loras)
         multiply_in(model, numerics.matmul)
         if lora is not None:
+            compute = found.compute_dtype
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
             # An adapter is made next to its weight, which is in host memory where the block is offloaded.
             for adapter in adapters_of(model):
@@ -135,7 +185,6 @@ def materialize(
     model.run_in_chunks(offload.measures.chunk_tokens)
     if len(placement.devices) > 1:
         model.carrier = DeviceCarrier(placement)
-    return model
 
 
 def _plan_digest(plan: ModelPlan) -> str:
@@ -293,7 +342,7 @@ def attention_kernels(plan: ModelPlan, found: WanFile, tokens: int) -> dict[str,
     """Returns the attention kernel of each device of the first process for so many tokens, by device name."""
     numerics, shape = plan.precision.numerics(found.compute_dtype), found.variant.shape
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
-    devices = resolve_placement(plan.placement, shape.num_layers).devices
+    devices = devices_of(plan.placement, shape.num_layers)
     if plan.attention not in _CHOSEN_HERE:
         return dict.fromkeys(map(str, devices), plan.attention)
     placement = resolve_placement(plan.placement, shape.num_layers)

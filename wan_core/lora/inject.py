@@ -198,11 +198,11 @@ class LoraWeights:
     @classmethod
     def of(cls, model: nn.Module) -> LoraWeights:
         """Returns float32 CPU copies of a model's adapters."""
-        return cls({name: p.detach().to("cpu", copy=True) for name, p in _tensors(model).items()})
+        return cls({name: p.detach().to("cpu", copy=True) for name, p in adapter_tensors(model).items()})
 
     def load_into(self, model: nn.Module, source: str) -> None:
         """Copies the values into a model's adapters; CheckpointError unless names and shapes match exactly."""
-        parameters = _tensors(model)
+        parameters = adapter_tensors(model)
         missing, unknown = parameters.keys() - self.tensors.keys(), self.tensors.keys() - parameters.keys()
         if missing or unknown:
             raise CheckpointError(
@@ -221,7 +221,7 @@ class LoraWeights:
                 parameter.copy_(self.tensors[name])
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
+def adapter_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Returns the trained parameters, and the adapters' constants that a resume needs."""
     found: dict[str, Tensor] = dict(adapter_parameters(model))
     for adapter in adapters_of(model):

@@ -24,7 +24,7 @@ from .scopes import scope
 from .shape import Numerics, WanShape, block_of
 from .stages import CHUNK_TOKENS
 from .texts import TEXT_LENGTH, TEXT_STEP, lengthened
-from .transformer import WanTransformer, model_without_values
+from .transformer import WanTransformer, model_without_values, models_of
 
 __all__ = [
     "ACTIVATIONS",
@@ -62,6 +62,7 @@ __all__ = [
     "lengthened",
     "long_attention",
     "model_without_values",
+    "models_of",
     "placed_routes",
     "read_routes",
     "scope",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .fused import fused_rms_rotate, rotation_fuses
+from .heads import TokenSeat
 from .kernels import attention_kernel
 from .modulate import rms_norm
 from .names import each_named, naming
@@ -64,17 +65,50 @@ class WanAttention(nn.Module):
 class WanSelfAttention(WanAttention):
     """Attention of the video tokens to each other, rotated by their place."""
 
+    seat: TokenSeat | None = None
+    """of a copy that may run a part of the tokens"""
+
     def forward(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """x (B, N, D) in the compute dtype -> the same; the tables are those of `rope_table`."""
+        if self.seat is not None and self.seat.joined:
+            attended = self._attend_together(self.seat, x, rope_cos, rope_sin)
+        else:
+            attended = self._attend_alone(x, rope_cos, rope_sin)
+        with naming("self_attn"):
+            return self.o(attended)
+
+    def _attend_alone(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         query, key, value = together((self.q, self.k, self.v), x, ("query_proj", "key_proj", "value_proj"))
         with naming("xq_out"):
             query = self._placed(query, self.norm_q, rope_cos, rope_sin)
         with naming("xk_out"):
             key = self._placed(key, self.norm_k, rope_cos, rope_sin)
         with naming("attn_output"):
-            attended = self._attend(query, key, self._heads(value))
-        with naming("self_attn"):
-            return self.o(attended)
+            return self._attend(query, key, self._heads(value))
+
+    def _attend_together(self, seat: TokenSeat, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
+        """Attends to the tokens of all copies, for own tokens x (B, n, D).
+
+        Values are on their way while queries and keys are made, and queries while keys are. On the way back the
+        gradients of queries and values are, while that of keys goes through their linear.
+        """
+        with naming("value_proj"):
+            value = self.v(x)
+        value = seat.send(self._heads(value))
+        with naming("query_proj"):
+            query = self.q(x)
+        with naming("xq_out"):
+            query = self._placed(query, self.norm_q, rope_cos, rope_sin)
+        sent = seat.send(query)
+        with naming("key_proj"):
+            key = self.k(x)
+        with naming("xk_out"):
+            key = self._placed(key, self.norm_k, rope_cos, rope_sin)
+        last = seat.send(key)
+        all_values, queries, keys = seat.receive(value), seat.receive(sent), seat.receive(last)
+        with naming("attn_output"):
+            attended = self._attend(queries, keys, all_values)
+        return seat.to_tokens(attended.unflatten(-1, queries.shape[2:]), last).flatten(2)
 
     def _placed(self, x: Tensor, norm: WanRMSNorm, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """x (B, N, D) -> (B, N, heads, head_dim) in its dtype, normed and rotated by place."""

@@ -7,6 +7,8 @@ each thousands of times.
 
 from __future__ import annotations
 
+from threading import Lock
+
 import torch
 from torch import Tensor
 
@@ -30,16 +32,18 @@ def rope_table(
     key = (grid, head_dim, dtype, device, built_in)
     # Fake tensors must not outlive their mode, and whoever counts memory on meta tensors wants to see them made.
     real = type(torch.empty(0, device=device)) is Tensor and device.type != "meta"
-    if real and (found := _tables.pop(key, None)) is not None:
-        _tables[key] = found
-        return found
+    with _lock:  # copies of a model on several cards ask at once
+        if real and (found := _tables.pop(key, None)) is not None:
+            _tables[key] = found
+            return found
     # A table made under inference mode could not take part in a backward pass later.
     with torch.inference_mode(False), torch.no_grad():
         table = _build(*key)
     if real:
-        _tables[key] = table
-        while len(_tables) > _KEPT_TABLES:
-            del _tables[next(iter(_tables))]
+        with _lock:
+            _tables[key] = table
+            while len(_tables) > _KEPT_TABLES:
+                del _tables[next(iter(_tables))]
     return table
 
 
@@ -47,6 +51,7 @@ _KEPT_TABLES = 4
 """How many grids are kept, over all devices; one takes 39 MiB for 14B at 1280x720, 81 frames."""
 _Key = tuple[tuple[int, int, int], int, torch.dtype, torch.device, torch.dtype]
 _tables: dict[_Key, tuple[Tensor, Tensor]] = {}
+_lock = Lock()
 
 
 def _build(

@@ -32,6 +32,7 @@ from .keeping import Policy
 from .kernels import attention_kernel, preview_kernel
 from .modulate import cast_linear
 from .offload import NoOffload, Offload
+from .parts import Part
 from .rope import rope_table
 from .routing import Passage, Routing, Streams
 from .scopes import scope
@@ -58,6 +59,29 @@ class _StayHere:
         return tokens, time
 
 
+class Team(Protocol):
+    """Several copies of a model on a device each, which share out the tokens of a pass that trains."""
+
+    @property
+    def copies(self) -> Sequence[WanTransformer]:
+        """The others, without the first."""
+        ...
+
+    def patches(
+        self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
+    ) -> Tensor:
+        """Returns what `WanTransformer.patches` of all tokens returns, on the first device."""
+        ...
+
+    def sum_gradients(self) -> None:
+        """Adds the gradients of all copies to those of the first model; call it once a step."""
+        ...
+
+    def forget_gradients(self) -> None:
+        """Drops the gradients of the copies, behind each step: the next pass may have other values of the adapters."""
+        ...
+
+
 class WanTransformer(nn.Module):
     """The denoiser. Build it on `torch.device("meta")` and fill it with `load.materialize`."""
 
@@ -65,6 +89,8 @@ class WanTransformer(nn.Module):
         super().__init__()
         self.shape, self.numerics = shape, numerics or Numerics()
         self.carrier: Carrier = _StayHere()
+        self.team: Team | None = None
+        """the copies that pass with gradients through this model run on, with this one; None: on it alone"""
         self.offload: Offload = NoOffload()
         self.checkpoint_blocks = False
         """recompute each block in the backward pass instead of keeping its activations"""
@@ -182,29 +208,54 @@ class WanTransformer(nn.Module):
         """
         given = conditioning or Conditioning()
         check_conditioning(self.shape, latent, timestep, text, given)
-        return without_autocast(latent.device.type, self._forward, latent, timestep, text, given, passages)
+        if self.team is not None and torch.is_grad_enabled():
+            patches = self.team.patches(latent, timestep, text, given, passages)
+        else:
+            patches = self.patches(latent, timestep, text, given, passages)
+        return self._unpatchify(patches, grid_of(latent))
 
-    def _forward(
-        self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
+    def patches(
+        self,
+        latent: Tensor,
+        timestep: Tensor,
+        text: Tensor,
+        given: Conditioning,
+        passages: Sequence[Passage] = (),
+        part: Part | None = None,
     ) -> Tensor:
-        grid = (latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2])
+        """Does what `forward` does; returns the tokens of the video as the head makes them, (B, N, 4 * C_out).
+
+        `part`: of the tokens, with its own passages, for one of several copies that run together; None: all of them.
+        """
+        return without_autocast(latent.device.type, self._patches, latent, timestep, text, given, passages, part)
+
+    def _patches(
+        self,
+        latent: Tensor,
+        timestep: Tensor,
+        text: Tensor,
+        given: Conditioning,
+        passages: Sequence[Passage],
+        part: Part | None,
+    ) -> Tensor:
         with scope("embed"):
-            tokens, time, constants = self._embedded(latent, timestep, text, given, grid)
-        tokens = self._run_blocks(tokens, constants, given, passages)
+            tokens, control, time, constants = self._embedded(latent, timestep, text, given, part)
+        routed = passages if part is None else part.passages
+        tokens = self._run_blocks(tokens, control, constants, given.vace_strength, routed)
         with scope("head"):
             tokens, time = self.carrier.to_head(tokens, time)
             if given.reference is not None:
-                tokens, time = tokens[:, grid[1] * grid[2] :], time[:, -max(time.shape[1] - 1, 1) :]
-            return self._unpatchify(self.head(tokens, time), grid)
+                of_reference = tokens.shape[1] // (1 + latent.shape[2])
+                tokens, time = tokens[:, of_reference:], time[:, -max(time.shape[1] - 1, 1) :]
+            return self.head(tokens, time)
 
     def _embedded(
-        self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, grid: tuple[int, int, int]
-    ) -> tuple[Tensor, Tensor, Constants]:
-        """Returns the video tokens (B, N, D), the time (B, T, D) that the head reads, and what all blocks read.
-
-        `grid`: latent frames, rows and columns of tokens.
+        self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, part: Part | None
+    ) -> tuple[Tensor, Tensor | None, Tensor, Constants]:
+        """Returns the tokens of `part`, (B, n, D): of the video, and of VACE's second stream where the model has it;
+        the time (B, T, D) that the head reads, and what all blocks read.
         """
-        frames, height, width = grid
+        frames, height, width = grid_of(latent)
         tokens = self._embed_video(latent, given)
         if given.reference is not None:
             reference = embed_frame(self.ref_conv, given.reference, self.numerics.compute)
@@ -212,27 +263,34 @@ class WanTransformer(nn.Module):
             # A frame of its own at place 0; its timestep is that of the last frame (VideoX-Fun).
             frames += 1
             timestep = timestep if timestep.ndim == 1 else torch.cat([timestep[:, -1:], timestep], dim=1)
+        tokens = tokens if part is None else part.of(tokens)
+        tokens = tokens.to(self.numerics.residual).contiguous()
         time, time_rows = self._embed_time(timestep)
         head_dim = self.shape.dim // self.shape.num_heads
-        rope = rope_table(
+        cos, sin = rope_table(
             (frames, height, width),
             head_dim,
             dtype=self.numerics.rope,
             device=tokens.device,
             built_in=self.numerics.rope_table,
         )
+        if part is not None:
+            cos, sin = part.of(cos, 0), part.of(sin, 0)
         image = None
         if self.shape.image_dim and given.image_tokens is not None:
             image = self.img_emb(given.image_tokens)
-        return tokens, time, Constants(time_rows, self._embed_text(text), *rope, image)
+        constants = Constants(time_rows, self._embed_text(text), cos, sin, image)
+        return tokens, self._embed_control(given, part), time, constants
 
     def _run_blocks(
-        self, tokens: Tensor, constants: Constants, given: Conditioning, passages: Sequence[Passage]
+        self,
+        tokens: Tensor,
+        control: Tensor | None,
+        constants: Constants,
+        vace_strength: float,
+        passages: Sequence[Passage],
     ) -> Tensor:
-        start, control, routing = tokens, None, Routing(passages)
-        if given.vace is not None:
-            patches = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute)
-            control = patches.flatten(2).transpose(1, 2).to(self.numerics.residual)
+        start, routing = tokens, Routing(passages)
         for index, block in enumerate(self.blocks):
             tokens, control, constants = routing.before(index, Streams(tokens, control, constants))
             tokens, here = self.carrier.to_block(index, tokens, constants)
@@ -245,7 +303,7 @@ class WanTransformer(nn.Module):
                 begun = routing.seen(start) if number == 0 else start  # only the first one reads it
                 control, hint = self.vace_blocks[number](control, begun, *constants, recompute=run)
                 hint, _ = self.carrier.to_block(index, hint, constants)
-                tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=given.vace_strength)
+                tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=vace_strength)
             tokens, control, constants = routing.behind(index, Streams(tokens, control, constants))
         return tokens
 
@@ -261,12 +319,19 @@ class WanTransformer(nn.Module):
         )
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
-        """Returns the video tokens (B, N, D) in the residual dtype."""
+        """Returns the video tokens (B, N, D) in the compute dtype."""
         video = latent if given.channels is None else torch.cat([latent, given.channels.to(latent.dtype)], dim=1)
         patches = embed_patches(self.patch_embedding, video, self.numerics.compute)
         if given.camera is not None:
             patches = patches + self.control_adapter(given.camera)
-        return patches.flatten(2).transpose(1, 2).to(self.numerics.residual).contiguous()
+        return patches.flatten(2).transpose(1, 2)
+
+    def _embed_control(self, given: Conditioning, part: Part | None) -> Tensor | None:
+        """Returns the tokens (B, N, D) of VACE's second stream in the residual dtype."""
+        if given.vace is None:
+            return None
+        tokens = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute).flatten(2).transpose(1, 2)
+        return (tokens if part is None else part.of(tokens)).to(self.numerics.residual)
 
     def _embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
         """Returns time (B, T, D) and time_rows (B, T, 6, D); the sinusoid is float64 (Wan: sinusoidal_embedding_1d)."""
@@ -292,6 +357,16 @@ class WanTransformer(nn.Module):
         rows = wide.view(patches.shape[0], *grid, *PATCH, self.shape.out_channels)
         frames, height, width = (n * p for n, p in zip(grid, PATCH, strict=True))
         return rows.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(-1, self.shape.out_channels, frames, height, width)
+
+
+def models_of(model: nn.Module) -> tuple[nn.Module, ...]:
+    """Returns the model with the copies of its team."""
+    return (model, *model.team.copies) if isinstance(model, WanTransformer) and model.team is not None else (model,)
+
+
+def grid_of(latent: Tensor) -> tuple[int, int, int]:
+    """Returns frames, rows and columns of the tokens of a latent (B, C, F, H, W)."""
+    return latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2]
 
 
 @lru_cache(maxsize=8)

@@ -13,8 +13,8 @@ from .host import lockable_bytes
 from .measures import MemoryMeasures, running_order
 from .memory import JobShape, estimate_memory
 from .offload import BlockOffload
-from .plan import MODES, Placement, PlacementConfig, resolve_placement
-from .shared import SharedMemory, can_share, share_memory
+from .plan import MODES, Placement, PlacementConfig, devices_of, resolve_placement
+from .shared import OwnMemory, Shared, SharedMemory, can_share, share_memory
 from .short_model import Recomputing, StepShape
 from .traffic import step_traffic
 
@@ -26,10 +26,12 @@ __all__ = [
     "JobShape",
     "MemoryEstimate",
     "MemoryMeasures",
+    "OwnMemory",
     "Placement",
     "PlacementConfig",
     "Recomputing",
     "Room",
+    "Shared",
     "SharedMemory",
     "StepShape",
     "Traffic",
@@ -37,6 +39,7 @@ __all__ = [
     "card_bytes",
     "choose_measures",
     "copies_of",
+    "devices_of",
     "estimate_memory",
     "lockable_bytes",
     "memory_to_copy",

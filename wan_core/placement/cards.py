@@ -13,7 +13,7 @@ from ..abilities import abilities_of
 from ..errors import ConfigError
 from .estimate import MemoryEstimate
 from .host import host_bytes, host_total
-from .plan import Placement, PlacementConfig, resolve_placement
+from .plan import Placement, PlacementConfig, devices_of, resolve_placement
 
 CARD_LIMIT = "WAN_TRAINER_CARD_GIB"
 """environment variable: plan as if every card had so many GiB; the CPU then counts as a card too"""
@@ -64,12 +64,11 @@ def processes_by_room(config: PlacementConfig, num_blocks: int, *, ask_driver: b
 
     Where each card trains a copy, each process has its share of the host memory.
     """
-    processes = [resolve_placement(config, num_blocks, rank) for rank in range(config.ranks)]
     found: list[tuple[Placement, Room]] = []
-    for placement in processes:
-        room = room_here(placement.devices, ask_driver=ask_driver)
-        host = None if room.host is None else room.host // len(processes)
-        found.append((placement, Room(devices=room.devices, host=host)))
+    for rank in range(config.ranks):
+        room = room_here(devices_of(config, num_blocks, rank), ask_driver=ask_driver)
+        host = None if room.host is None else room.host // config.ranks
+        found.append((resolve_placement(config, num_blocks, rank), Room(devices=room.devices, host=host)))
     return sorted(found, key=lambda one: min(one[1].devices.values(), default=0))
 
 

@@ -1,4 +1,4 @@
-"""Copies between a device and host memory: the one file that knows streams, events and page-locked memory.
+"""Copies between a device, host memory and other devices: the one file that knows streams, events and locked memory.
 
 Everything else of this room is the same on every device: which copy begins when, and who waits for it.
 """
@@ -183,3 +183,73 @@ def memory_to_copy(copies: Copies, size: int) -> Tensor:
     """Returns `size` new bytes of host memory, (size,) uint8, also where RAM is short."""
     found = copies.host_memory(size)
     return torch.empty(size, dtype=torch.uint8) if found is None else found
+
+
+class Peers(Protocol):
+    """Brings tensors of other devices to one device while both compute."""
+
+    def mark(self) -> Any:
+        """Returns an event behind all that the device was told to compute before."""
+        ...
+
+    def fetch(self, source: Tensor, ready: Any) -> tuple[Tensor, Any]:
+        """Begins to copy a contiguous tensor of another device, which has its values behind the event `ready`.
+
+        Returns the copy, and the event behind which it has arrived: until then nobody may read it, nor change or free
+        the source.
+        """
+        ...
+
+    def wait(self, event: Any) -> None:
+        """Lets whatever the device is told to compute from now on wait for an event of any device."""
+        ...
+
+
+class PlainPeers:
+    """Copies at once, for devices without streams."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def mark(self) -> Any:
+        pass
+
+    def fetch(self, source: Tensor, ready: Any) -> tuple[Tensor, Any]:
+        return source.to(self._device, copy=True), None
+
+    def wait(self, event: Any) -> None:
+        pass
+
+
+class CudaPeers:
+    """Copies on two streams for each pair of cards and direction: torch orders a copy behind one on either card.
+
+    Streams of their own, so that both directions of a link run at once, and neither stands behind computing.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
+
+    def mark(self) -> Any:
+        return torch.cuda.current_stream(self._device).record_event()
+
+    def fetch(self, source: Tensor, ready: Any) -> tuple[Tensor, Any]:
+        if source.device not in self._streams:
+            self._streams[source.device] = torch.cuda.Stream(source.device), torch.cuda.Stream(self._device)
+        there, here = self._streams[source.device]
+        found = torch.empty_like(source, device=self._device)
+        there.wait_event(ready)
+        here.wait_event(ready)
+        here.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(there), torch.cuda.stream(here):
+            found.copy_(source, non_blocking=True)
+            return found, here.record_event()
+
+    def wait(self, event: Any) -> None:
+        torch.cuda.current_stream(self._device).wait_event(event)
+
+
+def peers_of(device: torch.device) -> Peers:
+    """Returns how tensors of other devices come to `device`."""
+    return CudaPeers(device) if device.type == "cuda" else PlainPeers(device)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..model import Numerics, Route, WanShape, block_of, model_without_values, tokens_by_layer
+from ..model.parts import check_shared_out
 from .estimate import DeviceMemory, MemoryEstimate
 from .measures import MemoryMeasures, running_order, swapped_blocks
 from .plan import Placement
@@ -57,6 +58,8 @@ class JobShape:
     """what the widest packed weight takes while its linear runs; nothing of it is kept"""
     routes: tuple[Route, ...] = ()
     """layers that a share of the tokens passes by"""
+    others: tuple[torch.device, ...] = ()
+    """devices that each hold such a model too, and run a part of the tokens; `placement` is that of the first"""
     sharers: int = 1
     """how many processes of the machine have the swapped weights together (shared.py)"""
 
@@ -109,6 +112,9 @@ def estimate_memory(
     adapters = Counter[str]()
     for linear, values in job.adapter_values.items():
         adapters[str(job.placement.device_of(linear))] += values
+    whole, step = step, replace(step, parts=1 + len(job.others))
+    if job.others:
+        check_shared_out(step.tokens // step.latent_frames, step.parts, len(job.routes))
     offloaded = measures.offload_inputs and job.recomputing.blocks
     unpacking = Unpacking(widest_bytes=job.unpacking_bytes, once=measures.dequantize_once)
     tokens = job.tokens(step)
@@ -120,7 +126,7 @@ def estimate_memory(
         shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
         recomputing = replace(job.recomputing, unchecked=job.unchecked_on(device))
         trace = _traced(job, step, shape, mine, recomputing, unpacking, measures)
-        watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
+        watched = {"evaluate": whole, **({} if preview is None else {"preview": preview})}
         watching = {
             kind: traced_watching(job.shape, job.numerics, size, unpacking, measures.chunk_tokens)
             for kind, size in watched.items()
@@ -146,11 +152,14 @@ def estimate_memory(
             },
         )
         if offloaded and job.recomputing.policy.offloaded:
-            kept_in_host += trace.host
+            kept_in_host += step.parts * trace.host
         elif offloaded:
             inputs = [*mine[: len(mine) - job.unchecked_on(device)], *shape.vace_layers]
             kept_in_host += sum(tokens[layer] for layer in inputs) * _passing(job, step) // step.tokens
-    pinned = sum(weights.swapped.values()) - weights.together + -(-weights.together // job.sharers) + kept_in_host
+    for device in job.others:
+        devices[str(device)] = _beside_first(devices[str(job.placement.first)], sum(adapters.values()))
+    own = sum(weights.swapped.values()) - weights.together
+    pinned = step.parts * own + -(-weights.together // job.sharers) + kept_in_host
     away = job.optimizer_host_bytes
     held = job.optimizer_bytes + max(0.0, away - _WEIGHT_BYTES - _GRADIENT_BYTES)
     return MemoryEstimate(
@@ -162,6 +171,15 @@ def estimate_memory(
         inputs=kept_in_host,
         streamed=dict(weights.swapped),
     )
+
+
+def _beside_first(first: DeviceMemory, adapter_values: int) -> DeviceMemory:
+    """Returns what the device of a further model holds: no optimizer, and no pass that does not train."""
+    adapters = adapter_values * (_WEIGHT_BYTES + _GRADIENT_BYTES)
+    between = first.weights + adapter_values * _WEIGHT_BYTES
+    step = first.weights + adapters + first.step - first.weights - first.adapters
+    phases = {"load": between, "step": step, "save": between}
+    return DeviceMemory(weights=first.weights, adapters=adapters, kept=first.kept, phases=phases)
 
 
 def _traced(

@@ -14,7 +14,7 @@ from .copies import Copies, copies_of
 from .kept import KeptTensors
 from .measures import MemoryMeasures, swapped_blocks
 from .plan import Placement
-from .shared import SharedMemory
+from .shared import Shared
 from .streaming import Ring
 
 
@@ -40,7 +40,7 @@ class BlockOffload:
         *,
         copies: Callable[[torch.device], Copies] = copies_of,
         most_host_bytes: int | None = None,
-        shared: SharedMemory | None = None,
+        shared: Shared | None = None,
         before: BlockOffload | None = None,
     ) -> None:
         """`order`: the names of all blocks, as `running_order` gives them.

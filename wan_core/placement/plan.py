@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,9 +15,10 @@ from ..config import Config, setting
 from ..errors import ConfigError, PlacementError
 from ..model import block_of
 
-MODES = ("one device", "split blocks", "copy per GPU")
+MODES = ("one device", "split blocks", "copy per GPU", "split tokens")
 """one device; split blocks: consecutive blocks on each device, one process; copy per GPU: one process and full model
-each, gradients averaged over gloo (works without NCCL, so on Windows too)."""
+each, gradients averaged over gloo (works without NCCL, so on Windows too); split tokens: a full model on each device,
+one process, each runs a part of the tokens of every clip (`parallel.SplitTokens`)."""
 
 _BESIDE_BLOCKS_GIB = 4
 """of each card, however many blocks lie on it: a GiB for the driver and gaps, and what one block of a 14B model needs
@@ -30,7 +31,8 @@ class PlacementConfig(Config):
 
     mode: str = setting(
         "one device",
-        "split blocks: a part of the model on each GPU. copy per GPU: a full model on each GPU, gradients averaged.",
+        "split blocks: a part of the model on each GPU. copy per GPU: a full model on each GPU, gradients averaged. "
+        "split tokens: a full model and a part of each clip on each GPU.",
         choices=MODES,
         refusal='Split mode "{value}" is unknown.{nearest}',
     )
@@ -53,7 +55,8 @@ class PlacementConfig(Config):
             _numbers(self.split_at)
 
     def identity(self) -> dict[str, Any]:
-        """Returns the number of copies: several ranks make a larger batch, and where blocks lie changes nothing."""
+        """Returns the number of copies: several ranks make a larger batch. Where blocks lie changes nothing, and who
+        runs a token changes the order of sums, so rounding alone."""
         listed = self.devices.count(",") + 1 if "," in self.devices else self.devices
         return {"copies": self.copies or listed if self.mode == "copy per GPU" else 1}
 
@@ -80,6 +83,17 @@ class PlacementConfig(Config):
     def ranks(self) -> int:
         """The number of processes that train together, over all machines."""
         return self.copies or len(self.device_names()) if self.mode == "copy per GPU" else 1
+
+    @property
+    def models(self) -> int:
+        """The number of full models that this process holds: one for each device that runs a part of the tokens."""
+        return len(self.device_names()) if self.mode == "split tokens" else 1
+
+    def without_parts(self) -> PlacementConfig:
+        """Returns the same for a model that is not trained: of split tokens the first device, which renders alone."""
+        if self.mode != "split tokens":
+            return self
+        return replace(self, mode="one device", devices=self.device_names()[0])
 
 
 @dataclass(frozen=True)
@@ -119,15 +133,29 @@ class Placement:
 
 
 def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -> Placement:
-    """Returns the device of each of `num_blocks` blocks for this process, the `rank`-th of this machine."""
+    """Returns the device of each of `num_blocks` blocks for this process, the `rank`-th of this machine.
+
+    Where one process holds several models, for the `rank`-th of these.
+    """
     names = config.device_names()
     devices = [_device(n) for n in names]
-    if config.mode == "copy per GPU":
+    twice = next((device for device in devices if devices.count(device) > 1 and device.type != "cpu"), None)
+    if config.mode == "split tokens" and twice is not None:
+        raise PlacementError(
+            f"devices names {twice} twice, and split tokens needs another GPU for each part. Name each once."
+        )
+    if config.mode in ("copy per GPU", "split tokens"):
         return Placement((devices[rank % len(devices)],) * num_blocks)
     if config.mode == "one device" or len(devices) == 1:
         return Placement((devices[0],) * num_blocks)
     sizes = _gibibytes_of(devices) if config.split_at == "auto" else []
     return split_blocks(devices, num_blocks, config.split_at, sizes)
+
+
+def devices_of(config: PlacementConfig, num_blocks: int, rank: int = 0) -> tuple[torch.device, ...]:
+    """Returns the devices of this process, the `rank`-th of this machine: of all models that it holds."""
+    placements = [resolve_placement(config, num_blocks, max(rank, number)) for number in range(config.models)]
+    return tuple(dict.fromkeys(device for placement in placements for device in placement.devices))
 
 
 def split_blocks(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import RESUME, OutOfMemory, failure
+from ..model import models_of
 from ..words import first_line
 from .offload import BlockOffload
 
@@ -44,9 +45,10 @@ def weights_out_of_the_way(model: nn.Module, *, trained: bool = False) -> Iterat
     rests while another one trains, which needs the host memory of what its own blocks keep: that is given back too.
     OutOfMemory, in one sentence, when the weights do not fit back; those that did not are then still in host memory.
     """
-    places = list(_places(model, trained))
-    if isinstance(offload := getattr(model, "offload", None), BlockOffload):
-        offload.release(for_long=trained)
+    places = [place for one in models_of(model) for place in _places(one, trained)]
+    for one in models_of(model):
+        if isinstance(offload := getattr(one, "offload", None), BlockOffload):
+            offload.release(for_long=trained)
     try:
         for place in places:
             place.put(_HOST)
@@ -58,7 +60,8 @@ def weights_out_of_the_way(model: nn.Module, *, trained: bool = False) -> Iterat
 
 def leaving_bytes(model: nn.Module) -> int:
     """Returns what of a model lies on accelerators, and takes host memory when it makes room."""
-    return sum(one.nbytes for one in (*model.parameters(), *model.buffers()) if one.device != _HOST)
+    held = (value for one in models_of(model) for value in (*one.parameters(), *one.buffers()))
+    return sum(value.nbytes for value in held if value.device != _HOST)
 
 
 def release_cached_memory() -> None:

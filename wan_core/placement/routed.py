@@ -78,11 +78,11 @@ def traced_routed(
     for layer, count in zip(shape.vace_layers, control, strict=True):  # of layers on other devices too
         kept_by[min(layer, layers - 1)] += kinds[count].kept_second
     begins = all_whole.kept - layers * kinds[whole].kept - len(control) * kinds[whole].kept_second
-    stream = step.batch_size * whole * shape.dim * numerics.residual.itemsize * (1 + bool(control))
+    stream = step.batch_size * step.own_tokens * shape.dim * numerics.residual.itemsize * (1 + bool(control))
     live, forward, backward = begins, 0, 0
     for layer, count in enumerate(tokens):
         if count != whole and (layer == 0 or tokens[layer - 1] != count):
-            live += count * (shape.dim // shape.num_heads) * numerics.rope.itemsize  # their own positions
+            live += count // step.parts * (shape.dim // shape.num_heads) * numerics.rope.itemsize  # their own positions
         live += kept_by[layer]
         beside = live + (0 if count == whole else stream)
         forward = max(forward, beside + of_layer[layer].forward)
@@ -90,7 +90,7 @@ def traced_routed(
         if count != whole and tokens[layer + 1 : layer + 2] != [count]:
             forward = max(forward, beside + stream)  # they rejoin: the old ones, and the new ones
     if tokens[0] != whole:  # no layer keeps the tokens before the first one, and they are held all the same
-        forward += step.batch_size * whole * shape.dim * numerics.residual.itemsize
+        forward += step.batch_size * step.own_tokens * shape.dim * numerics.residual.itemsize
     return StepTrace(
         before=all_whole.before,
         kept=live,

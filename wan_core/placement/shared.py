@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +29,47 @@ _LOOKS_S = 0.005
 """seconds between two looks whether it has done so"""
 _TOKEN_BYTES = 16
 _DOOR = "wan_trainer door"
+
+
+class Shared(Protocol):
+    """Host memory for frozen weights that several models have together."""
+
+    def piece(
+        self, name: str, size: int, write: Callable[[Tensor], None], holds: Callable[[Tensor], bool]
+    ) -> Tensor | None:
+        """Returns the piece called `name`, (size,) uint8, which nobody may change; None where it cannot be shared.
+
+        The first model that needs it writes it. The others check whether it `holds` what they would have written.
+        """
+        ...
+
+    def locked(self, memory: Tensor, lock: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns a piece as `lock` returns it, page-locked once in this process where the system locks it."""
+        ...
+
+
+class OwnMemory:
+    """`Shared` of models that one process holds, built one after the other from one plan."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[str, int], Tensor] = {}
+        self._locked: dict[int, Tensor] = {}
+        """by address of the piece"""
+
+    def piece(
+        self, name: str, size: int, write: Callable[[Tensor], None], holds: Callable[[Tensor], bool]
+    ) -> Tensor | None:
+        """Returns the piece; it is not compared, as the same files and settings made the same bytes."""
+        if (name, size) not in self._pieces:
+            memory = self._pieces[name, size] = torch.empty(size, dtype=torch.uint8)
+            write(memory)
+        return self._pieces[name, size]
+
+    def locked(self, memory: Tensor, lock: Callable[[Tensor], Tensor]) -> Tensor:
+        address = memory.data_ptr()
+        if address not in self._locked:
+            self._locked[address] = lock(memory)
+        return self._locked[address]
 
 
 class _Fellow(NamedTuple):
@@ -86,6 +127,9 @@ class SharedMemory:
         except (OSError, ValueError) as error:
             _log.warning("%s lies in memory of this process alone: %s", name, error)
             return None
+
+    def locked(self, memory: Tensor, lock: Callable[[Tensor], Tensor]) -> Tensor:
+        return lock(memory)
 
     def _found_or_begun(self, label: str, size: int) -> tuple[int | None, bool]:
         """Returns the open file of a piece, and whether it is to be written here; None where nobody's can be had."""

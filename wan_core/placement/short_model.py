@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -11,9 +11,12 @@ from threading import Lock
 import torch
 from torch import Tensor, nn
 
-from ..model import TEXT_LENGTH, Conditioning, Numerics, Policy, WanShape, WanTransformer
-from ..model.attention import WanAttention
+from ..model import TEXT_LENGTH, Conditioning, Numerics, Passage, Policy, WanShape, WanTransformer
+from ..model.attention import WanAttention, WanSelfAttention
+from ..model.heads import TO_HEADS, Arriving, TokenSeat, shares
 from ..model.kernels import attention_kernel
+from ..model.parts import parts_of
+from ..model.transformer import grid_of
 
 ALONE = Lock()
 """held while a model of `short_model` runs: the next one uses it again, and the server plans in several threads"""
@@ -40,10 +43,18 @@ class StepShape:
     latent_height: int
     latent_width: int
     text_rows: int = TEXT_LENGTH
+    parts: int = 1
+    """cards that share out its tokens"""
 
     @property
     def tokens(self) -> int:
+        """Of a clip."""
         return self.latent_frames * (self.latent_height // 2) * (self.latent_width // 2)
+
+    @property
+    def own_tokens(self) -> int:
+        """Of a clip, on the card with the most."""
+        return self.latent_frames * -(-(self.tokens // self.latent_frames) // self.parts)
 
 
 class InFlight:
@@ -105,6 +116,56 @@ def set_up(model: WanTransformer, recomputing: Recomputing, chunk_tokens: int) -
     model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
     model.unchecked_blocks = recomputing.unchecked
     model.run_in_chunks(chunk_tokens)
+
+
+def share_out(model: WanTransformer, parts: int) -> None:
+    """Lets a model of `short_model` run as the last of so many copies does, which has the most tokens."""
+    model.team = _Last(model, parts) if parts > 1 else None
+    seat = TokenSeat(_Absent(shares(model.shape.num_heads, parts)), parts - 1, parts, model.shape.num_heads)
+    seat.joined = parts > 1
+    for module in model.modules():
+        if isinstance(module, WanSelfAttention):
+            module.seat = seat
+
+
+class _Last:
+    """A `Team` whose other copies are not there."""
+
+    copies: Sequence[WanTransformer] = ()
+
+    def __init__(self, model: WanTransformer, parts: int) -> None:
+        self._model, self._parts = model, parts
+
+    def patches(
+        self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
+    ) -> Tensor:
+        """Returns the tokens of all copies, of which only the last one has made its own."""
+        frames, height, width = grid_of(latent)
+        more = int(given.reference is not None)
+        part = parts_of(frames + more, height * width, [latent.device] * self._parts, passages)[-1]
+        own = self._model.patches(latent, timestep, text, given, part.passages, part)
+        places = part.numbers[len(part.numbers) - own.shape[1] :]
+        return own.new_empty(own.shape[0], frames * height * width, own.shape[2]).index_copy(1, places, own)
+
+    def sum_gradients(self) -> None: ...
+
+    def forget_gradients(self) -> None: ...
+
+
+class _Absent:
+    """An exchange with copies that have as many tokens each, and are not there."""
+
+    def __init__(self, heads: list[int]) -> None:
+        self._heads = heads
+
+    def swap(self, me: int, what: str, parcels: Sequence[Tensor]) -> Arriving:
+        batch, tokens, _, width = parcels[me].shape
+        found = [
+            parcels[me].new_empty(batch, tokens, self._heads[me] if what == TO_HEADS else heads, width)
+            for heads in self._heads
+        ]
+        found[me] = parcels[me]
+        return Arriving(found, lambda: None)
 
 
 def _flash_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..errors import PlacementError
 from ..model import scope
 from .copies import Copies, memory_to_copy
-from .shared import SharedMemory
+from .shared import Shared
 
 _ALIGNED = 256
 """bytes: where a tensor may begin, as torch's own memory on a GPU does"""
@@ -59,7 +59,7 @@ class _RestingBlock:
     Where the block is used while it rests, it reads them there: an error on a GPU, and nowhere a wrong number.
     """
 
-    def __init__(self, name: str, block: nn.Module, copies: Copies, shared: SharedMemory | None) -> None:
+    def __init__(self, name: str, block: nn.Module, copies: Copies, shared: Shared | None) -> None:
         """Moves them there: those of linears to `shared` memory, where that can be had.
 
         Everything else is this process's own, for LoRAs of previews change it in place (lora/frozen.py).
@@ -96,14 +96,14 @@ class _RestingBlock:
         _write(mine, memory, begin)
         return memory
 
-    def _shared(self, name: str, shared: SharedMemory, begin: int, mine: list[_Frozen]) -> Tensor | None:
+    def _shared(self, name: str, shared: Shared, begin: int, mine: list[_Frozen]) -> Tensor | None:
         memory = shared.piece(
             name,
             self.size - begin,
             write=lambda memory: _write(mine, memory, begin),
             holds=lambda memory: all(frozen.lies_in(memory, begin) for frozen in mine),
         )
-        return None if memory is None else self._copies.lock(memory)
+        return None if memory is None else shared.locked(memory, self._copies.lock)
 
     def _settle(self, begin: int, mine: list[_Frozen], memory: Tensor) -> None:
         self.pieces.append((begin, memory))
@@ -147,7 +147,7 @@ class Ring:
     """The resting blocks of one device, and the two buffers through which they pass."""
 
     def __init__(
-        self, device: torch.device, copies: Copies, order: Sequence[str], shared: SharedMemory | None = None
+        self, device: torch.device, copies: Copies, order: Sequence[str], shared: Shared | None = None
     ) -> None:
         """`order`: the names of the blocks that rest, in the order in which a forward pass runs them.
 

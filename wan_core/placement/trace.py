@@ -18,7 +18,18 @@ from torch import Tensor, nn
 
 from ..model import CHUNK_TOKENS, Constants, Numerics, WanShape, WanTransformer, block_of
 from ..model.offload import NoOffload
-from .short_model import ALONE, InFlight, MetaBatch, Recomputing, StepShape, as_it_is, gradients_of, set_up, short_model
+from .short_model import (
+    ALONE,
+    InFlight,
+    MetaBatch,
+    Recomputing,
+    StepShape,
+    as_it_is,
+    gradients_of,
+    set_up,
+    share_out,
+    short_model,
+)
 from .storage_meter import StorageMeter
 from .valueless import run_valueless
 
@@ -179,6 +190,7 @@ def _trace(
     with ALONE:
         model = short_model(shape, numerics, adapt)
         set_up(model, recomputing, chunk_tokens)
+        share_out(model, step.parts)
         with torch.inference_mode(False), torch.enable_grad():
             known = [*model.parameters(), *gradients_of(model)]
             with StorageMeter(known, unpacking.of(model), run_valueless) as meter, unpacking.held(model, meter):
@@ -206,6 +218,7 @@ def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpa
     with ALONE:
         model = short_model(shape, numerics, as_it_is)
         set_up(model, Recomputing(), chunk_tokens)
+        share_out(model, 1)
         with torch.inference_mode(False), torch.no_grad():
             with (
                 StorageMeter(model.parameters(), unpacking.of(model), run_valueless) as meter,

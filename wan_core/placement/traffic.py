@@ -12,7 +12,7 @@ from torch import nn
 from ..model import Numerics, WanShape, WanTransformer
 from ..model.offload import NoOffload
 from .counting import Counting, Traffic, combined
-from .short_model import ALONE, MetaBatch, Recomputing, StepShape, gradients_of, set_up, short_model
+from .short_model import ALONE, MetaBatch, Recomputing, StepShape, gradients_of, set_up, share_out, short_model
 from .valueless import run_valueless
 
 
@@ -60,14 +60,14 @@ def step_traffic(
     Counted are models of two and of three layers, with up to three chunks of tokens, a tenth of a second each: the
     others are straight lines through these, to the kernel.
     """
-    parts = 1 if not chunk_tokens else -(-step.tokens // max(1, chunk_tokens // step.batch_size))
+    parts = 1 if not chunk_tokens else -(-step.own_tokens // max(1, chunk_tokens // step.batch_size))
     plain = min(recomputing.unchecked, shape.num_layers) if recomputing.blocks else 0
     second = len(shape.vace_layers)
     few = min(second, 2)
 
     def counted(layers: int, vace: int, how: Recomputing, chunks: int) -> StepTraffic:
         short = replace(shape, num_layers=layers, vace_layers=tuple(range(vace)))
-        most = 0 if chunks == 1 else -(-step.tokens // chunks) * step.batch_size
+        most = 0 if chunks == 1 else -(-step.own_tokens // chunks) * step.batch_size
         return _counted(short, numerics, step, adapt, how, dequantize_once, most)
 
     def of(layers: int, vace: int, how: Recomputing) -> StepTraffic:
@@ -102,6 +102,7 @@ def _counted(
     with ALONE:
         model = short_model(shape, numerics, adapt)
         set_up(model, recomputing, chunk_tokens)
+        share_out(model, step.parts)
         model.offload = NoOffload() if dequantize_once else _PerChunk()
         return counted_step(model, step)
 

@@ -16,6 +16,7 @@ from ..placement import (
     Room,
     SharedMemory,
     can_share,
+    devices_of,
     processes_by_room,
     resolve_placement,
     room_here,
@@ -156,7 +157,8 @@ def _planned(
     """Returns the plan, and what to say of it."""
     own = replace(asked_measures(run.config.train), chunk_tokens=CHUNK_TOKENS if chunk_tokens is None else chunk_tokens)
     placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
-    room = room_here(placement.devices, ask_driver=True)
+    devices = devices_of(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
+    room = room_here(devices, ask_driver=True)
     if not room.devices:
         return Planned(own, without_a_plan(run.settings)), ""
     if room.host is not None:

@@ -21,7 +21,7 @@ from .choices import fewest_measures, strongest_measures
 from .faster import ATTENTION_IN_RAM, fastest, may_keep_attention
 from .memory_job import Job, size_words
 from .own_runs import SECONDS, Measured, card_name
-from .step_time import Work, step_seconds, step_tflops, step_work
+from .step_time import LINK, Work, exchanged_bytes, step_seconds, step_tflops, step_work
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 """of width and height, tried from the largest on where not even one frame fits"""
@@ -118,6 +118,24 @@ class MemoryPlan:
             taken.append(f"{count} blocks do too, and travel to the GPU when they run")
         host = f"{self.estimate.host / 2**30:.1f} GiB of host memory are needed."
         return f"So that it fits, {', and '.join(taken)}: {host}" if taken else ""
+
+    @property
+    def exchange(self) -> str:
+        """One line on what cards that share out tokens send each other; "" for one card."""
+        shape = self.job.shape()
+        sent = self.job.train.gradient_accumulation_steps * sum(exchanged_bytes(shape, self.job.step))
+        cards = 1 + len(shape.others)
+        return (
+            ""
+            if cards == 1
+            else filled(
+                "split tokens: each of {cards} cards sends {gb} GB in a step, {seconds} s at {rate} GB/s.",
+                cards=cards,
+                gb=f"{sent / 1e9:.1f}",
+                seconds=f"{sent / LINK:.1f}",
+                rate=f"{LINK / 1e9:.0f}",
+            )
+        )
 
     def faster(self) -> str:
         """Returns one line on what left-over memory is used for, and what it saves; "" where it is for nothing."""

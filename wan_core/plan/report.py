@@ -19,7 +19,7 @@ from ..job.partner import pair_of_previews
 from ..load import ModelPlan, inspect_model, settled
 from ..lora import LoraConfig
 from ..model import LatentSpace
-from ..placement import PlacementConfig, StepShape, resolve_placement, room_here, room_of_cards, total_bytes
+from ..placement import PlacementConfig, StepShape, devices_of, resolve_placement, room_here, room_of_cards, total_bytes
 from ..placement.plan import split_blocks
 from ..train import TrainConfig, saved_bytes
 from .cards import Card, card_of_size
@@ -61,6 +61,7 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
         "step_seconds": None if card is None else round(plan.seconds(card), 2),
         "card": None if card is None else card.name,
         "faster": plan.faster(),
+        "exchange": plan.exchange,
         "own_runs": plan.own_runs(),
         "routes": routes_data(routed),
         "notes": [*notes_of(plan, routed), *_own_measurement(card)],
@@ -83,6 +84,8 @@ def plan_sentences(plan: MemoryPlan) -> str:
         lines.append(remark)
     if faster := plan.faster():
         lines.append(faster)
+    if plan.exchange:
+        lines.append(plan.exchange)
     if card is not None:
         lines.append(f"about {plan.seconds(card):.1f} s for an optimizer step on a {card.name}")
         lines += _own_measurement(card)
@@ -160,7 +163,7 @@ def report_settings(
         card = min(map(card_of_size, cards), key=lambda one: one.bf16)
     else:
         placement = resolve_placement(model.placement, layers)
-        room = room_here(placement.devices, ask_driver=True)
+        room = room_here(devices_of(model.placement, layers), ask_driver=True)
     job = Job(
         model=model,
         roots=roots,

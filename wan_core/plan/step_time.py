@@ -1,6 +1,6 @@
 """The time of an optimizer step, from what is counted of it: FLOP, bytes, kernels, and copies from host memory.
 
-    card    = FLOP / flops_per_s + bytes / bytes_per_s + kernels * kernel_s
+    card    = FLOP / flops_per_s + bytes / bytes_per_s + kernels * kernel_s + bytes to other cards / LINK
     forward  = max(card of forward, copies to host, copies to the card)
     backward = max(card of backward, copies of both)
     step     = micro-batches * (forward + backward) + optimizer
@@ -9,13 +9,15 @@ Kernels of one card run one after the other, so their times are summed: arithmet
 bytes are those of all other kernels (`placement/counting.py`), and each kernel adds what it costs to start. Copies run
 on streams of their own and count where they take longer than the card. Assumptions: the three constants of a card
 (`cards.py`); `_COPIES` for every machine; each FLOP, byte and kernel as fast as the mean of its kind; the host is never
-slower than the card beyond `kernel_s`; blocks of a split model take turns; layers with fewer tokens (TREAD) take their
-share of a complete one. Host memory beyond what the system page-locks is copied while the card waits.
+slower than the card beyond `kernel_s`; blocks of a split model take turns; cards that share out the tokens of a clip
+wait for what they send each other, in both directions at once; layers with fewer tokens (TREAD) take their share of a
+complete one. Host memory beyond what the system page-locks is copied while the card waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -31,6 +33,8 @@ _COPIES = 25e9
 """bytes/s between page-locked host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
 _PAGEABLE_COPIES = 8e9
 """the same of memory that the system does not page-lock; the card waits meanwhile"""
+LINK = 10e9
+"""bytes/s between two cards, each way: of GeForce cards, whose copies go through host memory; 25e9 with peer access"""
 _OPTIMIZER_BYTES = 36
 """per adapter value: weights, gradients and two moments are read, weights and moments written, and the gradients read
 once more for their norm and written for clipping"""
@@ -78,9 +82,24 @@ def step_seconds(
     weights, kept = (size * (1 - pageable) / _COPIES for size in (streamed, estimate.inputs))
     blocked = 2 * pageable * (streamed + estimate.inputs) / _PAGEABLE_COPIES
     target = prior_share * max(forward, weights)
+    there, back = (sent / LINK for sent in exchanged_bytes(job, step))
     optimizer = _optimizer(job).seconds(card)
-    passes = max(forward, weights, kept) + max(backward, weights + kept)
+    passes = max(forward + there, weights, kept) + max(backward + back, weights + kept)
     return micro_batches * (target + passes + blocked) + optimizer
+
+
+def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
+    """Returns what a card sends to the others that share out the tokens, in a forward and in a backward pass.
+
+    Around each self-attention queries, keys, values and what is attended to, of which its own share stays; on the way
+    back their gradients, and all of it again where a layer is recomputed.
+    """
+    cards = 1 + len(job.others)
+    of_a_token = 4 * step.batch_size * job.shape.dim * job.numerics.compute.itemsize * (cards - 1) // cards
+    tokens = job.tokens(step)
+    layers = [*tokens, *(tokens[layer] for layer in job.shape.vace_layers)]
+    again = sum(layers) - sum(tokens[len(tokens) - job.recomputing.unchecked :]) if job.recomputing.blocks else 0
+    return of_a_token * sum(layers) // cards, of_a_token * (sum(layers) + again) // cards
 
 
 def _pageable_share(estimate: MemoryEstimate) -> float:
@@ -105,7 +124,7 @@ def _passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> tuple[W
     work = step_traffic(
         job.shape,
         job.numerics,
-        step,
+        replace(step, parts=1 + len(job.others)),
         job.as_loaded or job.adapt,
         recomputing=job.recomputing,
         chunk_tokens=estimate.measures.chunk_tokens,

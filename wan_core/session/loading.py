@@ -28,13 +28,17 @@ def read_weights(
     adapters: LoraConfig | None = None,
     measures: MemoryMeasures | None = None,
     shared: SharedMemory | None = None,
+    *,
+    trains: bool = False,
 ) -> WanTransformer:
     """Returns the model of `run` on its devices, with new `adapters`; without `measures` nothing is offloaded.
 
+    `trains`: with the copies that share out the tokens of a clip, where the run has some.
     `shared`: shared memory of the ranks of a machine. Raises Stopped on a stop request while weights are read.
     """
+    plan = run.config.model
     return materialize(
-        run.config.model,
+        plan if trains else plan.with_placement(plan.placement.without_parts()),
         run.roots,
         adapters,
         seed=run.config.train.seed,
@@ -63,7 +67,8 @@ def load_model(
         session.warn(warning)
     for note in notes_on_cards(plan, compute):
         session.note(note)
-    model = read_weights(session, run, run.adapters(with_start=with_start), planned.measures, shared)
+    adapters = run.adapters(with_start=with_start)
+    model = read_weights(session, run, adapters, planned.measures, shared, trains=True)
     session.note(remark_on_adapter(run.config.lora, sum(p.numel() for p in adapter_parameters(model).values())))
     return model
 

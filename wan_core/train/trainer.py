@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from ..errors import Stopped
 from ..events import Emit, Evaluated, Note
 from ..flow import seeded_generator
 from ..lora import LoraWeights, adapter_parameters, limit_norms
-from ..model import CHUNK_TOKENS, WanTransformer, check_compile, later_remarks, placed_routes, scope
+from ..model import CHUNK_TOKENS, WanTransformer, check_compile, later_remarks, models_of, placed_routes, scope
 from ..placement import remarks_on_host_memory
 from ..precision import float32_products, fused_on_cards
 from .config import TrainConfig
@@ -74,7 +74,7 @@ class Trainer:
         self._remarked = set[str]()
         self.optimizer = AdapterOptimizer(self.parameters, config, then=partial(limit_norms, model))
         self._device = next(model.parameters()).device
-        self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
+        self.meters = DeviceMeters((p.device for one in models_of(model) for p in one.parameters()), predicted_memory)
         self._report = StepReport(model, config, self.meters, group, emit, batches_per_epoch=batches.batches_per_epoch)
         self._draws = Draws(
             batches,
@@ -99,12 +99,13 @@ class Trainer:
         self.relief = Relief(model, emit, alone=group.world == 1)
         model.checkpoint_blocks, model.checkpoint_policy = config.gradient_checkpointing, config.keeps
         model.unchecked_blocks = config.unchecked_blocks
-        if config.compile:
-            check_compile(self._device)
-            model.compile_blocks()
-        for said in fused_on_cards(model, runs=config.batch_size > 1 or first_frame_share > 0):
-            if group.leads:
-                emit(Note(text=said))
+        for one in cast("tuple[WanTransformer, ...]", models_of(model)):
+            if config.compile:
+                check_compile(next(one.parameters()).device)
+                one.compile_blocks()
+            for said in fused_on_cards(one, runs=config.batch_size > 1 or first_frame_share > 0):
+                if group.leads:
+                    emit(Note(text=said))
 
     def state(self) -> dict[str, Tensor]:
         """Returns the resume state as CPU tensors: adapters (float32), optimizer, loss scale."""
@@ -244,6 +245,8 @@ class Trainer:
         read a step late: optimizers of other packages cannot skip an update on the device.
         """
         parameters = list(self.parameters.values())
+        if self.model.team is not None:
+            self.model.team.sum_gradients()
         self._scale.unscale(parameters)
         self._group.average([*(p.grad for p in parameters if p.grad is not None), loss])
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm or math.inf)
@@ -270,6 +273,8 @@ class Trainer:
     def _forget_gradients(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
+        if self.model.team is not None:
+            self.model.team.forget_gradients()
 
     def _outlast_streak(self) -> None:
         """After the last step, computes further steps without an update until one is finite, so the weights are good.

@@ -49,11 +49,13 @@ size_t on_the_way(int card);
 
 // Memory of a card goes. Notes the copies that still needed it.
 void freed(const char* data, size_t bytes);
+// An operator of `card` has made new memory.
+void made(int card, const char* data, size_t bytes);
 // An operator of `card` reads, or writes too, this part now. Notes what a copy on its way makes of that.
 void touched(int card, const Part& part, bool writes);
-// Begins a copy on the current stream of `card`: it arrives when somebody waits for it. `staged`: with the values of now,
+// Begins a copy on the current stream of `card`, from the host, to it, or from card `source` (-1: none): it arrives when somebody waits for it. `staged`: with the values of now,
 // as a copy on the computing stream (number 0) and one of pageable memory have them; else with those of its arrival.
-void begin_copy(int card, const Part& to, const Part& from, bool staged);
+void begin_copy(int card, const Part& to, const Part& from, bool staged, int source = -1);
 // The host waits for everything that one stream of `card` does, or (-1) all of them.
 void synchronize(int card, int64_t stream = -1);
 

@@ -62,6 +62,7 @@ Tensor with_storage(c10::Storage storage, const Tensor& like) {
 c10::Storage copied(const c10::Storage& source) {
   auto memory = card::memory()->allocate(source.nbytes());
   if (source.nbytes()) std::memcpy(memory.get(), source.data(), source.nbytes());
+  card::made(card::current_card(), static_cast<const char*>(memory.get()), source.nbytes());
   return {c10::Storage::use_byte_size_t(), source.nbytes(), std::move(memory), card::memory(), true};
 }
 
@@ -184,6 +185,11 @@ Tensor& copy_(Tensor& to, const Tensor& given, bool non_blocking) {
     if (!locked) card::note("copy of pageable memory");
     if (!card::current_stream(card)) card::touched(card, source, false);
     card::begin_copy(card, target, source, !locked || !card::current_stream(card));
+    return to;
+  }
+  if (late && !host && non_blocking && plain && to.get_device() != from.get_device()) {
+    card::note("copy between cards");
+    card::begin_copy(card, target, source, false, from.get_device());
     return to;
   }
   bool blocks = host && (!non_blocking || (!locked && !to.is_cuda()));

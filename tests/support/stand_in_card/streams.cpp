@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct Stream {
 struct Card {
   std::deque<Stream> streams{1};
   uint64_t operators = 0;
+  std::map<const char*, std::pair<size_t, uint64_t>> written;  // where, how much, and by which operator
 };
 
 using Noted = std::vector<std::pair<const char*, int64_t>>;
@@ -56,6 +58,14 @@ void arrive(const Entry& copy, Noted& noted) {
   } else if (copy.ordered) {
     std::memcpy(copy.to.begin, copy.staged.empty() ? copy.from.begin : copy.staged.data(), copy.to.bytes);
   }
+}
+
+// The last operator of a card that wrote to this part.
+uint64_t last_write(const Card& card, const Part& part) {
+  uint64_t found = 0;
+  for (auto& [begin, what] : card.written)
+    if (overlap(part, begin, what.first)) found = std::max(found, what.second);
+  return found;
 }
 
 // Lets the stream of `mark` come as far as that.
@@ -109,6 +119,7 @@ void freed(const char* data, size_t bytes) {
   Noted noted;
   {
     std::lock_guard<std::recursive_mutex> guard(lock);
+    for (auto& card : cards) card.written.erase(data);
     for (auto& card : cards)
       for (auto& stream : card.streams)
         for (auto& entry : stream.entries) {
@@ -121,11 +132,17 @@ void freed(const char* data, size_t bytes) {
   tell(noted);
 }
 
+void made(int card, const char* data, size_t bytes) {
+  std::lock_guard<std::recursive_mutex> guard(lock);
+  cards[card].written[data] = {bytes, cards[card].operators};
+}
+
 void touched(int card, const Part& part, bool writes) {
   Noted noted;
   {
     std::lock_guard<std::recursive_mutex> guard(lock);
     cards[card].operators++;
+    if (writes) cards[card].written[part.begin] = {part.bytes, cards[card].operators};
     for (auto& one : cards)
       for (auto& stream : one.streams)
         for (auto& entry : stream.entries) {
@@ -139,7 +156,7 @@ void touched(int card, const Part& part, bool writes) {
   tell(noted);
 }
 
-void begin_copy(int card, const Part& to, const Part& from, bool staged) {
+void begin_copy(int card, const Part& to, const Part& from, bool staged, int source) {
   Entry copy;
   int64_t stream = current_stream(card);
   copy.site = note("copy not waited for");
@@ -151,6 +168,7 @@ void begin_copy(int card, const Part& to, const Part& from, bool staged) {
     copy.to_storage = Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(to.storage));
     copy.from_storage = Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(from.storage));
     copy.ordered = !stream || own.seen[card] >= cards[card].operators;
+    if (source >= 0) copy.ordered &= own.seen[source] >= last_write(cards[source], from);
     if (!copy.ordered) noted.emplace_back("began before what was computed", copy.site);
     if (staged) copy.staged.assign(from.begin, from.begin + from.bytes);
     std::memset(to.begin, 0xFF, to.bytes);

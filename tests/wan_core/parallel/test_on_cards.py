@@ -1,0 +1,50 @@
+"""Split tokens on stand-in cards: late copies between them, no missing wait, and none too many."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support import stand_in_card
+from tests.support.forked import RunScript
+from tests.wan_core.placement.test_on_a_card import NOT_FINITE, ONE_WAIT, SCRIPT
+
+RUNS = ("split tokens", "split tokens, attention kept", "split tokens, everything")
+PLANTED = {
+    "split tokens + no wait for the other": ("read before it arrived", NOT_FINITE),
+    "split tokens + nothing is held": ("freed while it was copied", ""),
+    "split tokens + nothing is ready": ("began before what was computed", NOT_FINITE),
+}
+
+
+@pytest.fixture(scope="module")
+def found(run_script: RunScript, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if lacking := stand_in_card.missing():
+        pytest.skip(lacking)
+    stand_in_card.library()
+    done = run_script(SCRIPT, str(tmp_path_factory.mktemp("cards")), *RUNS, *PLANTED)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.lasts(10)
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_on_two_cards_is_that_of_two_parts_on_the_cpu(found: dict[str, Any], name: str) -> None:
+    run = found[name]
+    assert (run["said"], run["differ"], run["faults"]) == ("", [], {})
+    assert run["tensors"] == 3 * 10 * (3 + 2 + 2 * 2) + 61
+    assert run["of_a_step"] == ONE_WAIT, "as on one card"
+    # Of three layers on two cards, in two steps and a rehearsal of one micro-batch: queries, keys, values and what is
+    # attended to, forward, again where the layer is recomputed, and back.
+    layers = {"split tokens, attention kept": 3 + 2 + 3}.get(name, 9)
+    micro_batches = 5 if name == "split tokens" else 3
+    assert run["copies"]["copy between cards: wan_core/placement/copies.py:fetch"] == 2 * 4 * layers * micro_batches
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_missing_wait_is_found(found: dict[str, Any], name: str) -> None:
+    fault, said = PLANTED[name]
+    assert found[name]["said"].startswith(said)
+    assert any(one.startswith(fault) for one in found[name]["faults"])

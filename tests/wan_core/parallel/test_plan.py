@@ -1,0 +1,140 @@
+"""What is predicted of split tokens: the memory of each card, the bytes between cards, the time of a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from wan_core.errors import ConfigError, PlacementError
+from wan_core.lora import LoraConfig, count_values, inject_lora
+from wan_core.model import Policy, Route, WanShape, model_without_values
+from wan_core.placement import (
+    JobShape,
+    MemoryEstimate,
+    MemoryMeasures,
+    Placement,
+    PlacementConfig,
+    Recomputing,
+    StepShape,
+    devices_of,
+    estimate_memory,
+)
+from wan_core.placement.shared import OwnMemory
+from wan_core.plan import step_time
+from wan_core.plan.cards import card_of_size
+from wan_core.precision import PrecisionPolicy
+
+CARDS = [torch.device("cuda", number) for number in range(4)]
+OF_14B = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
+OF_1_3B = WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30)
+CLIP = StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=104)
+"""832x480x49: 20,280 tokens"""
+LORA = LoraConfig(rank=32)
+
+
+def adapt(model: Any) -> None:
+    inject_lora(model, LORA, seed=0)
+
+
+def job(shape: WanShape, cards: int = 1, **changes: Any) -> JobShape:
+    return JobShape(
+        shape=shape,
+        numerics=PrecisionPolicy().numerics(torch.bfloat16),
+        placement=Placement((CARDS[0],) * shape.num_layers),
+        storage_bytes=lambda _name, parameter: 2 * parameter.numel(),
+        adapt=adapt,
+        adapter_values=count_values(model_without_values(shape), LORA),
+        others=tuple(CARDS[1:cards]),
+        **changes,
+    )
+
+
+def seconds(of: JobShape) -> float:
+    estimate = MemoryEstimate(measures=MemoryMeasures(), devices={})
+    return step_time.step_seconds(of, CLIP, estimate, card_of_size(32), micro_batches=1)
+
+
+@pytest.mark.lasts(3)
+def test_two_cards_are_faster_than_one_by_what_the_link_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = job(OF_14B), job(OF_14B, 2)
+    sent = step_time.exchanged_bytes(two, CLIP)
+    assert [round(part / 1e9, 1) for part in sent] == [8.3, 16.6]  # 40 layers, 4 tensors of 10,140 x 2,560, 16 bits
+    assert step_time.exchanged_bytes(one, CLIP) == (0, 0)
+    faster = {}
+    for link in (25e9, 10e9):
+        monkeypatch.setattr(step_time, "LINK", link)
+        faster[link] = seconds(one) / seconds(two)
+    assert faster[25e9] == pytest.approx(1.83, abs=0.02)
+    assert faster[10e9] == pytest.approx(1.66, abs=0.02)
+
+
+def test_what_is_not_recomputed_is_not_sent_again() -> None:
+    for recomputing, back in (
+        (Recomputing(), 2.0),
+        (Recomputing(policy=Policy(saved=frozenset({"attn_output"}))), 2.0),
+        (Recomputing(unchecked=15), 1.5),
+        (Recomputing(blocks=False), 1.0),
+    ):
+        there, again = step_time.exchanged_bytes(job(OF_1_3B, 2, recomputing=recomputing), CLIP)
+        assert again / there == back
+    # Of 4 cards each keeps a quarter of the tokens, and sends three quarters of their heads.
+    half, quarter = (step_time.exchanged_bytes(job(OF_1_3B, cards), CLIP)[0] for cards in (2, 4))
+    assert quarter / half == pytest.approx(0.75)
+
+
+@pytest.mark.lasts(3)
+def test_each_card_holds_the_weights_and_its_part_of_what_a_step_keeps() -> None:
+    measures = MemoryMeasures(blocks_to_swap=10, offload_inputs=False)
+    one, two = (estimate_memory(job(OF_1_3B, cards), CLIP, measures=measures) for cards in (1, 2))
+    alone, first, second = one.devices["cuda:0"], two.devices["cuda:0"], two.devices["cuda:1"]
+    assert list(two.devices) == ["cuda:0", "cuda:1"]
+    assert first.weights == second.weights == alone.weights
+    assert (first.kept / alone.kept, second.kept) == (pytest.approx(0.5, abs=0.02), first.kept)
+    assert first.working < 0.65 * alone.working, "a chunk has as many tokens as on one card"
+    assert second.adapters == first.adapters // 2, "no moments"
+    assert "evaluate" in first.phases
+    assert "evaluate" not in second.phases
+    assert one.pinned <= two.pinned < 1.01 * one.pinned, "weights of linears once, those of norms twice"
+
+
+def test_a_plan_refuses_what_a_step_would() -> None:
+    routes = tuple(Route(selection_ratio=0.5, start_layer_idx=n, end_layer_idx=n) for n in (1, 3))
+    with pytest.raises(ConfigError, match="2 routes, and split tokens takes one"):
+        estimate_memory(job(OF_1_3B, 2, routes=routes), CLIP)
+
+
+def test_each_device_holds_one_model() -> None:
+    split = PlacementConfig(mode="split tokens", devices="cpu,cpu,cpu")
+    assert (split.models, split.ranks, split.identity()) == (3, 1, PlacementConfig().identity())
+    assert (PlacementConfig(mode="split tokens", devices="cpu").models, PlacementConfig().models) == (1, 1)
+    assert devices_of(split, 4) == (torch.device("cpu"),)
+    assert split.without_parts() == PlacementConfig(devices="cpu"), "what renders has no copies"
+
+
+def test_a_card_that_is_named_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlacementConfig, "device_names", lambda _: ("cuda:1", "cuda:1"))
+    with pytest.raises(PlacementError, match="names cuda:1 twice"):
+        devices_of(replace(PlacementConfig(), mode="split tokens"), 4)
+
+
+def test_models_of_one_process_have_what_rests_once() -> None:
+    memory, written = OwnMemory(), list[str]()
+
+    def piece(name: str, size: int) -> torch.Tensor:
+        return memory.piece(name, size, lambda _bytes: written.append(name), lambda _bytes: False)
+
+    assert piece("blocks.0", 8) is piece("blocks.0", 8)
+    assert piece("blocks.0", 8) is not piece("blocks.1", 8)
+    assert written == ["blocks.0", "blocks.1"]
+    locks = list[int]()
+
+    def lock(part: torch.Tensor) -> torch.Tensor:
+        locks.append(part.data_ptr())
+        return part
+
+    for _ in range(2):
+        assert memory.locked(piece("blocks.0", 8), lock) is piece("blocks.0", 8)
+    assert len(locks) == 1, "the system locks a page for a process once"

@@ -1,0 +1,82 @@
+"""Parts of the tokens of a pass, for copies of a model that share them out.
+
+Each part has equally many tokens of every latent frame. So a timestep per frame still has equally many tokens, wherever
+the code counts in rows of them, and nothing is padded. The tokens of a part keep their own positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from .conditioning import sent
+from .heads import shares
+from .routing import Passage
+
+
+class Part(NamedTuple):
+    """The tokens that one copy runs."""
+
+    numbers: Tensor
+    """(n,) int64, rising, among all tokens"""
+    passages: tuple[Passage, ...] = ()
+    """of these tokens alone"""
+
+    def of(self, tensor: Tensor, axis: int = 1) -> Tensor:
+        """Returns those of the N tokens along `axis` that belong to the part, (..., n, ...), contiguous."""
+        return tensor.index_select(axis, self.numbers)
+
+
+def parts_of(
+    frames: int, in_frame: int, devices: Sequence[torch.device], passages: Sequence[Passage] = ()
+) -> list[Part]:
+    """Returns one part for each device, on it: of `frames` latent frames of `in_frame` tokens.
+
+    The tokens that go through a passage are shared out evenly too, so no layer waits for a copy with more of them.
+    Raises ConfigError for several passages, and where a device would have no token of a frame.
+    """
+    check_shared_out(in_frame, len(devices), len(passages))
+    if not passages:
+        sizes, found = shares(in_frame, len(devices)), []
+        for number, device in enumerate(devices):  # made there: a copy of pageable memory may let the host wait
+            every = torch.arange(frames * in_frame, device=device).view(frames, in_frame)
+            found.append(Part(every.split(sizes, dim=1)[number].flatten()))
+        return found
+    (passage,) = passages
+    return [
+        _routed(sent(passage.kept, device), passage, frames, in_frame, number, len(devices))
+        for number, device in enumerate(devices)
+    ]
+
+
+def check_shared_out(in_frame: int, parts: int, routes: int) -> None:
+    """Raises ConfigError where the tokens of a clip cannot be shared out over `parts` devices."""
+    if in_frame < parts:
+        raise ConfigError(
+            f"A latent frame of the clips has {in_frame} tokens, too few to split over {parts} devices. Use larger "
+            "clips, or name fewer devices in Split Across GPUs."
+        )
+    if routes > 1:
+        raise ConfigError(
+            f"tread_routes has {routes} routes, and split tokens takes one. Keep one of them, or set mode to split "
+            "blocks in Split Across GPUs."
+        )
+
+
+def _routed(kept: Tensor, passage: Passage, frames: int, in_frame: int, number: int, parts: int) -> Part:
+    """Returns the part of that number, on the device of `kept`; no size depends on values, so the host never waits."""
+    starts = torch.arange(frames, device=kept.device)[:, None] * in_frame
+    kept = kept.view(frames, -1) - starts
+    passing = torch.ones(frames, in_frame, dtype=torch.int8, device=kept.device).scatter(1, kept, 0)
+    passed = passing.argsort(dim=1, descending=True, stable=True)[:, : in_frame - kept.shape[1]]
+    # The remainders go to different copies: to the last ones of what is kept, to the first ones of what passes by.
+    few = kept.split(shares(kept.shape[1], parts), dim=1)[number]
+    others = passed.split(shares(passed.shape[1], parts)[::-1], dim=1)[number]
+    numbers, order = torch.cat([few, others], dim=1).sort(dim=1)
+    own = torch.arange(frames, device=kept.device)[:, None] * numbers.shape[1]
+    places = order.argsort(dim=1)[:, : few.shape[1]].sort(dim=1).values + own
+    return Part((numbers + starts).flatten(), (passage._replace(kept=places.flatten()),))

@@ -1,0 +1,244 @@
+"""Split tokens: a copy of the model on each card runs a part of the tokens; together they are one pass (Ulysses).
+
+Each copy has a host thread of its own, the first one that of the caller: a card takes about 1,000 kernels ahead of
+time, so one thread for all cards would stand still at the first full queue. Copies meet in self-attention alone
+(`model/heads.py`); embeddings, text and what else is no token are computed on every card. Adapters are copies of those
+of the first card, which an optimizer knows: their values go out before a step, their gradients are summed once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..errors import ConfigError
+from ..lora import adapter_parameters, adapter_tensors, adapters_of
+from ..model import Conditioning, Passage, WanTransformer, sent
+from ..model.attention import WanSelfAttention
+from ..model.heads import TokenSeat
+from ..model.parts import Part, parts_of
+from ..model.transformer import grid_of
+from ..placement.offload import BlockOffload
+from .exchange import Ended, Exchange
+
+
+@dataclass
+class _Copy:
+    """One copy of the model on its device, with the thread that runs it (None: the caller's)."""
+
+    model: WanTransformer
+    device: torch.device
+    seat: TokenSeat
+    thread: ThreadPoolExecutor | None
+
+
+class _Inputs(NamedTuple):
+    """The inputs of a pass on one device."""
+
+    latent: Tensor
+    timestep: Tensor
+    text: Tensor
+    given: Conditioning
+
+
+@dataclass
+class _Pass:
+    """One pass through all copies, between its forward and its backward."""
+
+    team: SplitTokens
+    parts: list[Part]
+    """of the tokens, by copy, on its device"""
+    skipped: int
+    """tokens of a reference image before those of the video"""
+    patches: list[Tensor]
+    """(B, n, C) by copy, with its graph"""
+
+
+class SplitTokens:
+    """The `Team` of `first` and its further copies."""
+
+    def __init__(self, first: WanTransformer, copies: Sequence[WanTransformer]) -> None:
+        """`copies`: built as `first`, with adapters of the same names, each on one other device."""
+        self.copies = tuple(copies)
+        models = (first, *copies)
+        devices = [next(model.parameters()).device for model in models]
+        drops = any(adapter.config.dropout for adapter in adapters_of(first))
+        if drops and any(device.type == "cpu" for device in devices):  # copies would draw from one generator at once
+            raise ConfigError("Split tokens cannot drop inputs of a LoRA on a CPU: set dropout to 0, or use GPUs.")
+        self._exchange = Exchange(devices)
+        self._all: list[_Copy] = []
+        for number, (model, device) in enumerate(zip(models, devices, strict=True)):
+            seat = TokenSeat(self._exchange, number, len(models), first.shape.num_heads)
+            for module in model.modules():
+                if isinstance(module, WanSelfAttention):
+                    module.seat = seat
+            thread = ThreadPoolExecutor(1, f"wan tokens {device}") if number else None
+            self._all.append(_Copy(model, device, seat, thread))
+        self._sent = False
+        """whether the copies have the values of this step"""
+
+    def patches(
+        self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
+    ) -> Tensor:
+        """Returns what `WanTransformer.patches` of all tokens returns, (B, N, C) on the first device."""
+        self._send_settings()
+        self._send_values()
+        frames, height, width = grid_of(latent)
+        more = given.reference is not None
+        parts = parts_of(frames + more, height * width, [one.device for one in self._all], passages)
+        inputs = [
+            _Inputs(sent(latent, one.device), sent(timestep, one.device), sent(text, one.device), given.to(one.device))
+            for one in self._all
+        ]
+        made = _Pass(self, parts, height * width * more, [])
+        anchor = latent.new_empty(0, dtype=torch.float32).requires_grad_()
+        return cast(Tensor, _Together.apply(made, inputs, anchor))
+
+    def sum_gradients(self) -> None:
+        """Adds the gradients of all copies to those of the first one, in the order of the copies."""
+        mine = adapter_parameters(self._all[0].model)
+        for one in self._all[1:]:
+            for name, parameter in adapter_parameters(one.model).items():
+                if parameter.grad is None:
+                    continue
+                gradient = sent(parameter.grad, mine[name].device)
+                own = mine[name].grad
+                mine[name].grad = gradient if own is None else own.add_(gradient)
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        """Drops the gradients of all copies but the first; the next pass belongs to another step."""
+        self._sent = False
+        for one in self._all[1:]:
+            for parameter in adapter_parameters(one.model).values():
+                parameter.grad = None
+
+    def _send_settings(self) -> None:
+        """Lets all copies recompute, chunk and offload as the first one does."""
+        first = self._all[0].model
+        for one in self._all[1:]:
+            model = one.model
+            for name in ("checkpoint_blocks", "checkpoint_policy", "unchecked_blocks", "checkpoint_keeps_rng"):
+                setattr(model, name, getattr(first, name))
+            model.train(first.training)
+            if model.chunk_tokens != first.chunk_tokens:
+                model.run_in_chunks(first.chunk_tokens)
+            if isinstance(wanted := first.offload, BlockOffload):
+                while isinstance(here := model.offload, BlockOffload) and here.measures != wanted.measures:
+                    stronger = here.stronger(model)
+                    assert stronger is not None, "measures become stronger in one order"
+                    model.offload = stronger
+
+    def _send_values(self) -> None:
+        """Copies the adapters of the first copy to the others, before the first pass of a step.
+
+        Not by whether they have changed: torch's fused AdamW raises no version of a tensor.
+        """
+        if self._sent:
+            return
+        values = adapter_tensors(self._all[0].model)
+        with torch.no_grad():
+            for one in self._all[1:]:
+                for name, value in adapter_tensors(one.model).items():
+                    value.copy_(values[name], non_blocking=True)
+        self._sent = True
+
+    def run(self, work: Callable[[int, WanTransformer], Any]) -> list[Any]:
+        """Runs `work(number, model)` of every copy, each in its thread, and returns what they return.
+
+        Where one raises, the others end at their next exchange; raises the first error that is no consequence.
+        """
+        with self._joined():
+            others = [
+                one.thread.submit(self._guarded, number, work)
+                for number, one in enumerate(self._all)
+                if one.thread is not None
+            ]
+            found = [self._guarded(0, work), *(other.result() for other in others)]
+        errors = [one for one in found if isinstance(one, _Raised)]
+        if errors:
+            raise next((one.error for one in errors if not isinstance(one.error, Ended)), errors[0].error)
+        return found
+
+    def _guarded(self, number: int, work: Callable[[int, WanTransformer], Any]) -> Any:
+        one = self._all[number]
+        try:
+            with _on(one.device), torch.inference_mode(False), torch.enable_grad():
+                return work(number, one.model)
+        except BaseException as error:  # whatever it is, others wait for this copy
+            self._exchange.end()
+            return _Raised(error)
+
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        for one in self._all:
+            one.seat.joined = True
+        try:
+            yield
+        finally:
+            for one in self._all:
+                one.seat.joined = False
+            self._exchange.restart()
+
+
+@dataclass
+class _Raised:
+    error: BaseException
+
+
+@contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """Inside, this thread's own device of that kind is `device`."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        yield
+
+
+class _Together(torch.autograd.Function):
+    """All copies as one node of the caller's graph; each has a graph of its own below, walked back by its thread."""
+
+    @staticmethod
+    def forward(ctx: Any, made: _Pass, inputs: list[_Inputs], _anchor: Tensor) -> Tensor:
+        ctx.made = made
+
+        def work(number: int, model: WanTransformer) -> Tensor:
+            part = made.parts[number]
+            latent, timestep, text, given = inputs[number]
+            return model.patches(latent, timestep, text, given, part.passages, part)
+
+        made.patches = made.team.run(work)
+        first = made.patches[0]
+        whole = first.new_empty(first.shape[0], sum(one.shape[1] for one in made.patches), first.shape[2])
+        for places, patches in zip(_places(made), made.patches, strict=True):
+            whole.index_copy_(1, sent(places, first.device), sent(patches.detach(), first.device))
+        return whole
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        made: _Pass = ctx.made
+        (gradient,) = gradients
+        own = [sent(gradient.index_select(1, sent(places, gradient.device)), places.device) for places in _places(made)]
+        patches, made.patches = made.patches, []
+        made.team.run(lambda number, _model: torch.autograd.backward(patches[number], own[number]))
+        return None, None, None
+
+
+def _places(made: _Pass) -> list[Tensor]:
+    """Returns where the tokens of each copy stand among those of the video, (n,) int64 on its device."""
+    if not made.skipped:
+        return [part.numbers for part in made.parts]
+    # Rising, and equally many of each frame: the reference image is the first frame.
+    found = []
+    for part, patches in zip(made.parts, made.patches, strict=True):
+        found.append(part.numbers[len(part.numbers) - patches.shape[1] :] - made.skipped)
+    return found

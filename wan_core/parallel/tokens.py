@@ -1,9 +1,10 @@
 """Split tokens: a copy of the model on each card runs a part of the tokens; together they are one pass (Ulysses).
 
-Each copy has a host thread of its own, the first one that of the caller: a card takes about 1,000 kernels ahead of
-time, so one thread for all cards would stand still at the first full queue. Copies meet in self-attention alone
-(`model/heads.py`); embeddings, text and what else is no token are computed on every card. Adapters are copies of those
-of the first card, which an optimizer knows: their values go out before a step, their gradients are summed once a step.
+Each copy has a host thread of its own, the first one that of the caller: a copy waits in the middle of its pass for
+what the others send, on the way back too, where torch walks the graph of one card without a pause. Copies meet in
+self-attention alone (`model/heads.py`); embeddings, text and what else is no token are computed on every card. Adapters
+are copies of those of the first card, which an optimizer knows: their values go out before a step, their gradients are
+summed once a step.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def step_seconds(
 
     For `prior_share` of the clips the base model runs forward once more.
     """
-    forward, backward = (work.seconds(card) for work in _passes(job, step, estimate))
+    forward, backward = (work.seconds(card) for work in work_of_passes(job, step, estimate))
     streamed, pageable = sum(estimate.streamed.values()), _pageable_share(estimate)
     weights, kept = (size * (1 - pageable) / _COPIES for size in (streamed, estimate.inputs))
     blocked = 2 * pageable * (streamed + estimate.inputs) / _PAGEABLE_COPIES
@@ -110,7 +110,7 @@ def _pageable_share(estimate: MemoryEstimate) -> float:
 
 def step_work(job: JobShape, step: StepShape, estimate: MemoryEstimate, micro_batches: int) -> Work:
     """Returns the work of an optimizer step of `micro_batches`."""
-    forward, backward = _passes(job, step, estimate)
+    forward, backward = work_of_passes(job, step, estimate)
     return forward.plus(backward).times(micro_batches).plus(_optimizer(job))
 
 
@@ -119,7 +119,7 @@ def _optimizer(job: JobShape) -> Work:
     return Work(0, moved, 0, moved)
 
 
-def _passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> tuple[Work, Work]:
+def work_of_passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> tuple[Work, Work]:
     """Returns the work of the forward and of the backward pass of a micro-batch."""
     work = step_traffic(
         job.shape,

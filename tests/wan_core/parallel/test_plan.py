@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import split_tokens
 from wan_core.errors import ConfigError, PlacementError
 from wan_core.lora import LoraConfig, count_values, inject_lora
 from wan_core.model import Policy, Route, WanShape, model_without_values
@@ -69,6 +70,18 @@ def test_two_cards_are_faster_than_one_by_what_the_link_leaves(monkeypatch: pyte
         faster[link] = seconds(one) / seconds(two)
     assert faster[25e9] == pytest.approx(1.83, abs=0.02)
     assert faster[10e9] == pytest.approx(1.66, abs=0.02)
+
+
+@pytest.mark.lasts(3)
+def test_the_event_model_hides_a_part_of_the_exchange() -> None:
+    card = card_of_size(32)
+    alone = split_tokens.step_seconds(1, 1.0, card)
+    for link, faster, least in ((25e9, 1.89, 1.75), (10e9, 1.77, 1.5)):
+        beside, behind = (split_tokens.step_seconds(2, link, card, beside=way) for way in (True, False))
+        assert alone / beside == pytest.approx(faster, abs=0.02)
+        assert alone / beside > alone / behind > least
+    # What a card does is the same: with a link that takes no time each of two has half of the step, and a little more.
+    assert alone / split_tokens.step_seconds(2, 1e18, card) == pytest.approx(1.97, abs=0.03)
 
 
 def test_what_is_not_recomputed_is_not_sent_again() -> None:

@@ -89,7 +89,7 @@ def _may_fit(plan: Plan, room: Room) -> bool:
     """Returns whether attention outputs may fit on the cards with no measure more: a trace says it exactly."""
     job, estimate = plan
     shape = job.shape()
-    of_a_token = job.step.batch_size * shape.shape.dim * shape.numerics.compute.itemsize
+    of_a_token = job.step.batch_size * shape.shape.dim * shape.numerics.compute.itemsize // (1 + len(shape.others))
     for device in shape.placement.devices:
         on_device = zip(shape.tokens(job.step), shape.placement.block_devices, strict=True)
         more = of_a_token * sum(tokens for tokens, one in on_device if one == device)
@@ -102,10 +102,10 @@ def _may_fit(plan: Plan, room: Room) -> bool:
 def _with_larger_chunks(plan: Plan, room: Room) -> Plan:
     """Returns the plan with the largest chunks that fit with no measure more."""
     job, estimate = plan
-    rows = job.step.batch_size * job.step.tokens
+    shape = job.shape()
+    rows = job.step.batch_size * replace(job.step, parts=1 + len(shape.others)).own_tokens
     if rows <= CHUNK_TOKENS or estimate.measures.chunk_tokens != CHUNK_TOKENS:
         return plan
-    shape = job.shape()
     for chunk in (one for one in _CHUNKS if one < rows):
         found = job.estimate(shape, replace(estimate.measures, chunk_tokens=chunk))
         if not room.lacks(found):

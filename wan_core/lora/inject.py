@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConfigError
-from ..model import block_of
+from ..model import block_of, models_of
 from .changes import BIAS
 from .config import LoraConfig
 from .linear_adapter import AdaptedLinear, LinearAdapter, has_bias
@@ -178,8 +178,8 @@ def set_strength(model: nn.Module, strength: float) -> None:
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """Within: the bit-exact base model, with frozen LoRAs; nothing is moved or copied."""
-    adapters = list(adapters_of(model))
+    """Within: the bit-exact base model, with frozen LoRAs, and so its copies; nothing is moved or copied."""
+    adapters = [adapter for one in models_of(model) for adapter in adapters_of(one)]
     for adapter in adapters:
         adapter.bypassed = True
     try:

@@ -24,7 +24,7 @@ from .scopes import scope
 from .shape import Numerics, WanShape, block_of
 from .stages import CHUNK_TOKENS
 from .texts import TEXT_LENGTH, TEXT_STEP, lengthened
-from .transformer import WanTransformer, model_without_values, models_of
+from .transformer import WanTransformer, model_without_values, models_of, shared_out
 
 __all__ = [
     "ACTIVATIONS",
@@ -68,6 +68,7 @@ __all__ = [
     "scope",
     "sdpa_choice",
     "sent",
+    "shared_out",
     "tokens_by_layer",
     "untraced",
 ]

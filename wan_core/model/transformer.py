@@ -13,7 +13,7 @@ No autocast here, ever: each cast is written down, so that gradient recompute se
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Protocol
 
@@ -60,11 +60,23 @@ class _StayHere:
 
 
 class Team(Protocol):
-    """Several copies of a model on a device each, which share out the tokens of a pass that trains."""
+    """Several copies of a model on a device each, which share out the tokens of a pass that trains.
+
+    Other passes run on the first model alone, but for those inside `watching`: what samples may change it in place.
+    """
 
     @property
     def copies(self) -> Sequence[WanTransformer]:
         """The others, without the first."""
+        ...
+
+    @property
+    def watches(self) -> bool:
+        """Whether passes without gradients are shared out now."""
+        ...
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Inside, passes without gradients are shared out too, with the adapters that the first model has now."""
         ...
 
     def patches(
@@ -208,7 +220,7 @@ class WanTransformer(nn.Module):
         """
         given = conditioning or Conditioning()
         check_conditioning(self.shape, latent, timestep, text, given)
-        if self.team is not None and torch.is_grad_enabled():
+        if self.team is not None and (torch.is_grad_enabled() or self.team.watches):
             patches = self.team.patches(latent, timestep, text, given, passages)
         else:
             patches = self.patches(latent, timestep, text, given, passages)
@@ -362,6 +374,11 @@ class WanTransformer(nn.Module):
 def models_of(model: nn.Module) -> tuple[nn.Module, ...]:
     """Returns the model with the copies of its team."""
     return (model, *model.team.copies) if isinstance(model, WanTransformer) and model.team is not None else (model,)
+
+
+def shared_out(model: WanTransformer) -> AbstractContextManager[None]:
+    """Inside, passes without gradients are shared out over the team of `model` too, where it has one."""
+    return nullcontext() if model.team is None else model.team.watching()
 
 
 def grid_of(latent: Tensor) -> tuple[int, int, int]:

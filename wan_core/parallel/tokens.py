@@ -4,7 +4,7 @@ Each copy has a host thread of its own, the first one that of the caller: a copy
 what the others send, on the way back too, where torch walks the graph of one card without a pause. Copies meet in
 self-attention alone (`model/heads.py`); embeddings, text and what else is no token are computed on every card. Adapters
 are copies of those of the first card, which an optimizer knows: their values go out before a step, their gradients are
-summed once a step.
+summed once a step. What samples runs on the first card alone, as it may change a model in place.
 """
 
 from __future__ import annotations
@@ -61,6 +61,35 @@ class _Pass:
     patches: list[Tensor]
     """(B, n, C) by copy, with its graph"""
 
+    def forward(self, inputs: list[_Inputs], *, grads: bool) -> Tensor:
+        """Returns the tokens of the video (B, N, C) on the first device, without a graph."""
+
+        def work(number: int, model: WanTransformer) -> Tensor:
+            latent, timestep, text, given = inputs[number]
+            part = self.parts[number]
+            return model.patches(latent, timestep, text, given, part.passages, part)
+
+        self.patches = self.team.run(work, grads=grads)
+        first = self.patches[0]
+        whole = first.new_empty(first.shape[0], sum(one.shape[1] for one in self.patches), first.shape[2])
+        for places, patches in zip(self.places(), self.patches, strict=True):
+            whole.index_copy_(1, sent(places, first.device), sent(patches.detach(), first.device))
+        return whole
+
+    def backward(self, gradient: Tensor) -> None:
+        """Walks back the graphs of all copies, from the gradient (B, N, C) of what `forward` returned."""
+        own = [sent(gradient.index_select(1, sent(at, gradient.device)), at.device) for at in self.places()]
+        patches, self.patches = self.patches, []
+        self.team.run(lambda number, _model: torch.autograd.backward(patches[number], own[number]), grads=True)
+
+    def places(self) -> list[Tensor]:
+        """Returns where the tokens of each copy stand among those of the video, (n,) int64 on its device."""
+        if not self.skipped:
+            return [part.numbers for part in self.parts]
+        # Rising, and equally many of each frame: the reference image is the first frame.
+        pairs = zip(self.parts, self.patches, strict=True)
+        return [part.numbers[len(part.numbers) - own.shape[1] :] - self.skipped for part, own in pairs]
+
 
 class SplitTokens:
     """The `Team` of `first` and its further copies."""
@@ -82,6 +111,7 @@ class SplitTokens:
                     module.seat = seat
             thread = ThreadPoolExecutor(1, f"wan tokens {device}") if number else None
             self._all.append(_Copy(model, device, seat, thread))
+        self.watches = False
         self._sent = False
         """whether the copies have the values of this step"""
 
@@ -89,6 +119,7 @@ class SplitTokens:
         self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
     ) -> Tensor:
         """Returns what `WanTransformer.patches` of all tokens returns, (B, N, C) on the first device."""
+        grads = torch.is_grad_enabled()
         self._send_settings()
         self._send_values()
         frames, height, width = grid_of(latent)
@@ -100,7 +131,16 @@ class SplitTokens:
         ]
         made = _Pass(self, parts, height * width * more, [])
         anchor = latent.new_empty(0, dtype=torch.float32).requires_grad_()
-        return cast(Tensor, _Together.apply(made, inputs, anchor))
+        return cast(Tensor, _Together.apply(made, inputs, anchor) if grads else made.forward(inputs, grads=False))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Inside, passes without gradients are shared out too, with the adapters that the first copy has now."""
+        self._sent, self.watches = False, True
+        try:
+            yield
+        finally:
+            self._sent, self.watches = False, False
 
     def sum_gradients(self) -> None:
         """Adds the gradients of all copies to those of the first one, in the order of the copies."""
@@ -151,27 +191,27 @@ class SplitTokens:
                     value.copy_(values[name], non_blocking=True)
         self._sent = True
 
-    def run(self, work: Callable[[int, WanTransformer], Any]) -> list[Any]:
+    def run(self, work: Callable[[int, WanTransformer], Any], *, grads: bool) -> list[Any]:
         """Runs `work(number, model)` of every copy, each in its thread, and returns what they return.
 
         Where one raises, the others end at their next exchange; raises the first error that is no consequence.
         """
         with self._joined():
             others = [
-                one.thread.submit(self._guarded, number, work)
+                one.thread.submit(self._guarded, number, work, grads)
                 for number, one in enumerate(self._all)
                 if one.thread is not None
             ]
-            found = [self._guarded(0, work), *(other.result() for other in others)]
+            found = [self._guarded(0, work, grads), *(other.result() for other in others)]
         errors = [one for one in found if isinstance(one, _Raised)]
         if errors:
             raise next((one.error for one in errors if not isinstance(one.error, Ended)), errors[0].error)
         return found
 
-    def _guarded(self, number: int, work: Callable[[int, WanTransformer], Any]) -> Any:
+    def _guarded(self, number: int, work: Callable[[int, WanTransformer], Any], grads: bool) -> Any:
         one = self._all[number]
         try:
-            with _on(one.device), torch.inference_mode(False), torch.enable_grad():
+            with _on(one.device), torch.inference_mode(False), torch.set_grad_enabled(grads):
                 return work(number, one.model)
         except BaseException as error:  # whatever it is, others wait for this copy
             self._exchange.end()
@@ -210,36 +250,10 @@ class _Together(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, made: _Pass, inputs: list[_Inputs], _anchor: Tensor) -> Tensor:
         ctx.made = made
-
-        def work(number: int, model: WanTransformer) -> Tensor:
-            part = made.parts[number]
-            latent, timestep, text, given = inputs[number]
-            return model.patches(latent, timestep, text, given, part.passages, part)
-
-        made.patches = made.team.run(work)
-        first = made.patches[0]
-        whole = first.new_empty(first.shape[0], sum(one.shape[1] for one in made.patches), first.shape[2])
-        for places, patches in zip(_places(made), made.patches, strict=True):
-            whole.index_copy_(1, sent(places, first.device), sent(patches.detach(), first.device))
-        return whole
+        return made.forward(inputs, grads=True)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        made: _Pass = ctx.made
-        (gradient,) = gradients
-        own = [sent(gradient.index_select(1, sent(places, gradient.device)), places.device) for places in _places(made)]
-        patches, made.patches = made.patches, []
-        made.team.run(lambda number, _model: torch.autograd.backward(patches[number], own[number]))
+        ctx.made.backward(gradients[0])
         return None, None, None
-
-
-def _places(made: _Pass) -> list[Tensor]:
-    """Returns where the tokens of each copy stand among those of the video, (n,) int64 on its device."""
-    if not made.skipped:
-        return [part.numbers for part in made.parts]
-    # Rising, and equally many of each frame: the reference image is the first frame.
-    found = []
-    for part, patches in zip(made.parts, made.patches, strict=True):
-        found.append(part.numbers[len(part.numbers) - patches.shape[1] :] - made.skipped)
-    return found

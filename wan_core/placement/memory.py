@@ -112,7 +112,7 @@ def estimate_memory(
     adapters = Counter[str]()
     for linear, values in job.adapter_values.items():
         adapters[str(job.placement.device_of(linear))] += values
-    whole, step = step, replace(step, parts=1 + len(job.others))
+    step = replace(step, parts=1 + len(job.others))
     if job.others:
         check_shared_out(step.tokens // step.latent_frames, step.parts, len(job.routes))
     offloaded = measures.offload_inputs and job.recomputing.blocks
@@ -126,7 +126,7 @@ def estimate_memory(
         shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
         recomputing = replace(job.recomputing, unchecked=job.unchecked_on(device))
         trace = _traced(job, step, shape, mine, recomputing, unpacking, measures)
-        watched = {"evaluate": whole, **({} if preview is None else {"preview": preview})}
+        watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
         watching = {
             kind: traced_watching(job.shape, job.numerics, size, unpacking, measures.chunk_tokens)
             for kind, size in watched.items()
@@ -174,11 +174,12 @@ def estimate_memory(
 
 
 def _beside_first(first: DeviceMemory, adapter_values: int) -> DeviceMemory:
-    """Returns what the device of a further model holds: no optimizer, and no pass that does not train."""
+    """Returns what the device of a further model holds: no optimizer, and no preview."""
     adapters = adapter_values * (_WEIGHT_BYTES + _GRADIENT_BYTES)
     between = first.weights + adapter_values * _WEIGHT_BYTES
     step = first.weights + adapters + first.step - first.weights - first.adapters
-    phases = {"load": between, "step": step, "save": between}
+    watching = first.phases["evaluate"] - first.phases["save"]
+    phases = {"load": between, "step": step, "evaluate": between + watching, "save": between}
     return DeviceMemory(weights=first.weights, adapters=adapters, kept=first.kept, phases=phases)
 
 

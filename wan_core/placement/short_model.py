@@ -132,6 +132,7 @@ class _Last:
     """A `Team` whose other copies are not there."""
 
     copies: Sequence[WanTransformer] = ()
+    watches = True
 
     def __init__(self, model: WanTransformer, parts: int) -> None:
         self._model, self._parts = model, parts
@@ -146,6 +147,9 @@ class _Last:
         own = self._model.patches(latent, timestep, text, given, part.passages, part)
         places = part.numbers[len(part.numbers) - own.shape[1] :]
         return own.new_empty(own.shape[0], frames * height * width, own.shape[2]).index_copy(1, places, own)
+
+    def watching(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def sum_gradients(self) -> None: ...
 

@@ -218,7 +218,7 @@ def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpa
     with ALONE:
         model = short_model(shape, numerics, as_it_is)
         set_up(model, Recomputing(), chunk_tokens)
-        share_out(model, 1)
+        share_out(model, step.parts)
         with torch.inference_mode(False), torch.no_grad():
             with (
                 StorageMeter(model.parameters(), unpacking.of(model), run_valueless) as meter,

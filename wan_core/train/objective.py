@@ -15,7 +15,7 @@ from torch import Tensor
 from ..cache import Batch
 from ..flow import add_noise, loss_factor, velocity_loss, velocity_target
 from ..lora import without_adapters
-from ..model import Conditioning, Passage, WanTransformer, sent
+from ..model import Conditioning, Passage, WanTransformer, sent, shared_out
 from .objective_config import ObjectiveConfig
 
 
@@ -158,7 +158,7 @@ class Objective:
 
     def _towards_base(self, batch: NoisedBatch, prior: Sequence[int], target: Tensor) -> Tensor:
         """Returns `target` (B, C, F, H, W) with the base model's prediction for the clips at `prior`."""
-        with torch.no_grad(), without_adapters(self._model):
+        with torch.no_grad(), without_adapters(self._model), shared_out(self._model):
             base = self._predicted(batch.only(prior), batch.passages).float()
         if len(prior) == len(target):
             return base

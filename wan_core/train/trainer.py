@@ -22,7 +22,16 @@ from ..errors import Stopped
 from ..events import Emit, Evaluated, Note
 from ..flow import seeded_generator
 from ..lora import LoraWeights, adapter_parameters, limit_norms
-from ..model import CHUNK_TOKENS, WanTransformer, check_compile, later_remarks, models_of, placed_routes, scope
+from ..model import (
+    CHUNK_TOKENS,
+    WanTransformer,
+    check_compile,
+    later_remarks,
+    models_of,
+    placed_routes,
+    scope,
+    shared_out,
+)
 from ..placement import remarks_on_host_memory
 from ..precision import float32_products, fused_on_cards
 from .config import TrainConfig
@@ -302,7 +311,7 @@ class Trainer:
 
     def evaluate(self) -> Evaluated | None:
         """Returns the evaluation loss; None without clips or memory for it."""
-        with self.optimizer.evaluated_weights():
+        with self.optimizer.evaluated_weights(), shared_out(self.model):
             return self._evaluation.measure(self.step)
 
     def rehearse(self) -> None:

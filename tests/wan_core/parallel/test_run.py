@@ -12,7 +12,7 @@ import torch
 
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.control import SignalControl
-from wan_core.events import Event, StepDone
+from wan_core.events import Evaluated, Event, StepDone
 from wan_core.files import atomic_write_json
 from wan_core.job.config import read_run
 from wan_core.load import ModelPlan
@@ -34,8 +34,9 @@ SETTINGS: dict[str, Any] = {
     "learning_rate": 1e-3,
     "lr_scheduler": "constant",
 }
+EVALUATED: dict[str, Any] = {"eval_items": 2, "ema_decay": 0.5}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain": ("", {"gradient_accumulation_steps": 2}),
+    "plain": ("", {"gradient_accumulation_steps": 2, **EVALUATED}),
     "int8, swapped and offloaded": ("int8", {"blocks_to_swap": 2, "offload_activations": "on"}),
 }
 
@@ -52,12 +53,14 @@ def made(folder: Path, placement: PlacementConfig, scheme: str, steps: int, trai
 
 
 def trained(run: TinyRun) -> list[float]:
-    """Losses and norms of the gradients of the steps that are left."""
+    """Losses and norms of the gradients of the steps that are left, and what is evaluated behind them."""
     found: list[float] = []
 
     def hear(event: Event) -> None:
         if isinstance(event, StepDone):
             found.extend((event.loss, event.grad_norm))
+        if isinstance(event, Evaluated):
+            found.append(event.eval_loss)
 
     run_job(run.directory, run.roots, emit=hear, control=SignalControl())
     return found
@@ -72,8 +75,8 @@ def test_a_run_trains_as_on_one_device_and_goes_on_there(tmp_path: Path, name: s
     longer = replace(config, train=replace(config.train, steps=3), model=config.model.with_placement(ONE))
     atomic_write_json(run.directory / "run.json", longer.to_dict())
     assert [*first, *trained(run)] == pytest.approx(expected, rel=1e-5)
-    assert len(expected) == 6
-    assert first != expected[:4], "sums in one order: it ran on one device"
+    assert len(expected) in (6, 6 + 4), "evaluated before the first step and behind each"
+    assert first != expected[: len(first)], "sums in one order: it ran on one device"
 
 
 class _Full(torch.nn.Module):

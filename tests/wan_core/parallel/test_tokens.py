@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.support.golden import FLOAT64
 from wan_core.errors import ConfigError
-from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
+from wan_core.lora import LoraConfig, adapter_parameters, inject_lora, without_adapters
 from wan_core.model import (
     POLICIES,
     Conditioning,
@@ -170,6 +170,29 @@ def test_a_pass_without_gradients_runs_on_the_first_copy_alone() -> None:
         for parameter in model.team.copies[0].parameters():
             parameter.fill_(float("nan"))
         assert torch.equal(model(*given), expected)
+
+
+def test_inside_watching_it_runs_on_all_with_the_adapters_of_now() -> None:
+    model, given = over(model_of(SHAPE), 2), inputs(SHAPE)
+    assert isinstance(model.team, SplitTokens)
+    trained(model, given)
+    of_all, adapters = adapter_parameters(model.team.copies[0]), adapter_parameters(model)
+    with torch.no_grad():
+        for parameter in adapters.values():
+            parameter.mul_(2)
+        expected = model(*given)
+        with model.team.watching():
+            assert furthest([model(*given), expected], [expected, expected]) < 1e-11
+            assert not torch.equal(model(*given), expected), "sums in one order: it ran on one copy"
+            assert all(torch.equal(of_all[name], value) for name, value in adapters.items())
+            with without_adapters(model):
+                bare = model(*given)
+            for parameter in adapters.values():
+                parameter.zero_()
+        with without_adapters(model):
+            assert furthest([bare, bare], [model(*given)] * 2) < 1e-11
+    trained(model, given)
+    assert all(torch.equal(of_all[name], value) for name, value in adapters.items()), "what is trained again"
 
 
 class Broken(torch.nn.Module):

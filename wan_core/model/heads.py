@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .compiled import untraced
+from .scopes import scope
 
 
 class Arriving(NamedTuple):
@@ -97,8 +98,9 @@ class TokenSeat:
         """Sends `part` that way."""
         split = part.split(self._heads, dim=2) if way == TO_HEADS else part.split(journey.tokens, dim=1)
         # Its own stays a view; the others are copied as one piece, by the engine that copies.
-        parcels = [one if other == self._me else one.contiguous() for other, one in enumerate(split)]
-        found = self._exchange.swap(self._me, way, parcels)
+        with scope("exchange"):
+            parcels = [one if other == self._me else one.contiguous() for other, one in enumerate(split)]
+            found = self._exchange.swap(self._me, way, parcels)
         if way == TO_HEADS:
             journey.tokens = [parcel.shape[1] for parcel in found.parcels]
         return found

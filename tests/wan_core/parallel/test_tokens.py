@@ -126,6 +126,16 @@ def test_recomputing_changes_nothing(policy: str) -> None:
     assert furthest(trained(model, given, routed), expected) < 1e-11
 
 
+@pytest.mark.parametrize("lora", [{"kind": "DoRA"}, {"kind": "LoKr", "also_train": "norms and biases"}], ids=str)
+def test_every_kind_of_adapter_is_summed(lora: dict[str, str]) -> None:
+    given = inputs(SHAPE)
+    model = model_of(SHAPE, **lora)
+    expected = trained(model, given)
+    assert len(expected) > 40
+    model.checkpoint_blocks = True
+    assert furthest(trained(over(model, 2), given), expected) < 1e-11
+
+
 def test_float32_differs_by_rounding() -> None:
     given = inputs(SHAPE, torch.float32)
     model = model_of(SHAPE, Numerics())

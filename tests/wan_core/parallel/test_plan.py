@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from benchmarks import split_tokens
+from tests.support.cards import gpu, put_in
+from tests.support.headers import write_empty_model
 from wan_core.errors import ConfigError, PlacementError
+from wan_core.files import Roots
+from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig, count_values, inject_lora
 from wan_core.model import Policy, Route, WanShape, model_without_values
 from wan_core.placement import (
@@ -22,11 +27,16 @@ from wan_core.placement import (
     StepShape,
     devices_of,
     estimate_memory,
+    room_of_cards,
 )
 from wan_core.placement.shared import OwnMemory
 from wan_core.plan import step_time
-from wan_core.plan.cards import card_of_size
-from wan_core.precision import PrecisionPolicy
+from wan_core.plan.cards import card_named, card_of_size
+from wan_core.plan.memory_job import Job
+from wan_core.plan.planning import plan_memory
+from wan_core.plan.report import plan_sentences
+from wan_core.precision import PrecisionPolicy, QuantizeConfig
+from wan_core.train import TrainConfig
 
 CARDS = [torch.device("cuda", number) for number in range(4)]
 OF_14B = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
@@ -152,3 +162,32 @@ def test_models_of_one_process_have_what_rests_once() -> None:
     for _ in range(2):
         assert memory.locked(piece("blocks.0", 8), lock) is piece("blocks.0", 8)
     assert len(locks) == 1, "the system locks a page for a process once"
+
+
+@pytest.mark.lasts(4)
+def test_a_plan_for_two_cards_says_what_they_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(monkeypatch, gpu("NVIDIA GeForce RTX 4090", (8, 9), 24), gpu("NVIDIA GeForce RTX 4090", (8, 9), 24))
+    file = write_empty_model(tmp_path / "wan2.2_t2v_high_noise_14B_bf16.safetensors", "wan2.2-t2v-A14B-expert")
+    roots = Roots({"diffusion_models": (str(tmp_path),)})
+    split = PlacementConfig(mode="split tokens", devices="all")
+    plans = []
+    for placement in (PlacementConfig(devices="cuda:0"), split):
+        model = ModelPlan(base_file=f"diffusion_models:{file.name}", quantize=QuantizeConfig(), placement=placement)
+        of = Job(
+            model=model,
+            roots=roots,
+            file=inspect_model(model, roots),
+            lora=LORA,
+            train=TrainConfig(preview_every_n_steps=0, memory="manual", offload_activations="on"),
+            step=CLIP,
+        )
+        plans.append(plan_memory(of, room_of_cards([24, 24], host=100 << 30)))
+    one, two = plans
+    assert one.exchange == ""
+    said = plan_sentences(two)
+    assert "split tokens: each of 2 cards sends 24.9 GB in a step, 2.5 s at 10 GB/s." in said
+    assert [line.split(":")[0] + line.split(":")[1] for line in said.splitlines()[1:3]] == ["cuda0", "cuda1"]
+    assert two.fits
+    card = card_named("RTX 4090")
+    assert card is not None
+    assert 1.5 < one.seconds(card) / two.seconds(card) < 2

@@ -68,12 +68,13 @@ def test_control_layers_lie_on_the_first_device(roots: Roots, two_gpus: None) ->
     assert vace["cuda:0"] > 2 * vace["cuda:1"]
 
 
-def test_copies_lie_on_a_device_each_and_add_up_where_they_share_one(roots: Roots, two_gpus: None) -> None:
+@pytest.mark.parametrize("mode", ["copy per GPU", "split tokens"])
+def test_copies_lie_on_a_device_each_and_add_up_where_they_share_one(roots: Roots, two_gpus: None, mode: str) -> None:
     whole = planned_weights(plan(devices="cpu"), roots)["cpu"]
-    copies = plan(mode="copy per GPU", **TWO_GPUS)
+    copies = plan(mode=mode, **TWO_GPUS)
     assert [str(placement.first) for placement in placements_of(copies, 4)] == ["cuda:0", "cuda:1"]
     assert planned_weights(copies, roots) == {"cuda:0": whole, "cuda:1": whole}
-    assert planned_weights(plan(mode="copy per GPU", devices="cpu,cpu"), roots) == {"cpu": 2 * whole}
+    assert planned_weights(plan(mode=mode, devices="cpu,cpu"), roots) == {"cpu": 2 * whole}
 
 
 def test_of_a_pair_the_larger_expert_counts(roots: Roots) -> None:

@@ -112,6 +112,7 @@ def test_without_torchrun_a_machine_starts_no_more_ranks_than_it_has_gpus(monkey
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert ranks_here(PlacementConfig(mode="copy per GPU", devices="all")) == 2
     assert ranks_here(PlacementConfig(mode="split blocks", devices="all")) == 1
+    assert ranks_here(PlacementConfig(mode="split tokens", devices="all")) == 1
     with pytest.raises(PlacementError, match=r"trained by 4 processes, and this machine has 2 GPUs for it\. Start it"):
         ranks_here(PlacementConfig(mode="copy per GPU", devices="all", copies=4))
 

@@ -123,18 +123,15 @@ class MemoryPlan:
     def exchange(self) -> str:
         """One line on what cards that share out tokens send each other; "" for one card."""
         shape = self.job.shape()
+        if not shape.others:
+            return ""
         sent = self.job.train.gradient_accumulation_steps * sum(exchanged_bytes(shape, self.job.step))
-        cards = 1 + len(shape.others)
-        return (
-            ""
-            if cards == 1
-            else filled(
-                "split tokens: each of {cards} cards sends {gb} GB in a step, {seconds} s at {rate} GB/s.",
-                cards=cards,
-                gb=f"{sent / 1e9:.1f}",
-                seconds=f"{sent / LINK:.1f}",
-                rate=f"{LINK / 1e9:.0f}",
-            )
+        return filled(
+            "split tokens: each of {cards} cards sends {gb} GB in a step, {seconds} s at {rate} GB/s.",
+            cards=1 + len(shape.others),
+            gb=f"{sent / 1e9:.1f}",
+            seconds=f"{sent / LINK:.1f}",
+            rate=f"{LINK / 1e9:.0f}",
         )
 
     def faster(self) -> str:

@@ -35,6 +35,7 @@ ROOMS = (
     "checkpoint",
     "precision",
     "placement",
+    "parallel",
     "lora",
     "parallel",
     "load",

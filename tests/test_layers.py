@@ -35,7 +35,6 @@ ROOMS = (
     "checkpoint",
     "precision",
     "placement",
-    "parallel",
     "lora",
     "parallel",
     "load",

@@ -115,6 +115,17 @@ RUNS = {
         mode="split tokens",
         train={"blocks_to_swap": 2, "offload_activations": "on", "offload_optimizer": True},
     ),
+    "two cards at once": Run(cards=2, train={"gradient_accumulation_steps": 2}),
+    "two cards at once, fp8, swapped": Run(
+        FP8,
+        2,
+        train={
+            "gradient_accumulation_steps": 2,
+            "blocks_to_swap": 4,
+            "offload_activations": "on",
+            "checkpointing_policy": "attn_output",
+        },
+    ),
     "two cards, fp8, everything": Run(
         FP8, 2, train={"blocks_to_swap": 4, "offload_activations": "on", "offload_optimizer": True}
     ),

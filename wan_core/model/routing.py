@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
@@ -176,6 +176,14 @@ class Routing:
     def seen(self, tokens: Tensor) -> Tensor:
         """Returns those of all tokens (B, N, D) that the layer sees which runs now."""
         return tokens if self._now is None else self._now[0].some(tokens)
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> None:
+        """Passes the tokens that pass by, and what is read with them behind the route, through `move`."""
+        self._begin = {first: one._replace(kept=move(one.kept)) for first, one in self._begin.items()}
+        if self._now is not None:
+            passage, before = self._now
+            before = Streams(move(before.tokens), None, before.constants.moved(move))
+            self._now = passage._replace(kept=move(passage.kept)), before
 
     def behind(self, layer: int, streams: Streams) -> Streams:
         """Returns what stands behind the layer of that number."""

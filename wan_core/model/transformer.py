@@ -34,29 +34,12 @@ from .modulate import cast_linear
 from .offload import NoOffload, Offload
 from .parts import Part
 from .rope import rope_table
-from .routing import Passage, Routing, Streams
+from .routing import Passage
 from .scopes import scope
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS
 from .texts import lengthened
-
-
-class Carrier(Protocol):
-    """Brings tensors to the device of the module that needs them next; the identity on one device."""
-
-    def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]: ...
-
-    def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]: ...
-
-
-class _StayHere:
-    """The carrier of a model that lives on one device."""
-
-    def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
-        return tokens, constants
-
-    def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        return tokens, time
+from .walk import Carrier, StayHere, Walk
 
 
 class Team(Protocol):
@@ -100,7 +83,7 @@ class WanTransformer(nn.Module):
     def __init__(self, shape: WanShape, numerics: Numerics | None = None) -> None:
         super().__init__()
         self.shape, self.numerics = shape, numerics or Numerics()
-        self.carrier: Carrier = _StayHere()
+        self.carrier: Carrier = StayHere()
         self.team: Team | None = None
         """the copies that pass with gradients through this model run on, with this one; None: on it alone"""
         self.offload: Offload = NoOffload()
@@ -224,7 +207,7 @@ class WanTransformer(nn.Module):
             patches = self.team.patches(latent, timestep, text, given, passages)
         else:
             patches = self.patches(latent, timestep, text, given, passages)
-        return self._unpatchify(patches, grid_of(latent))
+        return self.carrier.to_start(self.unpatchify(patches, grid_of(latent)))
 
     def patches(
         self,
@@ -250,16 +233,39 @@ class WanTransformer(nn.Module):
         passages: Sequence[Passage],
         part: Part | None,
     ) -> Tensor:
+        walk = self.walk(latent, timestep, text, given, passages, carrier=self.carrier, part=part)
+        walk.go_on()
+        return walk.patches()
+
+    def walk(
+        self,
+        latent: Tensor,
+        timestep: Tensor,
+        text: Tensor,
+        conditioning: Conditioning | None = None,
+        passages: Sequence[Passage] = (),
+        *,
+        carrier: Carrier,
+        part: Part | None = None,
+    ) -> Walk:
+        """Returns the pass that `forward` makes of the same inputs, before its first block; without autocast."""
+        given = conditioning or Conditioning()
+        check_conditioning(self.shape, latent, timestep, text, given)
+        grid = grid_of(latent)
         with scope("embed"):
             tokens, control, time, constants = self._embedded(latent, timestep, text, given, part)
-        routed = passages if part is None else part.passages
-        tokens = self._run_blocks(tokens, control, constants, given.vace_strength, routed)
-        with scope("head"):
-            tokens, time = self.carrier.to_head(tokens, time)
-            if given.reference is not None:
-                of_reference = tokens.shape[1] // (1 + latent.shape[2])
-                tokens, time = tokens[:, of_reference:], time[:, -max(time.shape[1] - 1, 1) :]
-            return self.head(tokens, time)
+        return Walk(
+            self,
+            carrier,
+            grid,
+            tokens,
+            time,
+            constants,
+            reference_tokens=0 if given.reference is None else tokens.shape[1] // (1 + grid[0]),
+            control=control,
+            hint_strength=given.vace_strength,
+            passages=passages if part is None else part.passages,
+        )
 
     def _embedded(
         self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, part: Part | None
@@ -294,32 +300,7 @@ class WanTransformer(nn.Module):
         constants = Constants(time_rows, self._embed_text(text), cos, sin, image)
         return tokens, self._embed_control(given, part), time, constants
 
-    def _run_blocks(
-        self,
-        tokens: Tensor,
-        control: Tensor | None,
-        constants: Constants,
-        vace_strength: float,
-        passages: Sequence[Passage],
-    ) -> Tensor:
-        start, routing = tokens, Routing(passages)
-        for index, block in enumerate(self.blocks):
-            tokens, control, constants = routing.before(index, Streams(tokens, control, constants))
-            tokens, here = self.carrier.to_block(index, tokens, constants)
-            if index not in self.skipped_blocks:
-                tokens = block(tokens, *here, recompute=self._run("blocks", index))
-            if control is not None and index in self.shape.vace_layers:
-                # The second stream stays on the first device, its layers' home; only its hints travel.
-                number = self.shape.vace_layers.index(index)
-                run = self._run("vace_blocks", number)
-                begun = routing.seen(start) if number == 0 else start  # only the first one reads it
-                control, hint = self.vace_blocks[number](control, begun, *constants, recompute=run)
-                hint, _ = self.carrier.to_block(index, hint, constants)
-                tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=vace_strength)
-            tokens, control, constants = routing.behind(index, Streams(tokens, control, constants))
-        return tokens
-
-    def _run(self, stream: str, number: int) -> Recompute:
+    def recompute_of(self, stream: str, number: int) -> Recompute:
         """Returns how a block runs: from where its weights are, and with what it keeps for the backward pass."""
         unchecked = stream == "blocks" and number >= self.shape.num_layers - self.unchecked_blocks
         return Checkpointing(
@@ -363,7 +344,7 @@ class WanTransformer(nn.Module):
         rows = cast_linear(last, gelu(cast_linear(first, text, dtype)), dtype)
         return lengthened(rows, self.text_rows) if self.rows_differ else rows
 
-    def _unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
+    def unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
         """Returns tokens (B, N, 4 * C), channel fastest, as (B, C, F, H, W), float32 at least."""
         wide = patches.to(torch.promote_types(patches.dtype, torch.float32))
         rows = wide.view(patches.shape[0], *grid, *PATCH, self.shape.out_channels)

@@ -17,12 +17,12 @@ class DeviceCarrier:
     """
 
     def __init__(self, placement: Placement) -> None:
-        self._placement = placement
+        self.placement = placement
         self._source: Constants | None = None
         self._copies: dict[torch.device, Constants] = {}
 
     def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
-        device = self._placement.block_devices[index]
+        device = self.placement.block_devices[index]
         if constants is not self._source:
             self._source, self._copies = constants, {}
         if device not in self._copies:
@@ -31,7 +31,10 @@ class DeviceCarrier:
 
     def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
         self._source, self._copies = None, {}
-        return _move(tokens, self._placement.first), _move(time, self._placement.first)
+        return _move(tokens, self.placement.last), _move(time, self.placement.last)
+
+    def to_start(self, predicted: Tensor) -> Tensor:
+        return _move(predicted, self.placement.first)
 
 
 def _move(tensor: Tensor, device: torch.device) -> Tensor:

@@ -28,15 +28,23 @@ class MemoryMeasures(Config):
     )
     """sums of chunks are rounded once each: another size is another last bit of the adapters' gradients"""
 
-    def stronger(self, blocks: int) -> MemoryMeasures | None:
+    in_turn: bool = False
+    """the cards of a split model work one after the other, though there are micro-batches for all: fewer of them wait
+    on a card for their way back"""
+
+    def stronger(self, blocks: int, *, split: bool = False) -> MemoryMeasures | None:
         """Returns the next stronger measures for a model of `blocks` blocks; None where these are the strongest.
+
+        `split`: whether it lies on several cards.
 
         What rests already goes on resting: twice as many blocks always include those of before (`swapped_blocks`).
         """
         if not self.offload_inputs:
             return replace(self, offload_inputs=True)
         if self.blocks_to_swap >= blocks:
-            return replace(self, dequantize_once=False) if self.dequantize_once else None
+            if self.dequantize_once:
+                return replace(self, dequantize_once=False)
+            return replace(self, in_turn=True) if split and not self.in_turn else None
         return replace(self, blocks_to_swap=min(2 * self.blocks_to_swap or -(-blocks // 8), blocks))
 
 

@@ -24,9 +24,16 @@ class _Lane:
 
     travel: Copies
     ring: Ring
-    kept: KeptTensors | None
+    places: list[KeptTensors]
+    """what passes keep that have not been walked back yet, each in a place of its own; none where inputs stay"""
+    now: int = 0
+    """the place of the pass that runs"""
     returns: bool = False
     """whether the block that runs, or runs next, will run again in a backward pass"""
+
+    @property
+    def kept(self) -> KeptTensors | None:
+        return self.places[self.now] if self.places else None
 
 
 class BlockOffload:
@@ -59,13 +66,13 @@ class BlockOffload:
                 continue
             old = before._lanes.get(device) if before is not None else None
             travel = copies(device) if old is None else old.travel
-            kept = None if old is None else old.kept
-            if kept is None and measures.offload_inputs:
-                kept = KeptTensors(device, travel, most_host_bytes)
+            places = [] if old is None else old.places
+            if not places and measures.offload_inputs:
+                places = [KeptTensors(device, travel, most_host_bytes)]
             ring = Ring(device, travel, own, shared)
             if old is not None:
                 ring.take_over(old.ring)
-            self._lanes[device] = _Lane(travel, ring, kept)
+            self._lanes[device] = _Lane(travel, ring, places)
 
     @property
     def holds_values(self) -> bool:
@@ -88,7 +95,7 @@ class BlockOffload:
         What rests stays where it lies: another copy of it would need host memory twice. None where there are none
         stronger.
         """
-        measures = self.measures.stronger(len(self._order))
+        measures = self.measures.stronger(len(self._order), split=len(self._placement.devices) > 1)
         if measures is None:
             return None
         self.release()
@@ -104,6 +111,19 @@ class BlockOffload:
         for name in self._order:
             offload.settle(name, model.get_submodule(name))
         return offload
+
+    def keep_in(self, device: torch.device, place: int) -> None:
+        """Lets what the next pass on `device` keeps lie in that place: passes are walked back one by one, and each
+        place is a stack. Places are counted from 0; a new one takes host memory once it is used."""
+        lane = self._lanes.get(device)
+        if lane is None or not lane.places:
+            return
+        if place == 0:  # a step that broke off may have used more
+            for kept in lane.places:
+                kept.sweep()
+        while len(lane.places) <= place:
+            lane.places.append(KeptTensors(device, lane.travel, self._most_host_bytes))
+        lane.now = place
 
     @contextmanager
     def weights(self, block: str, *, again: bool) -> Iterator[None]:
@@ -133,8 +153,8 @@ class BlockOffload:
         """
         for lane in self._lanes.values():
             lane.ring.release()
-            if lane.kept is None:
-                continue
-            lane.kept.sweep()
-            if for_long:
-                lane.kept.give_back()
+            lane.now = 0
+            for kept in lane.places:
+                kept.sweep()
+                if for_long:
+                    kept.give_back()

@@ -98,7 +98,10 @@ class PlacementConfig(Config):
 
 @dataclass(frozen=True)
 class Placement:
-    """Device of every block; everything that is not a block lives on the first device."""
+    """Device of every block; the head lives on the last one, everything else on the first.
+
+    So a pass ends where its last block ran, and its loss can be walked back from there at once.
+    """
 
     block_devices: tuple[torch.device, ...]
 
@@ -107,12 +110,18 @@ class Placement:
         return self.block_devices[0]
 
     @property
+    def last(self) -> torch.device:
+        return self.block_devices[-1]
+
+    @property
     def devices(self) -> tuple[torch.device, ...]:
         """Distinct devices in order of use."""
         return tuple(dict.fromkeys(self.block_devices))
 
     def device_of(self, name: str) -> torch.device:
         """Returns where the weight or module `name` (original Wan name) lives."""
+        if name.partition(".")[0] == "head":
+            return self.last
         found = block_of(name)
         # VACE's second stream stays with what is no block: only its hints travel.
         return self.block_devices[found.number] if found is not None and found.stream == "blocks" else self.first

@@ -255,6 +255,9 @@ class _Marks:
         tokens.register_hook(lambda _gradient: self.end("head"))
         return tokens, time
 
+    def to_start(self, predicted: Tensor) -> Tensor:
+        return predicted
+
     def end(self, part: str) -> None:
         """Notes the peak of the part that ends here; the next one begins."""
         self.found[part] = self._meter.peak

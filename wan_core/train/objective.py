@@ -56,6 +56,11 @@ class NoisedBatch:
         return replace(self, **tensors, conditioning=conditioning, prior=prior)
 
     @property
+    def prior_rows(self) -> list[int]:
+        """The clips of prior preservation."""
+        return [place for place, weight in enumerate(self.prior) if weight]
+
+    @property
     def timestep(self) -> Tensor:
         """(B,), or (B, F) with 0 for given frames, as TI2V-5B is trained."""
         timestep = self.sigma * 1000
@@ -137,17 +142,25 @@ class Objective:
 
     def trained(self, batch: NoisedBatch) -> TrainedLoss:
         """Returns the training loss by the settings."""
-        config = self._config
-        target, factor = true_velocity(batch), loss_factor(batch.sigma, config.loss_weighting)
-        prior = [place for place, weight in enumerate(batch.prior) if weight]
-        if prior:
+        base = None
+        if batch.prior_rows:
             # Before the pass with gradients, so that the activations of both passes are never held at once.
-            target, factor = self._towards_base(batch, prior, target), self._weighed(batch, factor)
-        predicted = self._predicted(batch, batch.passages)
+            with torch.no_grad(), without_adapters(self._model), shared_out(self._model):
+                base = self._predicted(batch.only(batch.prior_rows), batch.passages).float()
+        return self.of_prediction(batch, self._predicted(batch, batch.passages), base)
+
+    def of_prediction(self, batch: NoisedBatch, predicted: Tensor, base: Tensor | None) -> TrainedLoss:
+        """Returns the training loss of what the model predicted (B, C, F, H, W), and the base model for the clips of
+        prior preservation: `base` (P, C, F, H, W) float32, None without any. All on one device.
+        """
+        config, prior = self._config, batch.prior_rows
+        target, factor = true_velocity(batch), loss_factor(batch.sigma, config.loss_weighting)
         kind, delta = config.loss_type, config.huber_delta
-        loss = velocity_loss(predicted, target, batch.trained, kind=kind, delta=delta, factor=factor)
-        if not prior:
+        if base is None:
+            loss = velocity_loss(predicted, target, batch.trained, kind=kind, delta=delta, factor=factor)
             return TrainedLoss(loss, None)
+        target, factor = _towards(base, prior, target), self._weighed(batch, factor)
+        loss = velocity_loss(predicted, target, batch.trained, kind=kind, delta=delta, factor=factor)
         some = batch.only(prior)
         error = velocity_loss(predicted[prior].detach(), target[prior], some.trained, kind=kind, delta=delta)
         return TrainedLoss(loss, error, len(prior))
@@ -155,16 +168,6 @@ class Objective:
     def evaluated(self, batch: NoisedBatch) -> Tensor:
         """Returns the mean squared error over all tokens, independent of loss settings, so that runs compare."""
         return velocity_loss(self._predicted(batch), true_velocity(batch), batch.trained)
-
-    def _towards_base(self, batch: NoisedBatch, prior: Sequence[int], target: Tensor) -> Tensor:
-        """Returns `target` (B, C, F, H, W) with the base model's prediction for the clips at `prior`."""
-        with torch.no_grad(), without_adapters(self._model), shared_out(self._model):
-            base = self._predicted(batch.only(prior), batch.passages).float()
-        if len(prior) == len(target):
-            return base
-        target = target.clone()
-        target[list(prior)] = base
-        return target
 
     def _weighed(self, batch: NoisedBatch, factor: Tensor | None) -> Tensor | None:
         """Returns the factor of each clip's error (B,), times the weights of prior preservation clips."""
@@ -176,3 +179,12 @@ class Objective:
 
     def _predicted(self, batch: NoisedBatch, passages: tuple[Passage, ...] = ()) -> Tensor:
         return self._model(batch.noised, batch.timestep, batch.text, batch.conditioning, passages)
+
+
+def _towards(base: Tensor, prior: list[int], target: Tensor) -> Tensor:
+    """Returns `target` (B, C, F, H, W) with the base model's prediction for the clips at `prior`."""
+    if len(prior) == len(target):
+        return base
+    target = target.clone()
+    target[prior] = base
+    return target

@@ -174,6 +174,8 @@ class Relief:
         self._model.offload = offload
         if not before.measures.offload_inputs:
             return "what gradient checkpointing keeps of each block rests in the computer's own memory"
+        if offload.measures.in_turn:
+            return "the cards work one after the other; a step takes up to twice as long"
         if not offload.measures.dequantize_once:
             return "quantized weights are dequantized for each chunk of tokens instead of once for all"
         blocks = counted(offload.measures.blocks_to_swap, "block")

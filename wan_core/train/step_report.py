@@ -44,17 +44,20 @@ class StepReport:
         self.prior_errors.clear()
         self._prior_clips.clear()
 
-    def add(self, batch: NoisedBatch, loss: TrainedLoss) -> None:
-        """Count the work and the prior loss of one micro-batch of this rank."""
+    def add_loss(self, loss: TrainedLoss) -> None:
+        """Note the prior loss of one micro-batch of this rank."""
         if loss.prior is not None:
             self.prior_errors.append(loss.prior)
             self._prior_clips.append(loss.prior_clips)
+
+    def add_work(self, batch: NoisedBatch) -> None:
+        """Count the work of one micro-batch of this rank."""
         self._work += self._flops.work_of(
             batch.latent.shape,
             time_rows=batch.time_rows,
             image_rows=batch.image_rows,
             text_rows=batch.text_rows,
-            prior_clips=loss.prior_clips,
+            prior_clips=len(batch.prior_rows),
             routes=self._config.routes,
         )
 

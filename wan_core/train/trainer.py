@@ -34,6 +34,7 @@ from ..model import (
 )
 from ..placement import remarks_on_host_memory
 from ..precision import float32_products, fused_on_cards
+from .at_once import CardsAtOnce
 from .config import TrainConfig
 from .draws import Draw, Draws
 from .evaluation import Evaluation
@@ -105,6 +106,7 @@ class Trainer:
             emit=emit,
             control=control,
         )
+        self._at_once = CardsAtOnce(model, self._objective, self._report, self._scale, check=self._end_if_stopped)
         self.relief = Relief(model, emit, alone=group.world == 1)
         model.checkpoint_blocks, model.checkpoint_policy = config.gradient_checkpointing, config.keeps
         model.unchecked_blocks = config.unchecked_blocks
@@ -231,19 +233,24 @@ class Trainer:
     def _accumulated(self, step: int) -> tuple[Tensor, float]:
         """Accumulates the gradients of this rank's micro-batches; returns mean loss () and mean timestep."""
         count = self.config.gradient_accumulation_steps
-        loss_sum, timestep_sum = torch.zeros((), device=self._device), 0.0
         self._report.begin()
+        first, loss_sum, timestep_sum = (step - 1) * count, torch.zeros((), device=self._device), 0.0
+        if (schedule := self._at_once.schedule(count)) is not None:
+            draws = [self._reader.at(first + index) for index in range(count)]
+            for draw in draws:
+                timestep_sum += draw.timestep
+            return self._at_once.accumulated(schedule, draws, partial(self._seed, first)), timestep_sum / count
         for index in range(count):
-            if self._group.world == 1 and (reason := self._control.stop_reason()):
-                raise Stopped(reason)
+            self._end_if_stopped()
             with scope("batch"):
-                batch, timestep = self._draw((step - 1) * count + index)
+                batch, timestep = self._draw(first + index)
             timestep_sum += timestep
             with scope("forward"):
                 trained = self._objective.trained(batch)
             with scope("backward"):
                 self._scale.scale(trained.loss / count).backward()
-            self._report.add(batch, trained)
+            self._report.add_work(batch)
+            self._report.add_loss(trained)
             loss_sum += trained.loss.detach() / count
         return loss_sum, timestep_sum / count
 
@@ -266,10 +273,14 @@ class Trainer:
     def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:
         """Returns the micro-batch of this rank and its mean timestep."""
         draw = self._reader.at(micro_step)
-        if self.model.checkpoint_keeps_rng:  # there is dropout, which draws from torch's global generator
-            place = self._draws.place(micro_step)
-            torch.manual_seed(seeded_generator(self.config.seed, "dropout", place).initial_seed())
+        if self.model.checkpoint_keeps_rng:  # there is dropout
+            self._seed(micro_step)
         return self._noised(draw), draw.timestep
+
+    def _seed(self, micro_step: int, more: int = 0) -> None:
+        """Seeds torch's global generators, from which dropout draws, for one micro-batch of this rank."""
+        place = self._draws.place(micro_step + more)
+        torch.manual_seed(seeded_generator(self.config.seed, "dropout", place).initial_seed())
 
     def _noised(self, draw: Draw) -> NoisedBatch:
         return noise_batch(draw.batch, draw.noise, draw.sigma, self._device, draw.given, draw.passages)
@@ -277,6 +288,11 @@ class Trainer:
     def _raise_if_stopped(self) -> None:
         """Raises Stopped on every rank where the leader has a stop request."""
         if reason := self._group.share(self._control.stop_reason() if self._group.leads else ""):
+            raise Stopped(reason)
+
+    def _end_if_stopped(self) -> None:
+        """Raises Stopped between micro-steps; several ranks ask between attempts instead."""
+        if self._group.world == 1 and (reason := self._control.stop_reason()):
             raise Stopped(reason)
 
     def _forget_gradients(self) -> None:
@@ -319,10 +335,13 @@ class Trainer:
 
         Raises torch.OutOfMemoryError after the last measure.
         """
-        batch = self._noised(self._draws.largest())
+        largest, count = self._draws.largest(), self.config.gradient_accumulation_steps
         for tries in itertools.count():
             try:
-                self._objective.trained(batch).loss.backward()
+                if (schedule := self._at_once.schedule(self._at_once.rehearsed(count))) is not None:
+                    self._at_once.accumulated(schedule, [largest] * schedule.micro_batches, self._seed)
+                else:
+                    self._objective.trained(self._noised(largest)).loss.backward()
                 break
             except RuntimeError as error:
                 full = self.relief.caught(self.step + 1, error)

@@ -165,6 +165,9 @@ def test_a_hint_travels_to_the_block_it_is_added_behind() -> None:
         def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
             return tokens, time
 
+        def to_start(self, predicted: Tensor) -> Tensor:
+            return predicted
+
     shape = WanShape(**SHAPE.to_dict() | {"num_layers": 3, "vace_layers": (0, 2)})
     with torch.device("meta"):
         model, inputs = WanTransformer(shape), (torch.zeros(2, 16, 3, 4, 6), torch.zeros(2), torch.zeros(2, 512, 8))

@@ -19,6 +19,7 @@ IN_CI = (
     "optimizer offloaded",
     "two cards, fp8, everything",
     "nothing locked",
+    "two cards at once, fp8, swapped",
 )
 LONG = (
     "plain",
@@ -33,6 +34,7 @@ LONG = (
     "fp8, dequantized by chunk",
     "two micro-batches",
     "two cards",
+    "two cards at once",
 )
 ONE_WAIT = {"copy to the host: wan_core/train/optimizer_state.py:read": 1}
 """the gradient norm and the loss, and with them what an offloaded optimizer steps"""
@@ -40,6 +42,11 @@ PAGEABLE = {"copy to the host: wan_core/placement/copies.py:start_all"}
 """what waits where the system page-locks nothing"""
 COPIES_OF_WEIGHTS = 2 * 50 * 2 * (2 + 1)
 """in two steps, of 50 linears two matrices each: with their gradients to the host, and back"""
+BETWEEN_CARDS = {
+    "copy between cards: wan_core/parallel/handover.py:fetch",
+    "copy between cards: wan_core/train/trainer.py:_clipped",
+}
+"""what a stage hands on, and the parts of the gradient norm"""
 NOT_FINITE = "TrainingError: 1 steps in a row gave no usable"
 PLANTED = {
     "two blocks swapped + no wait": ("read before it arrived", NOT_FINITE),
@@ -86,6 +93,9 @@ def test_a_run_on_cards_is_the_run_on_the_cpu_to_the_last_bit(trained: Any, name
     assert (found["of_a_step"].keys() >= PAGEABLE) == (name == "nothing locked")
     begun = found["copies"]["copy not waited for: wan_core/placement/copies.py:start_all"]
     assert begun == COPIES_OF_WEIGHTS if name == "optimizer offloaded" else begun > 0
+    between = {place for place in found["copies"] if place.startswith("copy between cards")}
+    if "at once" in name:
+        assert between == BETWEEN_CARDS, "elsewhere a copy between cards would let one wait for the other"
 
 
 @pytest.mark.soak

@@ -60,7 +60,8 @@ def test_midpoint_gives_each_device_half_of_the_blocks() -> None:
     assert placement.block_devices == (TWO[0],) * 20 + (TWO[1],) * 20
     assert placement.device_of("blocks.19.ffn.0.weight") == TWO[0]
     assert placement.device_of("blocks.20.ffn.0.weight") == TWO[1]
-    assert placement.device_of("head.head.weight") == TWO[0]
+    assert placement.device_of("time_embedding.0.weight") == TWO[0]
+    assert placement.device_of("head.head.weight") == TWO[1], "where a pass ends"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""One forward pass through the blocks, which may stop between two of them and go on elsewhere.
+
+Shapes as in transformer.py: B batch, N tokens, D width, T time rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from .block import Constants, Recompute
+from .routing import Passage, Routing, Streams
+from .scopes import scope
+from .shape import WanShape
+
+
+class Carrier(Protocol):
+    """Brings tensors to the device of the module that needs them next; the identity on one device."""
+
+    def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]: ...
+
+    def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def to_start(self, predicted: Tensor) -> Tensor: ...
+
+
+class StayHere:
+    """The carrier of a model that lives on one device, and of a pass that somebody else carries."""
+
+    def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
+        return tokens, constants
+
+    def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        return tokens, time
+
+    def to_start(self, predicted: Tensor) -> Tensor:
+        return predicted
+
+
+class Layers(Protocol):
+    """The parts of the model that a pass runs."""
+
+    shape: WanShape
+    skipped_blocks: frozenset[int]
+    blocks: nn.ModuleList
+    head: nn.Module
+
+    def recompute_of(self, stream: str, number: int) -> Recompute:
+        """Returns how block `number` of `blocks` or `vace_blocks` runs."""
+        ...
+
+    def unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
+        """Returns tokens (B, N, 4 * C) as (B, C, F, H, W)."""
+        ...
+
+
+@dataclass
+class Walk:
+    """A pass that has come to block `layer`; it owns the tensors that the next blocks read."""
+
+    model: Layers
+    carrier: Carrier
+    grid: tuple[int, int, int]
+    """latent frames, rows and columns of tokens of the video"""
+    tokens: Tensor
+    """(B, N, D) the main stream"""
+    time: Tensor
+    """(B, T, D) for the head"""
+    constants: Constants
+    reference_tokens: int = 0
+    """tokens of a reference image, in front of the others"""
+    control: Tensor | None = None
+    """(B, N, D) VACE's second stream"""
+    hint_strength: float = 1.0
+    passages: Sequence[Passage] = ()
+    layer: int = 0
+    hints: dict[int, Tensor] = field(default_factory=dict)
+    """of layers of the main stream that have not run yet, where `run_control` made them ahead"""
+
+    def __post_init__(self) -> None:
+        self._routing = Routing(self.passages)
+        self._start: Tensor | None = self.tokens
+
+    def go_on(self, stop: int | None = None) -> None:
+        """Runs the blocks up to and without number `stop`; None: all that are left."""
+        for index in range(self.layer, len(self.model.blocks) if stop is None else stop):
+            self._run_block(index)
+        self.layer = len(self.model.blocks) if stop is None else stop
+
+    def _run_block(self, index: int) -> None:
+        model, routing = self.model, self._routing
+        tokens, control, constants = routing.before(index, Streams(self.tokens, self.control, self.constants))
+        tokens, here = self.carrier.to_block(index, tokens, constants)
+        if index not in model.skipped_blocks:
+            tokens = model.blocks[index](tokens, *here, recompute=model.recompute_of("blocks", index))
+        hint = self.hints.pop(index, None)
+        if control is not None and index in model.shape.vace_layers:
+            # The second stream stays on the first device, its layers' home; only its hints travel.
+            control, hint = self._run_control(index, control, constants, routing)
+            hint, _ = self.carrier.to_block(index, hint, constants)
+        if hint is not None:
+            tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=self.hint_strength)
+        self.tokens, self.control, self.constants = routing.behind(index, Streams(tokens, control, constants))
+
+    def _run_control(self, index: int, control: Tensor, constants: Constants, routing: Routing) -> Any:
+        """Runs the layer of the second stream that stands beside block `index`; returns control and hint."""
+        number, blocks = self.model.shape.vace_layers.index(index), self._second
+        assert self._start is not None
+        start = routing.seen(self._start) if number == 0 else self._start  # only the first layer reads it
+        return blocks[number](control, start, *constants, recompute=self.model.recompute_of("vace_blocks", number))
+
+    @property
+    def _second(self) -> nn.ModuleList:
+        return getattr(self.model, "vace_blocks")  # noqa: B009  only some models have it
+
+    def run_control(self) -> None:
+        """Runs all of VACE's second stream, where there is one, before the main stream: its hints wait in `hints`.
+
+        The main stream may then leave the device of the second one.
+        """
+        if self.control is None:
+            return
+        routing, control, constants = Routing(self.passages), self.control, self.constants
+        for index in range(len(self.model.blocks)):
+            control, _, constants = routing.before(index, Streams(control, None, constants))
+            if index in self.model.shape.vace_layers:
+                control, self.hints[index] = self._run_control(index, control, constants, routing)
+            control, _, constants = routing.behind(index, Streams(control, None, constants))
+        self.control = self._start = None
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> None:
+        """Passes every tensor that the next blocks or the head read through `move`."""
+        self._start = None
+        self.tokens, self.time = move(self.tokens), move(self.time)
+        self.constants = self.constants.moved(move)
+        self.hints = {layer: move(hint) for layer, hint in self.hints.items()}
+        self._routing.moved(move)
+
+    def patches(self) -> Tensor:
+        """Runs the head behind the last block; returns its tokens of the video, (B, N, 4 * C_out)."""
+        self._start = None
+        with scope("head"):
+            tokens, time = self.carrier.to_head(self.tokens, self.time)
+            if self.reference_tokens:
+                tokens, time = tokens[:, self.reference_tokens :], time[:, -max(time.shape[1] - 1, 1) :]
+            return self.model.head(tokens, time)
+
+    def end(self) -> Tensor:
+        """Runs the head behind the last block; returns the velocity (B, C, F, H, W) on the first device."""
+        return self.carrier.to_start(self.model.unpatchify(self.patches(), self.grid))

@@ -1,0 +1,285 @@
+"""A split model whose cards work at once: one host thread for each card issues its part of a schedule.
+
+A single thread would stand in the launch queue of one card, about a thousand kernels, while the other runs dry. The
+gradients are those of plain accumulation, bit for bit on a CPU: every stage sees the micro-batches in their order,
+forward and backward, and sums arrive in the order of a model that is not split.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..model import WanTransformer, scope
+from ..model.walk import Walk
+from ..placement.offload import BlockOffload
+from ..placement.plan import Placement
+from .handover import Bridge, Handover
+from .schedule import Schedule, Work
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Consecutive blocks of one card; the first one also embeds, the last one also runs the head and the loss."""
+
+    number: int
+    card: int
+    device: torch.device
+    stop: int
+    """its last block, plus one"""
+
+
+def stages_of(placement: Placement) -> tuple[Stage, ...]:
+    """Returns the stages of a split model, in the order of a pass."""
+    cards, found, stop = list(placement.devices), list[Stage](), 0
+    for device, blocks in groupby(placement.block_devices):
+        stop += len(list(blocks))
+        found.append(Stage(len(found), cards.index(device), device, stop))
+    return tuple(found)
+
+
+class MicroBatches(Protocol):
+    """The micro-batches of a step. Each function is called from one thread, in the order of the micro-batches."""
+
+    def begin(self, micro: int) -> Walk:
+        """Returns the pass of one, before its first block, on the first card."""
+        ...
+
+    def end(self, micro: int, predicted: Tensor) -> Tensor | None:
+        """Returns the scalar to walk back from, on the last card, or None in a pass without a way back.
+
+        `predicted`: (B, C, F, H, W).
+        """
+        ...
+
+    def check(self) -> None:
+        """Raises what ends the step; called before each work, from every thread."""
+        ...
+
+    def seed(self, micro: int) -> None:
+        """Seeds torch's generators for one; called for all of them before the first begins, where blocks draw."""
+        ...
+
+
+class Pipeline:
+    """Runs steps of a model by a schedule. Between two steps it holds no tensor of them."""
+
+    def __init__(self, model: WanTransformer, stages: Sequence[Stage]) -> None:
+        self._model, self._stages = model, stages
+        self._bridge = Bridge(dict.fromkeys(stage.device for stage in stages))
+        self.issued: list[Work] = []
+        """the work of the last step, in the order of its issue"""
+
+    def run(self, schedule: Schedule, micro_batches: MicroBatches) -> None:
+        """Adds the gradients of a step to `.grad`. Raises the first error of any thread, with that thread's traceback.
+
+        All threads have ended by then. Gradients of an unfinished step are the caller's to drop.
+        """
+        self.issued = []
+        step = _Step(self._model, self._stages, self._bridge, micro_batches, self.issued)
+        try:
+            if self._model.checkpoint_keeps_rng:
+                step.seed(schedule.micro_batches)
+            step.run(schedule)
+        finally:
+            for stage in self._stages:
+                self._bridge.free(stage.device, under_way=0)
+
+
+class _Ended(Exception):  # noqa: N818  no error of its own
+    """Another thread of the step has failed."""
+
+
+class _Step:
+    """One step: what its threads share."""
+
+    def __init__(
+        self,
+        model: WanTransformer,
+        stages: Sequence[Stage],
+        bridge: Bridge,
+        micro_batches: MicroBatches,
+        issued: list[Work],
+    ) -> None:
+        self._model, self._stages, self._bridge = model, stages, bridge
+        self._micro_batches, self._issued = micro_batches, issued
+        self._grows = torch.is_grad_enabled()
+        self._changed = threading.Condition()
+        self._done = set[Work]()
+        self._failed: BaseException | None = None
+        self._walks: dict[int, Walk] = {}
+        self._borders: dict[tuple[int, int], Handover] = {}
+        """by micro-batch and the stage before the border"""
+        self._losses: dict[int, Tensor] = {}
+        self._slots: dict[tuple[int, int], int] = {}
+        """by stage and micro-batch: which of the card's places for what is kept it has"""
+        self._random = _RandomStates(stages) if model.checkpoint_keeps_rng else None
+
+    def seed(self, count: int) -> None:
+        """Notes the generators' states of every micro-batch."""
+        assert self._random is not None
+        for micro in range(count):
+            self._micro_batches.seed(micro)
+            self._random.note(micro)
+
+    def run(self, schedule: Schedule) -> None:
+        first, *others = schedule.cards
+        threads = [
+            threading.Thread(target=self._work_off, args=(line,), name=f"wan-card-{card}", daemon=True)
+            for card, line in enumerate(others, start=1)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._work_off(first)
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # of a signal; those of the work are kept
+            self._fail(error)
+            for thread in threads:
+                thread.join()
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+
+    def _work_off(self, line: Sequence[Work]) -> None:
+        """Issues the work of one card."""
+        try:
+            with torch.set_grad_enabled(self._grows):
+                for work in line:
+                    self._wait(work.needs(len(self._stages) - 1))
+                    self._micro_batches.check()
+                    self._issue(work)
+        except _Ended:
+            pass
+        except BaseException as error:  # raised again in the thread that called
+            self._fail(error)
+
+    def _wait(self, needs: Work | None) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._failed is not None or needs is None or needs in self._done)
+            if self._failed is not None:
+                raise _Ended
+
+    def _fail(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._failed = self._failed or error
+            self._changed.notify_all()
+
+    def _issue(self, work: Work) -> None:
+        stage = self._stages[work.stage]
+        with self._changed:
+            self._issued.append(work)
+        self._bridge.free(stage.device)
+        if work.forward:
+            self._take_slot(stage, work.micro)
+            with self._random.of(work.micro, stage) if self._random is not None else nullcontext():
+                with scope("forward", str(work)):
+                    self._forward(stage, work.micro)
+        else:
+            with self._random.alone() if self._random is not None else nullcontext():
+                with scope("backward", str(work)):
+                    self._backward(stage, work.micro)
+            self._slots.pop((stage.number, work.micro), None)
+        with self._changed:
+            self._done.add(work)
+            self._changed.notify_all()
+
+    def _forward(self, stage: Stage, micro: int) -> None:
+        if stage.number == 0:
+            walk = self._micro_batches.begin(micro)
+            walk.run_control()
+        else:
+            walk = self._walks.pop(micro)
+            received = self._borders[micro, stage.number - 1].receive(stage.device)
+            walk.moved(lambda tensor: received[id(tensor)])
+            del received
+        walk.go_on(stage.stop)
+        if stage.number < len(self._stages) - 1:
+            sent: list[Tensor] = []
+            walk.moved(lambda tensor: sent.append(tensor) or tensor)
+            self._borders[micro, stage.number] = Handover(sent, self._bridge)
+            self._walks[micro] = walk
+            return
+        loss = self._micro_batches.end(micro, walk.end())
+        if loss is not None:
+            self._losses[micro] = loss
+
+    def _backward(self, stage: Stage, micro: int) -> None:
+        if stage.number == len(self._stages) - 1:
+            self._losses.pop(micro).backward()
+        else:
+            self._borders.pop((micro, stage.number)).walk_back()
+        if stage.number:
+            self._borders[micro, stage.number - 1].returned()
+
+    def _take_slot(self, stage: Stage, micro: int) -> None:
+        """Lets what the blocks of a pass keep in host memory lie apart from what other passes of the card keep."""
+        offload = self._model.offload
+        if not isinstance(offload, BlockOffload):
+            return
+        mine = [one.number for one in self._stages if one.card == stage.card]
+        with self._changed:
+            taken = {slot for (number, _), slot in self._slots.items() if number in mine}
+            slot = next(one for one in range(len(taken) + 1) if one not in taken)
+            self._slots[stage.number, micro] = slot
+        offload.keep_in(stage.device, slot)
+
+
+class _RandomStates:
+    """The generators from which blocks draw: of every micro-batch and device, as one thread alone would have them."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self._devices = dict.fromkeys(_generator_of(stage) for stage in stages)
+        self._states: dict[tuple[int, torch.device], Tensor] = {}
+        # The CPU has one generator for all threads.
+        one = any(device.type == "cpu" for device in self._devices)
+        self._lock: AbstractContextManager[Any] = threading.RLock() if one else nullcontext()
+
+    def note(self, micro: int) -> None:
+        """The generators are as this micro-batch begins with them."""
+        for device in self._devices:
+            self._states[micro, device] = _state(device)
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """Inside, no other thread draws from the generator of this one."""
+        return self._lock
+
+    def of(self, micro: int, stage: Stage) -> AbstractContextManager[None]:
+        """Inside, the generator of a stage goes on where the micro-batch left it."""
+        return _Drawing(self._states, (micro, _generator_of(stage)), self._lock)
+
+
+class _Drawing(AbstractContextManager[None]):
+    def __init__(self, states: dict[Any, Tensor], key: tuple[int, torch.device], lock: Any) -> None:
+        self._states, self._key, self._lock = states, key, lock
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+        _set_state(self._states[self._key], self._key[1])
+
+    def __exit__(self, *error: Any) -> None:
+        self._states[self._key] = _state(self._key[1])
+        self._lock.__exit__(*error)
+
+
+def _generator_of(stage: Stage) -> torch.device:
+    return stage.device if stage.device.type == "cuda" else torch.device("cpu")
+
+
+def _state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set_state(state: Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)

@@ -1,0 +1,159 @@
+"""The micro-batches of a step on a split model whose cards work at once: drawn, noised, and their losses.
+
+Draws, noise and losses are those of plain accumulation. The loss is taken on the last card, where a pass ends: so no
+card waits for another but for what a stage hands on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..lora import without_adapters
+from ..model import WanTransformer
+from ..model.walk import StayHere, Walk
+from ..parallel.pipeline import Pipeline, Stage, stages_of
+from ..parallel.schedule import Schedule, forward_first, pipelined
+from ..placement import DeviceCarrier
+from ..placement.offload import BlockOffload
+from .draws import Draw
+from .objective import NoisedBatch, Objective, noise_batch
+from .recovery import LossScale
+from .step_report import StepReport
+
+
+class CardsAtOnce:
+    """Runs the micro-batches of steps of one model, where several cards can work on them at once."""
+
+    def __init__(
+        self,
+        model: WanTransformer,
+        objective: Objective,
+        report: StepReport,
+        scale: LossScale,
+        *,
+        check: Callable[[], None],
+    ) -> None:
+        """`check`: raises what ends a step; any thread calls it."""
+        self._model, self._objective, self._report, self._scale = model, objective, report, scale
+        self._check, carrier = check, model.carrier
+        self._stages = stages_of(carrier.placement) if isinstance(carrier, DeviceCarrier) else tuple[Stage, ...]()
+        self._homes = tuple(stage.card for stage in self._stages)
+        self.pipeline = Pipeline(model, self._stages)
+
+    def schedule(self, micro_batches: int) -> Schedule | None:
+        """Returns the order of a step; None where one card works after the other: for one micro-batch, or because
+        memory says so."""
+        offload = self._model.offload
+        in_turn = isinstance(offload, BlockOffload) and offload.measures.in_turn
+        if micro_batches < 2 or max(self._homes, default=0) == 0 or in_turn:
+            return None
+        return pipelined(self._homes, micro_batches)
+
+    def rehearsed(self, micro_batches: int) -> int:
+        """Returns how many micro-batches fill the cards as `micro_batches` do."""
+        return min(micro_batches, 2 * len(self._homes))
+
+    def accumulated(self, schedule: Schedule, draws: Sequence[Draw], seed: Callable[[int], None]) -> Tensor:
+        """Adds the gradients of a step to `.grad`; returns the mean loss ().
+
+        `seed(micro)` seeds torch's generators for a micro-batch.
+        """
+        of_step = (self._model, self._objective, self._check, seed)
+        prior = [micro for micro, draw in enumerate(draws) if any(draw.batch.prior)]
+        bases = dict[int, Tensor]()
+        if prior:
+            # Adapters act in all blocks or in none, so these passes come before all others.
+            base = _BasePasses(*of_step, [draws[micro] for micro in prior])
+            lines = forward_first(self._homes, len(prior)).cards
+            forward = Schedule(tuple(tuple(work for work in line if work.forward) for line in lines))
+            with torch.no_grad(), without_adapters(self._model):
+                self.pipeline.run(forward, base)
+            bases = {prior[place]: found for place, found in base.found.items()}
+        step = _TrainedPasses(*of_step, draws, bases, self._report, self._scale, self._stages[-1].device)
+        self.pipeline.run(schedule, step)
+        return step.loss
+
+
+class _Passes:
+    """Micro-batches as the pipeline takes them (`MicroBatches`)."""
+
+    def __init__(
+        self,
+        model: WanTransformer,
+        objective: Objective,
+        check: Callable[[], None],
+        seed: Callable[[int], None],
+        draws: Sequence[Draw],
+    ) -> None:
+        self._model, self._check, self._seed = model, check, seed
+        self.objective, self.draws = objective, draws
+
+    def noised(self, micro: int) -> NoisedBatch:
+        draw, first = self.draws[micro], self._model.patch_embedding.weight.device
+        return noise_batch(draw.batch, draw.noise, draw.sigma, first, draw.given, draw.passages)
+
+    def walk(self, batch: NoisedBatch) -> Walk:
+        given = (batch.noised, batch.timestep, batch.text, batch.conditioning, batch.passages)
+        return self._model.walk(*given, carrier=StayHere())
+
+    def check(self) -> None:
+        self._check()
+
+    def seed(self, micro: int) -> None:
+        self._seed(micro)
+
+
+class _BasePasses(_Passes):
+    """Passes of the base model alone, of the clips that are trained towards it."""
+
+    def __init__(self, *of_step: Any) -> None:
+        super().__init__(*of_step)
+        self.found: dict[int, Tensor] = {}
+        """by micro-batch (P, C, F, H, W) float32, on the last card"""
+
+    def begin(self, micro: int) -> Walk:
+        batch = self.noised(micro)
+        return self.walk(batch.only(batch.prior_rows))
+
+    def end(self, micro: int, predicted: Tensor) -> None:
+        self.found[micro] = predicted.float()
+
+
+class _TrainedPasses(_Passes):
+    """Passes that are walked back."""
+
+    def __init__(
+        self,
+        model: WanTransformer,
+        objective: Objective,
+        check: Callable[[], None],
+        seed: Callable[[int], None],
+        draws: Sequence[Draw],
+        bases: dict[int, Tensor],
+        report: StepReport,
+        scale: LossScale,
+        last: torch.device,
+    ) -> None:
+        super().__init__(model, objective, check, seed, draws)
+        self._bases, self._report, self._scale = bases, report, scale
+        self.loss = torch.zeros((), device=last)
+
+    def begin(self, micro: int) -> Walk:
+        batch = self.noised(micro)
+        self._report.add_work(batch)
+        return self.walk(batch)
+
+    def end(self, micro: int, predicted: Tensor) -> Tensor:
+        draw, count = self.draws[micro], len(self.draws)
+        # From host memory once more, and not from the first card, whose work would wait for that of the last one.
+        only = replace(draw.batch, conditioning=None, texts=draw.batch.texts[:, :0])
+        batch = noise_batch(only, draw.noise, draw.sigma, self.loss.device, draw.given)
+        found = self.objective.of_prediction(batch, predicted, self._bases.pop(micro, None))
+        self._report.add_loss(found)
+        self.loss += found.loss.detach() / count
+        return self._scale.scale(found.loss / count)

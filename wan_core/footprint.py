@@ -31,6 +31,7 @@ from .load import (
 )
 from .lora import STARTS_IN_THE_WEIGHT, LoraConfig, count_values, inject_lora
 from .model import Numerics, Route, WanShape, model_without_values, placed_routes
+from .parallel.pipeline import under_way
 from .placement import (
     JobShape,
     Placement,
@@ -85,13 +86,15 @@ def job_shape(
     optimizer_host_bytes: float = 0.0,
     routes: Sequence[Route] = (),
     sharers: int = 1,
+    micro_batches: int = 1,
 ) -> JobShape:
     """Returns the input of `estimate_memory` for a plan.
 
     `recomputing`: None for every block. `numerics`: None for the plan's. `found`: the result of `inspect_model`, if
     known. `placement`: in place of the plan's, also for devices this machine lacks. `optimizer_bytes`,
     `optimizer_host_bytes`: optimizer state per adapter value, and its part in host memory. `routes`: layers skipped by
-    a share of the tokens. `sharers`: processes of one machine that share the swapped weights.
+    a share of the tokens. `sharers`: processes of one machine that share the swapped weights. `micro_batches`: of an
+    optimizer step.
     """
     found = found or inspect_model(plan, roots)
     shape, numerics = found.variant.shape, numerics or plan.precision.numerics(found.compute_dtype)
@@ -118,6 +121,7 @@ def job_shape(
         routes=placed_routes(routes, shape.num_layers),
         others=tuple(others),
         sharers=sharers,
+        under_way=under_way(placement, micro_batches),
     )
 
 

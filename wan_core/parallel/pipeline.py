@@ -22,7 +22,7 @@ from ..model.walk import Walk
 from ..placement.offload import BlockOffload
 from ..placement.plan import Placement
 from .handover import Bridge, Handover
-from .schedule import Schedule, Work
+from .schedule import Schedule, Work, pipelined
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,21 @@ def stages_of(placement: Placement) -> tuple[Stage, ...]:
         stop += len(list(blocks))
         found.append(Stage(len(found), cards.index(device), device, stop))
     return tuple(found)
+
+
+def under_way(placement: Placement, micro_batches: int) -> tuple[float, ...]:
+    """Returns how many micro-batches each device of a split keeps for their way back at most, in the order of
+    `placement.devices`; () where the cards take turns."""
+    stages = stages_of(placement)
+    if len(placement.devices) < 2 or micro_batches < 2:
+        return ()
+    begins = [0, *(stage.stop for stage in stages)]
+    weights = {
+        stage.number: (stage.stop - begins[stage.number]) / placement.block_devices.count(stage.device)
+        for stage in stages
+    }
+    schedule = pipelined([stage.card for stage in stages], micro_batches)
+    return tuple(schedule.kept(card, weights) for card in range(len(schedule.cards)))
 
 
 class MicroBatches(Protocol):
@@ -72,7 +87,7 @@ class Pipeline:
     """Runs steps of a model by a schedule. Between two steps it holds no tensor of them."""
 
     def __init__(self, model: WanTransformer, stages: Sequence[Stage]) -> None:
-        self._model, self._stages = model, stages
+        self.model, self._stages = model, stages
         self._bridge = Bridge(dict.fromkeys(stage.device for stage in stages))
         self.issued: list[Work] = []
         """the work of the last step, in the order of its issue"""
@@ -83,9 +98,9 @@ class Pipeline:
         All threads have ended by then. Gradients of an unfinished step are the caller's to drop.
         """
         self.issued = []
-        step = _Step(self._model, self._stages, self._bridge, micro_batches, self.issued)
+        step = _Step(self.model, self._stages, self._bridge, micro_batches, self.issued)
         try:
-            if self._model.checkpoint_keeps_rng:
+            if self.model.checkpoint_keeps_rng:
                 step.seed(schedule.micro_batches)
             step.run(schedule)
         finally:
@@ -180,13 +195,10 @@ class _Step:
         self._bridge.free(stage.device)
         if work.forward:
             self._take_slot(stage, work.micro)
-            with self._random.of(work.micro, stage) if self._random is not None else nullcontext():
-                with scope("forward", str(work)):
-                    self._forward(stage, work.micro)
-        else:
-            with self._random.alone() if self._random is not None else nullcontext():
-                with scope("backward", str(work)):
-                    self._backward(stage, work.micro)
+        generator = nullcontext() if self._random is None else self._random.of(work, stage)
+        with generator, scope("forward" if work.forward else "backward", str(work)):
+            (self._forward if work.forward else self._backward)(stage, work.micro)
+        if not work.forward:
             self._slots.pop((stage.number, work.micro), None)
         with self._changed:
             self._done.add(work)
@@ -248,13 +260,11 @@ class _RandomStates:
         for device in self._devices:
             self._states[micro, device] = _state(device)
 
-    def alone(self) -> AbstractContextManager[Any]:
-        """Inside, no other thread draws from the generator of this one."""
-        return self._lock
-
-    def of(self, micro: int, stage: Stage) -> AbstractContextManager[None]:
-        """Inside, the generator of a stage goes on where the micro-batch left it."""
-        return _Drawing(self._states, (micro, _generator_of(stage)), self._lock)
+    def of(self, work: Work, stage: Stage) -> AbstractContextManager[Any]:
+        """Inside, the generator of a stage goes on where the micro-batch left it, for this thread alone; on the way
+        back a block sets it itself."""
+        key = (work.micro, _generator_of(stage))
+        return _Drawing(self._states, key, self._lock) if work.forward else self._lock
 
 
 class _Drawing(AbstractContextManager[None]):

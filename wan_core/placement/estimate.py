@@ -49,7 +49,7 @@ class MemoryEstimate:
     Of what processes of one machine share, each counts an equal part, here and in `pinned`.
     """
     inputs: int = 0
-    """of the pinned part, what gradient checkpointing keeps there"""
+    """of the pinned part, what gradient checkpointing keeps there of one micro-batch"""
     streamed: dict[str, int] = field(default_factory=dict)
     """bytes of frozen weights that travel to each device in one pass through the model"""
 

@@ -30,6 +30,8 @@ _GRADIENT_BYTES = 4
 """the same, during a step only"""
 _STEP_BYTES = 8
 """per adapter value while AdamW runs: its temporary lists; other optimizers take at most as much"""
+_LEAVING = 2
+"""token streams on their way to another card, where cards work at once"""
 _RING_BUFFERS = 2
 """blocks of swapped weights that lie on a device at one time: the one that runs, and the one that comes"""
 
@@ -62,6 +64,9 @@ class JobShape:
     """devices that each hold such a model too, and run a part of the tokens; `placement` is that of the first"""
     sharers: int = 1
     """how many processes of the machine have the swapped weights together (shared.py)"""
+    under_way: tuple[float, ...] = ()
+    """of a split whose cards work at once: the micro-batches that each device keeps for their way back, at most, in
+    the order of `placement.devices`; () where one is walked back before the next begins"""
 
     @cached_property
     def resting(self) -> tuple[tuple[str, str, int, bool], ...]:
@@ -119,8 +124,9 @@ def estimate_memory(
     unpacking = Unpacking(widest_bytes=job.unpacking_bytes, once=measures.dequantize_once)
     tokens = job.tokens(step)
     devices: dict[str, DeviceMemory] = {}
-    kept_in_host = 0
-    for device in job.placement.devices:
+    inputs = kept_in_host = 0
+    at_once = job.under_way if not measures.in_turn else ()
+    for number, device in enumerate(job.placement.devices):
         name, mine = str(device), [layer for layer, d in enumerate(job.placement.block_devices) if d == device]
         # VACE's second stream stays on the first device.
         shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
@@ -133,17 +139,21 @@ def estimate_memory(
         }
         if "preview" in watching:
             watching["preview"] += beside_preview
+        one_more = trace.kept - trace.before + _passing(job, step) + _constants_bytes(job, step)
         if device != job.placement.first:
-            trace, watching = _without_ends(job, step, trace), {}
+            trace, watching = _without_ends(job, step, trace, head=device == job.placement.last), {}
+        count = at_once[number] if at_once else 1.0
+        # And what leaves the card, until its copy has run (parallel/handover.py).
+        waiting = int((count - 1) * one_more) + (_LEAVING * _passing(job, step) if at_once else 0)
         trained = int(adapters[name] * (_WEIGHT_BYTES + _GRADIENT_BYTES + job.optimizer_bytes))
         rests = weights.on_device[name] + trained
         between = rests - adapters[name] * _GRADIENT_BYTES
         stepping = 0 if job.optimizer_host_bytes else adapters[name] * _STEP_BYTES
-        step_bytes = max(trace.step, stepping + trace.before)
+        step_bytes = max(trace.step + waiting, stepping + trace.before)
         devices[name] = DeviceMemory(
             weights=weights.on_device[name],
             adapters=trained,
-            kept=trace.kept,
+            kept=trace.kept + waiting,
             phases={
                 "load": weights.on_device[name] + adapters[name] * _WEIGHT_BYTES,
                 "step": rests + step_bytes,
@@ -152,10 +162,14 @@ def estimate_memory(
             },
         )
         if offloaded and job.recomputing.policy.offloaded:
-            kept_in_host += step.parts * trace.host
+            of_one = step.parts * trace.host
         elif offloaded:
-            inputs = [*mine[: len(mine) - job.unchecked_on(device)], *shape.vace_layers]
-            kept_in_host += sum(tokens[layer] for layer in inputs) * _passing(job, step) // step.tokens
+            layers = [*mine[: len(mine) - job.unchecked_on(device)], *shape.vace_layers]
+            of_one = sum(tokens[layer] for layer in layers) * _passing(job, step) // step.tokens
+        else:
+            of_one = 0
+        inputs += of_one
+        kept_in_host += int(count * of_one)
     for device in job.others:
         devices[str(device)] = _beside_first(devices[str(job.placement.first)], sum(adapters.values()))
     own = sum(weights.swapped.values()) - weights.together
@@ -168,7 +182,7 @@ def estimate_memory(
         pinned=pinned,
         # A save is a copy of the weights and of what the optimizer holds.
         host=pinned + weights.on_host + int((_WEIGHT_BYTES + held + away) * sum(adapters.values())),
-        inputs=kept_in_host,
+        inputs=inputs,
         streamed=dict(weights.swapped),
     )
 
@@ -225,8 +239,9 @@ def _passing(job: JobShape, step: StepShape) -> int:
     return step.batch_size * step.tokens * job.shape.dim * job.numerics.residual.itemsize
 
 
-def _without_ends(job: JobShape, step: StepShape, trace: StepTrace) -> StepTrace:
-    """Returns what of `trace` is on a later device of a split: its blocks, the constants and the tokens that come."""
+def _without_ends(job: JobShape, step: StepShape, trace: StepTrace, *, head: bool) -> StepTrace:
+    """Returns what of `trace` is on a later device of a split: its blocks, the constants and the tokens that come; with
+    `head` that too."""
     here = _passing(job, step) + _constants_bytes(job, step)
     less = trace.before - here
     return StepTrace(
@@ -234,7 +249,7 @@ def _without_ends(job: JobShape, step: StepShape, trace: StepTrace) -> StepTrace
         kept=trace.kept - less,
         embed=here,
         forward=trace.forward - less,
-        head=here,
+        head=trace.head - less if head else here,
         backward=trace.backward - less,
         host=trace.host,
     )

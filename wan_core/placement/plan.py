@@ -20,7 +20,8 @@ MODES = ("one device", "split blocks", "copy per GPU", "split tokens")
 each, gradients averaged over gloo (works without NCCL, so on Windows too); split tokens: a full model on each device,
 one process, each runs a part of the tokens of every clip (`parallel.SplitTokens`)."""
 
-_BESIDE_BLOCKS_GIB = 4
+INTERLEAVED = "interleaved"
+BESIDE_BLOCKS_GIB = 4
 """of each card, however many blocks lie on it: a GiB for the driver and gaps, and what one block of a 14B model needs
 while it runs, three to four GiB at 49 frames (docs/memory.md)"""
 
@@ -43,7 +44,8 @@ class PlacementConfig(Config):
     split_at: str = setting(
         "auto", 'For split blocks: auto, or the number of the first block of each later GPU, such as "20" or "14,28".'
     )
-    """midpoint too; auto gives a larger card more blocks"""
+    """midpoint too; auto gives a larger card more blocks; interleaved gives each card two runs of blocks, and more
+    numbers than cards give several"""
     copies: int = setting(
         0, "For copy per GPU: processes over all machines that torchrun starts. 0 = one per device.", low=0, high=4096
     )
@@ -51,7 +53,7 @@ class PlacementConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.split_at not in ("auto", "midpoint"):
+        if self.split_at not in ("auto", "midpoint", INTERLEAVED):
             _numbers(self.split_at)
 
     def identity(self) -> dict[str, Any]:
@@ -157,7 +159,7 @@ def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -
         return Placement((devices[rank % len(devices)],) * num_blocks)
     if config.mode == "one device" or len(devices) == 1:
         return Placement((devices[0],) * num_blocks)
-    sizes = _gibibytes_of(devices) if config.split_at == "auto" else []
+    sizes = _gibibytes_of(devices) if config.split_at in ("auto", INTERLEAVED) else []
     return split_blocks(devices, num_blocks, config.split_at, sizes)
 
 
@@ -173,21 +175,28 @@ def split_blocks(
     """Returns consecutive runs of blocks over `devices`.
 
     "midpoint" gives every device the same number of blocks, the first devices one fewer where it does not divide (they
-    also hold embeddings and head). So does "auto", unless cards have different `gibibytes`: a larger one then gets
-    more, in proportion to what each has beside the work of one block.
+    also embed). So does "auto", unless cards have different `gibibytes`: a larger one then gets more, in proportion to
+    what each has beside the work of one block. "interleaved" gives a device as many as auto, in two runs. Of numbers,
+    as many runs as there are devices, or several times as many, which the devices take in turn.
     """
+    # In whole GiB, as two cards of one size differ by some MiB.
+    shares = [max(round(size) - BESIDE_BLOCKS_GIB, 1) for size in gibibytes] or [1] * len(devices)
     if split_at in ("auto", "midpoint"):
-        # In whole GiB, as two cards of one size differ by some MiB.
-        sizes = [max(round(size) - _BESIDE_BLOCKS_GIB, 1) for size in gibibytes]
-        edges = _edges(num_blocks, sizes or [1] * len(devices))
+        edges = _edges(num_blocks, shares)
+    elif split_at == INTERLEAVED:
+        counts = [b - a for a, b in pairwise(_edges(num_blocks, shares))]
+        halves = [*(count // 2 for count in counts), *(count - count // 2 for count in counts)]
+        edges = [*accumulate(halves, initial=0)]
     else:
         edges = [0, *_numbers(split_at), num_blocks]
-    if len(edges) != len(devices) + 1 or any(b <= a for a, b in pairwise(edges)):
+    runs = len(edges) - 1
+    if runs % len(devices) or any(b <= a for a, b in pairwise(edges)):
         raise PlacementError(
             f'split_at "{split_at}" does not divide {num_blocks} blocks over {len(devices)} devices. '
             f"Give {len(devices) - 1} rising number(s) between 1 and {num_blocks - 1}, or midpoint."
         )
-    return Placement(tuple(d for d, (a, b) in zip(devices, pairwise(edges), strict=True) for _ in range(a, b)))
+    in_turn = devices * (runs // len(devices))
+    return Placement(tuple(d for d, (a, b) in zip(in_turn, pairwise(edges), strict=True) for _ in range(a, b)))
 
 
 def _edges(num_blocks: int, shares: Sequence[int]) -> list[int]:

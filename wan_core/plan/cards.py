@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -54,6 +55,30 @@ class Card:
     def kernel_s(self) -> float:
         """Seconds that each kernel adds: its launch, and the card's units that idle at its start and end."""
         return _KERNEL_S if self.own is None else self.own.kernel_s
+
+
+class Work(NamedTuple):
+    """The work of a card: what its three constants are multiplied with."""
+
+    flop: float
+    """of matrix products and attention"""
+    bytes: float
+    """read and written by all other kernels"""
+    kernels: float
+    moved: float
+    """bytes of all kernels, which no constant stands for"""
+    attention: float = 0.0
+    """of `flop`, that of attention"""
+
+    def seconds(self, card: Card) -> float:
+        slower = 0.0 if card.own is not None else self.attention * (1 / card.attention - 1)
+        return (self.flop + slower) / card.flops_per_s + self.bytes / card.bytes_per_s + self.kernels * card.kernel_s
+
+    def times(self, count: float) -> Work:
+        return Work(*(count * amount for amount in self))
+
+    def plus(self, other: Work) -> Work:
+        return Work(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 _EFFICIENT = 0.5

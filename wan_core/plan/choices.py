@@ -92,6 +92,8 @@ def _least(job: Job, shape: JobShape) -> list[MemoryMeasures]:
         found.append(replace(found[-1], dequantize_once=False))
     if job.chunk_tokens is None:
         found.append(replace(found[-1], chunk_tokens=_SHORTEST_CHUNK))
+    if shape.under_way:
+        found.append(replace(found[-1], in_turn=True))
     return found
 
 

@@ -47,7 +47,8 @@ def fastest(
 
     def seconds(plan: Plan) -> float:
         of, found = plan
-        return step_seconds(of.shape(), of.step, found, card, micro_batches=1, prior_share=of.prior_share)
+        count = of.train.gradient_accumulation_steps if len(found.devices) > 1 else 1
+        return step_seconds(of.shape(), of.step, found, card, micro_batches=count, prior_share=of.prior_share) / count
 
     before: Plan = (job, estimate)
     plan = before

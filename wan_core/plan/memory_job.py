@@ -101,6 +101,7 @@ class Job:
             optimizer_host_bytes=on_host,
             routes=self.train.routes,
             sharers=self.sharers,
+            micro_batches=self.train.gradient_accumulation_steps,
         )
 
 

@@ -10,18 +10,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..abilities import gpu_names
 from ..errors import OutOfMemory
 from ..model import CHUNK_TOKENS
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, StepShape
 from ..placement.choosing import largest
 from ..train import TrainConfig
 from ..words import counted, filled
-from .cards import Card, card_of, unknown_card
+from .cards import Card, Work, card_of, unknown_card
 from .choices import fewest_measures, strongest_measures
 from .faster import ATTENTION_IN_RAM, fastest, may_keep_attention
 from .memory_job import Job, size_words
 from .own_runs import SECONDS, Measured, card_name
-from .step_time import LINK, Work, exchanged_bytes, step_seconds, step_tflops, step_work
+from .step_time import LINK, exchanged_bytes, step_seconds, step_tflops, step_work
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 """of width and height, tried from the largest on where not even one frame fits"""
@@ -79,13 +80,22 @@ class MemoryPlan:
         """The first card of the job, as far as it is known."""
         return card_of(torch.device(next(iter(self.estimate.devices))), self.job)
 
+    def cards(self, card: Card) -> Card | list[Card]:
+        """Returns the card of each device of a split where all are here and known, and the first is `card`; else
+        `card`."""
+        here = {*gpu_names()}
+        found = [card_of(torch.device(name), self.job) if name in here else None for name in self.estimate.devices]
+        known = [one for one in found if one is not None]
+        return known if len(known) == len(found) > 1 and known[0] == card else card
+
     def seconds(self, card: Card) -> float:
         """Returns the seconds of an optimizer step on `card`, corrected by earlier runs on this machine where nobody
         measured the card itself.
         """
         job, micro_batches = self.job, self.job.train.gradient_accumulation_steps
+        cards = self.cards(card)
         seconds = step_seconds(
-            job.shape(), job.step, self.estimate, card, micro_batches=micro_batches, prior_share=job.prior_share
+            job.shape(), job.step, self.estimate, cards, micro_batches=micro_batches, prior_share=job.prior_share
         )
         if card.own is not None:
             return seconds
@@ -101,12 +111,16 @@ class MemoryPlan:
         job, first = self.job, next(iter(self.estimate.devices))
         card = self.card or unknown_card(first)
         by_runs = torch.device(first).type != "cpu" and card.own is None
+        # Of a split the cards work at once on several micro-batches, which changes what a step reaches.
+        count = job.train.gradient_accumulation_steps if len(self.estimate.devices) > 1 else 1
+        of_step, cards = (job.shape(), job.step, self.estimate), self.cards(card)
+        tflops = step_tflops(*of_step, cards, micro_batches=count, prior_share=job.prior_share) if by_runs else None
         return Measured(
             variant=job.file.variant.name,
             scheme=job.scheme,
             predicted={name: memory.phases for name, memory in self.estimate.devices.items() if name != "cpu"},
             followed=self.own_runs(),
-            tflops=step_tflops(job.shape(), job.step, self.estimate, card, job.prior_share) if by_runs else None,
+            tflops=tflops,
         )
 
     def remark(self) -> str:

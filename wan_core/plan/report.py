@@ -64,7 +64,7 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
         "exchange": plan.exchange,
         "own_runs": plan.own_runs(),
         "routes": routes_data(routed),
-        "notes": [*notes_of(plan, routed), *_own_measurement(card)],
+        "notes": [*notes_of(plan, routed, card), *_own_measurement(card)],
         "fits": plan.fits,
     }
 
@@ -97,7 +97,7 @@ def plan_sentences(plan: MemoryPlan) -> str:
         lines.append(f"tokens by layer: {routed.drawn()}")
     elif offered := routes_offered(job):
         lines.append(offered)
-    return "\n".join([*lines, *notes_of(plan, routed), plan.verdict()])
+    return "\n".join([*lines, *notes_of(plan, routed, card), plan.verdict()])
 
 
 def _own_measurement(card: Card | None) -> list[str]:

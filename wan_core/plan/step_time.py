@@ -8,18 +8,17 @@
 Kernels of one card run one after the other, so their times are summed: arithmetic is that of products and attention,
 bytes are those of all other kernels (`placement/counting.py`), and each kernel adds what it costs to start. Copies run
 on streams of their own and count where they take longer than the card. Assumptions: the three constants of a card
-(`cards.py`); `_COPIES` for every machine; each FLOP, byte and kernel as fast as the mean of its kind; the host is never
-slower than the card beyond `kernel_s`; blocks of a split model take turns; cards that share out the tokens of a clip
-wait for what they send each other, in both directions at once; layers with fewer tokens (TREAD) take their share of a
-complete one. Host memory beyond what the system page-locks is copied while the card waits.
+(`cards.py`); `COPIES` for every machine; each FLOP, byte and kernel as fast as the mean of its kind; the host is never
+slower than the card beyond `kernel_s`; cards that share out the tokens of a clip wait for what they send each other, in
+both directions at once; layers with fewer tokens (TREAD) take their share of a complete one. The cards of a split model
+are another sum (`split_time.py`). Host memory beyond what the system page-locks is copied while the card waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -27,12 +26,9 @@ from torch import nn
 from ..model import Numerics, WanShape, WanTransformer
 from ..placement import JobShape, MemoryEstimate, StepShape, Traffic, lockable_bytes, step_traffic
 from ..train import FlopCount, StepFlops
-from .cards import Card
+from .cards import Card, Work
+from .split_time import COPIES, PAGEABLE_COPIES, split_step
 
-_COPIES = 25e9
-"""bytes/s between page-locked host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
-_PAGEABLE_COPIES = 8e9
-"""the same of memory that the system does not page-lock; the card waits meanwhile"""
 LINK = 10e9
 """bytes/s between two cards, each way: of GeForce cards, whose copies go through host memory; 25e9 with peer access"""
 _OPTIMIZER_BYTES = 36
@@ -40,47 +36,32 @@ _OPTIMIZER_BYTES = 36
 once more for their norm and written for clipping"""
 
 
-class Work(NamedTuple):
-    """The work of a card: what its three constants are multiplied with."""
-
-    flop: float
-    """of matrix products and attention"""
-    bytes: float
-    """read and written by all other kernels"""
-    kernels: float
-    moved: float
-    """bytes of all kernels, which no constant stands for"""
-    attention: float = 0.0
-    """of `flop`, that of attention"""
-
-    def seconds(self, card: Card) -> float:
-        slower = 0.0 if card.own is not None else self.attention * (1 / card.attention - 1)
-        return (self.flop + slower) / card.flops_per_s + self.bytes / card.bytes_per_s + self.kernels * card.kernel_s
-
-    def times(self, count: float) -> Work:
-        return Work(*(count * amount for amount in self))
-
-    def plus(self, other: Work) -> Work:
-        return Work(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
-
 def step_seconds(
     job: JobShape,
     step: StepShape,
     estimate: MemoryEstimate,
-    card: Card,
+    card: Card | Sequence[Card],
     *,
     micro_batches: int,
     prior_share: float = 0.0,
 ) -> float:
-    """Returns the seconds of an optimizer step of `micro_batches` on such a card, or on several that take turns.
+    """Returns the seconds of an optimizer step of `micro_batches` on such a card; of a split, on the card of each of
+    its devices.
 
     For `prior_share` of the clips the base model runs forward once more.
     """
+    count, pageable = len(job.placement.devices), _pageable_share(estimate)
+    cards = [card] * count if isinstance(card, Card) else card
+    card = min(cards, key=lambda one: one.bytes_per_s)
+    if count > 1:
+        split = split_step(job, step, estimate, cards, micro_batches, pageable)
+        base = prior_share * sum(cost.forward_s for cost in split.costs) * micro_batches / split.gain
+        passes = split.timeline(at_once=not estimate.measures.in_turn).seconds
+        return passes + base + _optimizer(job).seconds(card) / count
     forward, backward = (work.seconds(card) for work in work_of_passes(job, step, estimate))
-    streamed, pageable = sum(estimate.streamed.values()), _pageable_share(estimate)
-    weights, kept = (size * (1 - pageable) / _COPIES for size in (streamed, estimate.inputs))
-    blocked = 2 * pageable * (streamed + estimate.inputs) / _PAGEABLE_COPIES
+    streamed = sum(estimate.streamed.values())
+    weights, kept = (size * (1 - pageable) / COPIES for size in (streamed, estimate.inputs))
+    blocked = 2 * pageable * (streamed + estimate.inputs) / PAGEABLE_COPIES
     target = prior_share * max(forward, weights)
     there, back = (sent / LINK for sent in exchanged_bytes(job, step))
     optimizer = _optimizer(job).seconds(card)
@@ -142,12 +123,18 @@ def work_of_passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> 
 
 
 def step_tflops(
-    job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card, prior_share: float = 0.0
+    job: JobShape,
+    step: StepShape,
+    estimate: MemoryEstimate,
+    card: Card | Sequence[Card],
+    *,
+    micro_batches: int = 1,
+    prior_share: float = 0.0,
 ) -> float:
     """Returns the useful arithmetic per second, in 10^12, that `step_seconds` takes a step to reach."""
     flops = step_flops(job, step)
-    seconds = step_seconds(job, step, estimate, card, micro_batches=1, prior_share=prior_share)
-    return (flops.useful + prior_share * flops.base) / seconds / 1e12
+    seconds = step_seconds(job, step, estimate, card, micro_batches=micro_batches, prior_share=prior_share)
+    return micro_batches * (flops.useful + prior_share * flops.base) / seconds / 1e12
 
 
 def step_flops(job: JobShape, step: StepShape) -> StepFlops:

@@ -1,0 +1,153 @@
+"""The time of a step over the cards of a split model, by the event model of `wan_core/parallel/timeline.py`.
+
+A stage costs what its blocks cost, block by block as a trace counts them; embedding, head and loss are what a model
+costs besides its blocks, a half for the first and a half for the last stage. VACE's second stream belongs to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..parallel.pipeline import Stage, stages_of
+from ..parallel.schedule import Schedule, in_turn, pipelined
+from ..parallel.timeline import STAGED_BYTES_PER_S, StageCost, Timeline, replay, serial_seconds
+from ..placement import JobShape, MemoryEstimate, Recomputing, StepShape, Traffic, step_traffic
+from .cards import Card, Work
+
+COPIES = 25e9
+"""bytes/s between page-locked host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
+PAGEABLE_COPIES = 8e9
+"""the same of memory that the system does not page-lock; the card waits meanwhile"""
+
+
+@dataclass(frozen=True)
+class SplitStep:
+    """The cost of each stage of a step, and the card that each stage lies on."""
+
+    costs: tuple[StageCost, ...]
+    homes: tuple[int, ...]
+    micro_batches: int
+
+    @property
+    def schedule(self) -> Schedule:
+        return pipelined(self.homes, self.micro_batches)
+
+    def timeline(self, *, at_once: bool = True) -> Timeline:
+        """Returns when each card works. Links are those of cards without peer access."""
+        schedule = self.schedule if at_once else in_turn(self.homes, self.micro_batches)
+        return replay(schedule, self.costs, bytes_per_s=STAGED_BYTES_PER_S)
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the step is as with one card after the other."""
+        before = serial_seconds(self.costs, self.micro_batches, self.homes, STAGED_BYTES_PER_S)
+        return before / self.timeline().seconds
+
+
+def split_step(
+    job: JobShape,
+    step: StepShape,
+    estimate: MemoryEstimate,
+    cards: Sequence[Card],
+    micro_batches: int,
+    pageable: float = 0.0,
+) -> SplitStep:
+    """Returns the costs of a step; `cards`: of each device of the placement, in its order. `pageable`: the share of
+    offloaded bytes that the system does not page-lock."""
+    stages, counts, first = stages_of(job.placement), _Counts(job, step, estimate), 0
+    costs: list[StageCost] = []
+    for stage in stages:
+        costs.append(_cost(stage, range(first, stage.stop), counts, cards[stage.card], pageable))
+        first = stage.stop
+    return SplitStep(tuple(costs), tuple(stage.card for stage in stages), micro_batches)
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """The work of a part of the model for one micro-batch."""
+
+    forward: Work
+    backward: Work
+
+    def minus(self, other: _Passes, count: float = 1) -> _Passes:
+        return _Passes(self.forward.plus(other.forward.times(-count)), self.backward.plus(other.backward.times(-count)))
+
+    def half(self) -> _Passes:
+        return _Passes(self.forward.times(0.5), self.backward.times(0.5))
+
+    def of_some(self, share: float) -> _Passes:
+        """Returns the same where a share of the tokens is seen."""
+
+        def some(work: Work) -> Work:
+            attention = share**2 * work.attention
+            flop = share * (work.flop - work.attention) + attention
+            return Work(flop, share * work.bytes, work.kernels, share * work.moved, attention)
+
+        return _Passes(some(self.forward), some(self.backward))
+
+
+class _Counts:
+    """The work of the parts of a model."""
+
+    def __init__(self, job: JobShape, step: StepShape, estimate: MemoryEstimate) -> None:
+        self.job, self.step, self.estimate = job, step, estimate
+        layers, vace, plain = job.shape.num_layers, job.shape.vace_layers, Recomputing(blocks=False)
+        checked = replace(job.recomputing, unchecked=0)
+        self._checked = self._of(layers + 1, checked).minus(self._of(layers, checked))
+        self._unchecked = self._of(layers + 1, plain).minus(self._of(layers, plain))
+        self.ends = self._of(layers, checked).minus(self._checked, layers)
+        self.second = self._of(layers, checked).minus(self._of(layers, checked, len(vace) - 1)) if vace else None
+        if self.second is not None:
+            self.ends = self.ends.minus(self.second, len(vace))
+        self.shares = [tokens / step.tokens for tokens in job.tokens(step)]
+        self._first_unchecked = layers - (job.recomputing.unchecked if job.recomputing.blocks else layers)
+
+    def _of(self, layers: int, recomputing: Recomputing, second: int | None = None) -> _Passes:
+        job, measures = self.job, self.estimate.measures
+        vace = job.shape.vace_layers if second is None else job.shape.vace_layers[:second]
+        found = step_traffic(
+            replace(job.shape, num_layers=layers, vace_layers=vace),
+            job.numerics,
+            self.step,
+            job.as_loaded or job.adapt,
+            recomputing=recomputing,
+            chunk_tokens=measures.chunk_tokens,
+            dequantize_once=measures.dequantize_once,
+        )
+        return _Passes(_work(found.forward), _work(found.backward))
+
+    def block(self, layer: int) -> _Passes:
+        found = self._unchecked if layer >= self._first_unchecked else self._checked
+        return found.of_some(self.shares[layer])
+
+
+def _work(part: Traffic) -> Work:
+    products, attention = part.flop["products"], part.flop["attention"]
+    return Work(products + attention, part.bytes_beside, part.kernels.total(), part.moved.total(), attention)
+
+
+def _cost(stage: Stage, layers: range, counts: _Counts, card: Card, pageable: float) -> StageCost:
+    job, estimate = counts.job, counts.estimate
+    parts = [counts.block(layer) for layer in layers]
+    if stage.number == 0 and counts.second is not None:
+        parts += [counts.second.of_some(counts.shares[layer]) for layer in job.shape.vace_layers]
+    parts += [counts.ends.half()] * ((stage.number == 0) + (layers.stop == job.shape.num_layers))
+    forward, backward = (sum(work.seconds(card) for work in way) for way in _ways(parts))
+    of_device = len(layers) / job.placement.block_devices.count(stage.device)
+    streamed = of_device * estimate.streamed.get(str(stage.device), 0)
+    inputs = len(layers) / job.shape.num_layers * estimate.inputs
+    weights, kept = (size * (1 - pageable) / COPIES for size in (streamed, inputs))
+    blocked = pageable * (streamed + inputs) / PAGEABLE_COPIES
+    kernels = [int(sum(work.kernels for work in way)) for way in _ways(parts)]
+    return StageCost(
+        forward_s=max(forward, weights, kept) + blocked,
+        backward_s=max(backward, weights + kept) + blocked,
+        forward_kernels=kernels[0],
+        backward_kernels=kernels[1],
+        sent_bytes=counts.step.batch_size * counts.step.tokens * job.shape.dim * job.numerics.residual.itemsize,
+    )
+
+
+def _ways(parts: Sequence[_Passes]) -> tuple[list[Work], list[Work]]:
+    return [one.forward for one in parts], [one.backward for one in parts]

@@ -38,14 +38,15 @@ class PlacementConfig(Config):
         refusal='Split mode "{value}" is unknown.{nearest}',
     )
     devices: str = setting(
-        "default", 'all, or a list such as "cuda:0,cuda:1". The first also holds embeddings and head.'
+        "default", 'all, or a list such as "cuda:0,cuda:1". The first also holds the embeddings, the last the head.'
     )
     """default takes the first GPU, or the CPU; "0,1" means "cuda:0,cuda:1" """
     split_at: str = setting(
-        "auto", 'For split blocks: auto, or the number of the first block of each later GPU, such as "20" or "14,28".'
+        "auto",
+        "For split blocks: auto, interleaved (two runs of blocks each), or the number of the first block of each later "
+        'GPU, such as "20" or "14,28".',
     )
-    """midpoint too; auto gives a larger card more blocks; interleaved gives each card two runs of blocks, and more
-    numbers than cards give several"""
+    """midpoint too; auto gives a larger card more blocks; more numbers than cards give each several runs"""
     copies: int = setting(
         0, "For copy per GPU: processes over all machines that torchrun starts. 0 = one per device.", low=0, high=4096
     )

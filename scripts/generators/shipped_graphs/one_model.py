@@ -208,7 +208,7 @@ More than two cards, or cards of unequal size: write block numbers such as `14,2
 {note("Wan 2.1 T2V-14B, fp8, two cards", 33, 49, 81)}
 
 **How long**: 1500 steps after encoding; the panel says how long is left after the first ones. Two cards hold a larger
-model; a step is not faster for it.""",
+model; a step is faster too where gradients are accumulated over two or more batches.""",
     placed(
         training(
             model=T2V_14B,

@@ -38,7 +38,7 @@ test("neighbouring blocks of a device are one run", () => {
 test("the map reads as a sentence", () => {
   assert.equal(
     mapText(two, two.copies[0]),
-    "embeddings and head on cuda:0, blocks 0–19 on cuda:0, blocks 20–39 on cuda:1",
+    "embeddings on cuda:0, head on cuda:1, blocks 0–19 on cuda:0, blocks 20–39 on cuda:1",
   );
 });
 
@@ -47,7 +47,7 @@ test("every device says what it holds and how much of it the weights take", () =
     {
       name: "cuda:0",
       title: "Card A",
-      holds: "embeddings, head, blocks 0–19",
+      holds: "embeddings, blocks 0–19",
       text: "16.0 GiB weights · of 24.0 GiB",
       now: 16 / 24,
       predicted: null,
@@ -55,7 +55,7 @@ test("every device says what it holds and how much of it the weights take", () =
     {
       name: "cuda:1",
       title: "",
-      holds: "blocks 20–39",
+      holds: "head, blocks 20–39",
       text: "12.0 GiB weights · of 24.0 GiB",
       now: 0.5,
       predicted: null,

@@ -47,7 +47,11 @@ export function mapText(split, blocks) {
   const parts = runs.map((run) =>
     t("blocks {blocks} on {device}", { blocks: blocksText(run), device: name(run.device) }),
   );
-  const ends = t("embeddings and head on {device}", { device: name(runs[0]?.device ?? 0) });
+  const [first, last] = [runs[0]?.device ?? 0, runs.at(-1)?.device ?? 0].map(name);
+  const ends =
+    first === last
+      ? t("embeddings and head on {device}", { device: first })
+      : t("embeddings on {first}, head on {last}", { first, last });
   return [ends, ...parts].join(", ");
 }
 
@@ -93,16 +97,23 @@ function holds(split, device) {
   const copies = list(split.copies).map(runsOf);
   const mine = copies.map((runs) => runs.filter((run) => run.device === device));
   const first = copies.some((runs) => runs[0]?.device === device);
+  const last = copies.some((runs) => runs.at(-1)?.device === device);
   const texts = [...new Set(mine.flat().map(blocksText))];
   const control = first && known(split.control_blocks) && split.control_blocks > 0;
   const copied = mine.filter((runs) => runs.length).length;
   const parts = [
-    first ? t("embeddings, head") : "",
+    endsText(first, last),
     control ? t("{count} control blocks", { count: Number(split.control_blocks) }) : "",
     texts.length ? t("blocks {blocks}", { blocks: texts.join(", ") }) : "",
     copied > 1 ? t("{count} copies", { count: copied }) : "",
   ];
   return parts.filter(Boolean).join(", ");
+}
+
+/** @param {boolean} first @param {boolean} last */
+function endsText(first, last) {
+  if (first && last) return t("embeddings, head");
+  return first ? t("embeddings") : last ? t("head") : "";
 }
 
 /** What the memory figures include. @param {Split} split */

@@ -63,7 +63,7 @@ function strip(split, blocks) {
     { class: "wan-strip", role: "img", "aria-label": mapText(split, blocks) },
     part(first, "end"),
     ...list(blocks).map((device) => part(Number(device), "block")),
-    part(first, "end"),
+    part(list(blocks).at(-1) ?? 0, "end"),
   );
 }
 

@@ -80,8 +80,8 @@ def step_of(trainer: Trainer, step: int = 1) -> dict[str, Tensor]:
     found = {name: p.grad.clone() for name, p in trainer.parameters.items() if p.grad is not None}
     assert len(found) == len(trainer.parameters)
     trainer._forget_gradients()
-    prior = [error for error, _ in trainer._report._prior]
-    return found | {"loss": loss, "timestep": torch.tensor(timestep), "prior": torch.tensor(prior)}
+    prior = trainer._report.prior_errors
+    return found | {"loss": loss, "timestep": torch.tensor(timestep), "prior": torch.stack([loss, *prior])}
 
 
 def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
@@ -113,7 +113,21 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+IN_CI = (
+    "first and last frame",
+    "a timestep per frame",
+    "VACE with TREAD",
+    "Fun Camera",
+    "dropout",
+    "attention kept",
+    "8 bits",
+    "prior preservation, batches of two",
+)
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in IN_CI else pytest.param(case, marks=pytest.mark.soak) for case in CASES]
+)
 def test_gradients_are_those_of_plain_accumulation_to_the_last_bit(tmp_path: Path, case: str) -> None:
     options = CASES[case]
     wanted = trainer_of(tmp_path / "plain", **options)
@@ -160,7 +174,7 @@ def plant(model: WanTransformer, block: int, call: int, error: Exception) -> Non
     model.blocks[block].register_forward_pre_hook(fails)
 
 
-@pytest.mark.parametrize(("block", "call"), [(0, 1), (0, 3), (3, 1), (3, 2)])
+@pytest.mark.parametrize(("block", "call"), [(0, 3), (3, 1)])
 def test_an_error_in_any_thread_is_raised_with_its_own_traceback(tmp_path: Path, block: int, call: int) -> None:
     trainer = trainer_of(tmp_path / "split", blocks=SPLIT)
     plant(trainer.model, block, call, ValueError("planted"))

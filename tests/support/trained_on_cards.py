@@ -9,7 +9,7 @@ import gc
 import json
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,8 +30,9 @@ from wan_core.events import Event, StepDone
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, one_pass
 from wan_core.model import block, modulate
-from wan_core.parallel import exchange
+from wan_core.parallel import exchange, handover
 from wan_core.parallel.exchange import Exchange
+from wan_core.parallel.handover import Bridge
 from wan_core.placement import DeviceCarrier, PlacementConfig, copies, kept
 from wan_core.plan import choices, here
 from wan_core.precision import QuantizeConfig
@@ -161,6 +162,14 @@ def _freed_at_once() -> Iterator[None]:
         yield
 
 
+def _no_mark(_self: Bridge, _device: torch.device) -> Any:
+    return torch.cuda.Event()
+
+
+def _holds_nothing() -> deque[Any]:
+    return deque(maxlen=0)
+
+
 PLANTED: dict[str, Callable[[], Any]] = {
     "no wait": lambda: mock.patch.object(copies.CudaCopies, "wait", _nothing),
     "no wait before leaving": lambda: mock.patch.object(kept.KeptTensors, "_wait", _nothing),
@@ -168,11 +177,14 @@ PLANTED: dict[str, Callable[[], Any]] = {
     "no wait for the other": lambda: mock.patch.object(copies.CudaPeers, "wait", _nothing),
     "nothing is ready": lambda: mock.patch.object(copies.CudaPeers, "mark", _arrived),
     "nothing is held": _freed_at_once,
+    "no mark": lambda: mock.patch.object(Bridge, "mark", _no_mark),
+    "let go": lambda: mock.patch.object(handover, "deque", _holds_nothing),
     "no bridge": lambda: mock.patch.object(DeviceCarrier, "to_block", _stays),
 }
 """what one line less would be: nobody waits for a copy; what is kept leaves before it is copied; a copy does not wait
 for what is computed before it; of split tokens, nobody waits for what arrives, and a copy not for what the other card
-computes, nor does what is sent stay until it is copied; tokens do not come to the next card"""
+computes, nor does what is sent stay until it is copied; of cards at once, a copy does not wait for what it copies, or
+nobody waits for it before its source is freed; tokens do not come to the next card"""
 
 
 def trained(folder: Path, run: Run, devices: str, hear: Callable[[Event], Any]) -> Found:

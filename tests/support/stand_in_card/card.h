@@ -56,6 +56,9 @@ void touched(int card, const Part& part, bool writes);
 // Begins a copy on the current stream of `card`, from the host, to it, or from card `source` (-1: none): it arrives when somebody waits for it. `staged`: with the values of now,
 // as a copy on the computing stream (number 0) and one of pageable memory have them; else with those of its arrival.
 void begin_copy(int card, const Part& to, const Part& from, bool staged, int source = -1);
+// Begins a copy from `card`, on its current stream, to card `receiver`. As torch has it, the computing stream of the
+// receiver comes behind the copy: it arrives when that card touches the target, or when somebody waits for it.
+void begin_copy_between(int card, int receiver, const Part& to, const Part& from);
 // The host waits for everything that one stream of `card` does, or (-1) all of them.
 void synchronize(int card, int64_t stream = -1);
 

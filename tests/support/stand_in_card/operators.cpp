@@ -187,9 +187,15 @@ Tensor& copy_(Tensor& to, const Tensor& given, bool non_blocking) {
     card::begin_copy(card, target, source, !locked || !card::current_stream(card));
     return to;
   }
-  if (late && !host && non_blocking && plain && to.get_device() != from.get_device()) {
+  int home = from.is_cuda() ? from.get_device() : -1;
+  if (late && !host && non_blocking && plain && home != card) {
     card::note("copy between cards");
-    card::begin_copy(card, target, source, false, from.get_device());
+    card::begin_copy(card, target, source, false, home);
+    return to;
+  }
+  if (!host && home != card && card::current_stream(home)) {
+    TORCH_CHECK(plain && non_blocking, "The stand-in card copies plain tensors to another card on a stream of their own.");
+    card::begin_copy_between(home, card, target, source);
     return to;
   }
   bool blocks = host && (!non_blocking || (!locked && !to.is_cuda()));

@@ -22,6 +22,7 @@ struct Entry {
   std::vector<char> staged;  // the values of a copy on the computing stream
   bool ordered = true;
   int64_t site = -1;
+  int receiver = -1;  // the card whose computing stream comes behind it
 };
 
 struct Stream {
@@ -79,6 +80,20 @@ void reach(const Mark& mark, Noted& noted) {
   }
 }
 
+// Lets copies from other cards arrive whose target `card` touches.
+void arrive_at(int card, const Part& part, Noted& noted) {
+  for (int from = 0; from < kMost; from++)
+    for (int64_t number = 1; number < static_cast<int64_t>(cards[from].streams.size()); number++) {
+      Stream& stream = cards[from].streams[number];
+      uint64_t place = stream.begun - stream.entries.size(), needed = 0;
+      for (auto& entry : stream.entries) {
+        place++;
+        if (entry.receiver == card && overlap(entry.to, part.begin, part.bytes)) needed = place;
+      }
+      if (needed) reach({from, number, needed, 0}, noted);
+    }
+}
+
 }  // namespace
 
 int64_t current_stream(int card) { return stream_here[card]; }
@@ -125,6 +140,10 @@ void freed(const char* data, size_t bytes) {
         for (auto& entry : stream.entries) {
           bool from = entry.staged.empty() && overlap(entry.from, data, bytes);
           if (entry.waits || !(from || overlap(entry.to, data, bytes))) continue;
+          if (!from && entry.receiver >= 0) {  // in the order of the receiver's stream
+            entry.to = Part{};
+            continue;
+          }
           noted.emplace_back("freed while it was copied", entry.site);
           entry.to = entry.from = Part{};  // said once
         }
@@ -142,6 +161,7 @@ void touched(int card, const Part& part, bool writes) {
   {
     std::lock_guard<std::recursive_mutex> guard(lock);
     cards[card].operators++;
+    arrive_at(card, part, noted);
     if (writes) cards[card].written[part.begin] = {part.bytes, cards[card].operators};
     for (auto& one : cards)
       for (auto& stream : one.streams)
@@ -171,6 +191,26 @@ void begin_copy(int card, const Part& to, const Part& from, bool staged, int sou
     if (source >= 0) copy.ordered &= own.seen[source] >= last_write(cards[source], from);
     if (!copy.ordered) noted.emplace_back("began before what was computed", copy.site);
     if (staged) copy.staged.assign(from.begin, from.begin + from.bytes);
+    std::memset(to.begin, 0xFF, to.bytes);
+    own.entries.push_back(std::move(copy));
+    own.begun++;
+  }
+  tell(noted);
+}
+
+void begin_copy_between(int card, int receiver, const Part& to, const Part& from) {
+  Entry copy;
+  int64_t stream = current_stream(card);
+  copy.site = note("copy between cards");
+  Noted noted;
+  {
+    std::lock_guard<std::recursive_mutex> guard(lock);
+    Stream& own = cards[card].streams[stream];
+    copy.to = to, copy.from = from, copy.receiver = receiver;
+    copy.to_storage = Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(to.storage));
+    copy.from_storage = Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(from.storage));
+    copy.ordered = own.seen[card] >= last_write(cards[card], from);
+    if (!copy.ordered) noted.emplace_back("began before what was computed", copy.site);
     std::memset(to.begin, 0xFF, to.bytes);
     own.entries.push_back(std::move(copy));
     own.begun++;

@@ -53,6 +53,8 @@ PLANTED = {
     "optimizer offloaded + no wait": ("read before it arrived", NOT_FINITE),
     "inputs offloaded + no wait before leaving": ("freed while it was copied", NOT_FINITE),
     "inputs offloaded + no order": ("began before what was computed", NOT_FINITE),
+    "two cards at once + no mark": ("began before what was computed", NOT_FINITE),
+    "two cards at once + let go": ("freed while it was copied", NOT_FINITE),
     "two cards + no bridge": ("", "RuntimeError: Expected all tensors to be on the same device"),
     "a full card": ("", "OutOfMemory: The GPU ran out of memory"),
 }

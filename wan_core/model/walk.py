@@ -47,7 +47,9 @@ class Layers(Protocol):
     shape: WanShape
     skipped_blocks: frozenset[int]
     blocks: nn.ModuleList
-    head: nn.Module
+
+    @property
+    def head(self) -> nn.Module: ...
 
     def recompute_of(self, stream: str, number: int) -> Recompute:
         """Returns how block `number` of `blocks` or `vace_blocks` runs."""

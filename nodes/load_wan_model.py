@@ -7,7 +7,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..wan_core.abilities import abilities_of, gpu_names
+from ..wan_core.abilities import abilities_of
+from ..wan_core.accelerator import gpu_names
 from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
 from ..wan_core.errors import ConfigError, PlacementError, WanTrainerError
 from ..wan_core.files import Roots, file_mark

@@ -9,6 +9,7 @@ import torch
 from comfy_api.latest import io
 
 from ..wan_core.abilities import abilities_of
+from ..wan_core.accelerator import is_gpu
 from ..wan_core.config import settings_of
 from ..wan_core.files import Roots
 from ..wan_core.footprint import placements_of, planned_weights
@@ -91,7 +92,7 @@ def _split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
 
 def _title(device: torch.device) -> str:
     """Returns the vendor's name of the device; empty for the CPU."""
-    return abilities_of(device).name if device.type == "cuda" else ""
+    return abilities_of(device).name if is_gpu(device) else ""
 
 
 def _total(device: torch.device) -> int | None:

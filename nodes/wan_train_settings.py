@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from comfy_api.latest import io
 
-from ..wan_core.abilities import gpu_count
+from ..wan_core.accelerator import default_device
 from ..wan_core.config import names_on_nodes
 from ..wan_core.errors import ConfigError
 from ..wan_core.lora import TARGET_PRESETS, LoraConfig
@@ -121,7 +120,7 @@ class WanTrainSettings(io.ComfyNode):
         for name in values.keys() & _READ.keys():
             values[name] = _READ[name](name, values[name])
         if values.get("compile"):  # here: TrainLoRA runs after clips were encoded for an hour
-            check_compile(torch.device("cuda" if gpu_count() else "cpu"))
+            check_compile(default_device())
         adapter = {name: values.pop(shown) for shown, name in names_on_nodes(LoraConfig).items() if shown in values}
         # The steps are TrainLoRA's; with so many, any warm-up passes here.
         train = TrainConfig.from_dict({**values, "steps": 10_000_000})

@@ -29,6 +29,7 @@ ROOMS = (
     "parsers",
     "video",
     "flow",
+    "accelerator",
     "abilities",
     "families",
     "model",
@@ -311,17 +312,34 @@ def test_no_block_enters_autocast() -> None:
     assert list(offences(own, nodes_of(own), parents_in(own))), f"{name_of(own)} needs no leave any more"
 
 
-def test_one_file_asks_torch_what_a_card_is() -> None:
-    """torch calls bf16 supported where it is emulated, and a stand-in for a card stands at one place."""
-    facts = re.compile(r"torch\.cuda\.(device_count|get_device_\w+|is_\w+_supported|get_arch_list)")
+_NAMES_DEVICES = {
+    "wan_core/accelerator.py": "the table of the kinds",
+    "wan_core/placement/copies.py": "streams and page-locked memory, which are CUDA's",
+    "wan_core/model/modulate.py": "is_cuda alone: asked hundreds of times a step",
+    "wan_core/cli/commands.py": "suffixes of torch's versions",
+    "wan_core/measure/machine.py": "a key of its result files",
+    "wan_core/measure/measuring.py": "the same key",
+}
+
+
+def test_one_file_names_kinds_of_devices() -> None:
+    """A kind of device is a row of wan_core/accelerator.py: no other file compares with "cuda" or calls its module."""
+    name = re.compile(r"(cuda|xpu|mps|hip)(:.*)?", re.DOTALL)
+    module = re.compile(r"torch(\.backends)?\.(cuda|xpu|mps|accelerator)\..+")
 
     def offences(file: Path, nodes: Nodes, _: Parents) -> Iterator[str]:
         for node in nodes:
-            if isinstance(node, ast.Attribute) and facts.fullmatch(dotted(node)):
-                yield f"{name_of(file)}:{node.lineno}: {ast.unparse(node)}; ask wan_core.abilities"
+            text = isinstance(node, ast.Constant) and isinstance(node.value, str) and name.fullmatch(node.value)
+            called = isinstance(node, ast.Attribute) and (
+                node.attr in ("is_cuda", "is_xpu", "is_mps") or module.fullmatch(dotted(node))
+            )
+            if text or called:
+                yield f"{name_of(file)}:{node.lineno}: {ast.unparse(node)}; ask wan_core.accelerator"
 
-    others = [file for file in sources("wan_core", "nodes") if file.name != "abilities.py"]
-    no_line_of(others, offences)
+    files = {name_of(file): file for file in sources("wan_core", "nodes")}
+    no_line_of([file for where, file in files.items() if where not in _NAMES_DEVICES], offences)
+    for where in _NAMES_DEVICES:
+        assert list(offences(files[where], nodes_of(files[where]), {})), f"{where} needs no leave any more"
 
 
 def test_files_are_written_and_removed_by_one_room() -> None:

@@ -1,4 +1,4 @@
-"""The capabilities of each device; the only place that asks torch for a card's name, capability and memory.
+"""The capabilities of each device: name, compute capability, memory, and the dtypes that follow from them.
 
 Capabilities follow from the compute capability, as in torch and its libraries. Kernels that depend on more (`_int_mm`
 of a CUDA version, a package) are tried where they are used.
@@ -10,10 +10,10 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
+from .accelerator import backend_of, built_architectures, is_gpu, properties
 from .errors import ConfigError
 
 _CARD_CAPABILITY = "WAN_TRAINER_CARD_CAPABILITY"
@@ -30,6 +30,8 @@ class Abilities:
     """The capabilities of one device."""
 
     name: str
+    kind: str = "cpu"
+    """the device type of torch"""
     memory: int = 0
     """bytes; 0 for a CPU"""
     capability: tuple[int, int] | None = None
@@ -68,13 +70,13 @@ class Abilities:
         """Returns whether torch has an attention without a matrix of scores for `dtype` (sdp_utils.cpp): flash and
         cuDNN from 8.0 on, memory-efficient before, without bfloat16. Of an AMD card it is assumed."""
         if self.capability is None:
-            return True
+            return backend_of(self.kind).fused_attention
         return dtype in (torch.float16, torch.float32) or (dtype == torch.bfloat16 and self._is_at_least(8, 0))
 
     @property
     def compiles(self) -> bool:
-        """True if triton supports it (torch._dynamo.device_interface)."""
-        return self._is_at_least(7, 0)
+        """True if torch.compile is offered: triton supports the card (torch._dynamo.device_interface)."""
+        return backend_of(self.kind).compiles and self._is_at_least(7, 0)
 
     @property
     def compute(self) -> str:
@@ -90,6 +92,11 @@ class Abilities:
 
     def sentence(self) -> str:
         """Returns the capabilities as a sentence; "" for a CPU."""
+        if not (backend := backend_of(self.kind)).proven:
+            return (
+                f"{self.what} is used through {backend.title} and computes in bf16. This pack was never run on such a "
+                "device; docs/cards.md says what is expected. If a run fails, set device to cpu and please report it."
+            )
         if self.capability is None and not self.amd:
             return ""
         can = ("fp8 products", self.fp8_products), ("int8 products", self.int8_products), ("compile", self.compiles)
@@ -112,16 +119,6 @@ class Abilities:
         )
 
 
-def gpu_count() -> int:
-    """Returns the number of GPUs without opening one."""
-    return torch.cuda.device_count()
-
-
-def gpu_names() -> tuple[str, ...]:
-    """Returns the GPUs: cuda:0, cuda:1 ..."""
-    return tuple(f"cuda:{index}" for index in range(gpu_count()))
-
-
 def all_have_bf16(devices: Iterable[torch.device | str]) -> bool:
     """Returns whether all devices have native bfloat16."""
     return all(abilities_of(device).bf16 for device in devices)
@@ -130,7 +127,7 @@ def all_have_bf16(devices: Iterable[torch.device | str]) -> bool:
 def abilities_of(device: torch.device | str) -> Abilities:
     """Returns the capabilities of a device; ConfigError for an invalid _CARD_CAPABILITY."""
     device = torch.device(device)
-    found = _ask(device.index or 0) if device.type == "cuda" else Abilities(name=device.type)
+    found = _ask(device) if is_gpu(device) else Abilities(name=device.type)
     said = os.environ.get(_CARD_CAPABILITY, "").strip()
     if not said:
         return found
@@ -140,15 +137,16 @@ def abilities_of(device: torch.device | str) -> Abilities:
     return replace(found, capability=(int(major), int(minor)), amd="", kernels="")
 
 
-def _ask(index: int) -> Abilities:
+def _ask(device: torch.device) -> Abilities:
     """Returns the properties of one card, which torch caches."""
-    card: Any = torch.cuda.get_device_properties(index)
+    card = properties(device)
     amd = str(getattr(card, "gcnArchName", "")).partition(":")[0] if torch.version.hip else ""
-    capability = None if amd else (card.major, card.minor)
-    built_for = torch.cuda.get_arch_list()
+    capability = (card.major, card.minor) if hasattr(card, "major") and not amd else None
+    built_for = built_architectures(device)
     fits = capability is None or not built_for or _has_code(capability, built_for)
     return Abilities(
         name=card.name,
+        kind=device.type,
         memory=card.total_memory,
         capability=capability,
         amd=amd,

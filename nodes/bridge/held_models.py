@@ -26,6 +26,7 @@ from typing import Any
 from comfy import model_management as mm
 from torch import Tensor, nn
 
+from ...wan_core.accelerator import is_gpu
 from ...wan_core.words import first_line, logger, plain
 
 _log = logger(__name__)
@@ -66,7 +67,7 @@ def idle_bytes() -> int:
     try:
         caches, count = _Caches.found(), _Counted()
         stay = [module for module in _all_modules(caches) if module not in caches.idle_modules]
-        coming = sum(part.nbytes for module in stay for part in _parts(module) if part.device.type == "cuda")
+        coming = sum(part.nbytes for module in stay for part in _parts(module) if is_gpu(part.device))
         for module in stay:
             count.of(module)  # storages shared with these stay allocated
         return max(sum(map(count.of, caches.idle_modules)) - coming, 0)

@@ -14,6 +14,7 @@ from comfy import model_management as mm
 from numpy.typing import NDArray
 from PIL import Image
 
+from ...wan_core.accelerator import gpu_count, is_gpu
 from ...wan_core.checkpoint import read_tensors
 from ...wan_core.errors import ExitCode, OutOfMemory, TrainingError, WanTrainerError
 from ...wan_core.events import DecodeWanted, Event, Stage
@@ -76,7 +77,7 @@ def free_comfyui_memory() -> None:
     mm.unload_all_models()
     # That covers only ComfyUI's own device. Other devices only where they hold a model: any call would create a CUDA
     # context of some hundred MiB on a card that ComfyUI does not use.
-    for device in {loaded.device for loaded in mm.current_loaded_models if loaded.device.type == "cuda"}:
+    for device in {loaded.device for loaded in mm.current_loaded_models if is_gpu(loaded.device)}:
         mm.free_memory(1e30, device)
     gc.collect()
     mm.soft_empty_cache()
@@ -140,6 +141,6 @@ def _answer(
         _log.exception("preview %s could not be decoded", event.sample_id)
         answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
     # After the except clause: an exception keeps the decoder's tensors alive.
-    if "needs_room" not in answer and torch.cuda.is_available():
+    if "needs_room" not in answer and gpu_count():
         free_comfyui_memory()  # the worker wants the GPU back
     return answer

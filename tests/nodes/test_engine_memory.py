@@ -79,7 +79,7 @@ def test_a_decode_that_failed_gives_the_gpu_back_too(
         told.append("with the error let go" if sys.exc_info()[0] is None else "while the error holds its tensors")
 
     monkeypatch.setattr(engine, "free_comfyui_memory", free)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     save_file({"latent": torch.zeros(16, 1, 4, 4)}, tmp_path / "clip.latent")
     decoder = engine.PreviewDecoder(Codec(fits=fits), tmp_path, 16.0)
     event = engine.DecodeWanted(sample_id="clip", latent_file="clip.latent", step=3)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..abilities import abilities_of
+from ..accelerator import has_float64
 from ..cache import Batches, CacheItem
 from ..checkpoint import WanVariant
 from ..config import Config, setting
@@ -116,6 +117,7 @@ class _Audit:
         )
 
     def run(self) -> AuditReport:
+        self._refuse_without_float64()
         self._refuse_what_cannot_fit()
         trained = dict.fromkeys(row.numerics for row in self._rows if row.kind not in _NEVER_TRAINED)
         predicted = {numerics: self._predicted(numerics) for numerics in trained}
@@ -180,6 +182,14 @@ class _Audit:
     def _estimate(self, numerics: Numerics | None) -> MemoryEstimate:
         shape = job_shape(self._plan, self._run.roots, self._lora, numerics=numerics, found=self._run.file)
         return estimate_memory(shape, self._largest())
+
+    def _refuse_without_float64(self) -> None:
+        for device in resolve_placement(self._plan.placement, self._run.variant.shape.num_layers).devices:
+            if not has_float64(device):
+                raise ConfigError(
+                    f"The audit compares with float64, which {abilities_of(device).what} lacks. Set device to cpu in "
+                    "Load Wan Model for it, with a small model."
+                )
 
     def _refuse_what_cannot_fit(self) -> None:
         """Refuses before loading: the float32 pass takes the plan's weights, float32 activations and a cast block."""

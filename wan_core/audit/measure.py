@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..accelerator import is_gpu, memory_of, reset_peak, synchronize
 from ..errors import Stopped
 from ..flow import velocity_loss
 from ..lora import adapter_parameters
@@ -47,7 +48,7 @@ class Pass:
     """some token rows after each block, float32 on the CPU"""
     seconds: float
     memory_bytes: int
-    """peak of the first CUDA device; 0 elsewhere"""
+    """peak of the first GPU; 0 elsewhere"""
 
 
 @dataclass
@@ -173,15 +174,14 @@ def _distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> Distance:
 
 def _now(device: torch.device) -> float:
     """Returns the time in seconds after a GPU synchronisation."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter()
 
 
 def _reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    if is_gpu(device):
+        reset_peak(device)
 
 
 def _peak(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    return (memory_of(device)["peak"] or 0) if is_gpu(device) else 0

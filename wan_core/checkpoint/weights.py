@@ -73,6 +73,12 @@ class StoredWeight:
         return self.dtype if known and self.shape[1] % BLOCKS[self.dtype].values == 0 else ""
 
     @property
+    def has_float8(self) -> bool:
+        """Whether its values or scales are float8 while it is kept as stored."""
+        coded = self.layout in INTEGERS and INTEGERS[self.layout].coded
+        return coded or self.layout in _OF_BLOCKS or (not self.gguf and self.dtype in EIGHT_BIT)
+
+    @property
     def product_dtype(self) -> torch.dtype | None:
         """The dtype of 8-bit products with this weight; None unless scales are one per weight or row."""
         if self.gguf or not value_to_a_byte(self.layout):

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ..abilities import abilities_of, all_have_bf16
+from ..accelerator import backend_of, has_float64
 from ..cache import CacheSet
 from ..checkpoint import WanVariant
 from ..checkpoint.catalogue import HIGH
@@ -68,9 +69,20 @@ def remarks_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
 
 
 def notes_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
-    """Returns a note for each kind of card without bf16 in a run in that card's own dtype."""
-    cards = map(abilities_of, plan.placement.device_names())
-    said = (card.sentence() for card in cards if not card.bf16 and torch_dtype(card.compute) == compute)
+    """Returns a note for each kind of card without bf16 in a run in that card's own dtype, of a kind that was never
+    tried, and without the float64 that the plan has the rotary embedding in."""
+    said: list[str] = []
+    rope = plan.precision.numerics(compute).rope
+    for device in map(torch.device, plan.placement.device_names()):
+        card = abilities_of(device)
+        without_bf16 = not card.bf16 and torch_dtype(card.compute) == compute
+        if without_bf16 or not backend_of(device).proven:
+            said.append(card.sentence())
+        if rope == torch.float64 and not has_float64(device):
+            said.append(
+                f"{card.what} has no float64, so queries and keys are rotated in fp32 there, by tables that the CPU "
+                "computes in fp64."
+            )
     return list(dict.fromkeys(said))
 
 

@@ -16,7 +16,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..abilities import abilities_of, all_have_bf16, gpu_count
+from ..abilities import abilities_of, all_have_bf16
+from ..accelerator import backend_of, is_here
 from ..checkpoint import FiniteCheck, StoredWeight, WeightReader, block_scales, code_scales, count_bad, scale_values
 from ..errors import CheckpointError, ConfigError, PlacementError
 from ..families import BLOCK_LISTS
@@ -64,7 +65,7 @@ from ..precision import (
     quantize_block,
 )
 from .plan import ModelPlan, WanFile, inspect_model
-from .storage import packed_dtypes, stays_stored, storage_dtype
+from .storage import float8_kinds, packed_dtypes, stays_stored, storage_dtype
 
 
 def import_libraries() -> None:
@@ -100,9 +101,10 @@ def materialize(
     """
     found = found or inspect_model(plan, roots)
     shape = found.variant.shape
-    numerics = plan.precision.numerics(found.compute_dtype)
     count = plan.placement.models
     placements = [resolve_placement(plan.placement, shape.num_layers, max(rank, number)) for number in range(count)]
+    devices = [device for placement in placements for device in placement.devices]
+    numerics = plan.precision.numerics(found.compute_dtype).on(devices)
     for placement in placements:
         check_plan_devices(plan, shape, numerics, found, placement)
     model = _without_values(plan, shape, numerics, lora, placements[0])
@@ -291,8 +293,19 @@ def check_plan_devices(
     for device in placement.devices:
         if refusal := abilities_of(device).refusal():
             raise PlacementError(refusal)
+        _check_float8(plan, found, device)
     _check_plan_attention(plan, shape, numerics, placement)
     _check_plan_matmul(plan, found, placement)
+
+
+def _check_float8(plan: ModelPlan, found: WanFile, device: torch.device) -> None:
+    """Refuses a base with float8 weights or scales on a kind of device that stores none."""
+    backend = backend_of(device)
+    if not backend.float8 and (kinds := float8_kinds(plan, found)):
+        raise PlacementError(
+            f"{backend.title} stores no float8 values, and this base keeps {', '.join(kinds)}. Set base_precision to "
+            "bf16, load an int8 or GGUF file, or quantize to int8."
+        )
 
 
 def _check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
@@ -333,9 +346,8 @@ def attention_is_plain(plan: ModelPlan, numerics: Numerics, placement: Placement
     kernel. Decided by what a card is, so that a plan opens none; cards that this machine lacks have one."""
     if plan.attention not in _CHOSEN_HERE:
         return plan.attention == "sdpa_math"
-    dtype, cards = numerics.attention or numerics.compute, gpu_count()
-    here = (one for one in placement.devices if one.type != "cuda" or (one.index or 0) < cards)
-    return not all(abilities_of(device).fuses_attention(dtype) for device in here)
+    dtype = numerics.attention or numerics.compute
+    return not all(abilities_of(device).fuses_attention(dtype) for device in placement.devices if is_here(device))
 
 
 def attention_kernels(plan: ModelPlan, found: WanFile, tokens: int) -> dict[str, str]:

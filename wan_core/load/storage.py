@@ -76,6 +76,17 @@ def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:
     return dtypes
 
 
+def float8_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
+    """Returns the kinds of weights that are kept in memory with float8 values or scales; [] for other bases."""
+    kinds: set[str] = set()
+    for name, weight in found.weights.items():
+        if plan.quantize is not None and quantized_anew(plan, name, weight):
+            kinds |= set() if plan.quantize.scheme == "int8" else {plan.quantize.scheme}
+        elif weight.has_float8 and stays_stored(plan, name, weight):
+            kinds.add(_CALLED.get(weight.dtype, weight.dtype))
+    return sorted(kinds)
+
+
 def unpacked_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
     """Returns the GGUF types of block linears that are dequantized on load; [] for other files."""
     return sorted(

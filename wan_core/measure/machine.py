@@ -10,19 +10,20 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..abilities import abilities_of, gpu_count
+from ..abilities import abilities_of
+from ..accelerator import default_device, free_bytes, gpu_count
 from ..packages import version_of
 from ..placement.host import host_bytes, host_total
 
 _PACKAGES = ("triton", "peft", "diffusers", "flash-attn", "torchao")
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-# Otherwise torch.cuda.is_available() creates a CUDA context, after which no process can be forked that uses the card.
+# Otherwise counting cards may create a CUDA context, after which no process can be forked that uses the card.
 
 
 def machine_facts() -> dict[str, Any]:
     """Returns name, memory and versions as JSON values; opens a context on the first card."""
     facts: dict[str, Any] = {
-        "cuda": torch.cuda.is_available(),
+        "cuda": gpu_count() > 0,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": sys.platform,
@@ -33,14 +34,14 @@ def machine_facts() -> dict[str, Any]:
     }
     if not facts["cuda"]:
         return facts | {"name": f"CPU-{os.cpu_count()}-cores", "device": abilities_of("cpu").name, "count": 0}
-    card = abilities_of("cuda:0")
-    free, _ = torch.cuda.mem_get_info(0)
+    device = default_device()
+    card = abilities_of(device)
     return facts | {
         "name": card.name.replace("NVIDIA ", ""),
         "device": card.name,
         "count": gpu_count(),
         "capability": None if card.capability is None else "{}.{}".format(*card.capability),
         "total_bytes": card.memory,
-        "free_bytes": free,
+        "free_bytes": free_bytes(device),
         "cuda_version": torch.version.cuda or torch.version.hip,
     }

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..accelerator import default_device, gpu_count, is_gpu
 from ..cache import LatentCache, SyntheticConfig, synthetic_set
 from ..checkpoint import write_drawn
 from ..errors import Stopped, WanTrainerError
@@ -62,9 +63,9 @@ class Where:
 
 def measure_row(row: Row, where: Where) -> Figures:
     """Runs a row; returns its figures, measured and predicted. Raises Needs and NoTime for one that cannot be run."""
-    cuda = torch.cuda.is_available()
-    if not cuda and not where.tiny:
-        raise Needs("needs a CUDA GPU")
+    gpus = gpu_count()
+    if not gpus and not where.tiny:
+        raise Needs("needs a GPU")
     row = row.tiny if where.tiny else row
     with tempfile.TemporaryDirectory(dir=where.work, ignore_cleanup_errors=True) as folder:
         directory, roots = _made(Path(folder).resolve(), row)
@@ -81,7 +82,7 @@ def measure_row(row: Row, where: Where) -> Figures:
             max_steps=steps,
             profile_steps=int(where.profiles),
         )
-        figures = _figures(row, plan, seconds, listener.steps, _WARM_UP + int(where.profiles), cuda=cuda)
+        figures = _figures(row, plan, seconds, listener.steps, _WARM_UP + int(where.profiles), on_gpu=gpus > 0)
         figures["ok"] &= len(listener.steps) == steps
         figures |= {"notes": listener.notes, "run_s": round(time.monotonic() - began, 2)}
         figures |= _profile(directory / "profile", where, _slug(row.name))
@@ -127,9 +128,8 @@ def write_base(path: Path, shape: WanShape) -> Path:
 
 
 def _check_compile() -> None:
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
-        check_compile(device)
+        check_compile(default_device())
     except WanTrainerError as refusal:
         raise Needs(f"needs what torch.compile takes: {refusal}") from refusal
 
@@ -178,13 +178,13 @@ class _Listener:
 
 
 def _figures(
-    row: Row, plan: MemoryPlan, predicted_s: float | None, steps: list[StepDone], untimed: int, *, cuda: bool
+    row: Row, plan: MemoryPlan, predicted_s: float | None, steps: list[StepDone], untimed: int, *, on_gpu: bool
 ) -> Figures:
     if not steps:
         raise Needs("needs a step that ends: none did")
     work, card = plan.work(), plan.card
     settled_steps = steps[min(untimed, len(steps) - 1) :]
-    held = [memory for name, memory in steps[-1].memory.items() if name.startswith("cuda")]
+    held = [memory for name, memory in steps[-1].memory.items() if is_gpu(name)]
     return {
         "tokens": row.size.tokens(SHAPES[row.shape]) * plan.job.step.batch_size,
         "rank": row.rank,
@@ -192,8 +192,8 @@ def _figures(
         "median_s": statistics.median(step.seconds for step in settled_steps),
         "predicted_s": predicted_s,
         "copies_s": None if card is None or predicted_s is None else max(0.0, predicted_s - work.seconds(card)),
-        "measured_bytes": sum(memory["peak"] or 0 for memory in held) if cuda else None,
-        "reserved_bytes": sum(memory["reserved"] or 0 for memory in held) if cuda else None,
+        "measured_bytes": sum(memory["peak"] or 0 for memory in held) if on_gpu else None,
+        "reserved_bytes": sum(memory["reserved"] or 0 for memory in held) if on_gpu else None,
         "predicted_bytes": sum(memory.peak for memory in plan.estimate.devices.values()),
         "predicted_host_bytes": plan.estimate.host,
         "work": work._asdict(),

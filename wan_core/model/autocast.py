@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..accelerator import DEVICE_TYPES, default_device
+
 R = TypeVar("R")
 
 
-_WITH_AUTOCAST = frozenset(kind for kind in ("cpu", "cuda") if torch.amp.is_autocast_available(kind))
+_WITH_AUTOCAST = frozenset(kind for kind in DEVICE_TYPES if torch.amp.is_autocast_available(kind))
 """asked once: torch.compile up to 2.10 breaks its graph at the question"""
 
 
@@ -39,10 +41,8 @@ class AutocastState:
 
     @classmethod
     def now(cls, *device_types: str) -> AutocastState:
-        """The state of the CPU, of this machine's accelerator, and of `device_types`."""
-        # Asked for without one, torch 2.6 raises.
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        kinds = dict.fromkeys(("cpu", *((accelerator.type,) if accelerator else ()), *device_types))
+        """The state of the CPU, of this machine's GPUs, and of `device_types`."""
+        kinds = dict.fromkeys(("cpu", default_device().type, *device_types))
         known = [kind for kind in kinds if torch.amp.is_autocast_available(kind)]
         return cls(
             tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in known),

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import get_device_states, set_device_states
 
+from ..accelerator import random_state, set_random_state
 from .autocast import without_autocast
 from .keeping import Kept, Policy
 from .narrowed import narrowed
@@ -227,17 +227,20 @@ def _sums_of_a_pass(module: nn.Module) -> Iterator[None]:
 
 
 class _RandomState(NamedTuple):
-    """The generators of the CPU and of one device at one moment."""
+    """The generators of the CPU and of one GPU at one moment."""
 
     of_cpu: Tensor
-    devices: list[int]
-    of_devices: list[Tensor]
+    device: torch.device
+    of_device: Tensor | None
+    """None for a device without a generator of its own"""
 
     @classmethod
     def now(cls, near: Tensor | None) -> _RandomState:
         """Returns them for the device that `near` lies on."""
-        return cls(torch.get_rng_state(), *get_device_states(near))
+        device = torch.device("cpu") if near is None else near.device
+        return cls(torch.get_rng_state(), device, random_state(device))
 
     def restore(self) -> None:
         torch.set_rng_state(self.of_cpu)
-        set_device_states(self.devices, self.of_devices)
+        if self.of_device is not None:
+            set_random_state(self.device, self.of_device)

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..abilities import abilities_of
+from ..accelerator import backend_of
 from ..errors import ConfigError, DependencyError
 from ..packages import pip_line
 
@@ -50,13 +51,18 @@ def check_compile(device: torch.device) -> None:
 
     Raises ConfigError for a card that is too old for triton, DependencyError for what is not installed.
     """
-    card = abilities_of(device)
+    card, backend = abilities_of(device), backend_of(device)
+    if not backend.compiles:
+        raise ConfigError(
+            f"compile is not offered on {backend.title}, where torch's compiler is young and this pack was not tried "
+            "with it. Turn compile off: training is the same, only slower."
+        )
     if not card.compiles:
         raise ConfigError(
             f"compile takes a card of compute capability 7.0 or newer, and {device} is {card.what}. Turn compile off: "
             "training is the same, only slower."
         )
-    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+    if backend.triton and importlib.util.find_spec("triton") is None:
         package = "triton-windows" if sys.platform == "win32" else "triton"
         raise DependencyError(
             "compile needs the package triton, which is not installed. Get it ({package}), or turn compile "

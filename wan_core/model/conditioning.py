@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from ..accelerator import backend_of
 from ..errors import ConfigError
 from .shape import WanShape
 
@@ -17,7 +18,7 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     Towards an accelerator the copy stands in the same queue as the work behind it; towards the CPU the values would be
     read before they are there.
     """
-    return tensor.to(device, non_blocking=device.type != "cpu")
+    return tensor.to(device, non_blocking=backend_of(device).late_copies)
 
 
 @dataclass(frozen=True, kw_only=True)

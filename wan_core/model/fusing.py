@@ -17,6 +17,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
+from ..accelerator import has_float64, synchronize
 from ..words import first_line
 
 _NAMESPACE = f"wan_fused_{uuid4().hex[:12]}"
@@ -180,8 +181,8 @@ def _fault(trial: Trial) -> str:
         found = trial.function(*inputs)
         if found is None:
             found = inputs[0]
-        if any(one.is_cuda for one in _several(found)):
-            torch.cuda.synchronize()
+        for one in _several(found):
+            synchronize(one.device)
     except Exception as error:  # whatever a compiler, a driver or a missing header says
         return f"fails ({first_line(error)})"
     plain = trial.function.body(*wanted)
@@ -197,6 +198,8 @@ def _equal(found: Any, wanted: Any) -> bool:
     for one, other in zip(_several(found), _several(wanted), strict=True):
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
+        if not has_float64(one.device):
+            one, other = one.cpu(), other.cpu()
         size, step = other.double().abs(), _OF_16_BITS_OR_LESS.get(one.dtype, _OF_SUMS)
         within = (one.double() - other.double()).abs() <= step * (size + size.mean())
         if not within.all():

@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..abilities import abilities_of
+from ..accelerator import backend_of
 from ..config import nearest
 from ..errors import ConfigError, DependencyError
 from ..packages import imported, pip_line
@@ -104,7 +105,7 @@ def check_preview_attention(name: str, *, device: torch.device, dtype: torch.dty
     if kernel is None:
         return
     instead = f"Set attention in Wan Preview Settings to {PREVIEW_ATTENTIONS[0]}."
-    if device.type != "cuda":
+    if not backend_of(device).packaged_attention:
         raise ConfigError(f'attention "{name}" runs on CUDA devices and this job uses {device}. {instead}')
     try:
         with torch.no_grad():
@@ -123,7 +124,7 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
     ConfigError or DependencyError says what to install or to choose.
     """
     kernel = attention_kernel(name)
-    if name in _PACKAGES and device.type != "cuda":
+    if name in _PACKAGES and not backend_of(device).packaged_attention:
         raise ConfigError(f'attention "{name}" runs on CUDA devices and this job uses {device}. Choose sdpa.')
     try:
         with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
@@ -143,7 +144,7 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
 def long_attention(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
     """Returns the kernel that `auto` takes for long sequences: the fastest for this card that is installed and trains
     here, else sdpa."""
-    capability = abilities_of(device).capability if device.type == "cuda" else None
+    capability = abilities_of(device).capability if backend_of(device).packaged_attention else None
     names = next((names for least, names in _FOR_LONG if capability is not None and capability >= least), ())
     for name in names:
         with contextlib.suppress(ConfigError, DependencyError):

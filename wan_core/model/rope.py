@@ -12,6 +12,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from ..accelerator import has_float64
 from .fused import fused_rotate, rotation_alone_fuses
 
 
@@ -27,7 +28,7 @@ def rope_table(
 
     The same tensors for the same question, so read them only. Rows and columns take 2 * (head_dim // 6) channels each,
     time the rest; frequencies 10000^(-2j / axis channels) (Wan2.1 model.py: rope_params). Frequencies and angles are
-    computed and rounded in `built_in`, then to `dtype`.
+    computed and rounded in `built_in`, then to `dtype`; on the CPU for a device without float64.
     """
     key = (grid, head_dim, dtype, device, built_in)
     # Fake tensors must not outlive their mode, and whoever counts memory on meta tensors wants to see them made.
@@ -57,18 +58,19 @@ _lock = Lock()
 def _build(
     grid: tuple[int, int, int], head_dim: int, dtype: torch.dtype, device: torch.device, built_in: torch.dtype
 ) -> tuple[Tensor, Tensor]:
+    where = device if has_float64(device) else torch.device("cpu")
     space = 2 * (head_dim // 6)
     widths = (head_dim - 2 * space, space, space)
     angles = []
     for axis, (length, width) in enumerate(zip(grid, widths, strict=True)):
-        powers = torch.arange(0, width, 2, dtype=torch.float64, device=device) / width
-        places = torch.arange(length, dtype=torch.float64, device=device).to(built_in)
+        powers = torch.arange(0, width, 2, dtype=torch.float64, device=where) / width
+        places = torch.arange(length, dtype=torch.float64, device=where).to(built_in)
         angle = torch.outer(places, (10000.0**-powers).to(built_in))
         shape = [1, 1, 1, width // 2]
         shape[axis] = length
         angles.append(angle.view(shape).expand(*grid, width // 2))
     table = torch.cat(angles, dim=-1).reshape(-1, 1, head_dim // 2)
-    return table.cos().to(dtype), table.sin().to(dtype)
+    return table.cos().to(dtype).to(device), table.sin().to(dtype).to(device)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

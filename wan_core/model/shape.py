@@ -6,11 +6,13 @@ Data and names only; the presets of dtypes and their reasons live in the precisi
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 
+from ..accelerator import has_float64
 from ..config import Config
 from ..errors import ConfigError
 from ..families import BLOCK_LISTS
@@ -114,3 +116,11 @@ class Numerics:
     """of a training step: highest, high (TF32) or medium (bf16), as `torch.set_float32_matmul_precision` has it"""
     plain_attention: bool = False
     """for predictions: attention makes its scores (B, heads, N, N), as where no fused kernel can run"""
+
+    def on(self, devices: Iterable[torch.device]) -> Numerics:
+        """Returns what devices compute in: the rotation in float32 instead of float64 where one of them lacks that.
+
+        The table stays in `rope_table`: `rope.rope_table` has the CPU build it.
+        """
+        lacking = self.rope == torch.float64 and not all(map(has_float64, devices))
+        return replace(self, rope=torch.float32) if lacking else self

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..accelerator import has_float64
 from .attention import WanAttention, WanCrossAttention
 from .autocast import without_autocast
 from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
@@ -327,12 +328,16 @@ class WanTransformer(nn.Module):
         return (tokens if part is None else part.of(tokens)).to(self.numerics.residual)
 
     def _embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns time (B, T, D) and time_rows (B, T, 6, D); the sinusoid is float64 (Wan: sinusoidal_embedding_1d)."""
+        """Returns time (B, T, D) and time_rows (B, T, 6, D); the sinusoid is float64 (Wan: sinusoidal_embedding_1d).
+
+        A device without float64 gets it from the CPU: a few numbers a step, for which the host waits.
+        """
         per_row = timestep.unsqueeze(1) if timestep.ndim == 1 else timestep
         half = self.shape.freq_dim // 2
-        powers = torch.arange(half, dtype=torch.float64, device=timestep.device) / half
-        angles = per_row.double().unsqueeze(-1) * 10000.0**-powers
-        wave = torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.numerics.time)
+        where = timestep.device if has_float64(timestep.device) else torch.device("cpu")
+        powers = torch.arange(half, dtype=torch.float64, device=where) / half
+        angles = per_row.to(where).double().unsqueeze(-1) * 10000.0**-powers
+        wave = torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.numerics.time).to(timestep.device)
         first, last = self.time_embedding[0], self.time_embedding[2]
         time = cast_linear(last, functional.silu(cast_linear(first, wave, self.numerics.time)), self.numerics.time)
         rows = cast_linear(self.time_projection[1], functional.silu(time), self.numerics.time)

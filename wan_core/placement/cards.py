@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from ..abilities import abilities_of
+from ..accelerator import backend_of, free_bytes, is_gpu, planned_gpu, reserved_bytes
 from ..errors import ConfigError
 from .estimate import MemoryEstimate
 from .host import host_bytes, host_total
@@ -40,7 +41,8 @@ class Room:
 
 def room_of_cards(gibibytes: Iterable[float], *, host: int | None = None) -> Room:
     """Returns the room on cards of so many GiB that nobody else uses: cuda:0, cuda:1 ..."""
-    return Room(devices={f"cuda:{i}": _less_reserve(gib) for i, gib in enumerate(gibibytes)}, host=host)
+    devices = {str(planned_gpu(index)): _less_reserve(gib) for index, gib in enumerate(gibibytes)}
+    return Room(devices=devices, host=host)
 
 
 def room_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Room:
@@ -52,7 +54,7 @@ def room_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Room:
     limit = card_limit()
     found: dict[str, int] = {}
     for device in devices:
-        if device.type == "cuda":
+        if is_gpu(device):
             found[str(device)] = _room_on_card(device, limit, ask_driver=ask_driver)
         elif limit is not None:
             found[str(device)] = _less_reserve(limit)
@@ -97,7 +99,7 @@ def _said_gibibytes(variable: str) -> float | None:
 
 def total_bytes(device: torch.device) -> int:
     """Returns the memory of a device; of the host for the CPU, and without limit where psutil is missing."""
-    if device.type == "cuda":
+    if is_gpu(device):
         return abilities_of(device).memory
     return host_total() or 1 << 62  # unknown: the host's memory is not the limit anybody plans for
 
@@ -113,11 +115,13 @@ def card_bytes(device: torch.device) -> int | None:
 def _room_on_card(device: torch.device, limit: float | None, *, ask_driver: bool) -> int:
     total = abilities_of(device).memory
     taken = 0
-    if ask_driver or torch.cuda.memory_reserved(device):  # where this process uses the card there is a context
-        free, _ = torch.cuda.mem_get_info(device)
-        taken = total - free - torch.cuda.memory_reserved(device)  # what is ours is given back, or used again
+    if ask_driver or reserved_bytes(device):  # where this process uses the card there is a context
+        taken = total - free_bytes(device) - reserved_bytes(device)  # what is ours is given back, or used again
     whole = total if limit is None else min(total, int(limit * _GIB))
-    return max(whole - taken - int(_RESERVE_GIB * _GIB), 0)
+    left = whole - taken
+    if backend_of(device).shares_host and (free := host_bytes()) is not None:
+        left = min(left, free + reserved_bytes(device))
+    return max(left - int(_RESERVE_GIB * _GIB), 0)
 
 
 def _less_reserve(gibibytes: float) -> int:

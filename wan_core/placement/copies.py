@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..accelerator import backend_of
 from ..words import filled, logger
 from .host import host_bytes
 
@@ -176,7 +177,7 @@ def remarks_on_host_memory() -> list[str]:
 
 def copies_of(device: torch.device) -> Copies:
     """Returns how tensors travel between `device` and host memory."""
-    return CudaCopies(device) if device.type == "cuda" else PlainCopies()
+    return CudaCopies(device) if backend_of(device).late_copies else PlainCopies()
 
 
 def memory_to_copy(copies: Copies, size: int) -> Tensor:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..abilities import abilities_of, gpu_names
+from ..abilities import abilities_of
+from ..accelerator import gpu_name, gpu_names, is_gpu
 from ..config import Config, setting
 from ..errors import ConfigError, PlacementError
 from ..model import block_of
@@ -71,11 +72,11 @@ class PlacementConfig(Config):
         if self.devices == "all":
             return gpus or ("cpu",)
         listed = [n.strip() for n in self.devices.split(",") if n.strip()]
-        names = tuple(f"cuda:{n}" if n.isdecimal() else n for n in listed)
+        names = tuple(gpu_name(n) if n.isdecimal() else n for n in listed)
         for name in names:
             if not _is_device(name):
                 raise PlacementError(f'devices has "{name}", which is no device. Write "all", or a list such as "0,1".')
-            if name.startswith("cuda") and name not in gpus:
+            if is_gpu(name) and name not in gpus:
                 have = ", ".join(gpus) or "none; only cpu"
                 raise PlacementError(f'Device "{name}" does not exist here (GPUs: {have}). Change devices.')
         if not names:
@@ -212,7 +213,7 @@ def _edges(num_blocks: int, shares: Sequence[int]) -> list[int]:
 
 def _gibibytes_of(devices: Sequence[torch.device]) -> list[float]:
     """Returns the memory of cards; nothing where one of the devices is none."""
-    if any(device.type != "cuda" for device in devices):
+    if not all(map(is_gpu, devices)):
         return []
     return [abilities_of(device).memory / 2**30 for device in devices]
 

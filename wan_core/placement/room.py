@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..accelerator import empty_cache, memory_ran_out_on_gpu
 from ..errors import RESUME, OutOfMemory, failure
 from ..model import models_of
 from ..words import first_line
@@ -21,8 +21,6 @@ RETURN_WAITS_S = (0.0, 2.0, 8.0)
 HOST_RESERVE = 2 << 30
 """bytes of host memory that are left to everybody else when weights go there"""
 _HOST = torch.device("cpu")
-_FULL = re.compile(r"(CUDA|HIP) error: out of memory|_STATUS_ALLOC_FAILED|Error \[(CUDA|HIP)\]: out of memory")
-"""what torch, the libraries of its matrix products and Triton say of a full GPU"""
 
 
 def device_memory_ran_out(error: BaseException) -> bool:
@@ -33,7 +31,7 @@ def device_memory_ran_out(error: BaseException) -> bool:
     """
     if isinstance(error, torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and _FULL.search(str(error)) is not None
+    return isinstance(error, RuntimeError) and memory_ran_out_on_gpu(str(error))
 
 
 @contextmanager
@@ -66,7 +64,7 @@ def leaving_bytes(model: nn.Module) -> int:
 
 def release_cached_memory() -> None:
     """Give the driver back what this process reserved on its GPUs and does not use: others see it as taken."""
-    torch.cuda.empty_cache()
+    empty_cache()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ..abilities import abilities_of
+from ..accelerator import is_gpu
 from ..placement.cards import card_limit
 from .memory_job import Job
 from .own_cards import Constants, own_constants
@@ -157,7 +158,7 @@ def card_of(device: torch.device, job: Job | None = None) -> Card | None:
     such as `job` reached on it.
     """
     limit, name = card_limit(), abilities_of(device).name
-    if device.type == "cuda":
+    if is_gpu(device):
         known = card_named(name)
     elif limit is None:
         return None

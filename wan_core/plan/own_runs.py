@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from ..abilities import abilities_of, gpu_count
+from ..abilities import abilities_of
+from ..accelerator import is_gpu, is_here
 from ..config import Config
 from ..errors import ConfigError
 from ..events import Event, StageEnded, StepDone
@@ -105,8 +106,7 @@ def _memo_of(roots: Roots) -> Memo | None:
 def card_name(device: str) -> str | None:
     """Returns what the driver calls a device of this machine; None for the CPU, of which nothing is measured."""
     found = torch.device(device)
-    known = found.type == "cuda" and (found.index or 0) < gpu_count()
-    return abilities_of(found).name if known else None
+    return abilities_of(found).name if is_gpu(found) and is_here(found) else None
 
 
 def corrected(estimate: MemoryEstimate, ratio_of: Callable[[str, str], float | None]) -> MemoryEstimate:

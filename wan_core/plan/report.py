@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..accelerator import planned_gpu
 from ..errors import ConfigError
 from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
@@ -158,7 +159,7 @@ def report_settings(
     layers = file.variant.shape.num_layers
     card = None
     if cards:
-        devices = [torch.device("cuda", index) for index in range(len(cards))]
+        devices = [planned_gpu(index) for index in range(len(cards))]
         placement, room = split_blocks(devices, layers, "auto", cards), room_of_cards(cards)
         card = min(map(card_of_size, cards), key=lambda one: one.bf16)
     else:

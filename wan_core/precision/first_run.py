@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..abilities import abilities_of
+from ..accelerator import backend_of
 from ..checkpoint.dequantise import FUSED as DEQUANTISE
 from ..checkpoint.dequantise import MXFP8, fused_inputs, fused_kind
 from ..checkpoint.ggml import BLOCKS
@@ -26,7 +27,7 @@ _ROWS, _RUNS = 64, 3
 
 def fused_on_cards(model: WanTransformer, *, runs: bool) -> list[str]:
     """Does what `_try_fused` does on every GPU that `model` lies on."""
-    cards = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    cards = {p.device for p in model.parameters() if backend_of(p.device).triton}
     return [remark for card in sorted(cards, key=str) for remark in _try_fused(model, card, runs=runs)]
 
 
@@ -35,7 +36,7 @@ def _try_fused(model: WanTransformer, device: torch.device, *, runs: bool) -> li
 
     `runs`: whether some tokens have another timestep, or a batch more than one clip. On a CPU nothing is fused.
     """
-    if device.type != "cuda" or not abilities_of(device).compiles:
+    if not backend_of(device).triton or not abilities_of(device).compiles:
         return []
     if importlib.util.find_spec("triton") is None:
         return [f"The package triton is not installed, so no function is fused on {device}; steps are slower."]

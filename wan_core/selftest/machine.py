@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from .. import __version__
-from ..abilities import abilities_of, gpu_names
+from ..abilities import abilities_of
+from ..accelerator import backend_of, default_device, gpu_names, is_gpu, synchronize
 from ..errors import PlacementError
 from ..model.kernels import sdpa_choice
 from ..packages import version_of
@@ -34,7 +35,7 @@ class Unneeded(Exception):  # noqa: N818  no error: not every machine has it
 
 def device() -> torch.device:
     """Returns the default training device: the first CUDA device, else the CPU."""
-    return torch.device((*gpu_names(), "cpu")[0])
+    return default_device()
 
 
 def system(_place: Path) -> str:
@@ -86,7 +87,7 @@ def _numbers_on(where: str) -> str:
         raise ArithmeticError(f"a product in {name} on {where} is wrong")
     try:
         stored = square.to(torch.float8_e4m3fn).to(square.dtype)
-    except (RuntimeError, AttributeError) as error:
+    except (RuntimeError, AttributeError, TypeError) as error:  # a type error is Apple's
         return f"{name}, no fp8: {type(error).__name__}"
     return f"{name}, fp8 storage" if bool((stored == square).all()) else f"{name}, fp8 storage is wrong"
 
@@ -94,7 +95,7 @@ def _numbers_on(where: str) -> str:
 def attention(_place: Path) -> str:
     """Returns the attention kernel, after a forward and a backward pass."""
     where = device()
-    dtype = torch_dtype(abilities_of(where).compute) if where.type == "cuda" else torch.float32
+    dtype = torch_dtype(abilities_of(where).compute) if is_gpu(where) else torch.float32
     parts = [torch.randn(1, 2, 256, 128, device=where, dtype=dtype, requires_grad=True) for _ in range(3)]
     query, key, value = parts
     torch.nn.functional.scaled_dot_product_attention(query, key, value).float().square().mean().backward()
@@ -106,17 +107,17 @@ def attention(_place: Path) -> str:
 
 def pinned_memory(_place: Path) -> str:
     """Returns the speed of loading from pinned memory, which block swap depends on."""
-    if not gpu_names():
+    if not backend_of(device()).late_copies:
         raise Unneeded("no CUDA device, so there is nowhere to send it")
     size = 64 << 20
     held = torch.empty(size, dtype=torch.uint8).pin_memory()
     there = torch.empty(size, dtype=torch.uint8, device=device())
     there.copy_(held, non_blocking=True)
-    torch.cuda.synchronize()
+    synchronize(there.device)
     began = time.monotonic()
     for _ in range(8):
         there.copy_(held, non_blocking=True)
-    torch.cuda.synchronize()
+    synchronize(there.device)
     return f"{8 * size / (time.monotonic() - began) / _GIB:.1f} GiB/s to the GPU"
 
 

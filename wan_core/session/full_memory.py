@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 
-from ..abilities import gpu_count
+from ..accelerator import gpu_count
 from ..errors import OutOfMemory, host_memory_ran_out, in_a_new_run
 from ..job.config import RunConfig
 from ..placement.host import host_bytes, host_total

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..accelerator import allocator, backend_of, default_device, profiled
 from ..events import Emit, Note
 from ..files import atomic_write_bytes
 from ..words import counted, first_line
@@ -67,9 +68,7 @@ class StepProfiler:
         if not self.due:
             return
         steps, self._steps = self._steps, 0
-        kinds = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            kinds.append(torch.profiler.ProfilerActivity.CUDA)
+        kinds, _ = profiled()
         with self._noting("Steps cannot be profiled now: {why}."):  # another profiler is active in this process
             profile = torch.profiler.profile(activities=kinds, record_shapes=True)
             profile.__enter__()
@@ -91,12 +90,16 @@ class StepProfiler:
             if step < self._first:
                 return
             name = f"steps-{self._first:06d}-{step:06d}"
-            order = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+            _, order = profiled()
             table = profile.key_averages().table(sort_by=order, row_limit=_ROWS)
             # torch's own gzip works line by line and takes six times as long
             size = self._write(f"{name}.json.gz", profile.export_chrome_trace, packed=True)
             atomic_write_bytes(self._folder / f"{name}.txt", table.encode(), self._folder.parent)
-            memory = "" if torch.cuda.is_available() else " There is no snapshot of memory: that is of a GPU."
+            memory = (
+                ""
+                if backend_of(default_device()).memory_history
+                else " There is no snapshot of memory: that is of a GPU."
+            )
             self._emit(
                 Note(
                     text=f"{counted(step - self._first + 1, 'step')} profiled: {FOLDER}/{name}.json.gz, "
@@ -107,20 +110,20 @@ class StepProfiler:
 
     def _remember(self, step: int) -> None:
         """Has the allocator of the cards note each allocation of `step`."""
-        if not torch.cuda.is_available():
+        if not backend_of(default_device()).memory_history:
             return
         with self._noting("The memory of a step cannot be recorded: {why}."):
-            torch.cuda.memory._record_memory_history(max_entries=_MOST_ALLOCATIONS)  # pyright: ignore[reportPrivateUsage]
+            allocator()._record_memory_history(max_entries=_MOST_ALLOCATIONS)
             self._remembered = step
 
     def _write_memory(self) -> None:
         step, self._remembered = self._remembered, 0
-        name, memory = f"memory-{step:06d}.pickle", torch.cuda.memory
+        name, memory = f"memory-{step:06d}.pickle", allocator()
         with self._noting(f"The memory of step {step} could not be written: {{why}}. Make room, and ask again."):
             try:
-                size = self._write(name, memory._dump_snapshot)  # pyright: ignore[reportPrivateUsage]
+                size = self._write(name, memory._dump_snapshot)
             finally:
-                memory._record_memory_history(enabled=None)  # pyright: ignore[reportPrivateUsage]
+                memory._record_memory_history(enabled=None)
             self._emit(
                 Note(
                     text=f"Memory of step {step}: {FOLDER}/{name}, {size / 2**20:.1f} MiB, for pytorch.org/memory_viz."

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from ..accelerator import is_gpu
 from ..events import StepDone
 from ..placement import total_bytes
 from ..words import filled
@@ -36,7 +37,7 @@ class SpillWatch:
     @classmethod
     def on(cls, devices: Iterable[str]) -> SpillWatch | None:
         """Returns a watch on these devices; None on systems without spill."""
-        cards = {name: total_bytes(torch.device(name)) for name in devices if torch.device(name).type == "cuda"}
+        cards = {name: total_bytes(torch.device(name)) for name in devices if is_gpu(name)}
         return cls(cards) if cards and sys.platform == "win32" else None
 
     def remark(self, step: StepDone) -> str:

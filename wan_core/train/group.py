@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 
 from ..abilities import abilities_of
+from ..accelerator import backend_of, select
 from ..errors import RESUME, RankLost, failure
 from ..words import shortened
 
@@ -85,15 +86,15 @@ class Group:
         """Returns torch's NCCL group for tensors of `device`, or None; the ranks decide it together, once."""
         if not self._nccl_decided:
             self._nccl_decided = True
-            has = device.type == "cuda" and torch.distributed.is_nccl_available() and os.environ.get(_NCCL) != "0"
+            has = backend_of(device).nccl and torch.distributed.is_nccl_available() and os.environ.get(_NCCL) != "0"
             # NCCL needs a card per rank. By uuid, since with CUDA_VISIBLE_DEVICES every rank's card may be cuda:0.
             card = abilities_of(device).uuid or device if has else ""
             cards = self.gather(f"{socket.gethostname()} {card}" if has else "")
             if all(cards) and len(set(cards)) == self.world:
-                torch.cuda.set_device(device)
+                select(device)
                 with self._meeting():
                     self._over_nccl = torch.distributed.new_group(backend="nccl", timeout=_STEP_TIMEOUT)
-        return self._over_nccl if device.type == "cuda" else None
+        return self._over_nccl if backend_of(device).nccl else None
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the `value` of every rank, by rank, on every rank."""

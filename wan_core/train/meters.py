@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from ..accelerator import is_gpu, memory_of, reset_peak
 from ..cache import CacheSet
 from ..placement import StepShape, card_bytes
 
@@ -35,7 +36,7 @@ class DeviceMeters:
     def read(self) -> MemoryReading:
         """Returns the memory of the training steps so far, first device first.
 
-        CUDA: allocated and reserved by torch. CPU: resident memory of the process, torch and Python included (no
+        GPU: allocated and reserved by torch. CPU: resident memory of the process, torch and Python included (no
         prediction has those), with its peak since the process started, since the kernel keeps no peak per phase.
         """
         found: MemoryReading = {}
@@ -54,8 +55,8 @@ class DeviceMeters:
         """Returns memory and peak of the phase that ends here, and starts the next phase."""
         found = self._present()
         for device in self._devices:
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(device)
+            if is_gpu(device):
+                reset_peak(device)
         return found
 
     def _present(self) -> MemoryReading:
@@ -91,12 +92,8 @@ def _computing(devices: Iterable[torch.device]) -> tuple[torch.device, ...]:
 
 def _present(device: torch.device) -> dict[str, int | None]:
     """Returns bytes now and at the peak since the last reset."""
-    if device.type == "cuda":
-        return {
-            "now": torch.cuda.memory_allocated(device),
-            "peak": torch.cuda.max_memory_allocated(device),
-            "reserved": torch.cuda.max_memory_reserved(device),
-        }
+    if is_gpu(device):
+        return memory_of(device)
     resident = _resident() if device.type == "cpu" else {}
     return {"now": resident.get("VmRSS"), "peak": resident.get("VmHWM"), "reserved": None}
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from ..abilities import gpu_count
+from ..accelerator import default_device
 from ..errors import ConfigError, WanTrainerError
 from ..words import first_line
 from .config import TrainConfig
@@ -127,7 +127,7 @@ class _Trial:
         draw = torch.Generator().manual_seed(0)
         # Below 4,096 values torchao and bitsandbytes keep moments in float32, and the count would be wrong.
         shapes = {"trial.lora_A.weight": (16, 1024), "trial.lora_B.weight": (1024, 16)}
-        where = "cuda" if runs_on_gpu(config) and gpu_count() else "cpu"
+        where = default_device().type if runs_on_gpu(config) else "cpu"
         values = {name: 0.02 * torch.randn(shape, generator=draw) for name, shape in shapes.items()}
         self.weights = {name: nn.Parameter(value.to(where)) for name, value in values.items()}
         self.optimizer, self._rate = AdapterOptimizer(self.weights, config), config.learning_rate

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..accelerator import backend_of
 from ..config import nearest
 from ..errors import ConfigError
 from ..words import first_line
@@ -78,7 +79,7 @@ def _fused(kind: Any, parameters: Mapping[str, nn.Parameter], arguments: Mapping
     if kind is not torch.optim.AdamW or {"fused", "foreach", "capturable", "differentiable"} & arguments.keys():
         return {}
     # Ten small kernels per weight would be a twentieth of a tiny model's step, and most of an update on the CPU.
-    return {"fused": True} if {p.device.type for p in parameters.values()} <= {"cpu", "cuda"} else {}
+    return {"fused": True} if all(backend_of(p.device).fused_optimizer for p in parameters.values()) else {}
 
 
 def finds_own_rate(config: TrainConfig) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ..accelerator import backend_of
 from ..cache import Batches, BatchReader
 from ..control import Control
 from ..errors import Stopped
@@ -95,7 +96,7 @@ class Trainer:
             first_frame_share=first_frame_share,
             routes=placed_routes(config.routes, model.shape.num_layers),
         )
-        self._reader = BatchReader(self._draws, ahead=config.prefetch_batches, pin=self._device.type == "cuda")
+        self._reader = BatchReader(self._draws, ahead=config.prefetch_batches, pin=backend_of(self._device).late_copies)
         self._evaluation = Evaluation(
             model,
             batches,

@@ -110,7 +110,7 @@ def test_behind_the_trace_the_memory_of_a_step_is_recorded(tmp_path: Path, monke
     heard: list[Event] = []
     profiler = StepProfiler(tmp_path, heard.append, steps=1, skipped=0)
     profiler.begin(6)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **how: called.append(how))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"memory"))
     profiler.after(7)

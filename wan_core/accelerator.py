@@ -1,0 +1,284 @@
+"""The kinds of accelerators: the only file that names a device type of torch and calls its module.
+
+`_BACKENDS` has a row for each kind; the rest of the code asks the row of a device and never compares types. AMD's cards
+are cuda too: so does torch for ROCm call them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """One kind of device, as torch has it from 2.6 on."""
+
+    title: str
+    is_gpu: bool = True
+    float64: bool | None = True
+    """whether it computes in float64; None: some devices of the kind do"""
+    float8: bool = True
+    """whether it stores float8 tensors"""
+    late_copies: bool = False
+    """whether copies run beside the computation: streams, events and page-locked memory; elsewhere a copy waits"""
+    shares_host: bool = False
+    """whether its memory is the computer's own"""
+    triton: bool = False
+    """whether functions are fused with triton"""
+    compiles: bool = True
+    """whether torch.compile is offered"""
+    fused_attention: bool = True
+    """whether attention trains without a matrix of scores, as far as the kind decides it"""
+    packaged_attention: bool = False
+    """whether packages such as flash_attn have kernels for it"""
+    fused_optimizer: bool = False
+    nccl: bool = False
+    """whether ranks average over NCCL (RCCL) where each has a card"""
+    memory_history: bool = False
+    """whether the allocator records a snapshot of memory"""
+    full: str = ""
+    """regular expression: errors that mean its memory is full, besides torch.OutOfMemoryError"""
+    proven: bool = True
+    """False where nothing was run on hardware"""
+
+
+_BACKENDS = {
+    "cuda": Backend(
+        title="CUDA",
+        late_copies=True,
+        triton=True,
+        packaged_attention=True,
+        fused_optimizer=True,
+        nccl=True,
+        memory_history=True,
+        full=r"(CUDA|HIP) error: out of memory|_STATUS_ALLOC_FAILED|Error \[(CUDA|HIP)\]: out of memory",
+    ),
+    "xpu": Backend(
+        title="Intel XPU",
+        float64=None,
+        triton=True,
+        fused_attention=False,
+        full=r"XPU out of memory|(UR|PI)_(RESULT_)?ERROR_OUT_OF_(DEVICE_MEMORY|RESOURCES)",
+        proven=False,
+    ),
+    "mps": Backend(
+        title="Apple MPS",
+        float64=False,
+        float8=False,
+        shares_host=True,
+        compiles=False,
+        fused_attention=False,
+        full=r"MPS backend out of memory",
+        proven=False,
+    ),
+    "cpu": Backend(title="CPU", is_gpu=False, fused_optimizer=True),
+}
+_OTHER = Backend(title="", is_gpu=False)
+"""meta, and kinds that nobody offers"""
+_FULL = re.compile("|".join(backend.full for backend in _BACKENDS.values() if backend.full))
+DEVICE_TYPES = tuple(_BACKENDS)
+
+
+def backend_of(device: torch.device | str) -> Backend:
+    """Returns the row of a device's kind."""
+    return _BACKENDS.get(torch.device(device).type, _OTHER)
+
+
+def is_gpu(device: torch.device | str) -> bool:
+    """Returns whether a device is a GPU, of any vendor."""
+    return backend_of(device).is_gpu
+
+
+def gpu_count() -> int:
+    """Returns the number of GPUs without opening one."""
+    return _counted()[1]
+
+
+def gpu_name(index: str) -> str:
+    """Returns the name of the GPU of that number, whether it exists or not: cuda:0, xpu:0, mps:0."""
+    return f"{_counted()[0]}:{index}"
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Returns the GPUs: cuda:0, cuda:1 ..., or those of the one other kind that torch was built for."""
+    kind, count = _counted()
+    return tuple(f"{kind}:{index}" for index in range(count))
+
+
+def default_device() -> torch.device:
+    """Returns the first GPU, or the CPU."""
+    return torch.device((*gpu_names(), "cpu")[0])
+
+
+def planned_gpu(index: int) -> torch.device:
+    """Returns the card of that number in a plan for cards that this machine lacks: cuda:0, cuda:1 ..."""
+    return torch.device("cuda", index)
+
+
+def is_here(device: torch.device) -> bool:
+    """Returns whether this machine has a device; every kind but GPUs counts as present."""
+    return not is_gpu(device) or f"{device.type}:{device.index or 0}" in gpu_names()
+
+
+def _counted() -> tuple[str, int]:
+    """Returns the kind of GPU that torch has here and their number; ("cuda", 0) without one."""
+    if count := torch.cuda.device_count():
+        return "cuda", count
+    if count := torch.xpu.device_count():
+        return "xpu", count
+    # bfloat16 takes macOS 14, and a run would end at its first tensor before.
+    if torch.backends.mps.is_available() and torch.backends.mps.is_macos_or_newer(14, 0):
+        return "mps", 1
+    return "cuda", 0
+
+
+def has_float64(device: torch.device) -> bool:
+    """Returns whether a device computes in float64: not Apple's, nor some of Intel's."""
+    known = backend_of(device).float64
+    return bool(getattr(properties(device), "has_fp64", False)) if known is None else known
+
+
+def properties(device: torch.device) -> Any:
+    """Returns what torch says of a GPU, which it caches: `name`, `total_memory` (bytes), and more for some kinds."""
+    return _module(device).get_device_properties(device.index or 0)
+
+
+def built_architectures(device: torch.device) -> list[str]:
+    """Returns the NVIDIA architectures that this torch has code for, such as sm_90; [] for other kinds of GPUs."""
+    return torch.cuda.get_arch_list() if device.type == "cuda" else []
+
+
+def memory_of(device: torch.device) -> dict[str, int | None]:
+    """Returns this process's bytes on a GPU: `now`, and `peak` and `reserved` since the last `reset_peak`.
+
+    Apple's allocator counts no peaks: there `peak` is None and `reserved` is of now.
+    """
+    module = _module(device)
+    return {
+        "now": module.memory_allocated(device),
+        "peak": module.max_memory_allocated(device),
+        "reserved": module.max_memory_reserved(device),
+    }
+
+
+def reset_peak(device: torch.device) -> None:
+    """Starts the peaks of `memory_of` on a GPU from what is held now."""
+    _module(device).reset_peak_memory_stats(device)
+
+
+def reserved_bytes(device: torch.device) -> int:
+    """Returns the bytes that this process holds on a GPU, in use or cached."""
+    return _module(device).memory_reserved(device)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Returns the bytes of a GPU that no program holds, as far as its driver says; opens a context on it."""
+    return _module(device).mem_get_info(device)[0]
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for all work of a GPU; returns at once for other devices."""
+    if is_gpu(device):
+        _module(device).synchronize(device)
+
+
+def empty_cache() -> None:
+    """Returns to the driver what this process reserved on its GPUs and does not use."""
+    _module(torch.device(_counted()[0])).empty_cache()
+
+
+def select(device: torch.device) -> None:
+    """Makes a GPU the current one of this thread."""
+    _module(device).set_device(device)
+
+
+def memory_ran_out_on_gpu(text: str) -> bool:
+    """Returns whether the text of an error says that the memory of a GPU is full."""
+    return _FULL.search(text) is not None
+
+
+def random_state(device: torch.device) -> Tensor | None:
+    """Returns the state of a GPU's default generator; None for other devices."""
+    return _module(device).get_rng_state(device) if is_gpu(device) else None
+
+
+def set_random_state(device: torch.device, state: Tensor) -> None:
+    """Sets a GPU's default generator to what `random_state` returned."""
+    _module(device).set_rng_state(state, device)
+
+
+def profiled() -> tuple[list[torch.profiler.ProfilerActivity], str]:
+    """Returns what torch's profiler records here, and the column by which its table is sorted."""
+    activities = torch.profiler.ProfilerActivity
+    kind, count = _counted()
+    own = getattr(activities, kind.upper(), None) if count else None
+    return [activities.CPU, *([own] if own else [])], f"self_{'device' if own else 'cpu'}_time_total"
+
+
+def allocator() -> Any:
+    """Returns torch's module of the allocator whose history is recorded; see `Backend.memory_history`."""
+    return torch.cuda.memory
+
+
+class _Apple:
+    """torch.mps under the names that torch.cuda and torch.xpu share. It knows one GPU, and counts no peaks."""
+
+    @staticmethod
+    def get_device_properties(_: int) -> Any:
+        name = getattr(torch.backends.mps, "get_name", None)  # from torch 2.9 on
+        most = int(torch.mps.recommended_max_memory())
+        return SimpleNamespace(name=str(name()) if name else "Apple GPU", total_memory=most)
+
+    @staticmethod
+    def memory_allocated(_: torch.device) -> int:
+        return torch.mps.current_allocated_memory()
+
+    @staticmethod
+    def memory_reserved(_: torch.device) -> int:
+        return torch.mps.driver_allocated_memory()
+
+    @staticmethod
+    def max_memory_allocated(_: torch.device) -> None:
+        return None
+
+    max_memory_reserved = memory_reserved
+
+    @staticmethod
+    def mem_get_info(_: torch.device) -> tuple[int, int]:
+        most = int(torch.mps.recommended_max_memory())
+        return max(most - torch.mps.driver_allocated_memory(), 0), most
+
+    @staticmethod
+    def reset_peak_memory_stats(_: torch.device) -> None:
+        pass
+
+    @staticmethod
+    def set_device(_: torch.device) -> None:
+        pass
+
+    @staticmethod
+    def synchronize(_: torch.device) -> None:
+        torch.mps.synchronize()
+
+    @staticmethod
+    def empty_cache() -> None:
+        torch.mps.empty_cache()
+
+    @staticmethod
+    def get_rng_state(_: torch.device) -> Tensor:
+        return torch.mps.get_rng_state()
+
+    @staticmethod
+    def set_rng_state(state: Tensor, _: torch.device) -> None:
+        torch.mps.set_rng_state(state)
+
+
+def _module(device: torch.device) -> Any:
+    # Not torch.accelerator: of what is asked here, torch 2.6 has its `synchronize` and `device_count` alone.
+    return _Apple if device.type == "mps" else torch.get_device_module(device.type)

@@ -315,6 +315,7 @@ def test_no_block_enters_autocast() -> None:
 _NAMES_DEVICES = {
     "wan_core/accelerator.py": "the table of the kinds",
     "wan_core/placement/copies.py": "streams and page-locked memory, which are CUDA's",
+    "wan_core/parallel/handover.py": "streams between cards",
     "wan_core/model/modulate.py": "is_cuda alone: asked hundreds of times a step",
     "wan_core/cli/commands.py": "suffixes of torch's versions",
     "wan_core/measure/machine.py": "a key of its result files",

@@ -7,6 +7,7 @@ are cuda too: so does torch for ROCm call them.
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -198,6 +199,11 @@ def select(device: torch.device) -> None:
     _module(device).set_device(device)
 
 
+def current(device: torch.device) -> AbstractContextManager[Any]:
+    """Returns a context in which a GPU is the current one of this thread; an empty one for other devices."""
+    return _module(device).device(device) if is_gpu(device) else nullcontext()
+
+
 def memory_ran_out_on_gpu(text: str) -> bool:
     """Returns whether the text of an error says that the memory of a GPU is full."""
     return _FULL.search(text) is not None
@@ -261,6 +267,10 @@ class _Apple:
     @staticmethod
     def set_device(_: torch.device) -> None:
         pass
+
+    @staticmethod
+    def device(_: torch.device) -> AbstractContextManager[None]:
+        return nullcontext()
 
     @staticmethod
     def synchronize(_: torch.device) -> None:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..accelerator import backend_of
+
 _UNDER_WAY = 2
 """times that something left a card: the last copies may not have run yet"""
 
@@ -27,7 +29,7 @@ class Bridge:
     """
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
-        cards = [device for device in devices if device.type == "cuda"]
+        cards = [device for device in devices if backend_of(device).late_copies]
         self._streams = {card: torch.cuda.Stream(card) for card in cards}
         self._leaving: dict[torch.device, deque[tuple[Sequence[Tensor], Any]]] = {card: deque() for card in cards}
         self._lock = threading.Lock()

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..accelerator import is_gpu, random_state, set_random_state
 from ..model import WanTransformer, scope
 from ..model.walk import Walk
 from ..placement.offload import BlockOffload
@@ -281,15 +282,16 @@ class _Drawing(AbstractContextManager[None]):
 
 
 def _generator_of(stage: Stage) -> torch.device:
-    return stage.device if stage.device.type == "cuda" else torch.device("cpu")
+    return stage.device if is_gpu(stage.device) else torch.device("cpu")
 
 
 def _state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    state = random_state(device)
+    return torch.get_rng_state() if state is None else state
 
 
 def _set_state(state: Tensor, device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
+    if is_gpu(device):
+        set_random_state(device, state)
     else:
         torch.set_rng_state(state)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..accelerator import current
 from ..errors import ConfigError
 from ..lora import adapter_parameters, adapter_tensors, adapters_of
 from ..model import Conditioning, Passage, WanTransformer, sent
@@ -211,7 +212,7 @@ class SplitTokens:
     def _guarded(self, number: int, work: Callable[[int, WanTransformer], Any], grads: bool) -> Any:
         one = self._all[number]
         try:
-            with _on(one.device), torch.inference_mode(False), torch.set_grad_enabled(grads):
+            with current(one.device), torch.inference_mode(False), torch.set_grad_enabled(grads):
                 return work(number, one.model)
         except BaseException as error:  # whatever it is, others wait for this copy
             self._exchange.end()
@@ -232,16 +233,6 @@ class SplitTokens:
 @dataclass
 class _Raised:
     error: BaseException
-
-
-@contextmanager
-def _on(device: torch.device) -> Iterator[None]:
-    """Inside, this thread's own device of that kind is `device`."""
-    if device.type != "cuda":
-        yield
-        return
-    with torch.cuda.device(device):
-        yield
 
 
 class _Together(torch.autograd.Function):

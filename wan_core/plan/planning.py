@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..abilities import gpu_names
+from ..accelerator import gpu_names
 from ..errors import OutOfMemory
 from ..model import CHUNK_TOKENS
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, StepShape

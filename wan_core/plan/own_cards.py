@@ -51,7 +51,7 @@ class Constants(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not all(0 < value < math.inf for value in (self.flops_per_s, self.bytes_per_s, self.kernel_s)):
-            raise ConfigError(f"The constants of {self.card[:80]} are no speeds.")
+            raise ConfigError(f"The constants of {self.card[:80]} must be positive numbers.")
 
 
 def own_constants(card: str) -> Constants | None:

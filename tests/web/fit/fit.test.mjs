@@ -3,7 +3,12 @@ import { test } from "node:test";
 
 import { apply, canApply } from "../../../web/js/lib/fit/apply.mjs";
 import { trainingOf } from "../../../web/js/lib/fit/asked.mjs";
-import { details, headline, routesText, suggestionText } from "../../../web/js/lib/fit/sentences.mjs";
+import {
+  details,
+  headline,
+  routesText,
+  suggestionText,
+} from "../../../web/js/lib/fit/sentences.mjs";
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;

@@ -35,7 +35,7 @@ export function actionsOf({ routes, page, say, failed, refresh, close }) {
       await page.copy(name);
       return t("Copied {name}", { name });
     }),
-    // Trained without ComfyUI, or a mean of saved steps: nothing has put it among the LoRAs.
+    // Trained without ComfyUI: nothing has put it among the LoRAs.
     use: work(async (id) => {
       const { best, saves } = await routes.detail(id);
       const step = best ?? saves?.at(-1)?.step ?? 0;

@@ -49,7 +49,9 @@ def start(server: ForkServer, run: TinyRun, out: str = "out.jsonl") -> Worker:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_trains_and_its_parts_all_move(tmp_path: Path, kind: str) -> None:
-    train = TrainConfig(steps=3, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0, learning_rate=1e-2)
+    train = TrainConfig(
+        steps=3, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0, learning_rate=1e-2, memory="manual"
+    )
     run = make_run(tmp_path, shape=replace(TINY, num_layers=1), train=train, lora=KINDS[kind], clips=1)
     events = train_here(run)
     assert all(event.loss > 0 for event in events if isinstance(event, StepDone))

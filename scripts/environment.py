@@ -205,7 +205,7 @@ def _venv() -> str:
         return "ready"
     if VENV.exists():
         shutil.rmtree(VENV)
-    for stamp in ("packages", "test"):
+    for stamp in ("packages", "test", "byte-code"):
         (CACHE / f"{stamp}.stamp").unlink(missing_ok=True)
     _run(
         [sys.executable, "-m", "venv", str(VENV)],

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..accelerator import has_float64, synchronize
 from ..words import first_line
+from .direct import Direct, backend, key_of
 
 _NAMESPACE = f"wan_fused_{uuid4().hex[:12]}"
 """of this copy of the code, and each time that it is imported: torch refuses a name that is given twice"""
@@ -50,6 +51,7 @@ class Fused:
         self.name, self.body = schema.partition("(")[0], body
         self._ready: set[tuple[torch.device, str]] = set()
         self._compiled: Callable[..., Any] | None = None
+        self._direct = Direct()
         _library.define(schema)
         _library.impl(self.name, self._run, "CompositeExplicitAutograd")
         _library.impl(self.name, shapes, "Meta")
@@ -57,7 +59,9 @@ class Fused:
 
     def __call__(self, *inputs: Any) -> Any:
         """Runs the compiled form, whatever `on` says."""
-        return self._operator(*inputs)
+        key = key_of(inputs)
+        known = None if key is None else self._direct.call(key, inputs)
+        return self._operator(*inputs) if known is None else known[0]
 
     def on(self, tensor: Tensor, kind: str = "") -> bool:
         """Returns whether it is to be used where `tensor` lies; `kind` names a case that is tried for itself."""
@@ -81,11 +85,12 @@ class Fused:
             self._compiled = compiled(self.body)
         with torch.no_grad():
             try:
-                return self._compiled(*plain)
+                return self._direct.learn(self._compiled, key_of(inputs), plain)
             except Exception as error:
                 if not _is_of_the_compiler(error) or not self._ready:
                     raise
                 self.set_aside()
+                self._direct.forget()
                 _set_aside.append(_remark(self.name, f"does not compile ({first_line(error)})"))
                 return self.body(*inputs)
 
@@ -99,9 +104,8 @@ def compiled(body: Callable[..., Any]) -> Callable[..., Any]:
     import torch._inductor as inductor  # half a second, where nothing is compiled too
 
     known = inductor.list_options()
-    return torch.compile(
-        body, fullgraph=True, dynamic=True, options={name: value for name, value in wanted.items() if name in known}
-    )
+    options = {name: value for name, value in wanted.items() if name in known}
+    return torch.compile(body, fullgraph=True, dynamic=True, backend=backend(options))
 
 
 def static_width(tensor: Tensor) -> None:

@@ -21,6 +21,7 @@ from ..model import untraced
 from ..model.held import HeldValues
 from ..model.narrowed import Narrowed
 from ..model.unread import unread
+from ..model.walks import modules_changed
 from .changes import BIAS, Change
 from .config import LoraConfig
 from .module_adapter import ModuleAdapter
@@ -35,6 +36,7 @@ class AdaptedLinear(nn.Module):
     def __init__(self, base: nn.Linear, parts: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.base_layer = base
+        modules_changed()
         self.held, self.narrowed = HeldValues(), Narrowed()
         for name, part in parts.items():
             self.add_module(name, part)
@@ -132,7 +134,8 @@ class LinearAdapter(ModuleAdapter):
     @property
     def base(self) -> nn.Linear:
         """The adapted linear; read from the layer each time, since loading may replace it."""
-        return cast("nn.Linear", self.layer.base_layer)
+        # Not as an attribute, which a module searches for in three places: a step asks some hundred times a block.
+        return cast("nn.Linear", self.layer._modules["base_layer"])
 
     @property
     def scale(self) -> float:

@@ -72,18 +72,18 @@ class LoraAdapter(LinearAdapter):
         return torch.cat([down, down - first_down]), torch.cat([up - first_up, first_up], 1)
 
     def in_one_pass(self, x: Tensor) -> OneLora | None:
-        draws = self.layer.training and (self.config.dropout or self.config.rank_dropout or self.config.module_dropout)
-        if draws or self.compute_dtype(x) != x.dtype or not fits(self.layer.base_layer, x.device, x.dtype):
+        layer, config, base = self.layer, self.config, self.base
+        draws = layer.training and (config.dropout or config.rank_dropout or config.module_dropout)
+        if draws or self.compute_dtype(x) != x.dtype or not fits(base, x.device, x.dtype):
             return None
-        pair = self.layer.narrowed.matrices or self.pair()
-        return OneLora(self.layer.base_layer, pair, self.scale * self.strength, self.layer.held)
+        return OneLora(base, layer.narrowed.matrices or self.pair(), self.scale * self.strength, layer.held)
 
     def to_narrow(self, dtype: torch.dtype) -> list[nn.Parameter]:
         pair = [self.parameter(part) for part in (_DOWN, _UP)]
         trained = all(type(p) is nn.Parameter and p.requires_grad and p.dtype != dtype for p in pair)
         if self.bypassed or self.constants or not trained or (self.dtype or dtype) != dtype:
             return []
-        return pair if fits(self.layer.base_layer, pair[0].device, dtype) else []
+        return pair if fits(self.base, pair[0].device, dtype) else []
 
     def change(self, x: Tensor, base: Tensor) -> Tensor:
         return self._added(x, base, *self.pair(), self.scale * self.strength)

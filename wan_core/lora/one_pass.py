@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from ..model.autocast import without_autocast
 from ..model.held import HeldValues
@@ -64,13 +65,15 @@ class _WithLoras(torch.autograd.Function):
         ctx: Any, x: Tensor, linears: Sequence[OneLora], names: Sequence[str], read: bool, *pairs: Tensor
     ) -> tuple[Tensor, ...]:
         downs, ups = pairs[::2], pairs[1::2]
-        narrow = [one.held.of("down", partial(down.to, x.dtype)) for one, down in zip(linears, downs, strict=True)]
+        narrow = [_in(one, "down", down, x.dtype) for one, down in zip(linears, downs, strict=True)]
         hidden = x.flatten(0, -2) @ stacked(narrow).t()
         ctx.save_for_backward(x, hidden, *pairs)
         ctx.linears = [one._replace(pair=()) for one in linears]
         if not read:
-            return tuple(no_values(x, len(up)) for up in ups)
-        parts = hidden.split([len(down) for down in downs], 1)
+            return tuple([no_values(x, up.shape[0]) for up in ups])
+        if len(linears) == 1 and not names:
+            return (_product(x, linears[0], hidden, ups[0]),)
+        parts = hidden.split([down.shape[0] for down in downs], 1)
         products = [partial(_product, x, *given) for given in zip(linears, parts, ups, strict=True)]
         with rounded_once(x):
             return each_named(products, names)
@@ -83,9 +86,20 @@ class _WithLoras(torch.autograd.Function):
 
 
 def _product(x: Tensor, linear: OneLora, hidden: Tensor, up: Tensor) -> Tensor:
-    result, narrow = linear.base(x), linear.held.of("up", partial(up.to, x.dtype))
+    base = linear.base
+    if type(base) is nn.Linear and not (base._forward_hooks or base._forward_pre_hooks):
+        own = base._parameters
+        result = functional.linear(x, cast(Tensor, own["weight"]), own["bias"])
+    else:
+        result = base(x)
+    narrow = _in(linear, "up", up, x.dtype)
     # Out of place: a checkpoint policy may keep the product of the base.
     return torch.addmm(result.flatten(0, -2), hidden, narrow.t(), alpha=linear.scale).view(result.shape)
+
+
+def _in(linear: OneLora, name: str, matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns a matrix of `linear` in `dtype`."""
+    return matrix if matrix.dtype == dtype else linear.held.of(name, partial(matrix.to, dtype))
 
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor]) -> list[Tensor | None]:
@@ -93,20 +107,20 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor]) -> list[Tensor | None]:
     x, hidden, *pairs = ctx.saved_tensors
     linears: list[OneLora] = ctx.linears
     downs, ups, outputs = pairs[::2], pairs[1::2], [gradient.flatten(0, -2) for gradient in gradients]
-    ranks = [len(down) for down in downs]
+    ranks = [down.shape[0] for down in downs]
     of_hidden = torch.empty_like(hidden)
     of_ups: list[Tensor] = []
     parts = zip(linears, ups, outputs, hidden.split(ranks, 1), of_hidden.split(ranks, 1), strict=True)
     for one, up, rows, part, of_part in parts:
         of_ups.append(_times(rows.t() @ part, one.scale).to(up.dtype))
-        torch.mm(rows, one.held.of("up", partial(up.to, x.dtype)), out=of_part)
+        torch.mm(rows, _in(one, "up", up, x.dtype), out=of_part)
         _times(of_part, one.scale, out=of_part)
     of_downs = (of_hidden.t() @ x.flatten(0, -2)).split(ranks)
     of_x = None
     if ctx.needs_input_grad[0]:
         for one, rows in zip(linears, outputs, strict=True):
             of_x = _add_input_gradient(of_x, one.base, rows)
-        narrow = [one.held.of("down", partial(down.to, x.dtype)) for one, down in zip(linears, downs, strict=True)]
+        narrow = [_in(one, "down", down, x.dtype) for one, down in zip(linears, downs, strict=True)]
         assert of_x is not None
         of_x = of_x.addmm_(of_hidden, stacked(narrow)).view(x.shape)
     found: list[Tensor | None] = [of_x]

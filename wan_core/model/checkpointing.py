@@ -25,6 +25,7 @@ from .narrowed import narrowed
 from .offload import NoOffload, Offload
 from .scopes import scope
 from .stages import Stages, as_tuple, chunks
+from .walks import modules_below
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ class Checkpointing:
         *streams, constants = inputs
         if not self.offload.holds_values:
             stages = stages._replace(hold=nullcontext)
-        trained = next((p for p in stages.layer.parameters() if p.requires_grad), None)
+        parts = modules_below(stages.layer)
+        trained = next(
+            (p for part in parts for p in part._parameters.values() if p is not None and p.requires_grad), None
+        )
         wanted = trained is not None or any(t is not None and t.requires_grad for t in (*streams, *constants))
         if not (self.recomputes and wanted and torch.is_grad_enabled()):
             with self.offload.weights(self.block, again=False):
@@ -214,7 +218,8 @@ def _sums_of_a_pass(module: nn.Module) -> Iterator[None]:
     Autograd sums what the chunks of one pass make before it adds it to what earlier passes made; a sum taken chunk by
     chunk would differ in its last bit.
     """
-    before = [(p, p.grad) for p in module.parameters() if p.grad is not None]
+    every = {id(p): p for part in modules_below(module) for p in part._parameters.values() if p is not None}
+    before = [(p, gradient) for p in every.values() if (gradient := p.grad) is not None]
     for p, _ in before:
         p.grad = None
     yield

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-
 _MOST = 4096
 """calls of one function that are known at once, each some hundred bytes"""
 _PLAIN = (Tensor, nn.Parameter)

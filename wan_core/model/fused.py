@@ -159,7 +159,7 @@ def norms_fuse(x: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype) -> b
     """Returns whether the LayerNorm of `x` in `dtype` runs fused: all of its functions or none, frozen factors."""
     if dtype != torch.float32 or scale.requires_grad or shift.requires_grad:
         return False
-    return all(function.on(x) for function in _NORMS)
+    return Fused.all_on(_NORMS, x)
 
 
 def fused_norm(
@@ -226,7 +226,7 @@ def rotation_fuses(x: Tensor, weight: Tensor, cos: Tensor, dtype: torch.dtype) -
     """Returns whether RMS norm in `dtype` and rotation of `x` run fused."""
     if dtype != torch.float32 or cos.dtype != torch.float32 or weight.requires_grad:
         return False
-    return RMS_ROTATE.on(x) and RMS_ROTATE_BACK.on(x)
+    return Fused.all_on((RMS_ROTATE, RMS_ROTATE_BACK), x)
 
 
 def fused_rms_rotate(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:

@@ -67,6 +67,12 @@ class Fused:
         """Returns whether it is to be used where `tensor` lies; `kind` names a case that is tried for itself."""
         return bool(self._ready) and (tensor.device, kind) in self._ready and not torch.compiler.is_compiling()
 
+    @staticmethod
+    def all_on(functions: Iterable[Fused], tensor: Tensor) -> bool:
+        """Returns whether all of these are on."""
+        place = (tensor.device, "")
+        return all(place in one._ready for one in functions) and not torch.compiler.is_compiling()
+
     def use(self, device: torch.device, kind: str = "") -> None:
         """Lets it be used on a device, untried."""
         self._ready.add((device, kind))

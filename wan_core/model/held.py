@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from .walks import having
+
 
 class HeldValues:
     """The values of one quantized linear, kept between `hold` and `release`."""
@@ -42,7 +44,7 @@ def values_held(modules: Iterable[nn.Module]) -> Iterator[None]:
     """
     found: list[HeldValues] = []
     if not torch.compiler.is_compiling():
-        found = [held for part in modules for one in part.modules() if (held := getattr(one, "held", None))]
+        found = [held for part in modules for _, held in having(part, "held")]
     for held in found:
         held.hold()
     try:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+
+from .walks import having
 
 
 class Narrowed:
@@ -60,11 +61,9 @@ def narrowed(layer: nn.Module, *, way_back: bool) -> Iterator[Gradients]:
     holders: list[tuple[Narrowed, list[nn.Parameter]]] = []
     dtype: torch.dtype | None = getattr(getattr(layer, "numerics", None), "compute", None)
     if dtype is not None and not torch.compiler.is_compiling():
-        for module in layer.modules():
-            if isinstance(holder := getattr(module, "narrowed", None), Narrowed):
-                parameters = cast("list[nn.Parameter]", cast(Any, module).to_narrow(dtype))
-                if parameters:
-                    holders.append((holder, parameters))
+        for module, holder in having(layer, "narrowed"):
+            if parameters := module.to_narrow(dtype):
+                holders.append((holder, parameters))
     leaves: list[tuple[nn.Parameter, Tensor]] = []
     if holders and dtype is not None:
         leaves = _converted([parameters for _, parameters in holders], dtype)

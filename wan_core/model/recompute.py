@@ -7,8 +7,8 @@ is kept anyway, the step is repeated instead: 7 of the 24 token-stream sizes of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -25,10 +25,10 @@ def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[N
     (torch applies the innermost pair only), under torch.compile, and without gradients.
     """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return nullcontext()
-    if active := _active.recipes:
-        return _beside(active, _Recipe(made, make))
-    return nullcontext() if _others_decide() else _hooked(_Recipe(made, make))
+        return _NOTHING
+    if _active.recipes:
+        return _Open(_Recipe(made, make))
+    return _NOTHING if _others_decide() else _Hooked(_Recipe(made, make))
 
 
 class _Active(threading.local):
@@ -39,12 +39,16 @@ class _Active(threading.local):
 
 
 _active = _Active()
+_NOTHING = nullcontext()
+_top_hooks: Callable[[bool], object] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # pyright: ignore
 
 
 def _others_decide() -> bool:
-    """Returns whether saved-tensor hooks are active. torch has no question for that on every version; but it refuses to
-    forbid hooks while there are some, and changes nothing by that.
+    """Returns whether saved-tensor hooks are active. torch has no question for that on every version; but it always
+    refuses to forbid hooks while there are some, and changes nothing by that.
     """
+    if _top_hooks is not None:
+        return _top_hooks(False) is not None
     try:
         with disable_saved_tensors_hooks("asked"):
             return False
@@ -60,24 +64,38 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
-@contextmanager
-def _hooked(recipe: _Recipe) -> Iterator[None]:
-    with _beside(_active.recipes, recipe), saved_tensors_hooks(_pack, _unpack):
-        yield
+# Classes, and no generators: a block enters some ten of them for each chunk.
+class _Open(AbstractContextManager[None]):
+    """Inside, what hooks of this file see is looked up among the open recipes, this one the first."""
+
+    def __init__(self, recipe: _Recipe) -> None:
+        self._recipe = recipe
+
+    def __enter__(self) -> None:
+        _active.recipes.append(self._recipe)
+
+    def __exit__(self, *_: object) -> None:
+        _active.recipes.pop()
 
 
-@contextmanager
-def _beside(active: list[_Recipe], recipe: _Recipe) -> Iterator[None]:
-    active.append(recipe)
-    try:
-        yield
-    finally:
-        active.pop()
+class _Hooked(_Open):
+    """Does what `_Open` does, with the hooks."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._hooks = saved_tensors_hooks(_pack, _unpack)
+        self._hooks.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._hooks.__exit__(None, None, None)
+        super().__exit__()
 
 
 def _pack(saved: Tensor) -> Tensor | tuple[_Recipe, torch.Size]:
-    recipe = next((recipe for recipe in reversed(_active.recipes) if recipe.makes(saved)), None)
-    return saved if recipe is None else recipe.used(saved.shape)
+    for recipe in reversed(_active.recipes):
+        if recipe.makes(saved):
+            return recipe.used(saved.shape)
+    return saved
 
 
 class _Recipe:
@@ -91,8 +109,7 @@ class _Recipe:
         self._result: Tensor | None = None
 
     def makes(self, saved: Tensor) -> bool:
-        whole = saved.numel() == self._numel and saved.is_contiguous()
-        return whole and _storage(saved) == self._storage
+        return saved.numel() == self._numel and saved.is_contiguous() and _storage(saved) == self._storage
 
     def used(self, shape: torch.Size) -> tuple[_Recipe, torch.Size]:
         self._uses += 1

@@ -19,6 +19,7 @@ from ..checkpoint import dequantise, row_values
 from ..model.autocast import without_autocast
 from ..model.held import HeldValues
 from ..model.unread import no_values
+from ..model.walks import modules_changed
 from .matmul import in_columns, input_gradient, multiplies, product
 
 
@@ -48,6 +49,7 @@ class QuantizedLinear(nn.Linear):
         self.matmul: torch.dtype | None = None
         self.held = HeldValues()
         self.requires_grad_(False)
+        modules_changed()
 
     def multiply_in(self, dtype: torch.dtype | None) -> None:
         """Let products be computed in 8 bits from now on where the weight is one for that; None: unpack it, as ever."""

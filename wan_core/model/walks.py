@@ -1,0 +1,42 @@
+"""The modules below a layer, walked once: a step asks for them some hundred times a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+_KEPT = "_walked"
+_times_changed = 0
+
+
+def modules_changed() -> None:
+    """Says that modules were put into a model or taken out; layers are walked again when next asked for.
+
+    A walk that is not new enough finds parts that are in no model any more, and misses new ones, which then do without
+    what a pass prepares: slower, and the same values.
+    """
+    global _times_changed
+    _times_changed += 1
+
+
+def modules_below(layer: nn.Module) -> tuple[nn.Module, ...]:
+    """Returns what `layer.modules()` yields."""
+    return _walked(layer)[1]
+
+
+def having(layer: nn.Module, attribute: str) -> tuple[tuple[Any, Any], ...]:
+    """Returns the modules below `layer` with an attribute that is not empty, each with its value; such an attribute
+    stays the same object."""
+    _, modules, found = _walked(layer)
+    if attribute not in found:
+        values = ((module, getattr(module, attribute, None)) for module in modules)
+        found[attribute] = tuple((module, value) for module, value in values if value is not None)
+    return found[attribute]
+
+
+def _walked(layer: nn.Module) -> tuple[int, tuple[nn.Module, ...], dict[str, Any]]:
+    known = vars(layer).get(_KEPT)
+    if known is None or known[0] != _times_changed:
+        known = vars(layer)[_KEPT] = (_times_changed, tuple(layer.modules()), {})
+    return known

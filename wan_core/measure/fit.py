@@ -2,6 +2,7 @@
 
     seconds = FLOP / flops_per_s + bytes / bytes_per_s + kernels * kernel_s
 
+or, where the host decides, kernels * host_s (`plan/step_time.py`).
 Least squares of the relative errors. Steps of like work say little on how their time divides among the three, so each
 constant is drawn weakly to its assumed share, all three scaled alike to the measured times first.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,12 +19,32 @@ from ..plan import Card, Constants, Work, card_named, unknown_card
 
 _FEWEST = 3
 """steps, as many as there are constants"""
-_PULL = 1e-4
-"""of a relative deviation of a constant from its assumed share, against that of a step"""
+_OF_CARD = 2
+"""steps that say enough of the card where the host decides the others"""
+_PULL = 1e-3
+"""of a relative deviation of a constant from its assumed share, against that of a step; of a known card"""
+_PULL_UNKNOWN = 1e-4
+"""the same of a card in no table, whose shares mean little"""
 _WITHIN = (0.1, 10.0)
 """the least and the most of a constant's assumed share, scaled to the measured times"""
 _HIDDEN = 0.02
 """of a step: copies that take more beyond the card's own work leave it out"""
+_CLOSE = 0.05
+"""of a step: constants that miss one by more are not those of the card alone"""
+
+
+class Fit(NamedTuple):
+    """The constants of a card, of its host, and how well they do."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    kernel_s: float
+    off: float
+    """the largest error of the steps that they were fitted to, as a share"""
+    host_s: float = 0.0
+    """seconds that the host takes for each kernel, at most; 0 where no step says it"""
+    of_host: tuple[int, ...] = ()
+    """the steps that the host decides, by index"""
 
 
 def fitted_constants(machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Constants | None:
@@ -36,46 +57,76 @@ def fitted_constants(machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any
     if len(steps) < _FEWEST:
         return None
     device = str(machine["device"])
-    flops_per_s, bytes_per_s, kernel_s, off = fit(steps, card_named(device) or unknown_card(device))
+    found = fit(steps, card_named(device) or unknown_card(device))
     return Constants(
         card=device,
         torch=str(machine["torch"]),
         date=datetime.date.today().isoformat(),
-        rows=len(steps),
-        off=round(off, 4),
-        flops_per_s=flops_per_s,
-        bytes_per_s=bytes_per_s,
-        kernel_s=kernel_s,
+        rows=len(steps) - len(found.of_host),
+        off=round(found.off, 4),
+        flops_per_s=found.flops_per_s,
+        bytes_per_s=found.bytes_per_s,
+        kernel_s=found.kernel_s,
+        host_s=found.host_s,
     )
 
 
-def fit(steps: Sequence[tuple[Work, float]], assumed: Card) -> tuple[float, float, float, float]:
-    """Returns FLOP/s, bytes/s and seconds a kernel by (work, measured seconds), and the largest relative error."""
+def fit(steps: Sequence[tuple[Work, float]], assumed: Card) -> Fit:
+    """Returns the constants by (work, measured seconds).
+
+    Steps that the host decides have the least time for each of their kernels, and are slower than the others say of the
+    card. As few as that explains are left out, and give the host's constant. Where it decides none, it is known to be as
+    fast as the hastiest step.
+    """
+    hasty = sorted(range(len(steps)), key=lambda i: steps[i][1] / max(steps[i][0].kernels, 1.0))
+    all_of_card = _fit_card(steps, assumed)
+    for count in range(1, len(steps) - _OF_CARD + 1) if all_of_card.off > _CLOSE else ():
+        of_host, kept = hasty[:count], [steps[i] for i in sorted(hasty[count:])]
+        found = _fit_card(kept, assumed)
+        slower = [steps[i][1] > (1 + _CLOSE) * _seconds(steps[i][0], found) for i in of_host]
+        if found.off <= _CLOSE and all(slower):
+            each = sorted(steps[i][1] / steps[i][0].kernels for i in of_host)
+            return found._replace(host_s=each[len(each) // 2], of_host=tuple(sorted(of_host)))
+    least = min(seconds / max(work.kernels, 1.0) for work, seconds in steps)
+    return all_of_card._replace(host_s=least if least < assumed.host_s else 0.0)
+
+
+def _seconds(work: Work, found: Fit) -> float:
+    return work.flop / found.flops_per_s + work.bytes / found.bytes_per_s + work.kernels * found.kernel_s
+
+
+def _fit_card(steps: Sequence[tuple[Work, float]], assumed: Card) -> Fit:
+    """Returns the constants that the card alone has by these steps; no speed beyond what its maker says."""
     start = (1 / assumed.flops_per_s, 1 / assumed.bytes_per_s, assumed.kernel_s)
     amounts = torch.tensor([[work.flop, work.bytes, work.kernels] for work, _ in steps], dtype=torch.float64)
     seconds = torch.tensor([seconds for _, seconds in steps], dtype=torch.float64)
     shares = amounts * torch.tensor(start, dtype=torch.float64) / seconds[:, None]
     alike = float(shares.sum(1).sum() / shares.sum(1).square().sum())
     shares *= alike
-    pull = _PULL**0.5 * torch.eye(3, dtype=torch.float64)
+    known = assumed.gibibytes > 0
+    pull = (_PULL if known else _PULL_UNKNOWN) ** 0.5 * torch.eye(3, dtype=torch.float64)
     left = torch.cat([shares, pull])
     right = torch.cat([torch.ones(len(steps), dtype=torch.float64), pull.diagonal()])
-    found = _bounded(left, right)
+    least, most = torch.full((3,), _WITHIN[0], dtype=torch.float64), torch.full((3,), _WITHIN[1], dtype=torch.float64)
+    if known:  # a stand-in for an unknown card has no peaks
+        peaks = torch.tensor([1 / assumed.bf16 / start[0], 1 / assumed.bandwidth / start[1], 0.0], dtype=torch.float64)
+        least = torch.maximum(least, peaks / alike)
+        most = torch.maximum(most, least)
+    found = _bounded(left, right, least, most)
     off = float((shares @ found - 1).abs().max())
     flop_s, byte_s, kernel_s = (alike * one * float(share) for one, share in zip(start, found, strict=True))
-    return 1 / flop_s, 1 / byte_s, kernel_s, off
+    return Fit(1 / flop_s, 1 / byte_s, kernel_s, off)
 
 
-def _bounded(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def _bounded(left: torch.Tensor, right: torch.Tensor, least: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
     """Returns the least squares solution with each value within bounds: one beyond them stays at its bound."""
-    least, most = _WITHIN
     found, free = torch.ones(3, dtype=torch.float64), [0, 1, 2]
     while free:
         bound = [i for i in range(3) if i not in free]
         rest = right - left[:, bound] @ found[bound]
         found[free] = torch.linalg.lstsq(left[:, free], rest[:, None]).solution[:, 0]
-        beyond = [i for i in free if not least <= float(found[i]) <= most]
-        found.clamp_(least, most)
+        beyond = [i for i in free if not least[i] <= found[i] <= most[i]]
+        found = torch.minimum(torch.maximum(found, least), most)
         if not beyond:
             break
         free = [i for i in free if i not in beyond]

@@ -122,6 +122,11 @@ def _ends(said: Said) -> list[str]:
             f"{found['kernel_s'] * 1e6:.1f} microseconds a kernel, fitted to {found['rows']} rows, each within "
             f"{100 * found['off']:.1f} %."
         )
+        if host := found.get("host_s"):
+            lines.append(
+                f"The host takes {host * 1e6:.0f} microseconds for each kernel at most; rows that it decides are not among "
+                "these."
+            )
     return lines
 
 

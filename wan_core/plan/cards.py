@@ -21,6 +21,9 @@ _FLOPS_REACHED, _BYTES_REACHED, _KERNEL_S = 0.58, 0.76, 6.4e-6
 Fitted by least squares to six steps measured on an H200 (benchmarks/results/gpu_check_H200_2026-11.md: 14B, 12 blocks
 of it, and 1.3B, bf16 and fp8), with the FLOP, bytes and kernels of the code that ran: 574 TFLOP/s, 3.64 TB/s, 6.4
 microseconds; each of the six is within 1.4 %. For every other card these shares are an assumption."""
+_HOST_S = 20e-6
+"""Seconds that the host takes for each kernel: it runs ahead of the card, and where it is slower the card waits. An
+assumption for every machine without a measurement of its own: a block of the CPU proxy in benchmarks/host_time.py."""
 _STAND_IN = (100e12, 1.0e12)
 """FLOP/s and bytes/s of a card that is in no table"""
 
@@ -57,6 +60,11 @@ class Card:
         """Seconds that each kernel adds: its launch, and the card's units that idle at its start and end."""
         return _KERNEL_S if self.own is None else self.own.kernel_s
 
+    @property
+    def host_s(self) -> float:
+        """Seconds that the host takes for each kernel, while the card runs those of before."""
+        return _HOST_S if self.own is None or not self.own.host_s else self.own.host_s
+
 
 class Work(NamedTuple):
     """The work of a card: what its three constants are multiplied with."""
@@ -72,6 +80,11 @@ class Work(NamedTuple):
     """of `flop`, that of attention"""
 
     def seconds(self, card: Card) -> float:
+        """Returns what such a card takes, or its host where that is slower."""
+        return max(self.seconds_on(card), self.kernels * card.host_s)
+
+    def seconds_on(self, card: Card) -> float:
+        """Returns what such a card takes behind a host that is fast enough."""
         slower = 0.0 if card.own is not None else self.attention * (1 / card.attention - 1)
         return (self.flop + slower) / card.flops_per_s + self.bytes / card.bytes_per_s + self.kernels * card.kernel_s
 

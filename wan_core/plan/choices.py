@@ -11,6 +11,9 @@ from .memory_job import Job
 
 _SHORTEST_CHUNK = 1024
 """tokens of a chunk where nothing larger fits"""
+_WIDTH = 5120
+"""for which CHUNK_TOKENS are chosen: 14B"""
+_MOST_TOKENS = 16_384
 
 
 def asked_measures(train: TrainConfig) -> MemoryMeasures:
@@ -87,7 +90,9 @@ def _least(job: Job, shape: JobShape) -> list[MemoryMeasures]:
     chunk = CHUNK_TOKENS if job.chunk_tokens is None else job.chunk_tokens
     found = [MemoryMeasures(chunk_tokens=chunk)]
     if job.train.memory == "manual":
-        return found
+        # No plan makes them larger where there is room (`faster.py`), as it does for others.
+        wide = MemoryMeasures(chunk_tokens=_chunk_of(job, shape))
+        return found if job.chunk_tokens is not None or wide == found[0] else [wide, *found]
     if shape.unpacking_bytes:
         found.append(replace(found[-1], dequantize_once=False))
     if job.chunk_tokens is None:
@@ -95,6 +100,14 @@ def _least(job: Job, shape: JobShape) -> list[MemoryMeasures]:
     if shape.under_way:
         found.append(replace(found[-1], in_turn=True))
     return found
+
+
+def _chunk_of(job: Job, shape: JobShape) -> int:
+    """Returns the tokens of a chunk as wide, in values of the token stream, as CHUNK_TOKENS of a 14B model."""
+    if job.step.batch_size * job.step.tokens <= CHUNK_TOKENS:
+        return CHUNK_TOKENS
+    tokens = CHUNK_TOKENS * _WIDTH // shape.shape.dim // 1024 * 1024
+    return min(max(tokens, CHUNK_TOKENS), _MOST_TOKENS)
 
 
 def strongest_measures(job: Job, shape: JobShape) -> MemoryMeasures:

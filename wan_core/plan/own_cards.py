@@ -47,10 +47,13 @@ class Constants(Config):
     """of all other kernels"""
     kernel_s: float
     """seconds that each kernel adds"""
+    host_s: float = 0.0
+    """seconds that the host takes for each kernel, at most; 0 where no step says it"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(0 < value < math.inf for value in (self.flops_per_s, self.bytes_per_s, self.kernel_s)):
+        speeds = (self.flops_per_s, self.bytes_per_s, self.kernel_s)
+        if not (all(0 < value < math.inf for value in speeds) and 0 <= self.host_s < math.inf):
             raise ConfigError(f"The constants of {self.card[:80]} must be positive numbers.")
 
 

@@ -1,6 +1,7 @@
 """The time of an optimizer step, from what is counted of it: FLOP, bytes, kernels, and copies from host memory.
 
-    card    = FLOP / flops_per_s + bytes / bytes_per_s + kernels * kernel_s + bytes to other cards / LINK
+    card    = max(FLOP / flops_per_s + bytes / bytes_per_s + kernels * kernel_s, kernels * host_s)
+              + bytes to other cards / LINK
     forward  = max(card of forward, copies to host, copies to the card)
     backward = max(card of backward, copies of both)
     step     = micro-batches * (forward + backward) + optimizer
@@ -8,10 +9,11 @@
 Kernels of one card run one after the other, so their times are summed: arithmetic is that of products and attention,
 bytes are those of all other kernels (`placement/counting.py`), and each kernel adds what it costs to start. Copies run
 on streams of their own and count where they take longer than the card. Assumptions: the three constants of a card
-(`cards.py`); `COPIES` for every machine; each FLOP, byte and kernel as fast as the mean of its kind; the host is never
-slower than the card beyond `kernel_s`; cards that share out the tokens of a clip wait for what they send each other, in
-both directions at once; layers with fewer tokens (TREAD) take their share of a complete one. The cards of a split model
-are another sum (`split_time.py`). Host memory beyond what the system page-locks is copied while the card waits.
+and that of its host (`cards.py`); `COPIES` for every machine; each FLOP, byte and kernel as fast as the mean of its kind;
+the host runs ahead of the card throughout a pass, or the card waits for it throughout; cards that share out the tokens
+of a clip wait for what they send each other, in both directions at once; layers with fewer tokens (TREAD) take their
+share of a complete one. The cards of a split model are another sum (`split_time.py`). Host memory beyond what the
+system page-locks is copied while the card waits.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ def fit(steps: Sequence[tuple[Work, float]], assumed: Card) -> Fit:
     """Returns the constants by (work, measured seconds).
 
     Steps that the host decides have the least time for each of their kernels, and are slower than the others say of the
-    card. As few as that explains are left out, and give the host's constant. Where it decides none, it is known to be as
-    fast as the hastiest step.
+    card. As few as that explains are left out, and give the host's constant. Where it decides none, it is as fast as
+    the hastiest step.
     """
     hasty = sorted(range(len(steps)), key=lambda i: steps[i][1] / max(steps[i][0].kernels, 1.0))
     all_of_card = _fit_card(steps, assumed)

@@ -124,8 +124,8 @@ def _ends(said: Said) -> list[str]:
         )
         if host := found.get("host_s"):
             lines.append(
-                f"The host takes {host * 1e6:.0f} microseconds for each kernel at most; rows that it decides are not among "
-                "these."
+                f"The host takes {host * 1e6:.0f} microseconds for each kernel at most; rows that it decides are not "
+                "among these."
             )
     return lines
 

@@ -36,7 +36,7 @@ class _Watching(threading.local):
 
 
 class _Call(NamedTuple):
-    """How a graph is called for one key."""
+    """A graph, and how its inputs and outputs are those of the function for one key."""
 
     graph: Callable[..., Any]
     given: tuple[tuple[int, Any], ...]
@@ -54,7 +54,9 @@ def backend(options: dict[str, Any]) -> Callable[..., Any]:
     def compile_graph(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx
 
-        graph: Callable[..., Any] = compile_fx(module, examples, config_patches=options)  # pyright: ignore
+        graph: Any = compile_fx(module, examples, config_patches=options)  # pyright: ignore
+        # Without torch's mark that no compiler may look inside, which costs as much as a small kernel.
+        graph = getattr(graph, "_torchdynamo_orig_callable", graph)
 
         def run(*inputs: Any) -> Any:
             outputs = graph(*inputs)

@@ -87,8 +87,9 @@ class _WithLoras(torch.autograd.Function):
 
 def _product(x: Tensor, linear: OneLora, hidden: Tensor, up: Tensor) -> Tensor:
     base = linear.base
-    if type(base) is nn.Linear and not (base._forward_hooks or base._forward_pre_hooks):
-        own = base._parameters
+    # Past the module's call and its attributes, which cost more than the dispatcher.
+    if type(base) is nn.Linear and not (base._forward_hooks or base._forward_pre_hooks):  # pyright: ignore[reportPrivateUsage]
+        own = base._parameters  # pyright: ignore[reportPrivateUsage]
         result = functional.linear(x, cast(Tensor, own["weight"]), own["bias"])
     else:
         result = base(x)

@@ -25,7 +25,7 @@ from .narrowed import narrowed
 from .offload import NoOffload, Offload
 from .scopes import scope
 from .stages import Stages, as_tuple, chunks
-from .walks import modules_below
+from .walks import parameters_below
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,7 @@ class Checkpointing:
         *streams, constants = inputs
         if not self.offload.holds_values:
             stages = stages._replace(hold=nullcontext)
-        parts = modules_below(stages.layer)
-        trained = next(
-            (p for part in parts for p in part._parameters.values() if p is not None and p.requires_grad), None
-        )
+        trained = next((p for p in parameters_below(stages.layer) if p.requires_grad), None)
         wanted = trained is not None or any(t is not None and t.requires_grad for t in (*streams, *constants))
         if not (self.recomputes and wanted and torch.is_grad_enabled()):
             with self.offload.weights(self.block, again=False):
@@ -218,7 +215,7 @@ def _sums_of_a_pass(module: nn.Module) -> Iterator[None]:
     Autograd sums what the chunks of one pass make before it adds it to what earlier passes made; a sum taken chunk by
     chunk would differ in its last bit.
     """
-    every = {id(p): p for part in modules_below(module) for p in part._parameters.values() if p is not None}
+    every = {id(p): p for p in parameters_below(module)}
     before = [(p, gradient) for p in every.values() if (gradient := p.grad) is not None]
     for p, _ in before:
         p.grad = None

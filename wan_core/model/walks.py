@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -33,6 +34,14 @@ def having(layer: nn.Module, attribute: str) -> tuple[tuple[Any, Any], ...]:
         values = ((module, getattr(module, attribute, None)) for module in modules)
         found[attribute] = tuple((module, value) for module, value in values if value is not None)
     return found[attribute]
+
+
+def parameters_below(layer: nn.Module) -> Iterator[nn.Parameter]:
+    """Yields what `layer.parameters()` does, one that several modules have several times."""
+    for module in modules_below(layer):
+        for p in module._parameters.values():  # pyright: ignore[reportPrivateUsage]
+            if p is not None:
+                yield p
 
 
 def _walked(layer: nn.Module) -> tuple[int, tuple[nn.Module, ...], dict[str, Any]]:

@@ -21,31 +21,28 @@ def modules_changed() -> None:
     _times_changed += 1
 
 
-def modules_below(layer: nn.Module) -> tuple[nn.Module, ...]:
-    """Returns what `layer.modules()` yields."""
-    return _walked(layer)[1]
-
-
 def having(layer: nn.Module, attribute: str) -> tuple[tuple[Any, Any], ...]:
-    """Returns the modules below `layer` with an attribute that is not empty, each with its value; such an attribute
-    stays the same object."""
-    _, modules, found = _walked(layer)
+    """Returns `layer` and the modules below it that have an attribute which is not empty, each with its value; such
+    an attribute stays the same object."""
+    _, below, found = _walked(layer)
     if attribute not in found:
-        values = ((module, getattr(module, attribute, None)) for module in modules)
+        values = ((module, getattr(module, attribute, None)) for module in below)
         found[attribute] = tuple((module, value) for module, value in values if value is not None)
-    return found[attribute]
+    own = getattr(layer, attribute, None)
+    return found[attribute] if own is None else ((layer, own), *found[attribute])
 
 
 def parameters_below(layer: nn.Module) -> Iterator[nn.Parameter]:
     """Yields what `layer.parameters()` does, one that several modules have several times."""
-    for module in modules_below(layer):
+    for module in (layer, *_walked(layer)[1]):
         for p in module._parameters.values():  # pyright: ignore[reportPrivateUsage]
             if p is not None:
                 yield p
 
 
 def _walked(layer: nn.Module) -> tuple[int, tuple[nn.Module, ...], dict[str, Any]]:
+    """Returns when, and which modules are below `layer`: without it, or only a search for garbage would free it."""
     known = vars(layer).get(_KEPT)
     if known is None or known[0] != _times_changed:
-        known = vars(layer)[_KEPT] = (_times_changed, tuple(layer.modules()), {})
+        known = vars(layer)[_KEPT] = (_times_changed, tuple(layer.modules())[1:], {})
     return known

@@ -9,10 +9,10 @@
 Kernels of one card run one after the other, so their times are summed: arithmetic is that of products and attention,
 bytes are those of all other kernels (`placement/counting.py`), and each kernel adds what it costs to start. Copies run
 on streams of their own and count where they take longer than the card. Assumptions: the three constants of a card
-and that of its host (`cards.py`); `COPIES` for every machine; each FLOP, byte and kernel as fast as the mean of its kind;
-the host runs ahead of the card throughout a pass, or the card waits for it throughout; cards that share out the tokens
-of a clip wait for what they send each other, in both directions at once; layers with fewer tokens (TREAD) take their
-share of a complete one. The cards of a split model are another sum (`split_time.py`). Host memory beyond what the
+and that of its host (`cards.py`); `COPIES` for every machine; each FLOP, byte and kernel as fast as the mean of its
+kind; the host runs ahead of the card throughout a pass, or the card waits for it throughout; cards that share out the
+tokens of a clip wait for what they send each other, in both directions at once; layers with fewer tokens (TREAD) take
+their share of a complete one. The cards of a split model are another sum (`split_time.py`). Host memory beyond what the
 system page-locks is copied while the card waits.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -18,13 +19,19 @@ def swept(pack_nodes: dict[str, Any], **inputs: Any) -> list[Any]:
     return pack_nodes["WanSweepSettings"].execute(**inputs).result[0]
 
 
+def trained_with(pack_nodes: dict[str, Any], settings: Any, **widgets: Any) -> Any:
+    """The TrainConfig of a run with the widgets of TrainLoRA."""
+    return sys.modules[pack_nodes["TrainLoRA"].__module__].train_config(settings, True, widgets)
+
+
 def test_each_value_makes_settings_that_lead_over_the_widgets(pack_nodes: dict[str, Any]) -> None:
     assert pack_nodes["WanSweepSettings"].GET_NODE_INFO_V1()["output_is_list"] == [True]
     made = swept(pack_nodes, setting="learning_rate", values="5e-5, 2e-4\n1e-3, 5e-5")
     assert [one.run_name("a") for one in made] == [
         *("a_learning_rate_5e-05", "a_learning_rate_0.0002", "a_learning_rate_0.001"),
     ]
-    assert made[1].over({"learning_rate": 1.0, "steps": 5}) == {"learning_rate": 2e-4, "steps": 5}
+    train = trained_with(pack_nodes, made[1], learning_rate=1.0, steps=5)
+    assert (train.learning_rate, train.steps) == (2e-4, 5)
 
 
 def test_two_sweeps_in_a_row_make_every_pair(pack_nodes: dict[str, Any]) -> None:
@@ -56,7 +63,7 @@ def test_values_that_cannot_be_are_refused(pack_nodes: dict[str, Any], setting: 
 
 def test_a_large_seed_is_the_one_that_is_trained(pack_nodes: dict[str, Any]) -> None:
     made = swept(pack_nodes, setting="seed", values="9223372036854775807, 9007199254740993, 1e3")
-    assert [one.over({})["seed"] for one in made] == [9223372036854775807, 9007199254740993, 1000]
+    assert [trained_with(pack_nodes, one).seed for one in made] == [9223372036854775807, 9007199254740993, 1000]
 
 
 def test_a_setting_is_swept_once(pack_nodes: dict[str, Any]) -> None:

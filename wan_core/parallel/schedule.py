@@ -86,7 +86,7 @@ class Schedule:
         listed = [work for line in self.cards for work in line]
         every = {Work(*one) for one in product((True, False), range(self.stages), range(self.micro_batches))}
         if len(listed) != len(every) or set(listed) != every or len(set(_homes(self.cards))) != self.stages:
-            raise ConfigError("The schedule has not every pass of every stage once, each stage on one card.")
+            raise ConfigError("A schedule must have every pass of every stage once, each stage on one card.")
         if len(in_order(self)) != len(listed):
             raise ConfigError("The schedule waits for itself: two cards wait for each other's results.")
 

@@ -49,7 +49,7 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     runs = (options.runs or beside).resolve()
     roots, written = _roots(options, runs)
     config = with_settings(_config(options, runs, roots), options.set)
-    asked = replace(config, run_name=options.run_name)
+    asked = replace(config, run_name=options.run_name, begun_as="")
     config = _with_model(asked, roots)
     clips = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
     config = replace(config, train=with_clip_values(config.train, clips, config.model.placement.ranks))

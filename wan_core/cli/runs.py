@@ -83,7 +83,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
     is_rank = "LOCAL_RANK" in os.environ
     under_torchrun = is_rank and MEETING not in os.environ
-    if options.set and not is_rank:
+    if not is_rank:
         change_run(directory, roots_of(options), options.set)
     if not is_rank and (ranks := ranks_here(read_run(directory).model.placement)) > 1:
         from .ranks import start_ranks

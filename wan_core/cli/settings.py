@@ -63,29 +63,35 @@ def change_run(
 ) -> None:
     """Writes the changes of `--set` into run.json, and the placement, if given.
 
-    ConfigError where saved steps would belong to another job.
+    A run with saved steps that now has other processes gets the accumulation by which they train steps of the same
+    size. ConfigError where they cannot, or where saved steps would belong to another job.
     """
     from ..cache import LatentCache
     from ..files import atomic_write_json
-    from ..job import read_run, with_clip_values
+    from ..job import batches_a_step, on_other_ranks, read_run, shared_out, with_clip_values
     from ..train import SaveStore
 
-    if not asked and placement is None:
+    known, saved = read_run(directory), SaveStore(directory).stated()
+    if not asked and placement is None and saved is None:
         return
-    known = read_run(directory)
     changed = with_settings(known, asked)
     if placement is not None:
         changed = replace(changed, model=replace(changed.model, placement=placement))
+    batches = 0 if saved is None else batches_a_step(known, saved)
+    if batches:
+        changed = shared_out(changed, known, batches)
+    if changed == known:
+        return
     if changed.data == known.data:
         clips = LatentCache(roots.first("cache")).read_set(known.data.fingerprint)
         changed = replace(changed, train=with_clip_values(changed.train, clips, changed.model.placement.ranks))
     elsewhere = replace(changed.model, placement=known.model.placement)
     if elsewhere != known.model or changed.data != known.data:
         raise ConfigError(f"The model and the clips of {directory.name} stay. Make another run: new NAME --model FILE.")
+    changed = on_other_ranks(changed, known, batches) or replace(changed, begun_as="")
     if changed.job_id != known.job_id and SaveStore(directory).latest() is not None:
-        wanted = [*asked, *([f"{placement.ranks} processes"] if placement else [])]
         raise ConfigError(
-            f"{directory.name} has saved steps, and {', '.join(wanted)[:200]} would make it another job. Make a new "
+            f"{directory.name} has saved steps, and {', '.join(asked)[:200]} would make it another job. Make a new "
             f"run: new NAME --like RUN{' --set ...' if asked else ''}."
         )
     atomic_write_json(directory / "run.json", changed.to_dict())

@@ -25,7 +25,7 @@ from .config import (
 from .foresee import Foreseen, foresee
 from .full_disk import disk_sentence
 from .grid import Cell, Column, SampleJob, refuse_too_many
-from .length import with_clip_values, with_global_batch
+from .length import batches_a_step, on_other_ranks, shared_out, with_clip_values, with_global_batch
 from .open import OpenRun, open_experts
 from .outcome import suggested_step, used_on
 from .partner import with_partner_digest
@@ -44,6 +44,7 @@ __all__ = [
     "RunDecision",
     "RunStatus",
     "SampleJob",
+    "batches_a_step",
     "cache_names_in_use",
     "check_adapters",
     "check_quantize",
@@ -55,6 +56,7 @@ __all__ = [
     "new_run_name",
     "notes_on_cards",
     "on_other_cards",
+    "on_other_ranks",
     "open_experts",
     "prepare_run",
     "preview_without_run",
@@ -63,6 +65,7 @@ __all__ = [
     "refuse_too_many",
     "remarks_on_cards",
     "say_ended",
+    "shared_out",
     "sized_as_template",
     "suggested_step",
     "trained_variant",

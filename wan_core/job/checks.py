@@ -72,16 +72,6 @@ def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) ->
         )
 
 
-def check_ranks_alike(step: int, noted: object, here: int) -> None:
-    """Raises ConfigError for another number of ranks than the saved step was trained by (`noted`; None = one)."""
-    # Each step would train on other clips, and on more or fewer of them.
-    if isinstance(noted, int) and noted != here:
-        raise ConfigError(
-            f"Step {step} was trained by {noted} processes, and this would go on with {here}. Start {noted} of them, "
-            "or make a new run: new NAME --like RUN; with start_from_lora it begins with the LoRA of that step."
-        )
-
-
 def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
     """Returns `train` with the training shift of `variant` where it is 0.
 

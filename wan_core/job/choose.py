@@ -25,7 +25,7 @@ from ..files import (
 from ..train import SavedStep, SaveStore, check_split
 from ..words import filled, plain
 from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_status, write_status
-from .length import hours_are_over
+from .length import batches_a_step, hours_are_over, on_other_ranks
 
 UNREAD = "run.unread.json"
 """name of an unreadable run.json that is kept, when the saved steps identify the run"""
@@ -75,7 +75,8 @@ def choose_run(
         if not (directory / "run.json").is_file():
             different.append(filled("{name} is not a run of this pack", name=name))
             continue
-        rescued = wanted.get(SaveStore(directory).stated_job())  # a manifest names the job too, with a checksum
+        stated = SaveStore(directory).stated()  # a manifest names the job too, with a checksum
+        rescued = None if stated is None else wanted.get(stated.job_id)
         try:
             known = read_run(directory)
         except ConfigError as error:
@@ -86,6 +87,9 @@ def choose_run(
                 continue
             known, unread[directory] = rescued, str(error)
         job = wanted.get(known.job_id, rescued)
+        if job is None:
+            others = (on_other_ranks(one, known, batches_a_step(known, stated)) for one in wanted.values())
+            job = next(filter(None, others), None)
         if job is None:
             different.append(
                 filled("{name} differs in {what}", name=name, what="; ".join(map(str, changes(config, known))))

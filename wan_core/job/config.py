@@ -75,6 +75,8 @@ class RunConfig(Config):
     partner_digest: str = internal("", "never")
     """of its file at the first preview; clips with another file do not compare"""
     pack_version: str = internal(__version__, "never")
+    begun_as: str = internal("", "never")
+    """job id of a run that now trains on another number of processes than it began on; "" for others"""
 
     def __post_init__(self) -> None:
         if self.version != _RUN_VERSION:
@@ -153,7 +155,9 @@ class RunConfig(Config):
 
     @cached_property
     def job_id(self) -> str:
-        """Hash of `identity`, 32 hex digits."""
+        """Returns `begun_as`, or else the hash of `identity`; 32 hex digits."""
+        if self.begun_as:
+            return self.begun_as
         text = json.dumps(self.identity(), sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..train import SaveStore
 from .choose import Change, changes, directories_of, is_free
 from .config import RunConfig, read_run
-from .length import hours_are_over
+from .length import batches_a_step, hours_are_over, on_other_ranks
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,14 @@ def foresee(
         return None
     for directory, known in reversed(found):
         jobs = [replace(job, data=known.data) for job in (*elsewhere, config)]
+        store = SaveStore(directory)
         job = next((job for job in jobs if job.job_id == known.job_id), None)
+        if job is None:
+            batches = batches_a_step(known, store.stated())
+            job = next(filter(None, (on_other_ranks(one, known, batches) for one in jobs)), None)
         if job is None or resume == "new":
             continue
-        steps, store = _steps(job, known), SaveStore(directory)
+        steps = _steps(job, known)
         reached = max((step for step in store.steps() if not store.is_suspect(step)), default=0)
         over = steps is not None and reached >= steps
         action = "done" if over or hours_are_over(directory, job.train) else "resume"

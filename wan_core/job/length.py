@@ -9,7 +9,8 @@ from ..cache import CacheSet, Order
 from ..errors import ConfigError
 from ..events import Event, StageEnded, StepDone
 from ..metrics import finite, records_of
-from ..train import TrainConfig, check_warmup
+from ..train import Manifest, TrainConfig, check_warmup
+from .config import RunConfig
 
 _NOT_WORK = ("cache", "start")
 """stages that do not count as hours of training"""
@@ -48,6 +49,59 @@ def with_clip_values(train: TrainConfig, clips: CacheSet, ranks: int) -> TrainCo
         train = replace(train, steps=steps * len(train.experts))
         check_warmup(train)
     return train
+
+
+def batches_a_step(known: RunConfig, saved: Manifest | None) -> int:
+    """Returns the batches of a step of the run `known` over all processes; `saved`: its newest saved step."""
+    progress = saved.counters() if saved is not None and saved.job_id == known.job_id else {}
+    if noted := int(progress.get("batches", 0)):
+        return noted
+    copies = known.model.placement.identity()["copies"]  # "all" does not say how many GPUs there were
+    ranks = copies if isinstance(copies, int) else int(progress.get("ranks", 1))
+    return ranks * known.train.gradient_accumulation_steps
+
+
+def on_other_ranks(wanted: RunConfig, known: RunConfig, batches: int) -> RunConfig | None:
+    """Returns `wanted` as a continuation of `known` on another number of processes; None where it is another job.
+
+    `batches`: of a step of `known`. Draws are numbered over all processes, so with as many batches a step each step
+    has the clips, noise and dropout that it would have had.
+    """
+    if wanted.model.placement.ranks * wanted.train.gradient_accumulation_steps != batches:
+        return None
+    as_known = replace(
+        wanted,
+        model=replace(wanted.model, placement=known.model.placement),
+        train=replace(wanted.train, gradient_accumulation_steps=known.train.gradient_accumulation_steps),
+        begun_as="",
+    )
+    if as_known.job_id != replace(known, begun_as="").job_id:
+        return None
+    own = replace(wanted, begun_as="")
+    return own if own.job_id == known.job_id else replace(wanted, begun_as=known.job_id)
+
+
+def shared_out(changed: RunConfig, known: RunConfig, batches: int) -> RunConfig:
+    """Returns `changed` with the accumulation by which its processes train the `batches` of a step of `known`.
+
+    Another accumulation that `changed` was given stays. Raises ConfigError where they cannot share them evenly.
+    """
+    ranks, accumulation = changed.model.placement.ranks, known.train.gradient_accumulation_steps
+    passes, remainder = divmod(batches, ranks)
+    if remainder:
+        fits = [str(count) for count in range(1, batches + 1) if batches % count == 0]
+        raise ConfigError(
+            f"A step of {known.run_name} is {batches} batches, which {ranks} processes cannot share evenly. Start "
+            f"{' or '.join(fits)} of them (--set model.placement.copies={fits[-1]}), or make a new run: new NAME "
+            "--like RUN; with start_from_lora it begins with the LoRA of that step."
+        )
+    if changed.train.gradient_accumulation_steps not in (accumulation, passes):
+        return changed
+    train = replace(changed.train, gradient_accumulation_steps=passes)
+    placement = changed.model.placement
+    if placement.mode == "copy per GPU" and passes != accumulation:  # "all" may be others by the next save
+        placement = replace(placement, copies=ranks)
+    return replace(changed, model=replace(changed.model, placement=placement), train=train)
 
 
 class TimeLimit:

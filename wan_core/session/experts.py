@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, cast
 
 from ..events import Evaluated, Event, Note, StageEnded, StepDone, StepSkipped
-from ..job.checks import check_quantized_alike, check_ranks_alike
+from ..job.checks import check_quantized_alike
 from ..job.open import OpenRun
 from ..model import CHUNK_TOKENS
 from ..placement import share_memory
@@ -44,7 +44,6 @@ class Experts:
         for expert in self.all:
             expert.run.check(with_start=not expert.step)
             if saved is not None:
-                check_ranks_alike(saved.step, saved.progress.get("ranks"), session.group.world)
                 prefix = prefix_of(expert)
                 check_quantized_alike(saved.step, saved.progress.get(f"{prefix}quantized_by"), expert.quantized_by)
         shared = share_memory(session.group.rank, session.group.gather) if session.group.world > 1 else None
@@ -127,8 +126,8 @@ class Experts:
         return len(self.all) * saved_bytes(sum(p.numel() for p in trainer.parameters.values()), trainer.config)
 
     def progress(self) -> dict[str, Any]:
-        """Returns the counters of a saved step: steps, ranks, what quantized weights at load, and the tokens of a chunk
-        where they are not CHUNK_TOKENS."""
+        """Returns the counters of a saved step: steps, ranks, the batches of a step where the run began on other ranks,
+        what quantized weights at load, and the tokens of a chunk where they are not CHUNK_TOKENS."""
         steps = {"expert_steps": [expert.good_step for expert in self.all]} if self.both else {}
         marks = {
             f"{prefix_of(expert)}quantized_by": expert.quantized_by.to_dict()
@@ -140,7 +139,10 @@ class Experts:
             for expert in self.all
             if expert.step and expert.chunk_tokens != CHUNK_TOKENS
         }
-        ranks = {"ranks": self.session.group.world} if self.session.group.world > 1 else {}
+        world, config = self.session.group.world, self.session.config
+        ranks = {"ranks": world} if world > 1 else {}
+        if config.begun_as:
+            ranks["batches"] = world * config.train.gradient_accumulation_steps
         return {"step": self.good_step} | ranks | steps | marks | chunks
 
     def _emit(self, number: int, event: Event) -> None:

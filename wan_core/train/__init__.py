@@ -14,7 +14,7 @@ from .pair import check_split, check_warmup, next_turn, settings_of_expert
 from .preview import Previewer, evaluating
 from .preview_inputs import PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
 from .recovery import NotFinite
-from .saved_step import SAVED_FILES
+from .saved_step import SAVED_FILES, Manifest
 from .saves import SavedStep, SaveStore
 from .trainer import Trainer
 
@@ -26,6 +26,7 @@ __all__ = [
     "FlopCount",
     "Group",
     "Levels",
+    "Manifest",
     "NoisedBatch",
     "NotFinite",
     "PreviewInputs",

@@ -98,14 +98,14 @@ class SaveStore:
         saves = (self.read(step) for step in reversed(self.steps()) if not self.is_suspect(step))
         return next((saved for saved in saves if saved and job_id in ("", saved.job_id)), None)
 
-    def stated_job(self) -> str:
-        """Returns the job id in the newest manifest with an intact checksum; '' without one."""
+    def stated(self) -> Manifest | None:
+        """Returns the newest manifest with an intact checksum; the files that it names are not read."""
         for step in reversed(self.steps()):
             with contextlib.suppress(FileError, OSError, ValueError, RecursionError):
                 manifest = Manifest.from_dict(read_json(self.folder / _folder_name(step) / MANIFEST))
-                if manifest.manifest_sha256 == manifest.checksum():
-                    return manifest.job_id
-        return ""
+                if manifest.manifest_sha256 == manifest.checksum() and manifest.counters():
+                    return manifest
+        return None
 
     def is_suspect(self, step: int) -> bool:
         """Returns whether `suspect` marked the step: no step after it was finite."""

@@ -19,8 +19,7 @@ from tests.support.cards import gpu, put_in
 from tests.support.forked import ForkServer, Worker
 from tests.support.tiny_run import TWO_RANKS, TinyRun, make_run
 from wan_core.cli.torchrun import ranks_here
-from wan_core.errors import ConfigError, PlacementError
-from wan_core.job.checks import check_ranks_alike
+from wan_core.errors import PlacementError
 from wan_core.placement import PlacementConfig
 from wan_core.train import Group, TrainConfig
 
@@ -83,29 +82,6 @@ def test_a_run_of_one_device_becomes_one_of_as_many_copies_as_torchrun_starts(
     assert own.wait() == 0
     for run in runs.values():
         assert_same(lora(run), lora(expected))
-
-
-@pytest.mark.lasts(4)
-def test_saved_steps_of_another_number_of_processes_are_kept_and_nobody_goes_on_with_them(
-    server: ForkServer, tmp_path: Path
-) -> None:
-    run = make_run(tmp_path, train=SETTINGS)
-    assert server.start(words(run), tmp_path / "alone.jsonl").wait() == 0
-    before = (run.directory / "run.json").read_bytes()
-    ranks = started(server, run)
-    assert [rank.wait() for rank in ranks] == [5, 5]
-    (said,) = {rank.events()[-1]["message"] for rank in ranks}
-    assert said == (
-        "tiny has saved steps, and 2 processes would make it another job. Make a new run: new NAME --like RUN."
-    )
-    assert (run.directory / "run.json").read_bytes() == before
-
-
-def test_what_a_saved_step_was_trained_by_is_noted_and_compared() -> None:
-    check_ranks_alike(3, None, 2)  # saved before it was noted
-    check_ranks_alike(3, 2, 2)
-    with pytest.raises(ConfigError, match=r"^Step 3 was trained by 4 processes, and this would go on with 2\. Start 4"):
-        check_ranks_alike(3, 4, 2)
 
 
 def test_without_torchrun_a_machine_starts_no_more_ranks_than_it_has_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,7 @@ def job_shape(
         others=tuple(others),
         sharers=sharers,
         under_way=under_way(placement, micro_batches),
+        sharders=plan.placement.sharders if plan.placement.shards > 1 else 1,
     )
 
 

@@ -44,7 +44,7 @@ from ..model import (
     long_attention,
     sdpa_choice,
 )
-from ..parallel import SplitTokens
+from ..parallel import ShardedBlocks, Sharding, SplitTokens
 from ..placement import (
     BlockOffload,
     DeviceCarrier,
@@ -91,13 +91,15 @@ def materialize(
     found: WanFile | None = None,
     measures: MemoryMeasures | None = None,
     shared: SharedMemory | None = None,
+    sharding: Sharding | None = None,
 ) -> WanTransformer:
     """Builds the model of a plan on its devices: frozen base, trainable LoRA.
 
     `on_tensor(done, total)` is called after each weight and may raise to stop the load. `found`: result of
     `inspect_model`, if at hand. `measures`: what to offload; None: nothing. Swapped blocks need activation
     checkpointing and are offloaded one by one, so the device never holds two of them. `shared`: memory shared with
-    other processes that load the same plan; it holds the swapped blocks.
+    other processes that load the same plan; it holds the swapped blocks. `sharding`: the ranks that hold the blocks
+    together; each reads all of a block and keeps its part before it reads the next.
     """
     found = found or inspect_model(plan, roots)
     shape = found.variant.shape
@@ -125,12 +127,9 @@ def materialize(
     models: list[WanTransformer] = []
     for number, placement in enumerate(placements):
         told = on_tensor and partial(_of_several, on_tensor, number, count)
-        offload = BlockOffload(
-            placement,
-            running_order(shape.num_layers, shape.vace_layers),
-            measures or MemoryMeasures(),
-            shared=together,
-        )
+        order = running_order(shape.num_layers, shape.vace_layers)
+        own = BlockOffload(placement, order, measures or MemoryMeasures(), shared=together)
+        offload = own if sharding is None else ShardedBlocks(own, order, sharding)
         one = model if not number else _without_values(plan, shape, numerics, lora, placement)
         _build(one, plan, placement, offload, found, lora, start, loras, seed=seed, on_tensor=told)
         models.append(one)
@@ -158,7 +157,7 @@ def _build(
     model: WanTransformer,
     plan: ModelPlan,
     placement: Placement,
-    offload: BlockOffload,
+    offload: BlockOffload | ShardedBlocks,
     found: WanFile,
     lora: LoraConfig | None,
     start: LoraSource | None,
@@ -198,7 +197,7 @@ def _fill(
     model: WanTransformer,
     plan: ModelPlan,
     placement: Placement,
-    offload: BlockOffload,
+    offload: BlockOffload | ShardedBlocks,
     sources: Mapping[str, StoredWeight],
     on_tensor: Callable[[int, int], None] | None,
     loras: Sequence[tuple[LoraSource, float]],

@@ -1,10 +1,12 @@
-"""Several cards work at one step together, inside one process: no torch.distributed, so on Windows too.
+"""Several devices work at one step together.
 
-Either the order of their work on several micro-batches, and who hands what to whom; or the tokens of one clip.
+Inside one process, so on Windows too: the order of their work on several micro-batches, and who hands what to whom; or
+the tokens of one clip. Over processes: base weights shared out over ranks (FSDP2).
 """
 
 from __future__ import annotations
 
+from .sharded import ShardedBlocks, Sharding
 from .tokens import SplitTokens
 
-__all__ = ["SplitTokens"]
+__all__ = ["ShardedBlocks", "Sharding", "SplitTokens"]

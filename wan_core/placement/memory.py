@@ -67,6 +67,8 @@ class JobShape:
     under_way: tuple[float, ...] = ()
     """of a split whose cards work at once: the micro-batches that each device keeps for their way back, at most, in
     the order of `placement.devices`; () where one is walked back before the next begins"""
+    sharders: int = 1
+    """how many processes hold a part of each block and gather it while it runs (parallel/sharded.py)"""
 
     @cached_property
     def resting(self) -> tuple[tuple[str, str, int, bool], ...]:
@@ -282,13 +284,20 @@ class _Weights:
         away = set(swapped_blocks(order, measures.blocks_to_swap))
         on_device: Counter[str] = Counter()
         blocks: Counter[tuple[str, str]] = Counter()
+        gathered: Counter[tuple[str, str]] = Counter()
         together = 0
         for device, block, size, of_a_linear in job.resting:
             if block in away:
                 blocks[device, block] += size
                 together += size * of_a_linear
+            elif block and job.sharders > 1:
+                on_device[device] += -(-size // job.sharders)
+                gathered[device, block] += size
             else:
                 on_device[device] += size
+        for device in {device for device, _ in gathered}:  # the block that runs and the next one
+            sizes = sorted((size for (where, _), size in gathered.items() if where == device), reverse=True)
+            on_device[device] += sum(sizes[:2])
         swapped: Counter[str] = Counter()
         for device in {device for device, _ in blocks}:
             sizes = sorted((size for (where, _), size in blocks.items() if where == device), reverse=True)

@@ -52,6 +52,14 @@ class PlacementConfig(Config):
         0, "For copy per GPU: processes over all machines that torchrun starts. 0 = one per device.", low=0, high=4096
     )
     """set by `train` under torchrun (cli/torchrun.py); no widget"""
+    shards: int = setting(
+        1,
+        "For copy per GPU: processes that hold one copy of the base together (FSDP), each a part of every block. 1 = "
+        "each holds all.",
+        low=1,
+        high=4096,
+    )
+    """no widget; more than there are processes: all of them"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +106,18 @@ class PlacementConfig(Config):
         if self.mode != "split tokens":
             return self
         return replace(self, mode="one device", devices=self.device_names()[0])
+
+    @property
+    def sharders(self) -> int:
+        """The number of processes that hold one copy of the base together. PlacementError where it divides no group."""
+        ranks = self.ranks
+        sharders = min(self.shards, ranks)
+        if ranks % sharders:
+            raise PlacementError(
+                f"{ranks} processes are no multiple of shards {sharders}, so some would hold no complete copy. Set "
+                f"model.placement.shards to a number that divides {ranks}, or to {ranks}."
+            )
+        return sharders
 
 
 @dataclass(frozen=True)

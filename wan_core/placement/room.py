@@ -94,6 +94,8 @@ def _places(model: nn.Module, trained: bool) -> Iterator[_Place]:
             *module.named_buffers(recurse=False),
         ]
         for name, value in held:
+            if hasattr(value, "device_mesh"):  # a part of a sharded weight: other ranks need it meanwhile
+                continue
             if value.device != _HOST and (trained or not value.requires_grad):
                 yield _Place(module, name, value.device)
 

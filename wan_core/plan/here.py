@@ -163,8 +163,11 @@ def _planned(
         return Planned(own, without_a_plan(run.settings)), ""
     if room.host is not None:
         room = replace(room, host=room.host // group.local_world)
+    sharded = group.world > 1 and run.config.model.placement.sharders > 1
     try:
         job = replace(job_of_run(run, placement), sharers=sharers, chunk_tokens=chunk_tokens)
+        if sharded:  # a block's weights come from other ranks, and only while it runs
+            job = replace(job, train=replace(job.train, blocks_to_swap=0))
         plan, no_partner = counting_partner(plan_memory(job, room), partner)
     except WanTrainerError:
         raise
@@ -175,7 +178,7 @@ def _planned(
     measured = plan.measured()
     if group.world > 1:  # the time of a step is that of all ranks
         measured.tflops = None
-    train = plan.job.train
+    train = plan.job.train if not sharded else replace(plan.job.train, unchecked_blocks=0)
     settings = replace(
         run.settings,
         checkpointing_policy=train.checkpointing_policy,

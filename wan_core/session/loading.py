@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..cache import Batches, stack_texts
+from ..job.checks import check_shards
 from ..job.open import OpenRun
 from ..job.remarks import (
     notes_on_cards,
@@ -16,7 +17,8 @@ from ..job.remarks import (
 from ..load import materialize
 from ..lora import LoraConfig, adapter_parameters
 from ..model import WanTransformer
-from ..placement import MemoryMeasures, SharedMemory
+from ..parallel import Sharding
+from ..placement import MemoryMeasures, SharedMemory, resolve_placement
 from ..plan.here import Planned
 from ..train import Trainer, largest_step
 from .session import Session
@@ -28,13 +30,15 @@ def read_weights(
     adapters: LoraConfig | None = None,
     measures: MemoryMeasures | None = None,
     shared: SharedMemory | None = None,
+    sharding: Sharding | None = None,
     *,
     trains: bool = False,
 ) -> WanTransformer:
     """Returns the model of `run` on its devices, with new `adapters`; without `measures` nothing is offloaded.
 
     `trains`: with the copies that share out the tokens of a clip, where the run has some.
-    `shared`: shared memory of the ranks of a machine. Raises Stopped on a stop request while weights are read.
+    `shared`: shared memory of the ranks of a machine. `sharding`: the ranks that hold its blocks together. Raises
+    Stopped on a stop request while weights are read.
     """
     plan = run.config.model
     return materialize(
@@ -47,7 +51,22 @@ def read_weights(
         found=run.file,
         measures=measures,
         shared=shared,
+        sharding=sharding,
     )
+
+
+def _sharding(session: Session, run: OpenRun) -> Sharding | None:
+    """Returns the ranks that hold the blocks of `run` with this one; None where each rank holds all.
+
+    Every rank calls it. Raises what `check_shards` does.
+    """
+    placement, group = run.config.model.placement, session.group
+    sharders = placement.sharders if group.world > 1 else 1
+    if sharders == 1:
+        return None
+    check_shards(run.config, run.cache_set)
+    device = resolve_placement(placement, run.variant.shape.num_layers, group.local_rank).first
+    return Sharding(group.shard_mesh(sharders, device), group.share, group.leads)
 
 
 def load_model(
@@ -67,8 +86,9 @@ def load_model(
         session.warn(warning)
     for note in notes_on_cards(plan, compute):
         session.note(note)
+    sharding = _sharding(session, run)
     adapters = run.adapters(with_start=with_start)
-    model = read_weights(session, run, adapters, planned.measures, shared, trains=True)
+    model = read_weights(session, run, adapters, planned.measures, shared, sharding, trains=True)
     session.note(remark_on_adapter(run.config.lora, sum(p.numel() for p in adapter_parameters(model).values())))
     return model
 

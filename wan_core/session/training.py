@@ -84,6 +84,7 @@ class Training:
                     self.profiler.begin(experts.step)
                 self._due = set()
                 experts.load(expert)
+            expert.trainer.meet()
 
     def _trained(self, last: int) -> bool:
         """Train the model at work up to its own step `last`; returns whether it left earlier because work is due."""

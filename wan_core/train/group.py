@@ -19,7 +19,7 @@ import torch
 
 from ..abilities import abilities_of
 from ..accelerator import backend_of, select
-from ..errors import RESUME, RankLost, failure
+from ..errors import RESUME, PlacementError, RankLost, failure
 from ..words import shortened
 
 MEETING = "WAN_TRAINER_RANKS"
@@ -95,6 +95,29 @@ class Group:
                 with self._meeting():
                     self._over_nccl = torch.distributed.new_group(backend="nccl", timeout=_STEP_TIMEOUT)
         return self._over_nccl if backend_of(device).nccl else None
+
+    def shard_mesh(self, sharders: int, device: torch.device) -> Any:
+        """Returns torch's DeviceMesh of the `sharders` consecutive ranks that hold a copy of the base with this one.
+
+        Every rank calls it. Raises PlacementError for GPUs without NCCL, over which weights would pass the CPU.
+        """
+        nccl = self._nccl_between(device)
+        if device.type != "cpu" and nccl is None:
+            raise PlacementError(
+                "model.placement.shards needs NCCL (Linux) and a GPU for each process. Set it to 1, and each process "
+                "holds all weights."
+            )
+        from torch.distributed.device_mesh import DeviceMesh
+
+        mine = None
+        for first in range(0, self.world, sharders):
+            ranks = list(range(first, first + sharders))
+            with self._meeting():
+                found = torch.distributed.new_group(
+                    ranks, backend="gloo" if nccl is None else "nccl", timeout=_STEP_TIMEOUT
+                )
+            mine = found if self.rank in ranks else mine
+        return DeviceMesh.from_group(cast(Any, mine), device.type)
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the `value` of every rank, by rank, on every rank."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import TrainingError
 from ..events import Emit, Note, StepSkipped
 from ..model import CHUNK_TOKENS, Policy, WanTransformer
+from ..parallel import ShardedBlocks
 from ..placement.offload import BlockOffload
 from ..placement.room import device_memory_ran_out, release_cached_memory
 from ..words import counted, first_line, logger
@@ -132,6 +133,8 @@ class Relief:
     def make_room(self, step: int, error: RuntimeError, *, stronger: bool) -> None:
         """Frees cached memory and, with `stronger`, takes the next measure; raises `error` after the last one."""
         release_cached_memory()
+        if isinstance(self._model.offload, ShardedBlocks):
+            raise error  # the other ranks wait for this one's part of a block: it cannot try again alone
         if not stronger:
             return
         for measure in (self._shorten_chunks, self._check_all_blocks, self._keep_inputs_only, self._offload_more):

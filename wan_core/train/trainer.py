@@ -6,6 +6,7 @@ and the step number.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -33,6 +34,7 @@ from ..model import (
     scope,
     shared_out,
 )
+from ..parallel import ShardedBlocks
 from ..placement import remarks_on_host_memory
 from ..precision import float32_products, fused_on_cards
 from .at_once import CardsAtOnce
@@ -202,6 +204,10 @@ class Trainer:
         Retries with less memory after out of memory, with half the loss scale after an overflow. Raises Stopped, and
         torch.OutOfMemoryError after the last measure.
         """
+        with self._together():
+            return self._computed_together(step)
+
+    def _computed_together(self, step: int) -> tuple[float, float, float]:
         first_factor, memory_ran_out = self._scale.factor, False
         self._raise_if_stopped()
         while True:
@@ -230,6 +236,16 @@ class Trainer:
         if not math.isfinite(norm):  # not finite at scale 1 either: no overflow, so the scale was not the cause
             self._scale.factor = first_factor
         return norm, mean_loss, timestep
+
+    def _together(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, all ranks run the same blocks, where they hold the weights of blocks together."""
+        offload = self.model.offload
+        return offload.together() if isinstance(offload, ShardedBlocks) else contextlib.nullcontext()
+
+    def meet(self) -> None:
+        """After the last step, waits until the leader has done what it does alone. Every rank calls it."""
+        if isinstance(self.model.offload, ShardedBlocks):
+            self.model.offload.serve()
 
     def _accumulated(self, step: int) -> tuple[Tensor, float]:
         """Accumulates the gradients of this rank's micro-batches; returns mean loss () and mean timestep."""
@@ -339,10 +355,11 @@ class Trainer:
         largest, count = self._draws.largest(), self.config.gradient_accumulation_steps
         for tries in itertools.count():
             try:
-                if (schedule := self._at_once.schedule(self._at_once.rehearsed(count))) is not None:
-                    self._at_once.accumulated(schedule, [largest] * schedule.micro_batches, self._seed)
-                else:
-                    self._objective.trained(self._noised(largest)).loss.backward()
+                with self._together():
+                    if (schedule := self._at_once.schedule(self._at_once.rehearsed(count))) is not None:
+                        self._at_once.accumulated(schedule, [largest] * schedule.micro_batches, self._seed)
+                    else:
+                        self._objective.trained(self._noised(largest)).loss.backward()
                 break
             except RuntimeError as error:
                 full = self.relief.caught(self.step + 1, error)

@@ -21,6 +21,7 @@ from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
 from wan_core.train import Manifest, SaveStore
 
+ONE_THREAD = "import torch; torch.set_num_threads(1)\n"
 TWELVE = steady(steps=4, save_every_n_steps=2, gradient_accumulation_steps=12)
 
 
@@ -35,8 +36,8 @@ def moved(run: TinyRun, ranks: int, accumulation: int) -> TinyRun:
     return replace(run, config=config)
 
 
-def train(server: ForkServer, run: TinyRun, ranks: int, steps: int) -> list[dict[str, Any]]:
-    """The steps that so many processes train, as torchrun starts them."""
+def train(server: ForkServer, run: TinyRun, ranks: int, steps: int, first: str = "") -> list[dict[str, Any]]:
+    """The steps that so many processes train, as torchrun starts them. `first`: code that each runs before."""
     words = ["train", str(run.directory), "--roots", str(run.roots_file), "--max-steps", str(steps)]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -46,9 +47,7 @@ def train(server: ForkServer, run: TinyRun, ranks: int, steps: int) -> list[dict
         own = {**place, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
         out = run.directory.parent / f"{run.directory.name}-{ranks}-{rank}.jsonl"
         environment = own if ranks > 1 else None
-        workers.append(
-            server.start(words, out, first="import torch; torch.set_num_threads(1)", environment=environment)
-        )
+        workers.append(server.start(words, out, first=ONE_THREAD + first, environment=environment))
     assert [worker.wait() in (0, 3) for worker in workers] == [True] * ranks, workers[0].log()[-3000:]
     return [event for event in workers[0].events() if event["event"] == "step"]
 

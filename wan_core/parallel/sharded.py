@@ -1,0 +1,127 @@
+"""Frozen weights of the blocks shared out over ranks, by torch's FSDP2: each rank holds a part of each block.
+
+A block is gathered while it runs, in both passes, and the next one meanwhile. Only frozen weights are sharded: adapters
+and what lies outside the blocks are complete on every rank, so a saved step is that of one rank.
+
+FSDP's own hooks are not used: they expect one call of a module and one backward of its outputs, and a block here is
+recomputed stage by stage. The model says itself when a block needs its weights (`model/offload.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..placement import BlockOffload, MemoryMeasures
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """The ranks that hold one copy of the base together."""
+
+    mesh: Any
+    """torch's DeviceMesh of these ranks, one-dimensional"""
+    share: Callable[[Any], Any]
+    """returns the leader's value on every rank of the run (`Group.share`)"""
+    leads: bool
+    """whether this rank evaluates and previews"""
+
+
+class _Unit(nn.Module):
+    """Holds one block for FSDP, and is never called, so that FSDP's hooks never run."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+
+class ShardedBlocks:
+    """The `Offload` of a model whose blocks are sharded; what blocks keep for the backward pass is `inner`'s business.
+
+    In a step all ranks run the same blocks in the same order. Where the leader runs blocks alone (evaluation,
+    previews), the others `serve`: they gather the blocks that it names.
+    """
+
+    def __init__(self, inner: BlockOffload, order: Sequence[str], sharding: Sharding) -> None:
+        """`order`: the names of all blocks, as `running_order` gives them. `inner` must swap no block."""
+        self._inner, self._order, self._sharding = inner, list(order), sharding
+        self._units: dict[str, Any] = {}
+        self._coming: dict[str, Any] = {}
+        """blocks that are being gathered ahead"""
+        self._together = False
+
+    @property
+    def holds_values(self) -> bool:
+        return self._inner.holds_values
+
+    @property
+    def measures(self) -> MemoryMeasures:
+        return self._inner.measures
+
+    def rests(self, name: str) -> bool:
+        """Returns False: no weight rests in host memory."""
+        return False
+
+    def settle(self, name: str, block: nn.Module) -> None:
+        """Keeps this rank's part of the frozen weights of the block `name`, which is complete, and frees the others."""
+        from torch.distributed.fsdp import fully_shard  # its import takes seconds
+
+        if name in self._order:
+            unit = fully_shard(_Unit(block), mesh=self._sharding.mesh, reshard_after_forward=False)
+            self._units[name] = unit
+
+    @contextmanager
+    def weights(self, block: str, *, again: bool) -> Iterator[None]:
+        if not self._together:
+            self._sharding.share(block)
+        self._gather(block)
+        if self._together:
+            number = self._order.index(block) + (-1 if again else 1)
+            if 0 <= number < len(self._order):
+                self._start(self._order[number])
+        try:
+            yield
+        finally:
+            self._units[block].reshard()
+
+    def put(self, kept: Tensor) -> Callable[[], Tensor] | None:
+        return self._inner.put(kept)
+
+    def release(self, *, for_long: bool = False) -> None:
+        """Gives back the device memory that is held between passes."""
+        self._inner.release(for_long=for_long)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside, all ranks run blocks in step. Every rank calls it; it begins when the leader comes."""
+        self.serve()
+        self._together = True
+        try:
+            yield
+        finally:
+            self._together = False
+
+    def serve(self) -> None:
+        """Gathers what the leader runs alone, until it calls this too. Every rank calls it."""
+        if self._sharding.leads:
+            self._sharding.share("")
+            return
+        while block := self._sharding.share(None):
+            self._gather(block)
+            self._units[block].reshard()
+
+    def _start(self, block: str) -> None:
+        # An evaluation may be the first to gather: weights made in inference mode could not be trained through.
+        with torch.inference_mode(False):
+            if block not in self._coming:
+                self._coming[block] = self._units[block].unshard(async_op=True)
+
+    def _gather(self, block: str) -> None:
+        self._start(block)
+        with torch.inference_mode(False):
+            self._coming.pop(block).wait()

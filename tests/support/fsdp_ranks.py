@@ -5,7 +5,7 @@
 The ranks are forked once everything is imported. POSIX only.
 
 Per combination of FSDP casting inputs and ambient autocast: gradients with and without recompute, and the dtypes that
-the linears saw.
+the linears saw. And what torch's checkpoint says around a block as Wan publishes it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -45,11 +47,40 @@ def step(*, cast_inputs: bool, autocast: bool, recompute: bool) -> tuple[dict[st
     return local | {"tokens": inputs[0].grad}, dtypes, len(local) == len(list(block.parameters()))
 
 
+class Published(nn.Module):
+    """As Wan's published block: linears follow ambient autocast, and a region without it keeps the dtype that comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.linear(tokens)
+        with torch.autocast("cpu", enabled=False):
+            return hidden.sin()
+
+
+def published() -> str:
+    """What torch's checkpoint says around such a block, sharded, where the recompute is not under autocast."""
+    block = fully_shard(Published())
+    tokens = torch.randn(4, 8, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = checkpoint(
+            block, tokens, use_reentrant=False, context_fn=lambda: (nullcontext(), torch.autocast("cpu", enabled=False))
+        )
+    try:
+        output.float().square().mean().backward()
+    except CheckpointError as error:
+        return str(error)
+    return ""
+
+
 def main(store: str, world_size: int, rank: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(store).as_uri(), world_size=world_size, rank=rank)
     torch.distributed.device_mesh.init_device_mesh("cpu", (world_size,))
-    reports = {}
+    reports: dict[str, Any] = {}
     for cast_inputs in (False, True):
         for autocast in (False, True):
             plain, once, sharded = step(cast_inputs=cast_inputs, autocast=autocast, recompute=False)
@@ -62,6 +93,7 @@ def main(store: str, world_size: int, rank: int) -> None:
                 "linears": len(twice),
                 "linears_without_recompute": len(once),
             }
+    reports = {"ours": reports, "published": published()}
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.write(json.dumps(reports) + "\n")  # print would write the end of the line apart, after another rank's

@@ -11,16 +11,17 @@ import pytest
 import torch
 
 from tests.support.forked import ForkServer
-from tests.support.tiny_run import PLAN, TINY, TinyRun, make_run, steady
+from tests.support.tiny_run import PLAN, TINY, TinyRun, make_run, random_weights, steady
 from tests.wan_core.session.test_world_sizes import on, train
 from wan_core.cache import LatentCache
 from wan_core.cli.settings import change_run
 from wan_core.errors import ConfigError, PlacementError
+from wan_core.footprint import job_shape
 from wan_core.job.checks import check_shards
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.model import POLICIES
-from wan_core.placement import PlacementConfig
+from wan_core.placement import PlacementConfig, StepShape, estimate_memory
 from wan_core.precision import QuantizeConfig
 from wan_core.train import SaveStore
 
@@ -31,6 +32,7 @@ pytestmark = [
         reason=f"torch {torch.__version__} has no torch.cpu.Stream.record_event, without which FSDP2 needs a GPU",
     ),
 ]
+STEP = StepShape(batch_size=1, latent_frames=2, latent_height=4, latent_width=4)
 SETTINGS = steady(steps=3, save_every_n_steps=1, gradient_accumulation_steps=4, eval_items=1, eval_timesteps=(500.0,))
 
 
@@ -125,6 +127,16 @@ def test_sharded_ranks_train_the_same_bytes_as_ranks_that_hold_all(
 ) -> None:
     """4 ranks with 2 shards are two copies of two parts (HSDP)."""
     compare(server, tmp_path, ranks, shards, plan, **changes)
+
+
+def test_a_plan_counts_a_part_of_each_block_and_two_complete_ones(tmp_path: Path) -> None:
+    run = make_run(tmp_path, shape=replace(TINY, num_layers=8))
+    weights = [
+        estimate_memory(job_shape(sharded(4, shards), run.roots, run.config.lora), STEP).devices["cpu"].weights
+        for shards in (1, 4)
+    ]
+    block = sum(value.nbytes for name, value in random_weights(TINY).items() if name.startswith("blocks.0."))
+    assert weights[0] - weights[1] == pytest.approx((8 - 8 / 4 - 2) * block, rel=1e-3)
 
 
 def test_what_a_sharded_base_cannot_have_is_refused_with_the_settings_that_it_can(tmp_path: Path) -> None:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.cache import EncodingPlan, encode_missing, plan_encoding
+from ..wan_core.cache import (
+    EncodingPlan,
+    EncodingReport,
+    encode_missing,
+    encode_over_ranks,
+    encode_share,
+    finish_shares,
+    part_of,
+    plan_encoding,
+)
 from ..wan_core.dataset import NOTHING_TO_PREDICT, Dataset
+from ..wan_core.files import atomic_write_json
 from ..wan_core.job import cache_names_in_use
 from ..wan_core.video import VideoProcess
 from ..wan_core.words import logger
 from .bridge import folders
+from .bridge.encoding_ranks import FurtherCards, given_share, ranks_of_torchrun
 from .bridge.handed import cache_state, hand_cache
 from .bridge.interrupts import stops_become_interrupts
 from .bridge.progress import NodeProgress, graph_of
@@ -24,7 +36,8 @@ from .engine.requested import check_requested
 
 _log = logger(__name__)
 
-MODES = ["auto", "rebuild"]
+_ALL_GPUS = "all GPUs"
+MODES = ["auto", "rebuild", _ALL_GPUS]
 
 
 class CacheLatents(io.ComfyNode):
@@ -53,7 +66,12 @@ class CacheLatents(io.ComfyNode):
                     lazy=True,
                     tooltip="Only for Wan 2.1 image-to-video: Load CLIP Vision, clip_vision_h. Loaded only if needed.",
                 ),
-                combo("mode", MODES, "auto: encode what is missing. rebuild: encode everything of this dataset again."),
+                combo(
+                    "mode",
+                    MODES,
+                    "auto: encode what is missing. rebuild: encode everything of this dataset again. all GPUs: as "
+                    "auto, with a further ComfyUI process on each further GPU.",
+                ),
             ],
             outputs=[
                 WanCache.Output(display_name="cache", tooltip="For Train Wan LoRA."),
@@ -106,17 +124,14 @@ class CacheLatents(io.ComfyNode):
             codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if vae is not None else None
             encoder = ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None
             vision = ComfyImageEncoder(clip_vision, str(identities["clip_vision"])) if plan.needs_vision else None
-            report = encode_missing(
-                plan,
-                cache,
-                codec=codec,
-                text_encoder=encoder,
-                image_encoder=vision,
-                video=video,
-                progress=show,
-                should_stop=mm.processing_interrupted,
-                in_use=cache_names_in_use(folders.runs_folder()) if plan.cache_limit_gb else (),
-            )
+            encoders = {"codec": codec, "text_encoder": encoder, "image_encoder": vision, "video": video}
+            settings: dict[str, Any] = {**encoders, "progress": show, "should_stop": mm.processing_interrupted}
+            if (share := given_share()) is not None:
+                keys, answer = share
+                atomic_write_json(answer, encode_share(plan, cache, keys, **settings).to_dict(), answer.parent)
+                return io.NodeOutput(None, "encoded for another process")
+            settings["in_use"] = cache_names_in_use(folders.runs_folder()) if plan.cache_limit_gb else ()
+            report = cls._encoded(plan, mode, lambda: cls._plan(dataset, identities, "auto"), settings)
         lost = sum(clip.lost for clip in report.left_out)
         counts = {"encoded": report.latents_encoded, "reused": report.latents_reused, "left_out": lost}
         text = f"{report.latents_encoded} encoded, {report.latents_reused} reused"
@@ -125,6 +140,25 @@ class CacheLatents(io.ComfyNode):
         cache_set = cache.read_set(report.fingerprint) if report.left_out else plan.cache_set
         handle = hand_cache(report, cache_set)
         return io.NodeOutput(handle, report.sentences(), ui={"text": [report.sentences()]})
+
+    @classmethod
+    def _encoded(
+        cls, plan: EncodingPlan, mode: str, again: Callable[[], EncodingPlan], settings: dict[str, Any]
+    ) -> EncodingReport:
+        """Encodes what is missing here, with the ranks of torchrun, or with a process on each further card.
+
+        `again` plans anew; `settings` are those of `encode_missing`.
+        """
+        if (group := ranks_of_torchrun()) is not None:
+            return encode_over_ranks(plan, again, folders.cache, group, **settings)
+        graph = cls.hidden.dynprompt.original_prompt
+        if mode != _ALL_GPUS or cls.hidden.unique_id not in graph:
+            return encode_missing(plan, folders.cache(), **settings)
+        own = {name: value for name, value in settings.items() if name != "in_use"}
+        with FurtherCards(graph, plan) as cards:
+            done = encode_share(plan, folders.cache(), cards.own_keys, **own)
+            found = [done, *cards.answers(mm.processing_interrupted)]
+        return finish_shares(plan, again, folders.cache, found, **settings)
 
     @classmethod
     def _identities(cls, dataset: Dataset, sockets: dict[str, Any]) -> dict[str, str | None]:
@@ -137,7 +171,7 @@ class CacheLatents(io.ComfyNode):
 
     @classmethod
     def _plan(cls, dataset: Dataset, identities: dict[str, str | None], mode: str) -> EncodingPlan:
-        return plan_encoding(
+        plan = plan_encoding(
             dataset,
             folders.cache(),
             vae_identity=str(identities["vae"]),
@@ -147,3 +181,5 @@ class CacheLatents(io.ComfyNode):
             rebuild=mode == "rebuild",
             should_stop=mm.processing_interrupted,
         )
+        share = given_share()
+        return plan if share is None else part_of(plan, share[0])

@@ -37,7 +37,7 @@ class Control(Protocol):
 
 
 def stop_on_signals(stop: Callable[[str], bool]) -> None:
-    """Call `stop(reason)` on SIGINT, SIGTERM and SIGHUP; a second signal ends the process at once."""
+    """Call `stop(reason)` on SIGINT, SIGTERM, SIGHUP and SIGUSR1; a second signal ends the process at once."""
 
     def on_signal(number: int, _frame: object) -> None:
         if not stop(f"signal {signal.Signals(number).name}"):
@@ -49,6 +49,9 @@ def stop_on_signals(stop: Callable[[str], bool]) -> None:
         hangup = getattr(signal, "SIGHUP", None)  # a closed terminal; Windows has no SIGHUP
         if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(hangup, on_signal)
+        # A scheduler's warning that the time ends (`--signal=USR1@...` of Slurm); also where torchrun ignores it.
+        if hasattr(signal, "SIGUSR1"):
+            signal.signal(signal.SIGUSR1, on_signal)
 
 
 def _ignore_signals() -> None:

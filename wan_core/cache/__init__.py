@@ -16,6 +16,7 @@ from .keys import TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
 from .latent_cache import LatentCache
 from .order import BUCKET_SAMPLINGS, Order
 from .pictures import picture_path, read_picture, write_picture
+from .shares import ENCODING, SHARE, ShareDone, encode_over_ranks, encode_share, finish_shares, part_of, shares_of
 from .shows_nothing import nothing_shown_reason
 from .synthetic import SyntheticConfig, synthetic_mark, synthetic_note, synthetic_set
 from .unpack import unpack
@@ -23,6 +24,8 @@ from .upkeep import check_entries, removals_seen, room_of, stats_of, trim, young
 
 __all__ = [
     "BUCKET_SAMPLINGS",
+    "ENCODING",
+    "SHARE",
     "TEXT_LENGTH",
     "TEXT_WIDTH",
     "Batch",
@@ -34,19 +37,25 @@ __all__ = [
     "EncodingReport",
     "LatentCache",
     "Order",
+    "ShareDone",
     "SyntheticConfig",
     "check_entries",
     "condition_key",
     "encode_missing",
+    "encode_over_ranks",
+    "encode_share",
+    "finish_shares",
     "latent_key",
     "nothing_shown_reason",
     "pad_text",
+    "part_of",
     "picture_path",
     "plan_encoding",
     "read_picture",
     "removals_seen",
     "report_of",
     "room_of",
+    "shares_of",
     "stack_texts",
     "stats_of",
     "synthetic_mark",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..dataset import Companion, Progress, Sample
+from ..dataset import Companion, Progress, Sample, lengths_of
 from ..dataset.conditioning import loss_mask, name_of
 from ..errors import CacheError, stop_if
 from ..flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
@@ -45,6 +45,59 @@ def encode_missing(
     its entries is missing.
     """
     start = time.monotonic()
+    encoded = encode_entries(
+        plan,
+        cache,
+        codec=codec,
+        text_encoder=text_encoder,
+        image_encoder=image_encoder,
+        video=video,
+        progress=progress,
+        should_stop=should_stop,
+    )
+    kept = plan.cache_set.without(encoded.failed)
+    _write_evaluations(cache, kept)
+    fingerprint = cache.write_set(kept)
+    counts = {kind: plan.missing(kind) for kind in KINDS}
+    counts["latent"] -= sum(task.kind == "latent" and task.key in encoded.failed for task in plan.missing_clips)
+    report = report_of(kept, fingerprint, time.monotonic() - start, counts, plan.reused)
+    upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use)
+    cache.save_known()
+    return replace(
+        report,
+        damaged=plan.damaged,
+        upkeep=upkeep,
+        black_masks=encoded.black_masks,
+        nothing_shown=clips_that_show_nothing(kept, cache.entries),
+        text_lengths=lengths_of(encoded.captions) if encoded.captions else None,
+        left_out=left_out_of({**plan.unreadable, **encoded.failed}, plan.samples),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """The findings of an encoding: failed entries, black masks, lengths of captions."""
+
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """key -> why the entry could not be encoded"""
+    black_masks: tuple[str, ...] = ()
+    """clips whose mask has no white pixel"""
+    captions: tuple[tuple[str, int], ...] = ()
+    """name and number of tokens of each caption that was encoded, where the encoder can count"""
+
+
+def encode_entries(
+    plan: EncodingPlan,
+    cache: LatentCache,
+    *,
+    codec: LatentCodec | None,
+    text_encoder: TextEncoder | None,
+    image_encoder: ImageEncoder | None = None,
+    video: VideoProcess,
+    progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Encoded:
+    """Encode the missing entries one by one, and write no set. Raises Stopped between entries."""
     _check_encoders(plan, codec, text_encoder, image_encoder)
     work: list[TextTask | ClipTask] = [*plan.missing_texts, *_by_clip(plan)]
     clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan), cache.files.require_unchanged), WriteBehind()
@@ -69,24 +122,8 @@ def encode_missing(
         cache.save_known()
     encoding.require_enough(finished=True)
     cache.entries.note_pace(plan.cache_set.latent_space, encoding.vae_s, encoding.megapixels)
-    kept = plan.cache_set.without(encoding.failed)
-    _write_evaluations(cache, kept)
-    fingerprint = cache.write_set(kept)
-    encoded = {kind: plan.missing(kind) for kind in KINDS}
-    encoded["latent"] -= encoding.failed_latents
-    report = report_of(kept, fingerprint, time.monotonic() - start, encoded, plan.reused)
-    upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use)
-    cache.save_known()
-    failed = {**plan.unreadable, **{key: str(error) for key, error in encoding.failed.items()}}
-    return replace(
-        report,
-        damaged=plan.damaged,
-        upkeep=upkeep,
-        black_masks=tuple(encoding.black),
-        nothing_shown=clips_that_show_nothing(kept, cache.entries),
-        text_lengths=counter.lengths(),
-        left_out=left_out_of(failed, plan.samples),
-    )
+    failed = {key: str(error) for key, error in encoding.failed.items()}
+    return Encoded(failed=failed, black_masks=tuple(encoding.black), captions=tuple(counter.counts))
 
 
 @dataclass
@@ -142,11 +179,6 @@ class _Encoding:
         why = {self.tried[key].path: str(error) for key, error in self.failed.items()}
         lost = [sentence for path, sentence in why.items() if path not in read]
         require_enough(lost, len(read | why.keys()), finished=finished)
-
-    @property
-    def failed_latents(self) -> int:
-        """Clips whose latent could not be encoded."""
-        return sum(task.kind == "latent" and task.key in self.failed for task in self.plan.missing_clips)
 
     def clip(self, task: ClipTask) -> str:
         """Encode one entry of a clip."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from ..dataset import NOTHING_TO_PREDICT, TOKEN_LIMIT, Sample, TextLengths, lengths_of
+from ..dataset import NOTHING_TO_PREDICT, TOKEN_LIMIT, Sample, TextLengths
 from ..errors import DatasetError
 from ..model.latents import TextEncoder
 from ..words import counted, filled, listed
@@ -210,13 +210,10 @@ class TextCounter:
     def __init__(self, cache_set: CacheSet, encoder: TextEncoder | None) -> None:
         self._encoder = encoder if isinstance(encoder, _CountsTokens) else None
         self._names = {item.text_key: item.name for item in reversed(cache_set.all_items) if item.caption}
-        self._counts: list[tuple[str, int]] = []
+        self.counts: list[tuple[str, int]] = []
+        """name and number of tokens"""
 
     def add(self, key: str, text: str) -> None:
         """Count a prompt if it is a caption."""
         if self._encoder is not None and key in self._names:
-            self._counts.append((self._names[key], self._encoder.count_tokens(text)))
-
-    def lengths(self) -> TextLengths | None:
-        """Returns the counted lengths; None if nothing was counted."""
-        return lengths_of(self._counts) if self._counts else None
+            self.counts.append((self._names[key], self._encoder.count_tokens(text)))

@@ -9,6 +9,7 @@ gain nothing).
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import sys
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checkpoint.header import StatedHeader, TensorPlace, header_end, parse_header
+from ..checkpoint.header import StatedHeader, TensorPlace, framed_header, header_end, parse_header
 from ..errors import DependencyError
 from ..files import FileError, open_regular
 from ..packages import pip_line
@@ -113,12 +114,21 @@ def pack_entry(tensors: Mapping[str, Tensor], *, key: str, stored: Stored | None
         digest.update(_bytes_of(tensor))
     metadata = {"key": key, "sha256": digest.hexdigest()}
     if stored.compression == "none":
-        return save(kept, metadata=metadata)
+        return _in_order(save(kept, metadata=metadata))
     plain = save(kept)
     payload_start = header_end(plain)
     metadata["tensors"] = plain[8:payload_start].decode().strip()
     frame = compress(memoryview(plain)[payload_start:], dtype.itemsize)
-    return save({_FRAME: torch.frombuffer(bytearray(frame), dtype=torch.uint8)}, metadata=metadata)
+    return _in_order(save({_FRAME: torch.frombuffer(bytearray(frame), dtype=torch.uint8)}, metadata=metadata))
+
+
+def _in_order(data: bytes) -> bytes:
+    """Returns a safetensors file with its metadata sorted, so that equal entries are equal files."""
+    # safetensors writes metadata in the order of a hash table, another one in each process.
+    start = header_end(data)
+    header = json.loads(data[8:start])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    return framed_header(json.dumps(header, separators=(",", ":")).encode()) + data[start:]
 
 
 def unpack_entry(

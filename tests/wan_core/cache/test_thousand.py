@@ -6,28 +6,15 @@ scan, the keys, the cache on disk. What real clips give is in test_encode.py.
 
 from __future__ import annotations
 
-import hashlib
 import os
 
-import numpy as np
 import pytest
 import torch
 
+from tests.support.encoding_rank import BytesAsVideo
 from wan_core.cache import LatentCache, encode_missing, plan_encoding
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.model.latents import WAN21_LATENTS
-from wan_core.video import ClipInfo
-
-
-class BytesAsVideo:
-    """Probes and reads any file: one grey level, from its bytes."""
-
-    def probe(self, path):
-        return ClipInfo(kind="still", width=16, height=16)
-
-    def read(self, path, *, num_frames, width, height, **_):
-        level = hashlib.sha256(path.read_bytes()).digest()[0]
-        return np.full((num_frames, height, width, 3), level, np.uint8)
 
 
 class Encoders:

@@ -1,0 +1,187 @@
+"""Encoding shared out over ranks: each writes the entries of its share, then rank 0 writes the set.
+
+Shares are fixed before anything is encoded: an entry belongs to one rank, so none is encoded twice, and what a killed
+rank has not written is missing at the next start.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from ..dataset import lengths_of
+from ..errors import CacheError, WanTrainerError
+from ..words import sentences_back, with_sentences
+from .encode import Encoded, encode_entries, encode_missing
+from .encoding_plan import ClipTask, EncodingPlan
+from .encoding_report import EncodingReport
+from .latent_cache import LatentCache
+
+SHARE = "WAN_TRAINER_SHARE"
+"""environment variable: file with the keys that a further process of CacheLatents encodes"""
+ENCODING = "WAN_TRAINER_ENCODING"
+"""environment variable: 1 where CacheLatents shares its work with the ranks of torchrun"""
+_MASK_COST = 0.05
+"""of a latent of the same clip: a mask is read and pooled, no encoder runs"""
+
+
+class Ranks(Protocol):
+    """The processes that encode together."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """Returns the value of every rank, by rank, on every rank."""
+        ...
+
+
+def shares_of(plan: EncodingPlan, ranks: int, *, texts_with_first: bool = False) -> list[list[str]]:
+    """Returns the keys that each rank encodes: clips by cost, the most expensive first, and texts by number.
+
+    `texts_with_first`: only rank 0 encodes texts, so that no other rank loads the text encoder.
+    """
+    shares: list[list[str]] = [[] for _ in range(ranks)]
+    by_sample: defaultdict[int, list[ClipTask]] = defaultdict(list)
+    for task in plan.missing_clips:  # the entries of one sample need the same frames
+        by_sample[id(task.sample)].append(task)
+    passes = plan.cache_set.kind.vae_passes
+    costs = [(sum(_cost(task, passes) for task in tasks), tasks) for tasks in by_sample.values()]
+    load = [(0.0, rank) for rank in range(ranks)]
+    for cost, tasks in sorted(costs, key=lambda one: -one[0]):
+        taken, rank = load[0]
+        shares[rank] += [task.key for task in tasks]
+        heapq.heapreplace(load, (taken + cost, rank))
+    for number, task in enumerate(plan.missing_texts):
+        shares[0 if texts_with_first else number % ranks].append(task.key)
+    return shares
+
+
+def _cost(task: ClipTask, passes: int) -> float:
+    """Returns the pixels that go through the VAE for an entry."""
+    bucket = task.sample.bucket
+    times = {"latent": 1.0, "condition": float(passes), "mask": _MASK_COST}[task.kind]
+    return times * bucket.num_frames * bucket.height * bucket.width
+
+
+def part_of(plan: EncodingPlan, keys: Collection[str]) -> EncodingPlan:
+    """Returns the plan with those of its missing entries alone."""
+    wanted = frozenset(keys)
+    return replace(
+        plan,
+        missing_clips=tuple(task for task in plan.missing_clips if task.key in wanted),
+        missing_texts=tuple(task for task in plan.missing_texts if task.key in wanted),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareDone:
+    """The report of a rank on its share."""
+
+    encoded: Encoded = field(default_factory=Encoded)
+    error: str = ""
+    """why it ended early; entries written until then stay"""
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        found = self.encoded
+        return with_sentences(
+            {
+                "error": self.error,
+                "seconds": self.seconds,
+                "failed": dict(found.failed),
+                "black_masks": list(found.black_masks),
+                "captions": [list(pair) for pair in found.captions],
+            }
+        )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ShareDone:
+        known = sentences_back(dict(data))
+        captions = tuple((str(name), int(tokens)) for name, tokens in known["captions"])
+        encoded = Encoded(failed=known["failed"], black_masks=tuple(known["black_masks"]), captions=captions)
+        return cls(encoded=encoded, error=known["error"], seconds=known["seconds"])
+
+
+def encode_share(plan: EncodingPlan, cache: LatentCache, keys: Collection[str], **encoders: Any) -> ShareDone:
+    """Encode those missing entries of a plan; a refusal is returned, not raised. `encoders` as in `encode_entries`."""
+    start = time.monotonic()
+    try:
+        encoded = encode_entries(part_of(plan, keys), cache, **encoders)
+        return ShareDone(encoded=encoded, seconds=time.monotonic() - start)
+    except WanTrainerError as error:
+        return ShareDone(error=str(error))
+
+
+def encode_over_ranks(
+    before: EncodingPlan,
+    plan: Callable[[], EncodingPlan],
+    cache: Callable[[], LatentCache],
+    ranks: Ranks,
+    *,
+    in_use: Collection[str] = (),
+    **encoders: Any,
+) -> EncodingReport:
+    """Encode what is missing together with the other ranks; returns the report on each.
+
+    `before` is this rank's plan; `plan` and `cache` make fresh ones, since the other ranks write meanwhile. Raises
+    CacheError, which names the rank, where one of them could not encode; the shares of the others are finished then.
+    """
+    # Rank 0 decides, since ranks may see different files while a cache is being written.
+    keys = ranks.gather(shares_of(before, ranks.world) if ranks.rank == 0 else None)[0][ranks.rank]
+    done = encode_share(before, cache(), keys, **encoders)
+    found = [ShareDone.from_dict(one) for one in ranks.gather(done.to_dict())]
+    for rank, one in enumerate(found):
+        if one.error:
+            raise CacheError(f"Rank {rank} of {ranks.world} could not encode its share: {one.error}")
+    report = finish_shares(before, plan, cache, found, in_use=in_use, **encoders) if ranks.rank == 0 else None
+    return ranks.gather(report)[0]
+
+
+def finish_shares(
+    before: EncodingPlan,
+    plan: Callable[[], EncodingPlan],
+    cache: Callable[[], LatentCache],
+    found: Sequence[ShareDone],
+    *,
+    in_use: Collection[str] = (),
+    **encoders: Any,
+) -> EncodingReport:
+    """Encode what the shares of `before` have left over, and store the set; returns the report of all shares."""
+    start, noted = time.monotonic(), cache()
+    failed = {key: why for one in found for key, why in one.encoded.failed.items()}
+    noted.entries.note_unreadable(failed, failed)
+    noted.save_known()
+    last = plan()
+    report = encode_missing(last, cache(), in_use=in_use, **encoders)
+    kept = {name for item in cache().read_set(report.fingerprint).all_items for name in item.clip_keys}
+    counts = {kind: _written(before, kind, kept) for kind in ("latent", "condition", "mask")}
+    captions = [pair for one in found for pair in one.encoded.captions]
+    longest = max((one.seconds for one in found), default=0.0)
+    return replace(
+        report,
+        seconds=longest + time.monotonic() - start,
+        latents_encoded=counts["latent"],
+        conditions_encoded=counts["condition"],
+        masks_encoded=counts["mask"],
+        texts_encoded=len(before.missing_texts),
+        latents_reused=before.reused.get("latent", 0),
+        conditions_reused=before.reused.get("condition", 0),
+        masks_reused=before.reused.get("mask", 0),
+        texts_reused=before.reused.get("text", 0),
+        damaged=before.damaged,
+        black_masks=(*(name for one in found for name in one.encoded.black_masks), *report.black_masks),
+        text_lengths=lengths_of(captions) if captions else report.text_lengths,
+    )
+
+
+def _written(before: EncodingPlan, kind: str, kept: Collection[str]) -> int:
+    """Returns how many of a plan's missing entries of a kind are in the set now."""
+    return sum(task.kind == kind and task.key in kept for task in before.missing_clips)

@@ -21,6 +21,7 @@ from ..abilities import abilities_of
 from ..accelerator import backend_of, select
 from ..errors import RESUME, PlacementError, RankLost, failure
 from ..words import shortened
+from .heartbeat import watch_ranks
 
 MEETING = "WAN_TRAINER_RANKS"
 """environment variable: rendezvous file of our own launcher's ranks; unset: torchrun's environment"""
@@ -55,6 +56,7 @@ class Group:
         self.local_rank, self.local_world = on_this_machine or (rank, world)
         self._in_step, self._roll, self._met = in_step, roll, 0
         self._nccl_decided, self._over_nccl = False, cast(Any, None)
+        self._watched: Callable[[], None] | None = None
 
     @property
     def leads(self) -> bool:
@@ -167,8 +169,22 @@ class Group:
             pass
         return []
 
+    def watch(self) -> None:
+        """Begin to watch the other machines, each by its first rank; a collective."""
+        firsts = [rank for rank, local in enumerate(self.gather(self.local_rank)) if local == 0]
+        if self.local_rank == 0:
+            self._watched = watch_ranks(self.rank, [rank for rank in firsts if rank != self.rank], self._abort)
+
+    def _abort(self) -> None:
+        """Make a waiting collective raise; called from another thread."""
+        for group in (self._in_step, torch.distributed.GroupMember.WORLD):
+            with contextlib.suppress(Exception):  # older torch has no abort over gloo; the process ends then
+                cast(Any, group)._get_backend(torch.device("cpu")).abort()
+
     def leave(self) -> None:
         """End the group; safe to call once."""
+        if self._watched is not None:
+            self._watched()
         if self.world > 1:
             torch.distributed.destroy_process_group()
 
@@ -204,4 +220,7 @@ def join_group() -> Group:
         torch.distributed.init_process_group("gloo", timeout=patience, store=store, rank=rank, world_size=world)
         in_step = torch.distributed.new_group(backend="gloo", timeout=_STEP_TIMEOUT)
     here = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    return Group(rank, world, in_step, roll, on_this_machine=here)
+    group = Group(rank, world, in_step, roll, on_this_machine=here)
+    if not meeting and here[1] < world:
+        group.watch()
+    return group

@@ -1,0 +1,83 @@
+"""Heartbeats of ranks on several machines: a machine that is cut off ends the others, not their timeouts of hours.
+
+A dead process closes its sockets, which the others notice at once; a lost network closes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+
+_EVERY_S = 3.0
+_LOST_S = 40.0
+"""without a heartbeat, after which a rank counts as lost"""
+_LEFT = float("inf")
+"""heartbeat of a rank that has left the group; the leader may need longer, for what it sends to trackers"""
+_GOODBYE_S = 2.0
+"""for the last message to the store"""
+_TICK_S = 1.0
+_LAST_S = 10.0
+"""for this rank to end by itself, before its process is ended"""
+
+
+def watch_ranks(rank: int, others: Sequence[int], abort: Callable[[], None]) -> Callable[[], None]:
+    """Starts this rank's heartbeats and a watch on those of the others; returns what ends both.
+
+    `others`: one rank of each other machine, which watches too; ranks of one machine notice each other's end at once.
+    Where another rank is lost, `abort` is called, which should make a waiting collective raise; then the process ends.
+    """
+    ended = threading.Event()
+    heard = dict.fromkeys(others, 0.0)
+    beats = threading.Thread(target=_beat, args=(rank, heard, ended), daemon=True, name="heartbeats")
+    watch = threading.Thread(target=_watch, args=(heard, abort, ended), daemon=True, name="watch on ranks")
+    beats.start()
+    watch.start()
+
+    def leave() -> None:
+        ended.set()
+        beats.join(_GOODBYE_S)
+
+    return leave
+
+
+def _beat(rank: int, heard: dict[int, float], ended: threading.Event) -> None:
+    """Counts this rank's beats in torchrun's store, and notes when each other count changed."""
+    # A connection of its own: a call that waits for a lost network would keep the rank's from raising.
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = torch.distributed.TCPStore(*place, is_master=False, timeout=timedelta(seconds=_LOST_S))
+    prefix = f"beats {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    known, beats = dict.fromkeys(heard, 0), 0
+    while not ended.is_set():
+        beats += 1
+        with contextlib.suppress(RuntimeError):  # the store is gone: nobody is heard
+            store.set(f"{prefix} {rank}", str(beats))
+            for other in heard:
+                begun = store.check([f"{prefix} {other}"])
+                if begun and (count := int(store.get(f"{prefix} {other}"))) != known[other]:
+                    known[other], heard[other] = count, _LEFT if count < 0 else time.monotonic()
+        ended.wait(_EVERY_S)
+    with contextlib.suppress(RuntimeError):
+        store.set(f"{prefix} {rank}", "-1")
+
+
+def _watch(heard: dict[int, float], abort: Callable[[], None], ended: threading.Event) -> None:
+    """Ends this process when another rank is not heard."""
+    silent, before = dict.fromkeys(heard, 0), dict(heard)
+    while not ended.wait(_TICK_S):
+        # Seconds in which this thread ran: a process that was stopped, or computed without a pause, accuses nobody.
+        silent = {other: 0 if heard[other] != before[other] else silent[other] + 1 for other in heard}
+        before = dict(heard)
+        lost = [other for other, seconds in silent.items() if seconds > _LOST_S and heard[other] != _LEFT]
+        if lost:
+            who = " and ".join(f"rank {other}" for other in lost)
+            print(f"No sign of {who} for {_LOST_S:.0f} s: its machine or the network is lost.", file=sys.stderr)  # noqa: T201
+            abort()
+            if not ended.wait(_LAST_S):
+                os._exit(1)  # saved steps stand

@@ -93,7 +93,7 @@ def make_clip(tmp_path) -> MakeClip:
 @pytest.fixture(autouse=True)
 def own_signal_handlers() -> Iterator[None]:
     """What a worker's control installs goes with the test."""
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
     before = {number: signal.getsignal(number) for name in names if (number := getattr(signal, name, None))}
     yield
     for number, handler in before.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.support.forked import RunCommand
 from tests.support.tiny_run import make_run
 from wan_core.cli.cluster import Cluster, pytorchjob_of, sbatch_of, trainjob_of
+from wan_core.control import SignalControl
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "cluster"
 FILES = {"slurm.sbatch": sbatch_of, "pytorchjob.yaml": pytorchjob_of, "trainjob.yaml": trainjob_of}
@@ -92,3 +94,13 @@ def test_the_command_takes_nodes_from_the_copies_of_the_run(tmp_path: Path, wan_
     assert "--time is 30:00. Write hours:minutes:seconds" in refused.stderr
     assert wan_core_command("export-cluster", str(run.directory), "--gpus", "4").returncode == 0
     assert "#SBATCH --nodes=2\n" in (run.directory / "cluster" / "slurm.sbatch").read_text()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
+def test_the_warning_of_a_scheduler_stops_a_rank_as_the_script_expects() -> None:
+    """Also in a process whose parent ignores it, as the script makes torchrun do."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    control = SignalControl()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert control.stop_reason() == "signal SIGUSR1"
+    assert f'"reason": "{control.stop_reason()}"' in sbatch_of(FOX)

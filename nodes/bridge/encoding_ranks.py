@@ -16,7 +16,7 @@ from typing import Any
 import folder_paths
 from comfy import model_management as mm
 
-from ...wan_core.abilities import gpu_names
+from ...wan_core.accelerator import gpu_names
 from ...wan_core.cache import ENCODING, SHARE, EncodingPlan, ShareDone, shares_of
 from ...wan_core.errors import stop_if
 from ...wan_core.files import atomic_write_json, read_json
@@ -120,10 +120,9 @@ def _further_cards() -> list[str]:
     """Returns the other cards of this ComfyUI as values of CUDA_VISIBLE_DEVICES."""
     if listed := os.environ.get(_CARDS):
         return listed.split(",")
-    names, own = gpu_names(), str(mm.get_torch_device())
+    names, own = gpu_names(), mm.get_torch_device()
     seen = [card for card in os.environ.get(_VISIBLE, "").split(",") if card] or [str(n) for n in range(len(names))]
-    own = "cuda:0" if own == "cuda" else own
-    return [card for name, card in zip(names, seen, strict=False) if name != own]
+    return [card for name, card in zip(names, seen, strict=False) if name != f"{own.type}:{own.index or 0}"]
 
 
 def _command(graph: Path) -> list[str]:

@@ -235,6 +235,7 @@ YAML = "wan_core/parsers/documents.py"
 SAFE_LOADERS = ("yaml.SafeLoader", "yaml.CSafeLoader")
 PATTERNS = {
     "wan_core/patterns.py": "presets of this pack; users' expressions are for its child",
+    "wan_core/accelerator.py": "of its own table",
     "wan_core/checkpoint/catalogue.py": "of its own tables",
     "wan_core/checkpoint/foreign_files.py": "of its own table",
     "wan_core/migrate/ai_toolkit_values.py": "of its own table",
@@ -336,9 +337,16 @@ def commands_with_holes(file: Path) -> Iterator[str]:
                 yield f"{name_of(file)}:{node.lineno}: a command holds {ast.unparse(part)[:60]}"
 
 
+_FILLED = {
+    "wan_core/cli/settings.py": ("line", "pair[:80]", "name[:80]", "text[:80]"),
+    "wan_core/cli/cluster.py": ("runs", "local"),
+}
+
+
 def fills_in_ours(part: ast.expr, here: str) -> bool:
-    """Such as `{' --set ...' if asked else ''}`; the line of an example; what the reader wrote into a terminal."""
-    typed = ("line", "pair[:80]", "name[:80]", "text[:80]") if here == "wan_core/cli/settings.py" else ("line",)
+    """Such as `{' --set ...' if asked else ''}`; the line of an example; what the reader wrote into a terminal; words
+    that `shlex.quote` has quoted."""
+    typed = _FILLED.get(here, ("line",))
     return isinstance(part, ast.FormattedValue) and (is_ours(part.value) or ast.unparse(part.value) in typed)
 
 

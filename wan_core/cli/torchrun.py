@@ -26,7 +26,7 @@ def ranks_here(placement: PlacementConfig) -> int:
         raise PlacementError(
             f"This run is trained by {placement.ranks} processes, and this machine has {len(names)} GPUs for it. Start "
             "it with torchrun on all its machines (docs/headless.md), or go on here with --set "
-            f"model.placement.copies={len(names)}."
+            "model.placement.copies=N, N as many as the GPUs here."
         )
     return placement.ranks
 

@@ -92,8 +92,8 @@ def shared_out(changed: RunConfig, known: RunConfig, batches: int) -> RunConfig:
         fits = [str(count) for count in range(1, batches + 1) if batches % count == 0]
         raise ConfigError(
             f"A step of {known.run_name} is {batches} batches, which {ranks} processes cannot share evenly. Start "
-            f"{' or '.join(fits)} of them (--set model.placement.copies={fits[-1]}), or make a new run: new NAME "
-            "--like RUN; with start_from_lora it begins with the LoRA of that step."
+            f"{' or '.join(fits)} of them (--set model.placement.copies=N), or make a new run: new NAME --like RUN; "
+            "with start_from_lora it begins with the LoRA of that step."
         )
     if changed.train.gradient_accumulation_steps not in (accumulation, passes):
         return changed

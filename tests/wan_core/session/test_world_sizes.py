@@ -118,7 +118,7 @@ def test_batches_that_cannot_be_shared_evenly_are_refused_with_what_to_set(serve
         change_run(run.directory, run.roots, [], placement=on(3))
     assert str(refused.value) == (
         "A step of tiny is 4 batches, which 3 processes cannot share evenly. Start 1 or 2 or 4 of them "
-        "(--set model.placement.copies=4), or make a new run: new NAME --like RUN; with start_from_lora it begins "
+        "(--set model.placement.copies=N), or make a new run: new NAME --like RUN; with start_from_lora it begins "
         "with the LoRA of that step."
     )
     assert (run.directory / "run.json").read_bytes() == before

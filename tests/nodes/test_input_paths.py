@@ -105,6 +105,9 @@ def ready(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, base: Pat
         raise our_module(pack_nodes, "engine.session").TrainingError("far enough")
 
     monkeypatch.setattr(trainer, "QueuedTraining", no_job)
+    # A refusal would import ComfyUI's server, with what that reads for itself, where no other test has.
+    page = SimpleNamespace(send_sync=lambda *_: None)
+    monkeypatch.setattr(our_module(pack_nodes, "bridge.progress"), "_server", lambda: page)
     model = pack_nodes["LoadWanModel"].execute(device="cpu", diffusion_model=MODEL).result[0]
     run = our_module(pack_nodes, "bridge.types").RunHandle(write_run(base / "output" / "wan_trainer"), 4, 16.0)
     monkeypatch.setattr(our_module(pack_nodes, "validate_video"), "encoder_identity", lambda *_: "0" * 64)

@@ -168,7 +168,8 @@ def quantized_for_nothing(plan: MemoryPlan) -> bool:
     if weights_once_loaded(plain.model, plain.file) > sum(plan.room.devices.values()):
         return False
     if plan.gain:  # what left-over memory is used for is none of its needs
-        plain = replace(plain, train=replace(plain.train, checkpointing_policy="full", unchecked_blocks=0))
+        train = replace(plain.train, checkpointing_policy="full", checkpointing_names_offloaded=(), unchecked_blocks=0)
+        plain = replace(plain, train=train)
     return not plan.room.lacks(plain.estimate(plain.shape(), MemoryMeasures()))
 
 

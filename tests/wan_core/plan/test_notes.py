@@ -96,5 +96,7 @@ def test_eight_bits_are_not_needed_where_it_fits_without(
     peak = plain.devices["cpu"].peak / GIB
     fits = [quantized_for_nothing(planned(quantized, plain, gib)) for gib in (peak - 0.1, peak + 0.1)]
     assert fits == [False, True]
+    offloads = replace(small.train, checkpointing_policy="custom", checkpointing_names_offloaded=("attn_output",))
+    assert quantized_for_nothing(replace(plan, job=replace(quantized, train=offloads), gain=0.1))
     monkeypatch.setattr(notes, "weights_once_loaded", lambda *_: 30 * GIB)
     assert not quantized_for_nothing(plan), "14B on 24 GB: nothing more is counted"

@@ -55,7 +55,7 @@ def test_a_japanese_page_shows_japanese_nodes_and_saves_ids(canvas: Any) -> None
     assert shown["title"] == words["display_name"]
     assert shown["inputs"] == names
     assert shown["widgets"].items() <= names.items()
-    assert len(shown["widgets"]) == 22
+    assert len(shown["widgets"]) == 23
     assert shown["boxes"] == {name: names[name] for name in ("prompts", "negative_prompt")}
     assert shown["outputs"] == [entry["name"] for entry in words["outputs"].values()]
     x, y = canvas.page.wait_for_function(PLACE, arg=HOVERED).json_value()

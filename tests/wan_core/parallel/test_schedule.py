@@ -43,7 +43,7 @@ def test_what_is_no_schedule_is_refused() -> None:
     with pytest.raises(ConfigError, match="The schedule has"):
         Schedule.read("card 0: F0.0 G0.0")
     for text, said in (
-        ("card 0: F0.0\ncard 1: F1.0 B1.0", "not every pass"),
+        ("card 0: F0.0\ncard 1: F1.0 B1.0", "must have every pass"),
         ("card 0: B0.0 F0.0\ncard 1: F1.0 B1.0", "waits for itself"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -147,7 +147,7 @@ class CacheLatents(io.ComfyNode):
     ) -> EncodingReport:
         """Encodes what is missing here, with the ranks of torchrun, or with a process on each further card.
 
-        `again` plans anew; `settings` are those of `encode_missing`.
+        `again` plans once more; `settings` are those of `encode_missing`.
         """
         if (group := ranks_of_torchrun()) is not None:
             return encode_over_ranks(plan, again, folders.cache, group, **settings)

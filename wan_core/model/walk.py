@@ -101,7 +101,7 @@ class Walk:
             tokens = model.blocks[index](tokens, *here, recompute=model.recompute_of("blocks", index))
         hint = self.hints.pop(index, None)
         if control is not None and index in model.shape.vace_layers:
-            # The second stream stays on the first device, its layers' home; only its hints travel.
+            # The second stream stays on the first device, its layers' home; only its hints are copied.
             control, hint = self._run_control(index, control, constants, routing)
             hint, _ = self.carrier.to_block(index, hint, constants)
         if hint is not None:

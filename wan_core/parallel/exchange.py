@@ -50,8 +50,8 @@ class Exchange:
         self.restart()
 
     def restart(self) -> None:
-        """Ends a pass, after an error too: begins to count anew, and frees what was sent. No copy may be in `swap`."""
-        # A copy that an error has kept from arriving must not be written into memory that is used anew.
+        """Ends a pass, after an error too: counts from 0 again, frees what was sent. No copy may be in `swap`."""
+        # A copy that an error has kept from arriving must not be written into memory that is in use again.
         events = [event for sent in self._sent for posted in sent for event in posted.taken]
         for me, sent in enumerate(self._sent):
             self._wait(me, events)

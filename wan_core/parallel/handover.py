@@ -35,7 +35,7 @@ class Bridge:
         self._lock = threading.Lock()
 
     def mark(self, device: torch.device) -> Any:
-        """Returns what `fetch` waits for: all that this device was told to compute so far."""
+        """Returns what `fetch` waits for: everything launched on this device so far."""
         return torch.cuda.current_stream(device).record_event() if device in self._streams else None
 
     def fetch(self, tensors: Sequence[Tensor], device: torch.device, made: Any) -> list[Tensor]:

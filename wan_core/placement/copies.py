@@ -190,7 +190,7 @@ class Peers(Protocol):
     """Brings tensors of other devices to one device while both compute."""
 
     def mark(self) -> Any:
-        """Returns an event behind all that the device was told to compute before."""
+        """Returns an event behind everything launched on the device before."""
         ...
 
     def fetch(self, source: Tensor, ready: Any) -> tuple[Tensor, Any]:
@@ -202,7 +202,7 @@ class Peers(Protocol):
         ...
 
     def wait(self, event: Any) -> None:
-        """Lets whatever the device is told to compute from now on wait for an event of any device."""
+        """Lets everything launched on the device from now on wait for an event of any device."""
         ...
 
 

@@ -13,7 +13,7 @@ class DeviceMemory:
     """Bytes on one device."""
 
     weights: int
-    """base weights that stay there, and the buffers that swapped ones travel into"""
+    """base weights that stay there, and the buffers that swapped ones are copied into"""
     adapters: int
     """LoRA weights, gradients and what the optimizer holds"""
     kept: int
@@ -51,7 +51,7 @@ class MemoryEstimate:
     inputs: int = 0
     """of the pinned part, what gradient checkpointing keeps there of one micro-batch"""
     streamed: dict[str, int] = field(default_factory=dict)
-    """bytes of frozen weights that travel to each device in one pass through the model"""
+    """bytes of frozen weights that are copied to each device in one pass through the model"""
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Returns the devices as JSON data."""

@@ -147,7 +147,7 @@ class Placement:
         if name.partition(".")[0] == "head":
             return self.last
         found = block_of(name)
-        # VACE's second stream stays with what is no block: only its hints travel.
+        # VACE's second stream stays with what is no block: only its hints are copied.
         return self.block_devices[found.number] if found is not None and found.stream == "blocks" else self.first
 
     def check(self, model: nn.Module, *, rests: Callable[[str], bool] = lambda _: False) -> None:

@@ -25,9 +25,9 @@ from tests.support.headers import write_empty_model
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig
-from wan_core.placement import PlacementConfig, StepShape, room_of_cards, step_traffic
+from wan_core.placement import PlacementConfig, StepShape, free_memory_of_cards, step_traffic
 from wan_core.placement.plan import split_blocks
-from wan_core.plan import Job, plan_memory
+from wan_core.plan import Workload, plan_memory
 from wan_core.plan.cards import Card, card_named
 from wan_core.precision import QuantizeConfig
 from wan_core.train import TrainConfig
@@ -85,7 +85,7 @@ ROWS = (
 )
 
 
-def job_of(row: Row, folder: Path) -> Job:
+def job_of(row: Row, folder: Path) -> Workload:
     """Returns the job of a row, from a header alone, on one card."""
     file = write_empty_model(folder / f"{row.template}.safetensors", row.template)
     plan = ModelPlan(
@@ -106,14 +106,14 @@ def job_of(row: Row, folder: Path) -> Job:
     layers = found.variant.shape.num_layers
     placement = split_blocks([torch.device("cuda", 0)], layers, "auto", [0])
     lora = LoraConfig(rank=row.rank)
-    return Job(model=plan, roots=roots, file=found, lora=lora, train=row.train, step=step, placement=placement)
+    return Workload(model=plan, roots=roots, file=found, lora=lora, train=row.train, step=step, placement=placement)
 
 
 def line(row: Row, folder: Path) -> str:
     """Returns a row of the table."""
     card = card_named(row.card)
     assert isinstance(card, Card)
-    job, room = job_of(row, folder), room_of_cards([card.gibibytes])
+    job, room = job_of(row, folder), free_memory_of_cards([card.gibibytes])
     asked = plan_memory(job, room, card)
     planned = plan_memory(replace(job, train=TrainConfig()), room, card)
     shape, measures = job.shape(), asked.measures

@@ -9,8 +9,8 @@ from comfy_api.latest import io
 from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.job import with_expert
 from ..wan_core.lora import LoraConfig
-from ..wan_core.placement import Room
-from ..wan_core.plan import Job, MemoryPlan, plan_here, plan_memory, plan_sentences
+from ..wan_core.placement import FreeMemory
+from ..wan_core.plan import MemoryPlan, Workload, plan_here, plan_memory, plan_sentences
 from ..wan_core.train import TrainConfig, expert_named
 from .bridge import folders
 from .bridge.held_models import held_models, idle_bytes, in_words
@@ -77,7 +77,7 @@ class PlanMemory(io.ComfyNode):
         return io.NodeOutput(report, all(one.fits for one in plans), ui={"text": [report]})
 
 
-def _planned(job: Job) -> MemoryPlan:
+def _planned(job: Workload) -> MemoryPlan:
     with_expert(job.file.variant, job.train.expert)  # refuses an expert that the file is not
     # Without a GPU: the needs alone, compared with no device's memory.
-    return plan_here(job, idle_bytes()) or plan_memory(job, Room(devices={}))
+    return plan_here(job, idle_bytes()) or plan_memory(job, FreeMemory(devices={}))

@@ -18,7 +18,7 @@ from ...wan_core.load import inspect_model
 from ...wan_core.lora import FrozenLora, LoraConfig
 from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
-from ...wan_core.plan import Job, beside_preview, own_runs_of
+from ...wan_core.plan import Workload, beside_preview, measured_ratios_of
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig, read_prompts
 from ...wan_core.train import TrainConfig, expert_named
 from . import folders
@@ -44,7 +44,7 @@ class Ahead:
     """the node classes of this pack by their ids"""
     _models: dict[str, ModelHandle] = field(default_factory=dict[str, ModelHandle])
 
-    def job(self, body: Mapping[str, Any]) -> Job:
+    def job(self, body: Mapping[str, Any]) -> Workload:
         """Returns the job. Raises a WanTrainerError where a node would refuse, or where `body` is no such graph.
 
         `body`: `chain`, pairs of a node's id and its widgets from Load Wan Model on; `settings`, widgets of Wan Train
@@ -75,7 +75,7 @@ class Ahead:
             previews = [_preview(one, grid, space, step) for one in _own_sizes(own, body.get("prompts"))]
             preview = max(previews, key=lambda one: one.tokens)
             beside = beside_preview(plan, roots, file, expert, self._loras(body.get("loras")))
-        return Job(
+        return Workload(
             model=plan,
             roots=roots,
             file=file,
@@ -85,7 +85,7 @@ class Ahead:
             preview=preview,
             preview_gives_way=gives_way,
             beside_preview=beside,
-            own_runs=own_runs_of(roots),
+            measured_ratios=measured_ratios_of(roots),
         )
 
     def trainer(
@@ -108,7 +108,7 @@ class Ahead:
             self.nodes[LORA].fingerprint_inputs(**self._values(LORA, widgets)) for widgets in _listed(body.get("loras"))
         ]
         files = [self._settings_mark(widgets) for widgets in _listed(body.get("files"))]
-        return repr([self._file_mark(_chain(body.get("chain"))), loras, files, own_runs_of(folders.roots())])
+        return repr([self._file_mark(_chain(body.get("chain"))), loras, files, measured_ratios_of(folders.roots())])
 
     def _clip_sizes(self, body: Mapping[str, Any]) -> list[tuple[int, int, int]]:
         """Returns (width, height, frames) of all datasets."""

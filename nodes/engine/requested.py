@@ -14,7 +14,7 @@ from ...wan_core.errors import WanTrainerError
 from ...wan_core.job import is_free_of_clips, sized_as_template, with_clip_values
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.plan import Job, job_on_clips, plan_here
+from ...wan_core.plan import Workload, plan_here, workload_on_clips
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig
 from ...wan_core.train import EXPERTS, TrainConfig, settings_of_expert
 from ...wan_core.words import logger
@@ -79,12 +79,12 @@ class RequestedTraining:
             frames.append(found.latent_frames)
         return replace(wanted, num_frames=(min(frames) - 1) * variant.latents.temporal_stride + 1)
 
-    def job(self, expert: str, clips: CacheSet) -> Job:
+    def job(self, expert: str, clips: CacheSet) -> Workload:
         """Returns the planner's job of one expert on these clips."""
         roots, train = folders.roots(), settings_of_expert(self.train, expert)
         plan = self.plan.of_expert(expert, roots)
         lora = self.lora if expert != EXPERTS[1] else self.lora.with_rank(self.train.low_noise_rank or self.lora.rank)
-        return job_on_clips(plan, roots, lora, train, clips, preview=self.preview)
+        return workload_on_clips(plan, roots, lora, train, clips, preview=self.preview)
 
 
 _REQUESTED: dict[str, dict[str, RequestedTraining]] = {}

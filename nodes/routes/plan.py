@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from ...wan_core.patterns import waits_end_with
-from ...wan_core.placement import Room, card_bytes
-from ...wan_core.plan import Job, plan_here, report_of, suggestions_for
+from ...wan_core.placement import FreeMemory, card_bytes
+from ...wan_core.plan import Workload, plan_here, report_of, suggestions_for
 from ...wan_core.train import TrainConfig
 from ..bridge.ahead import Ahead
 from ..bridge.held_models import held_models, idle_bytes, in_words
@@ -114,7 +114,7 @@ class Planner:
             "more": more,
         }
 
-    def _suggestions(self, job: Job, room: Room) -> tuple[list[dict[str, int | str]], bool]:
+    def _suggestions(self, job: Workload, room: FreeMemory) -> tuple[list[dict[str, int | str]], bool]:
         """Returns the suggestions found until the time is over; True with those found until the next request."""
         end, cut = time.monotonic() + _LOOKING_S, False
 

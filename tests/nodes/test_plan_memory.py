@@ -10,7 +10,7 @@ from clips import place_clips
 from comfy_server import ComfyServer
 from graphs import CACHE, TRAIN, Graph, folder_of, training_graph
 
-from wan_core.placement import room_of_cards
+from wan_core.placement import free_memory_of_cards
 
 pytestmark = pytest.mark.comfy
 
@@ -60,7 +60,7 @@ def unseen_graph(comfy: ComfyServer, run_name: str, boxes: int) -> Graph:
 def test_what_does_not_fit_is_refused_before_a_clip_is_encoded(comfy: ComfyServer, card: Callable[[str], None]) -> None:
     """The text encoder of these graphs can say what it is only when it is loaded; the VAE need not be."""
     graph, loads_vae = unseen_graph(comfy, "too_large", 1), []
-    reserve = 16 - room_of_cards([16]).devices["cuda:0"] / GIB
+    reserve = 16 - free_memory_of_cards([16]).devices["cuda:0"] / GIB
     for gib in (str(reserve + 1e-4), ""):
         card(gib)
         with comfy.events() as seen:

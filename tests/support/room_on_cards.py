@@ -19,7 +19,7 @@ from tests.support.stand_in_card import open_cards
 from wan_core.errors import OutOfMemory
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanShape, WanTransformer
-from wan_core.placement import BlockOffload, DeviceCarrier, MemoryMeasures, room, running_order
+from wan_core.placement import BlockOffload, DeviceCarrier, MemoryMeasures, model_offload, running_order
 from wan_core.placement.copies import PlainCopies
 from wan_core.placement.plan import split_blocks
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, QuantizedLinear, quantize_block
@@ -52,7 +52,7 @@ class Full(TorchDispatchMode):
 def main() -> None:
     open_cards(2)
     torch.set_num_threads(1)
-    room.RETURN_WAITS_S = (0.0, 0.0, 0.0)
+    model_offload.RETURN_WAITS_S = (0.0, 0.0, 0.0)
     torch.cuda.empty_cache = lambda: RELEASED.append(1)
     schemes = ("fp8_e4m3fn", "int8", *STORED, "none")
     skeletons = [skeleton(SWAPPED), *(skeleton() for _ in range(len(schemes) + 2))]
@@ -75,7 +75,7 @@ def there_and_back(
     found: dict[str, Any] = {"before": held(model), "away": None, "said": ""}
     full.kind, full.spared, full.refused = "cpu", 5, host_refuses
     try:
-        with room.weights_out_of_the_way(model):
+        with model_offload.offloaded_model(model):
             found["away"], found["released"] = held(model), len(RELEASED)
             full.kind, full.spared, full.refused = "cuda", 5, cuda_refuses
     except (OutOfMemory, torch.OutOfMemoryError) as error:
@@ -117,7 +117,7 @@ def swapped(model: WanTransformer) -> dict[str, Any]:
     expected = sample(model)
     trained = adapter_parameters(model).values()
     found: dict[str, Any] = {"trained": sum(p.nbytes for p in trained), "buffers": [Watched.buffers()]}
-    with room.weights_out_of_the_way(model):
+    with model_offload.offloaded_model(model):
         found["buffers"].append(Watched.buffers())
         found["on_devices"] = sum(size for device, size in held(model).items() if device != "cpu")
     found["same"] = torch.equal(sample(model), expected)

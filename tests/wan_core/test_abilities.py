@@ -20,8 +20,8 @@ from wan_core.job.remarks import notes_on_cards, remark_on_scaling, remarks_on_a
 from wan_core.load import ModelPlan, check_plan_devices, inspect_model, settled
 from wan_core.lora import LoraConfig
 from wan_core.model import check_compile
-from wan_core.placement import PlacementConfig, Room, StepShape, resolve_placement
-from wan_core.plan import Job
+from wan_core.placement import FreeMemory, PlacementConfig, StepShape, resolve_placement
+from wan_core.plan import Workload
 from wan_core.plan.notes import notes_of
 from wan_core.plan.planning import plan_memory
 from wan_core.precision import PrecisionPolicy, check_matmul
@@ -190,10 +190,10 @@ def test_a_plan_says_what_its_cards_do_without(monkeypatch: pytest.MonkeyPatch, 
         plan, file = a_file(tmp_path, compute=settled(plan, [file]).compute)
         assert file.compute_dtype == compute
         step = StepShape(batch_size=1, latent_frames=3, latent_height=8, latent_width=8)
-        job = Job(
+        job = Workload(
             model=plan, roots=Roots({}), file=file, lora=LoraConfig(), train=TrainConfig(), step=step
         )  # fmt: skip
-        found = notes_of(plan_memory(job, Room(devices={})), None)
+        found = notes_of(plan_memory(job, FreeMemory(devices={})), None)
         assert [one.partition(" has")[0] for one in found] == ["cpu (compute capability 7.5)"] * notes
 
 

@@ -21,9 +21,9 @@ from wan_core.job.remarks import notes_on_cards
 from wan_core.load import ModelPlan
 from wan_core.model import WanTransformer, check_attention, check_compile
 from wan_core.model.compiled import PlainMode
-from wan_core.placement import PlacementConfig, room_here
+from wan_core.placement import PlacementConfig, free_memory_here
 from wan_core.placement.copies import PlainCopies, copies_of
-from wan_core.placement.room import device_memory_ran_out
+from wan_core.placement.model_offload import device_memory_ran_out
 from wan_core.precision import PrecisionPolicy
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -79,11 +79,11 @@ def test_memory_is_read_where_each_kind_has_it(monkeypatch: pytest.MonkeyPatch) 
     xpu, mps = torch.device("xpu", 0), torch.device("mps", 0)
     assert memory_of(xpu) == {"now": 1 << 30, "peak": 2 << 30, "reserved": 4 << 30}
     # 12 GiB, of which others hold 2 and the reserve is 1 (1.5 on Windows).
-    assert room_here([xpu], ask_driver=True).devices["xpu:0"] in (9 << 30, int(8.5 * 2**30))
+    assert free_memory_here([xpu], ask_driver=True).devices["xpu:0"] in (9 << 30, int(8.5 * 2**30))
     an_apple(monkeypatch)
     assert memory_of(mps) == {"now": 2 << 30, "peak": None, "reserved": 3 << 30}
     # Metal recommends 48 GiB, but 20 of the computer's are free, and 3 are this process's already.
-    assert room_here([mps], ask_driver=True).devices == {"mps:0": 22 << 30}
+    assert free_memory_here([mps], ask_driver=True).devices == {"mps:0": 22 << 30}
     assert (abilities_of(mps).what, abilities_of(mps).memory) == ("Apple M3 Max", 48 << 30)
 
 

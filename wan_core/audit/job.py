@@ -30,7 +30,7 @@ from ..load import ModelPlan, WanFile, materialize, packed_dtypes
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
 from ..placement import MemoryEstimate, StepShape, estimate_memory, resolve_placement, total_bytes
-from ..placement.room import device_memory_ran_out
+from ..placement.model_offload import device_memory_ran_out
 from ..precision import check_matmul, dtype_name, float32_products
 from ..train import NoisedBatch, SaveStore, noise_batch
 from ..words import first_line

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..plan import Card, Constants, Work, card_named, unknown_card
+from ..plan import Card, CardCost, Constants, card_named, unknown_card
 
 _FEWEST = 3
 """steps, as many as there are constants"""
@@ -50,7 +50,7 @@ class Fit(NamedTuple):
 def fitted_constants(machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Constants | None:
     """Returns the constants of the machine's card by the figures of measured rows; None where too few can say them."""
     steps = [
-        (Work(**figures["work"]), figures["median_s"])
+        (CardCost(**figures["work"]), figures["median_s"])
         for figures in rows
         if (figures["copies_s"] or 0.0) <= _HIDDEN * (figures["predicted_s"] or 1.0)
     ]
@@ -71,7 +71,7 @@ def fitted_constants(machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any
     )
 
 
-def fit(steps: Sequence[tuple[Work, float]], assumed: Card) -> Fit:
+def fit(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
     """Returns the constants by (work, measured seconds).
 
     Steps that the host decides have the least time for each of their kernels, and are slower than the others say of the
@@ -91,11 +91,11 @@ def fit(steps: Sequence[tuple[Work, float]], assumed: Card) -> Fit:
     return all_of_card._replace(host_s=least if least < assumed.host_s else 0.0)
 
 
-def _seconds(work: Work, found: Fit) -> float:
+def _seconds(work: CardCost, found: Fit) -> float:
     return work.flop / found.flops_per_s + work.bytes / found.bytes_per_s + work.kernels * found.kernel_s
 
 
-def _fit_card(steps: Sequence[tuple[Work, float]], assumed: Card) -> Fit:
+def _fit_card(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
     """Returns the constants that the card alone has by these steps; no speed beyond what its maker says."""
     start = (1 / assumed.flops_per_s, 1 / assumed.bytes_per_s, assumed.kernel_s)
     amounts = torch.tensor([[work.flop, work.bytes, work.kernels] for work, _ in steps], dtype=torch.float64)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..files import atomic_write_bytes, atomic_write_json
 from ..load import import_libraries
-from ..plan import STATE, Constants, Work, card_named, keep_constants, state_file, unknown_card
+from ..plan import STATE, CardCost, Constants, card_named, keep_constants, state_file, unknown_card
 from .apart import DONE, ERROR, LEFT_OUT, Figures, Outcome, run_apart, run_here, ways_apart
 from .fit import fitted_constants
 from .machine import machine_facts
@@ -98,7 +98,7 @@ class Measurement:
         card = dataclasses.replace(card_named(device) or unknown_card(device), own=found)
         self.said["constants"] = found.to_dict()
         for figures in done:
-            figures["fitted_s"] = Work(**figures["work"]).seconds(card)
+            figures["fitted_s"] = CardCost(**figures["work"]).seconds(card)
 
     def _write(self) -> None:
         for ending, data in ((".json", None), (".md", markdown(self.said))):

@@ -4,8 +4,7 @@ and predicts the memory."""
 from __future__ import annotations
 
 from .bridge import DeviceCarrier
-from .cards import Room, card_bytes, processes_by_room, room_here, room_of_cards, total_bytes
-from .choosing import choose_measures
+from .cards import FreeMemory, card_bytes, free_memory_here, free_memory_of_cards, processes_by_free_memory, total_bytes
 from .copies import Copies, copies_of, memory_to_copy, remarks_on_host_memory
 from .counting import Traffic
 from .estimate import MemoryEstimate
@@ -23,6 +22,7 @@ __all__ = [
     "BlockOffload",
     "Copies",
     "DeviceCarrier",
+    "FreeMemory",
     "JobShape",
     "MemoryEstimate",
     "MemoryMeasures",
@@ -30,24 +30,22 @@ __all__ = [
     "Placement",
     "PlacementConfig",
     "Recomputing",
-    "Room",
     "Shared",
     "SharedMemory",
     "StepShape",
     "Traffic",
     "can_share",
     "card_bytes",
-    "choose_measures",
     "copies_of",
     "devices_of",
     "estimate_memory",
+    "free_memory_here",
+    "free_memory_of_cards",
     "lockable_bytes",
     "memory_to_copy",
-    "processes_by_room",
+    "processes_by_free_memory",
     "remarks_on_host_memory",
     "resolve_placement",
-    "room_here",
-    "room_of_cards",
     "running_order",
     "share_memory",
     "step_traffic",

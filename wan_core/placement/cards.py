@@ -26,7 +26,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class FreeMemory:
     """The bytes that a job may take; what is not named has no known end."""
 
     devices: Mapping[str, int]
@@ -39,13 +39,13 @@ class Room:
         return [(name, needed, free) for name, needed, free in needs if free is not None and needed > free]
 
 
-def room_of_cards(gibibytes: Iterable[float], *, host: int | None = None) -> Room:
+def free_memory_of_cards(gibibytes: Iterable[float], *, host: int | None = None) -> FreeMemory:
     """Returns the room on cards of so many GiB that nobody else uses: cuda:0, cuda:1 ..."""
     devices = {str(planned_gpu(index)): _less_reserve(gib) for index, gib in enumerate(gibibytes)}
-    return Room(devices=devices, host=host)
+    return FreeMemory(devices=devices, host=host)
 
 
-def room_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Room:
+def free_memory_here(devices: Iterable[torch.device], *, ask_driver: bool) -> FreeMemory:
     """Returns the room on these devices of this machine, less a reserve.
 
     `ask_driver`: what other programs hold counts too, on every card. The question opens a CUDA context on a card that
@@ -58,19 +58,21 @@ def room_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Room:
             found[str(device)] = _room_on_card(device, limit, ask_driver=ask_driver)
         elif limit is not None:
             found[str(device)] = _less_reserve(limit)
-    return Room(devices=found, host=_host_room() if found else None)
+    return FreeMemory(devices=found, host=_host_room() if found else None)
 
 
-def processes_by_room(config: PlacementConfig, num_blocks: int, *, ask_driver: bool) -> list[tuple[Placement, Room]]:
-    """Returns where the model lies for each process of a job, and its room (`room_here`), the fullest one first.
+def processes_by_free_memory(
+    config: PlacementConfig, num_blocks: int, *, ask_driver: bool
+) -> list[tuple[Placement, FreeMemory]]:
+    """Returns where the model lies for each process of a job, and its room (`free_memory_here`), the fullest one first.
 
     Where each card trains a copy, each process has its share of the host memory.
     """
-    found: list[tuple[Placement, Room]] = []
+    found: list[tuple[Placement, FreeMemory]] = []
     for rank in range(config.ranks):
-        room = room_here(devices_of(config, num_blocks, rank), ask_driver=ask_driver)
+        room = free_memory_here(devices_of(config, num_blocks, rank), ask_driver=ask_driver)
         host = None if room.host is None else room.host // config.ranks
-        found.append((resolve_placement(config, num_blocks, rank), Room(devices=room.devices, host=host)))
+        found.append((resolve_placement(config, num_blocks, rank), FreeMemory(devices=room.devices, host=host)))
     return sorted(found, key=lambda one: min(one[1].devices.values(), default=0))
 
 

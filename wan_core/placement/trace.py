@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..model import CHUNK_TOKENS, Constants, Numerics, WanShape, WanTransformer, block_of
 from ..model.offload import NoOffload
+from .meta_operators import run_on_meta
 from .short_model import (
     ALONE,
     InFlight,
@@ -31,7 +32,6 @@ from .short_model import (
     short_model,
 )
 from .storage_meter import StorageMeter
-from .valueless import run_valueless
 
 MOST_TOKENS = 1 << 17
 """of a micro-batch that is traced: 1280x720 with 141 frames have fewer"""
@@ -193,7 +193,7 @@ def _trace(
         share_out(model, step.parts)
         with torch.inference_mode(False), torch.enable_grad():
             known = [*model.parameters(), *gradients_of(model)]
-            with StorageMeter(known, unpacking.of(model), run_valueless) as meter, unpacking.held(model, meter):
+            with StorageMeter(known, unpacking.of(model), run_on_meta) as meter, unpacking.held(model, meter):
                 model.offload = offload = InFlight() if offloaded else NoOffload()
                 model.carrier = marks = _Marks(meter)
                 batch = MetaBatch.of(shape, step)
@@ -221,7 +221,7 @@ def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpa
         share_out(model, step.parts)
         with torch.inference_mode(False), torch.no_grad():
             with (
-                StorageMeter(model.parameters(), unpacking.of(model), run_valueless) as meter,
+                StorageMeter(model.parameters(), unpacking.of(model), run_on_meta) as meter,
                 unpacking.held(model, meter),
             ):
                 batch = MetaBatch.of(shape, step)

@@ -12,8 +12,8 @@ from torch import nn
 from ..model import Numerics, WanShape, WanTransformer
 from ..model.offload import NoOffload
 from .counting import Counting, Traffic, combined
+from .meta_operators import run_on_meta
 from .short_model import ALONE, MetaBatch, Recomputing, StepShape, gradients_of, set_up, share_out, short_model
-from .valueless import run_valueless
 
 
 class _PerChunk(NoOffload):
@@ -111,7 +111,7 @@ def counted_step(model: WanTransformer, step: StepShape) -> StepTraffic:
     """Returns the work of one micro-batch of `step` on a model of `short_model`, as it is set up."""
     with torch.inference_mode(False), torch.enable_grad():
         gradients_of(model)
-        with Counting(run_valueless) as counting, counting.as_on_a_card(model):
+        with Counting(run_on_meta) as counting, counting.as_on_a_card(model):
             batch = MetaBatch.of(model.shape, step)
             counting.traffic = forward = Traffic()
             loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from .card_constants import STATE, Constants, keep_constants, state_file
 from .cards import Card, card_named, unknown_card
 from .here import plan_here
-from .memory_job import Job, beside_preview, job_on_clips
-from .own_cards import STATE, Constants, keep_constants, state_file
-from .own_runs import own_runs_of
+from .measured_ratios import measured_ratios_of
 from .planning import MemoryPlan, plan_memory
 from .report import plan_run, plan_sentences, report_of, report_run, report_settings
-from .step_time import Work
+from .step_time import CardCost
 from .suggestions import suggestions_for
+from .workload import Workload, beside_preview, workload_on_clips
 
 __all__ = [
     "STATE",
     "Card",
+    "CardCost",
     "Constants",
-    "Job",
     "MemoryPlan",
-    "Work",
+    "Workload",
     "beside_preview",
     "card_named",
-    "job_on_clips",
     "keep_constants",
-    "own_runs_of",
+    "measured_ratios_of",
     "plan_here",
     "plan_memory",
     "plan_run",
@@ -34,4 +33,5 @@ __all__ = [
     "state_file",
     "suggestions_for",
     "unknown_card",
+    "workload_on_clips",
 ]

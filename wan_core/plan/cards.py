@@ -11,9 +11,9 @@ import torch
 from ..abilities import abilities_of
 from ..accelerator import is_gpu
 from ..placement.cards import card_limit
-from .memory_job import Job
-from .own_cards import Constants, own_constants
-from .own_runs import SECONDS
+from .card_constants import Constants, own_constants
+from .measured_ratios import SECONDS
+from .workload import Workload
 
 _FLOPS_REACHED, _BYTES_REACHED, _KERNEL_S = 0.58, 0.76, 6.4e-6
 """The shares of peak arithmetic and of memory bandwidth that kernels reach, and the seconds that each kernel adds.
@@ -66,7 +66,7 @@ class Card:
         return _HOST_S if self.own is None or not self.own.host_s else self.own.host_s
 
 
-class Work(NamedTuple):
+class CardCost(NamedTuple):
     """The work of a card: what its three constants are multiplied with."""
 
     flop: float
@@ -88,11 +88,11 @@ class Work(NamedTuple):
         slower = 0.0 if card.own is not None else self.attention * (1 / card.attention - 1)
         return (self.flop + slower) / card.flops_per_s + self.bytes / card.bytes_per_s + self.kernels * card.kernel_s
 
-    def times(self, count: float) -> Work:
-        return Work(*(count * amount for amount in self))
+    def times(self, count: float) -> CardCost:
+        return CardCost(*(count * amount for amount in self))
 
-    def plus(self, other: Work) -> Work:
-        return Work(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+    def plus(self, other: CardCost) -> CardCost:
+        return CardCost(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 _EFFICIENT = 0.5
@@ -164,7 +164,7 @@ def card_of_size(gibibytes: float) -> Card:
     return max((card for card in fits if card.gibibytes == fits[0].gibibytes), key=lambda card: card.bf16)
 
 
-def card_of(device: torch.device, job: Job | None = None) -> Card | None:
+def card_of(device: torch.device, job: Workload | None = None) -> Card | None:
     """Returns the kind of GPU a device is, as far as it is known; where the CPU plays a card, one of that size.
 
     It has the constants that were measured on it, if any. A card that is in no table is known by these, or by what runs

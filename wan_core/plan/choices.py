@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from ..model import CHUNK_TOKENS
-from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, choose_measures
+from ..placement import FreeMemory, JobShape, MemoryEstimate, MemoryMeasures
 from ..train import TrainConfig
-from .memory_job import Job
+from .workload import Workload
 
 _SHORTEST_CHUNK = 1024
 """tokens of a chunk where nothing larger fits"""
@@ -59,7 +61,7 @@ class _Free:
         return replace(base, offload_inputs=offload, blocks_to_swap=swap)
 
 
-def fewest_measures(job: Job, shape: JobShape, room: Room) -> MemoryEstimate:
+def fewest_measures(job: Workload, shape: JobShape, room: FreeMemory) -> MemoryEstimate:
     """Returns the estimate under the fewest measures that fit; under the strongest where none do."""
     free = _Free.of(job.train, shape)
 
@@ -85,7 +87,7 @@ def fewest_measures(job: Job, shape: JobShape, room: Room) -> MemoryEstimate:
     return found
 
 
-def _least(job: Job, shape: JobShape) -> list[MemoryMeasures]:
+def _least(job: Workload, shape: JobShape) -> list[MemoryMeasures]:
     """Returns the measures to begin from, the fastest first: later ones hold less while a block runs."""
     chunk = CHUNK_TOKENS if job.chunk_tokens is None else job.chunk_tokens
     found = [MemoryMeasures(chunk_tokens=chunk)]
@@ -102,7 +104,7 @@ def _least(job: Job, shape: JobShape) -> list[MemoryMeasures]:
     return found
 
 
-def _chunk_of(job: Job, shape: JobShape) -> int:
+def _chunk_of(job: Workload, shape: JobShape) -> int:
     """Returns the tokens of a chunk as wide, in values of the token stream, as CHUNK_TOKENS of a 14B model."""
     if job.step.batch_size * job.step.tokens <= CHUNK_TOKENS:
         return CHUNK_TOKENS
@@ -110,6 +112,49 @@ def _chunk_of(job: Job, shape: JobShape) -> int:
     return min(max(tokens, CHUNK_TOKENS), _MOST_TOKENS)
 
 
-def strongest_measures(job: Job, shape: JobShape) -> MemoryMeasures:
+def strongest_measures(job: Workload, shape: JobShape) -> MemoryMeasures:
     """Returns the measures that take the least of a device, of those that the settings leave open."""
     return _Free.of(job.train, shape).strongest(_least(job, shape)[-1])
+
+
+def choose_measures(
+    predict: Callable[[MemoryMeasures], MemoryEstimate],
+    room: FreeMemory,
+    *,
+    offload: bool | None = None,
+    swap: int | None = None,
+    most_blocks: int,
+    base: MemoryMeasures | None = None,
+) -> MemoryEstimate:
+    """Returns the estimate of the cheapest measures that fit into `room`; of the strongest where none do.
+
+    In the order of their cost: none; inputs of blocks in host memory, copied while other blocks are computed; and as
+    few swapped blocks as suffice, which doubles the bytes that are copied. `offload`, `swap`: fixed values; None: open.
+    `most_blocks`: of swapped blocks. `base`: measures to start from.
+    """
+    base, blocks = base or MemoryMeasures(), swap or 0
+    if offload is None:
+        found = predict(replace(base, offload_inputs=False, blocks_to_swap=blocks))
+        if not room.lacks(found):
+            return found
+        offload = True
+
+    @cache
+    def swapping(count: int) -> MemoryEstimate:
+        return predict(replace(base, offload_inputs=offload, blocks_to_swap=count))
+
+    if swap is not None or not room.lacks(swapping(blocks)):
+        return swapping(blocks)
+    spared = largest(most_blocks, lambda spared: not room.lacks(swapping(most_blocks - spared)))
+    return swapping(most_blocks - spared)
+
+
+def largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Returns the largest number of 1 to `most` that fits; 0 where none does. `fits` is monotonic."""
+    if most < 1 or not fits(1):
+        return 0
+    few, many = 1, most + 1
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if fits(middle) else (few, middle)
+    return few

@@ -12,11 +12,11 @@ from dataclasses import replace
 import torch
 
 from ..model import CHUNK_TOKENS, Policy
-from ..placement import MemoryEstimate, Room
+from ..placement import FreeMemory, MemoryEstimate
 from ..train import TrainConfig
 from .cards import Card, card_of, unknown_card
-from .memory_job import Job
 from .step_time import step_seconds
+from .workload import Workload
 
 ATTENTION_IN_RAM = Policy(offloaded=frozenset({"attn_output"}))
 _CHUNKS = (0, 16_384, 8_192)
@@ -28,7 +28,7 @@ _UNSURE = 0.03
 _MARGIN = 0.2
 """of what unchecked blocks keep: 1.3B without checkpointing took 43.0 GiB on an H200 where 38.1 were predicted"""
 
-Plan = tuple[Job, MemoryEstimate]
+Plan = tuple[Workload, MemoryEstimate]
 
 
 def may_keep_attention(train: TrainConfig) -> bool:
@@ -37,8 +37,12 @@ def may_keep_attention(train: TrainConfig) -> bool:
 
 
 def fastest(
-    job: Job, room: Room, estimate: MemoryEstimate, choose: Callable[[Job], MemoryEstimate], card: Card | None
-) -> tuple[Job, MemoryEstimate, float]:
+    job: Workload,
+    room: FreeMemory,
+    estimate: MemoryEstimate,
+    choose: Callable[[Workload], MemoryEstimate],
+    card: Card | None,
+) -> tuple[Workload, MemoryEstimate, float]:
     """Returns a job that fits under `estimate` with the settings and the estimate of its fastest step, and the share of
     the predicted time that this saves. `choose(job)`: the estimate under the fewest measures that fit.
     """
@@ -54,7 +58,7 @@ def fastest(
     plan = before
     if may_keep_attention(job.train):
         plan = _with_attention(plan, room, choose, seconds)
-    spare = Room(devices={name: int((1 - _UNSURE) * free) for name, free in room.devices.items()}, host=room.host)
+    spare = FreeMemory(devices={name: int((1 - _UNSURE) * free) for name, free in room.devices.items()}, host=room.host)
     if room.devices and job.chunk_tokens is None:
         plan = _with_larger_chunks(plan, spare)
     if room.devices and may_keep_attention(job.train):
@@ -63,7 +67,7 @@ def fastest(
 
 
 def _with_attention(
-    plan: Plan, room: Room, choose: Callable[[Job], MemoryEstimate], seconds: Callable[[Plan], float]
+    plan: Plan, room: FreeMemory, choose: Callable[[Workload], MemoryEstimate], seconds: Callable[[Plan], float]
 ) -> Plan:
     """Returns the plan with attention computed once instead of twice: its outputs on the card where they fit, in RAM or
     in place of more swapped blocks where a step is faster so."""
@@ -86,7 +90,7 @@ def _with_attention(
     return best if seconds(best) < (1 - _LEAST_GAIN) * seconds(plan) else plan
 
 
-def _may_fit(plan: Plan, room: Room) -> bool:
+def _may_fit(plan: Plan, room: FreeMemory) -> bool:
     """Returns whether attention outputs may fit on the cards with no measure more: a trace says it exactly."""
     job, estimate = plan
     shape = job.shape()
@@ -100,7 +104,7 @@ def _may_fit(plan: Plan, room: Room) -> bool:
     return True
 
 
-def _with_larger_chunks(plan: Plan, room: Room) -> Plan:
+def _with_larger_chunks(plan: Plan, room: FreeMemory) -> Plan:
     """Returns the plan with the largest chunks that fit with no measure more."""
     job, estimate = plan
     shape = job.shape()
@@ -114,7 +118,7 @@ def _with_larger_chunks(plan: Plan, room: Room) -> Plan:
     return plan
 
 
-def _with_unchecked(plan: Plan, room: Room) -> Plan:
+def _with_unchecked(plan: Plan, room: FreeMemory) -> Plan:
     """Returns the plan with as many blocks that keep their activations as fit, where nothing is in host memory."""
     job, estimate = plan
     measures, layers = estimate.measures, job.file.variant.shape.num_layers
@@ -125,7 +129,9 @@ def _with_unchecked(plan: Plan, room: Room) -> Plan:
         tried = replace(job, train=replace(job.train, unchecked_blocks=count))
         found = tried.estimate(tried.shape(), measures)
         more = {name: _MARGIN * (one.kept - estimate.devices[name].kept) for name, one in found.devices.items()}
-        tight = Room(devices={name: int(free - more[name]) for name, free in room.devices.items()}, host=room.host)
+        tight = FreeMemory(
+            devices={name: int(free - more[name]) for name, free in room.devices.items()}, host=room.host
+        )
         return None if tight.lacks(found) else (tried, found)
 
     few, many, best = 0, layers + 1, plan

@@ -12,28 +12,27 @@ from ..job.open import OpenRun
 from ..load import bytes_beside
 from ..model import CHUNK_TOKENS
 from ..placement import (
+    FreeMemory,
     MemoryMeasures,
-    Room,
     SharedMemory,
     can_share,
     devices_of,
-    processes_by_room,
+    free_memory_here,
+    processes_by_free_memory,
     resolve_placement,
-    room_here,
 )
-from ..placement.choosing import largest
 from ..sampler import SampleConfig
 from ..train import Group, TrainConfig
 from ..words import logger
-from .choices import asked_measures
-from .memory_job import Job, job_of_run
-from .own_runs import Measured
+from .choices import asked_measures, largest
+from .measured_ratios import Measured
 from .planning import MemoryPlan, plan_memory, rest_alike, without_a_plan
+from .workload import Workload, workload_of_run
 
 _log = logger(__name__)
 
 
-def plan_here(job: Job, host_freed: int = 0) -> MemoryPlan | None:
+def plan_here(job: Workload, host_freed: int = 0) -> MemoryPlan | None:
     """Returns the plan of a job for the devices of this machine; None where no device has an end, as the CPU.
 
     `host_freed`: bytes of host memory that this process frees before the job starts.
@@ -48,13 +47,13 @@ def plan_here(job: Job, host_freed: int = 0) -> MemoryPlan | None:
     return plan_memory(with_fitting_preview(job, room) if job.preview_gives_way else job, room)
 
 
-def in_fullest_process(job: Job, *, ask_driver: bool) -> tuple[Job, Room]:
+def in_fullest_process(job: Workload, *, ask_driver: bool) -> tuple[Workload, FreeMemory]:
     """Returns the job where it has the least room on this machine, and that room.
 
     Its processes share the weights that rest in host memory, where as many blocks rest for the one with the most room.
     """
     asked, layers = job.model.placement, job.file.variant.shape.num_layers
-    processes = processes_by_room(asked, layers, ask_driver=ask_driver)
+    processes = processes_by_free_memory(asked, layers, ask_driver=ask_driver)
     (placement, room), (roomiest, most) = processes[0], processes[-1]
     first = placement == resolve_placement(asked, layers)
     job = job if first else replace(job, placement=placement)
@@ -67,7 +66,7 @@ def in_fullest_process(job: Job, *, ask_driver: bool) -> tuple[Job, Room]:
     return (shared if rest_alike(plan.measures for plan in plans) else job), room
 
 
-def with_fitting_preview(job: Job, room: Room) -> Job:
+def with_fitting_preview(job: Workload, room: FreeMemory) -> Workload:
     """Returns the job with as many frames of its preview as fit with the measures that training takes without it.
 
     A preview may not slow every step down. Where not even one frame fits, it is as large as a training clip.
@@ -158,14 +157,14 @@ def _planned(
     own = replace(asked_measures(run.config.train), chunk_tokens=CHUNK_TOKENS if chunk_tokens is None else chunk_tokens)
     placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
     devices = devices_of(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
-    room = room_here(devices, ask_driver=True)
+    room = free_memory_here(devices, ask_driver=True)
     if not room.devices:
         return Planned(own, without_a_plan(run.settings)), ""
     if room.host is not None:
         room = replace(room, host=room.host // group.local_world)
     sharded = group.world > 1 and run.config.model.placement.sharders > 1
     try:
-        job = replace(job_of_run(run, placement), sharers=sharers, chunk_tokens=chunk_tokens)
+        job = replace(workload_of_run(run, placement), sharers=sharers, chunk_tokens=chunk_tokens)
         if sharded:  # a block's weights come from other ranks, and only while it runs
             job = replace(job, train=replace(job.train, blocks_to_swap=0))
         plan, no_partner = counting_partner(plan_memory(job, room), partner)

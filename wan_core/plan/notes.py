@@ -14,10 +14,10 @@ from ..placement import JobShape, MemoryMeasures
 from ..placement.plan import BESIDE_BLOCKS_GIB, INTERLEAVED, split_blocks
 from ..train import UNKNOWN_CLASS
 from .cards import Card
-from .memory_job import Job
 from .planning import MemoryPlan
 from .split_time import split_step
 from .step_time import step_flops, step_seconds
+from .workload import Workload
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MANY_TOKENS = 30_000
@@ -145,7 +145,7 @@ def _routes_advice(routed: Routed, tokens: int) -> str:
     return ""
 
 
-def routes_offered(job: Job) -> str:
+def routes_offered(job: Workload) -> str:
     """Returns the advice to try token routes, for clips of so many tokens that they pay; "" otherwise."""
     if job.train.routes or job.step.tokens < _MANY_TOKENS:
         return ""

@@ -13,16 +13,15 @@ import torch
 from ..accelerator import gpu_names
 from ..errors import OutOfMemory
 from ..model import CHUNK_TOKENS
-from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, StepShape
-from ..placement.choosing import largest
+from ..placement import FreeMemory, JobShape, MemoryEstimate, MemoryMeasures, StepShape
 from ..train import TrainConfig
 from ..words import counted, filled
-from .cards import Card, Work, card_of, unknown_card
-from .choices import fewest_measures, strongest_measures
+from .cards import Card, CardCost, card_of, unknown_card
+from .choices import fewest_measures, largest, strongest_measures
 from .faster import ATTENTION_IN_RAM, fastest, may_keep_attention
-from .memory_job import Job, size_words
-from .own_runs import SECONDS, Measured, card_name
+from .measured_ratios import SECONDS, Measured, card_name
 from .step_time import LINK, exchanged_bytes, step_seconds, step_tflops, step_work
+from .workload import Workload, size_words
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 """of width and height, tried from the largest on where not even one frame fits"""
@@ -36,8 +35,8 @@ _WORTH_SAYING = 0.01
 class MemoryPlan:
     """The memory a job takes, with the measures that were chosen for it, beside what there is."""
 
-    job: Job
-    room: Room
+    job: Workload
+    room: FreeMemory
     estimate: MemoryEstimate
     gain: float = 0.0
     """the share of a step's predicted time that memory left over saves"""
@@ -60,12 +59,12 @@ class MemoryPlan:
             return "offload_attn_output"
         return "full" if train.checkpointing_policy == "auto" else train.checkpointing_policy
 
-    def own_runs(self) -> dict[str, dict[str, float]]:
+    def ratios_followed(self) -> dict[str, dict[str, float]]:
         """Returns, for each device, the ratio of each phase that runs on this machine have changed the plan by.
 
         The time of a step follows none on a card that was measured itself.
         """
-        job, runs = self.job, self.job.own_runs
+        job, runs = self.job, self.job.measured_ratios
         if not runs.ratios:
             return {}
         found = {
@@ -101,7 +100,7 @@ class MemoryPlan:
             return seconds
         return seconds * (job.ratio(next(iter(self.estimate.devices)), SECONDS) or 1.0)
 
-    def work(self) -> Work:
+    def work(self) -> CardCost:
         """Returns the work of an optimizer step."""
         job = self.job
         return step_work(job.shape(), job.step, self.estimate, job.train.gradient_accumulation_steps)
@@ -119,7 +118,7 @@ class MemoryPlan:
             variant=job.file.variant.name,
             scheme=job.scheme,
             predicted={name: memory.phases for name, memory in self.estimate.devices.items() if name != "cpu"},
-            followed=self.own_runs(),
+            followed=self.ratios_followed(),
             tflops=tflops,
         )
 
@@ -204,7 +203,7 @@ class MemoryPlan:
         return "Nothing smaller fits: choose a smaller model, or close what else uses the memory."
 
 
-def plan_memory(job: Job, room: Room, card: Card | None = None) -> MemoryPlan:
+def plan_memory(job: Workload, room: FreeMemory, card: Card | None = None) -> MemoryPlan:
     """Returns the plan of a job whose devices have `room`; nothing is refused yet (`MemoryPlan.check`).
 
     Of the measures with which it fits, those of the shortest predicted step on `card`; None: on that of this machine.
@@ -229,7 +228,7 @@ def without_a_plan(train: TrainConfig) -> TrainConfig:
     return replace(train, checkpointing_policy="attn_output") if may_keep_attention(train) else train
 
 
-def nearest_that_fits(job: Job, room: Room) -> Job | None:
+def nearest_that_fits(job: Workload, room: FreeMemory) -> Workload | None:
     """Returns the job with as many frames as fit; with a smaller picture or rank where not even one frame does.
 
     None where nothing does.
@@ -254,12 +253,12 @@ def _scaled(step: StepShape, factor: float) -> StepShape:
     return replace(step, latent_height=height, latent_width=width)
 
 
-def _most_frames(job: Job, shape: JobShape, room: Room) -> int:
+def _most_frames(job: Workload, shape: JobShape, room: FreeMemory) -> int:
     """Returns the most latent frames, at most those of the job, with which it fits; 0 where one does not."""
     return largest(job.step.latent_frames, lambda frames: _fits_with(frames, job, shape, room))
 
 
-def _largest_batch(job: Job, room: Room) -> int:
+def _largest_batch(job: Workload, room: FreeMemory) -> int:
     """Returns the most clips in a forward pass, fewer than those of the job, with which it fits; 0 where none do."""
     shape, frames = job.shape(), job.step.latent_frames
 
@@ -269,7 +268,7 @@ def _largest_batch(job: Job, room: Room) -> int:
     return largest(job.step.batch_size - 1, fits)
 
 
-def _fits_with(frames: int, job: Job, shape: JobShape, room: Room) -> bool:
+def _fits_with(frames: int, job: Workload, shape: JobShape, room: FreeMemory) -> bool:
     """Returns whether so many latent frames fit with the strongest measures that are open."""
     tried = replace(job, step=replace(job.step, latent_frames=frames))
     return not room.lacks(tried.estimate(shape, strongest_measures(job, shape)))

@@ -20,15 +20,23 @@ from ..job.partner import pair_of_previews
 from ..load import ModelPlan, inspect_model, settled
 from ..lora import LoraConfig
 from ..model import LatentSpace
-from ..placement import PlacementConfig, StepShape, devices_of, resolve_placement, room_here, room_of_cards, total_bytes
+from ..placement import (
+    PlacementConfig,
+    StepShape,
+    devices_of,
+    free_memory_here,
+    free_memory_of_cards,
+    resolve_placement,
+    total_bytes,
+)
 from ..placement.plan import split_blocks
 from ..train import TrainConfig, saved_bytes
 from .cards import Card, card_of_size
 from .here import counting_partner, in_fullest_process
-from .memory_job import Job, job_of_run, size_words
+from .measured_ratios import SECONDS, MeasuredRatios, measured_ratios_of
 from .notes import notes_of, routed_of, routes_data, routes_offered
-from .own_runs import SECONDS, OwnRuns, own_runs_of
 from .planning import MemoryPlan, plan_memory
+from .workload import Workload, size_words, workload_of_run
 
 _GIB = 1 << 30
 _WORDS = {SECONDS: "time of a step"}
@@ -63,7 +71,7 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
         "card": None if card is None else card.name,
         "faster": plan.faster(),
         "exchange": plan.exchange,
-        "own_runs": plan.own_runs(),
+        "own_runs": plan.ratios_followed(),
         "routes": routes_data(routed),
         "notes": [*notes_of(plan, routed, card), *_own_measurement(card)],
         "fits": plan.fits,
@@ -90,7 +98,7 @@ def plan_sentences(plan: MemoryPlan) -> str:
     if card is not None:
         lines.append(f"about {plan.seconds(card):.1f} s for an optimizer step on a {card.name}")
         lines += _own_measurement(card)
-    for name, phases in plan.own_runs().items():
+    for name, phases in plan.ratios_followed().items():
         said = ", ".join(f"{_WORDS.get(phase, phase)} x{ratio:.2f}" for phase, ratio in phases.items())
         lines.append(f"{name}: corrected by what runs of this model took on this card ({said})")
     routed = routed_of(plan, card)
@@ -108,7 +116,7 @@ def _own_measurement(card: Card | None) -> list[str]:
 
 def plan_run(run: OpenRun) -> MemoryPlan:
     """Returns the plan of a run of one model on this machine."""
-    return plan_memory(*in_fullest_process(job_of_run(run), ask_driver=True))
+    return plan_memory(*in_fullest_process(workload_of_run(run), ask_driver=True))
 
 
 def report_run(directory: Path, roots: Roots) -> dict[str, Any]:
@@ -160,12 +168,12 @@ def report_settings(
     card = None
     if cards:
         devices = [planned_gpu(index) for index in range(len(cards))]
-        placement, room = split_blocks(devices, layers, "auto", cards), room_of_cards(cards)
+        placement, room = split_blocks(devices, layers, "auto", cards), free_memory_of_cards(cards)
         card = min(map(card_of_size, cards), key=lambda one: one.bf16)
     else:
         placement = resolve_placement(model.placement, layers)
-        room = room_here(devices_of(model.placement, layers), ask_driver=True)
-    job = Job(
+        room = free_memory_here(devices_of(model.placement, layers), ask_driver=True)
+    job = Workload(
         model=model,
         roots=roots,
         file=file,
@@ -174,7 +182,7 @@ def report_settings(
         step=step,
         preview=replace(step, batch_size=1) if train.preview_every_n_steps else None,
         placement=placement,
-        own_runs=OwnRuns() if cards else own_runs_of(roots),
+        measured_ratios=MeasuredRatios() if cards else measured_ratios_of(roots),
     )
     plan = plan_memory(job, room, card)
     report = report_of(plan, card)
@@ -186,7 +194,7 @@ def _verdict(plan: MemoryPlan, refusals: list[str]) -> dict[str, Any]:
     return {"fits": not refusals, "verdict": refusals[0] if refusals else plan.verdict()}
 
 
-def _save_bytes(job: Job) -> int:
+def _save_bytes(job: Workload) -> int:
     return saved_bytes(sum(job.shape().adapter_values.values()), job.train)
 
 

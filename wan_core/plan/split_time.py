@@ -13,7 +13,7 @@ from ..parallel.pipeline import Stage, stages_of
 from ..parallel.schedule import Schedule, in_turn, pipelined
 from ..parallel.timeline import STAGED_BYTES_PER_S, StageCost, Timeline, replay, serial_seconds
 from ..placement import JobShape, MemoryEstimate, Recomputing, StepShape, Traffic, step_traffic
-from .cards import Card, Work
+from .cards import Card, CardCost
 
 COPIES = 25e9
 """bytes/s between page-locked host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
@@ -67,8 +67,8 @@ def split_step(
 class _Passes:
     """The work of a part of the model for one micro-batch."""
 
-    forward: Work
-    backward: Work
+    forward: CardCost
+    backward: CardCost
 
     def minus(self, other: _Passes, count: float = 1) -> _Passes:
         return _Passes(self.forward.plus(other.forward.times(-count)), self.backward.plus(other.backward.times(-count)))
@@ -79,10 +79,10 @@ class _Passes:
     def of_some(self, share: float) -> _Passes:
         """Returns the same where a share of the tokens is seen."""
 
-        def some(work: Work) -> Work:
+        def some(work: CardCost) -> CardCost:
             attention = share**2 * work.attention
             flop = share * (work.flop - work.attention) + attention
-            return Work(flop, share * work.bytes, work.kernels, share * work.moved, attention)
+            return CardCost(flop, share * work.bytes, work.kernels, share * work.moved, attention)
 
         return _Passes(some(self.forward), some(self.backward))
 
@@ -122,9 +122,9 @@ class _Counts:
         return found.of_some(self.shares[layer])
 
 
-def _work(part: Traffic) -> Work:
+def _work(part: Traffic) -> CardCost:
     products, attention = part.flop["products"], part.flop["attention"]
-    return Work(products + attention, part.bytes_beside, part.kernels.total(), part.moved.total(), attention)
+    return CardCost(products + attention, part.bytes_beside, part.kernels.total(), part.moved.total(), attention)
 
 
 def _cost(stage: Stage, layers: range, counts: _Counts, card: Card, pageable: float) -> StageCost:
@@ -149,5 +149,5 @@ def _cost(stage: Stage, layers: range, counts: _Counts, card: Card, pageable: fl
     )
 
 
-def _ways(parts: Sequence[_Passes]) -> tuple[list[Work], list[Work]]:
+def _ways(parts: Sequence[_Passes]) -> tuple[list[CardCost], list[CardCost]]:
     return [one.forward for one in parts], [one.backward for one in parts]

@@ -28,7 +28,7 @@ from torch import nn
 from ..model import Numerics, WanShape, WanTransformer
 from ..placement import JobShape, MemoryEstimate, StepShape, Traffic, lockable_bytes, step_traffic
 from ..train import FlopCount, StepFlops
-from .cards import Card, Work
+from .cards import Card, CardCost
 from .split_time import COPIES, PAGEABLE_COPIES, split_step
 
 LINK = 10e9
@@ -91,18 +91,18 @@ def _pageable_share(estimate: MemoryEstimate) -> float:
     return 0.0 if limit is None or not estimate.pinned else max(0.0, 1 - limit / estimate.pinned)
 
 
-def step_work(job: JobShape, step: StepShape, estimate: MemoryEstimate, micro_batches: int) -> Work:
+def step_work(job: JobShape, step: StepShape, estimate: MemoryEstimate, micro_batches: int) -> CardCost:
     """Returns the work of an optimizer step of `micro_batches`."""
     forward, backward = work_of_passes(job, step, estimate)
     return forward.plus(backward).times(micro_batches).plus(_optimizer(job))
 
 
-def _optimizer(job: JobShape) -> Work:
+def _optimizer(job: JobShape) -> CardCost:
     moved = sum(job.adapter_values.values()) * _OPTIMIZER_BYTES
-    return Work(0, moved, 0, moved)
+    return CardCost(0, moved, 0, moved)
 
 
-def work_of_passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> tuple[Work, Work]:
+def work_of_passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> tuple[CardCost, CardCost]:
     """Returns the work of the forward and of the backward pass of a micro-batch."""
     work = step_traffic(
         job.shape,
@@ -116,10 +116,10 @@ def work_of_passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> 
     shares = [tokens / step.tokens for tokens in job.tokens(step)]
     linear, square = (sum(share**power for share in shares) / len(shares) for power in (1, 2))
 
-    def of(part: Traffic) -> Work:
+    def of(part: Traffic) -> CardCost:
         products, attention = linear * part.flop["products"], square * part.flop["attention"]
         beside, moved = linear * part.bytes_beside, linear * part.moved.total()
-        return Work(products + attention, beside, part.kernels.total(), moved, attention)
+        return CardCost(products + attention, beside, part.kernels.total(), moved, attention)
 
     return of(work.forward), of(work.backward)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ..placement import Room, StepShape
+from ..placement import FreeMemory, StepShape
 from ..precision import QuantizeConfig
-from .memory_job import Job
 from .planning import nearest_that_fits, plan_memory
+from .workload import Workload
 
 Suggestion = dict[str, int | str]
 """settings by the names of their widgets"""
@@ -20,7 +20,7 @@ _RANKS = (4, 8, 16, 32)
 
 
 def suggestions_for(
-    job: Job, room: Room, *, most: int = 3, enough: Callable[[], bool] = lambda: False
+    job: Workload, room: FreeMemory, *, most: int = 3, enough: Callable[[], bool] = lambda: False
 ) -> list[Suggestion]:
     """Returns up to `most` changes of which each alone makes `job` fit into `room`, the least painful first.
 
@@ -39,7 +39,7 @@ def suggestions_for(
     return found
 
 
-def _alone(job: Job, room: Room) -> Iterator[Suggestion | None]:
+def _alone(job: Workload, room: FreeMemory) -> Iterator[Suggestion | None]:
     """Yields each change with which the job fits; None for a look without a find, so that `enough` is asked."""
     asked: Suggestion = {}
     for measures in (_AUTOMATIC, _CHECKPOINTED):
@@ -61,14 +61,14 @@ def _alone(job: Job, room: Room) -> Iterator[Suggestion | None]:
         yield {"preview_every_n_steps": 0} if plan_memory(without, room).fits else None
 
 
-def _together(job: Job, room: Room) -> Iterator[Suggestion | None]:
+def _together(job: Workload, room: FreeMemory) -> Iterator[Suggestion | None]:
     quantized = _quantized(job)
     if quantized is not None:
         smaller = _nearest(quantized, room)
         yield {**_scheme(quantized), **smaller} if smaller is not None else None
 
 
-def _quantized(job: Job) -> Job | None:
+def _quantized(job: Workload) -> Workload | None:
     """Returns the job on 8-bit weights; None where they have 8 bits or fewer already."""
     if job.model.quantize is not None or job.file.quantization != "none":
         return None
@@ -76,11 +76,11 @@ def _quantized(job: Job) -> Job | None:
     return replace(job, model=job.model.with_quantize(QuantizeConfig(vace_blocks=vace)))
 
 
-def _scheme(job: Job) -> Suggestion:
+def _scheme(job: Workload) -> Suggestion:
     return {"scheme": job.model.quantize.scheme} if job.model.quantize is not None else {}
 
 
-def _nearest(job: Job, room: Room) -> Suggestion | None:
+def _nearest(job: Workload, room: FreeMemory) -> Suggestion | None:
     """Returns the most frames that fit, with a smaller picture or rank only where one frame does not."""
     found = nearest_that_fits(job, room)
     if found is None:
@@ -102,7 +102,7 @@ def _nearest(job: Job, room: Room) -> Suggestion | None:
     return settings if settings.keys() - {"rank"} else None
 
 
-def _lower_rank(job: Job, room: Room) -> Suggestion | None:
+def _lower_rank(job: Workload, room: FreeMemory) -> Suggestion | None:
     best: int | None = None
     for rank in (rank for rank in _RANKS if rank < job.lora.rank):
         if not plan_memory(replace(job, lora=replace(job.lora, rank=rank)), room).fits:

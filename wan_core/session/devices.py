@@ -10,7 +10,7 @@ from ..footprint import weights_once_loaded
 from ..job.open import OpenRun
 from ..model import WanTransformer
 from ..placement.host import host_bytes
-from ..placement.room import HOST_RESERVE, leaving_bytes, release_cached_memory, weights_out_of_the_way
+from ..placement.model_offload import HOST_RESERVE, bytes_to_offload, offloaded_model, release_cached_memory
 from ..words import logger
 
 _log = logger(__name__)
@@ -22,7 +22,7 @@ class Placed:
     def __init__(self, run: OpenRun, read: Callable[[], WanTransformer], host: int | None = None) -> None:
         """`read` loads the model. `host`: its planned bytes of host memory; None: the bytes of its weights."""
         self.run, self._read, self._host = run, read, host
-        self.held: WanTransformer | None = None
+        self.loaded: WanTransformer | None = None
         """the model while it is loaded, on the devices or offloaded"""
         self.on_device = False
         self._away = ExitStack()
@@ -30,13 +30,13 @@ class Placed:
     @property
     def model(self) -> WanTransformer:
         """The loaded model."""
-        assert self.held is not None
-        return self.held
+        assert self.loaded is not None
+        return self.loaded
 
     @property
     def needed(self) -> int:
         """Bytes of host memory that loading it takes; 0 where it is offloaded."""
-        if self.held is not None:
+        if self.loaded is not None:
             return 0
         on_gpu = any(name != "cpu" for name in self.run.config.model.placement.device_names())
         planned = self._host if on_gpu else None
@@ -45,8 +45,8 @@ class Placed:
     def enter(self) -> None:
         """Load the model to the free devices. On an error it is dropped, and can be loaded again."""
         try:
-            if self.held is None:
-                self.held = self._read()
+            if self.loaded is None:
+                self.loaded = self._read()
             else:
                 self._away.close()
             self.on_device = True
@@ -58,13 +58,13 @@ class Placed:
         """Free the devices: with `offload` the weights go to host memory, else the model is dropped."""
         self.on_device = False
         if offload:
-            self._away.enter_context(weights_out_of_the_way(self.model, trained=True))
+            self._away.enter_context(offloaded_model(self.model, trained=True))
         else:
             self.drop()
 
     def drop(self) -> None:
         """Free the model; the next `enter` reads it from its files."""
-        self.held, self.on_device = None, False
+        self.loaded, self.on_device = None, False
         gc.collect()
         release_cached_memory()
 
@@ -98,7 +98,7 @@ class Devices:
             return
         if leaving is not None:
             free = host_bytes()
-            needed = leaving_bytes(leaving.model) + coming.needed + HOST_RESERVE
+            needed = bytes_to_offload(leaving.model) + coming.needed + HOST_RESERVE
             offload = free is not None and needed <= free // self._processes
             where = "is offloaded to host memory" if offload else "will be read again"
             left, came = (one.run.config.train.expert_name for one in (leaving, coming))

@@ -80,7 +80,7 @@ class Experts:
         return here if isinstance(here, Expert) else None
 
     @property
-    def active(self) -> Expert:
+    def current(self) -> Expert:
         """`on_device`, which must not be None."""
         assert self.on_device is not None
         return self.on_device
@@ -103,13 +103,13 @@ class Experts:
             self.session.emit(StageEnded(stage="load", seconds=time.monotonic() - began, step=self.step))
 
     def needs_evaluation(self, *, if_due: bool) -> bool:
-        """Returns whether the model at work can be evaluated; with `if_due`, and was trained since it was."""
+        """Returns whether the current model can be evaluated; with `if_due`, and was trained since it was."""
         expert = self.on_device
         return expert is not None and expert.trainer.evaluates and not (if_due and expert.name not in self._unmeasured)
 
     def evaluate(self) -> Evaluated | None:
-        """Returns the evaluation loss of the model at work; None where memory ran out."""
-        expert = self.active
+        """Returns the evaluation loss of the current model; None where memory ran out."""
+        expert = self.current
         self._unmeasured.discard(expert.name)
         found = expert.trainer.evaluate()
         return None if found is None else cast("Evaluated", self._as_of_run(expert, found))
@@ -122,7 +122,7 @@ class Experts:
     @property
     def bytes_of_a_save(self) -> int:
         """Bytes of a saved step on disk."""
-        trainer = self.active.trainer
+        trainer = self.current.trainer
         return len(self.all) * saved_bytes(sum(p.numel() for p in trainer.parameters.values()), trainer.config)
 
     def progress(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ..accelerator import gpu_count
 from ..errors import OutOfMemory, host_memory_ran_out, in_a_new_run
 from ..job.config import RunConfig
 from ..placement.host import host_bytes, host_total
-from ..placement.room import device_memory_ran_out
+from ..placement.model_offload import device_memory_ran_out
 from ..words import filled, first_line, logger
 
 _log = logger("wan_trainer")

@@ -13,7 +13,7 @@ from ..job.open import OpenRun
 from ..job.partner import no_pair, partner_note
 from ..job.remarks import preview_note
 from ..model import WanTransformer
-from ..placement.room import device_memory_ran_out
+from ..placement.model_offload import device_memory_ran_out
 from ..sampler import Denoiser, SampleConfig
 from ..train import Previewer, PreviewInputs, evaluating, expert_setting, read_preview_inputs
 from ..words import first_line
@@ -43,7 +43,7 @@ class Previews:
         )
 
     def render(self, step: int) -> None:
-        """Render the clips after `step`, and load the model at work again.
+        """Render the clips after `step`, and load the current model again.
 
         Raises OutOfMemory where that model no longer fits; its trained state is kept, and can be saved.
         """

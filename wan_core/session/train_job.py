@@ -192,7 +192,7 @@ class _Worker:
         self.sinks.on_device = lambda: experts.on_device
         turn = experts.next_turn()
         experts.load(turn[0] if turn is not None else experts.all[0])
-        self.sinks.spill = SpillWatch.on(experts.active.trainer.meters.devices)
+        self.sinks.spill = SpillWatch.on(experts.current.trainer.meters.devices)
         if saved is not None:
             steps = config.train.steps
             session.note(filled("Continues after saved step {step} of {steps}.", step=saved.step, steps=steps))

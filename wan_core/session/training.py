@@ -87,8 +87,8 @@ class Training:
             expert.trainer.meet()
 
     def _trained(self, last: int) -> bool:
-        """Train the model at work up to its own step `last`; returns whether it left earlier because work is due."""
-        expert = self.experts.active
+        """Train the current model up to its own step `last`; returns whether it left earlier because work is due."""
+        expert = self.experts.current
         try:
             return expert.trainer.run(last, lambda _step: self._is_due())
         except NotFinite as error:
@@ -106,11 +106,11 @@ class Training:
             self._due |= {"save", "evaluate"}
         if train.preview_every_n_steps and step % train.preview_every_n_steps == 0:
             self._due.add("sample")
-        if self.experts.active.trainer.bad_in_a_row:
+        if self.experts.current.trainer.bad_in_a_row:
             return False  # `_due` is kept for the next finite step
         if step == train.steps or self._limit.is_over:
             self._due |= {"save", "evaluate", "sample", "end"}
-        if self.experts.active.step >= self.experts.active.total:
+        if self.experts.current.step >= self.experts.current.total:
             self._due |= {"save", "evaluate"}
         if train.eval_every_n_steps and step % train.eval_every_n_steps == 0:
             self._due.add("evaluate")
@@ -139,7 +139,7 @@ class Training:
             here.keep_measured()
 
     def _evaluate(self, *, if_due: bool = False) -> None:
-        """Evaluate the model at work; with `if_due` only where it was trained since its last evaluation."""
+        """Evaluate the current model; with `if_due` only where it was trained since its last evaluation."""
         if not self.session.leads or not self.experts.needs_evaluation(if_due=if_due):
             return
         with self.session.timed("evaluate", self.experts.step):

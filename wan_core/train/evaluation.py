@@ -13,7 +13,7 @@ from ..errors import Stopped
 from ..events import Emit, Evaluated, Note, Stage
 from ..flow import EVALUATION_TIMESTEPS, draw_noise, is_in_range, seeded_generator
 from ..model import WanTransformer
-from ..placement.room import device_memory_ran_out, release_cached_memory
+from ..placement.model_offload import device_memory_ran_out, release_cached_memory
 from ..words import first_line
 from .config import TrainConfig
 from .draws import given_first_frames

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import ConfigError, DependencyError, host_memory_ran_out
 from ..packages import OPTIMIZER_MODULES, check_place, imported, named_optimizer, pip_line, version_of
-from ..placement.room import device_memory_ran_out
+from ..placement.model_offload import device_memory_ran_out
 from ..words import first_line
 from .config import TrainConfig
 

@@ -16,7 +16,7 @@ from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
 from ..files import FileError, atomic_write_bytes, atomic_write_json, is_held, read_json
 from ..model import WanTransformer
 from ..placement.host import host_bytes
-from ..placement.room import HOST_RESERVE, leaving_bytes, release_cached_memory, weights_out_of_the_way
+from ..placement.model_offload import HOST_RESERVE, bytes_to_offload, offloaded_model, release_cached_memory
 from ..sampler import Denoiser, SamplingPreset, generate
 from ..words import filled, first_line, logger
 from .preview_inputs import PreviewClip, PreviewInputs
@@ -146,9 +146,9 @@ class Previewer:
     def _decoded_with_room(self, wanted: DecodeWanted) -> dict[str, Any] | None:
         """Decodes with the model's weights offloaded, where host memory has room for them."""
         model, free = self._on_device(), host_bytes()
-        if (leaving := leaving_bytes(model)) and free is not None and leaving + HOST_RESERVE > free:
+        if (leaving := bytes_to_offload(model)) and free is not None and leaving + HOST_RESERVE > free:
             return {"error": NO_ROOM}
-        with weights_out_of_the_way(model):
+        with offloaded_model(model):
             self._emit(wanted)
             return self._control.wait_decoded(wanted.sample_id, DECODE_TIMEOUT_S)
 

@@ -15,8 +15,8 @@ from ..errors import TrainingError
 from ..events import Emit, Note, StepSkipped
 from ..model import CHUNK_TOKENS, Policy, WanTransformer
 from ..parallel import ShardedBlocks
+from ..placement.model_offload import device_memory_ran_out, release_cached_memory
 from ..placement.offload import BlockOffload
-from ..placement.room import device_memory_ran_out, release_cached_memory
 from ..words import counted, first_line, logger
 
 _log = logger(__name__)

@@ -20,9 +20,9 @@ from wan_core.measure import measuring as module
 from wan_core.measure.fit import fit
 from wan_core.measure.one_row import _FEWEST, _made
 from wan_core.placement.cards import CARD_LIMIT, HOST_LIMIT
-from wan_core.plan import Constants, Work, card_named, keep_constants, plan_run, report_of, state_file
+from wan_core.plan import CardCost, Constants, card_named, keep_constants, plan_run, report_of, state_file
+from wan_core.plan.card_constants import STATE, own_constants
 from wan_core.plan.cards import card_of
-from wan_core.plan.own_cards import STATE, own_constants
 
 CPU = torch.device("cpu")
 
@@ -92,7 +92,11 @@ def fake(row: str = "") -> Callable[..., dict[str, Any]]:
     card = card_named("H200")
     assert card is not None
     works = iter(
-        [Work(2600e12, 2.2e12, 30_000, 4e12), Work(430e12, 0.6e12, 22_000, 1e12), Work(1e13, 4e10, 7000, 1e11)]
+        [
+            CardCost(2600e12, 2.2e12, 30_000, 4e12),
+            CardCost(430e12, 0.6e12, 22_000, 1e12),
+            CardCost(1e13, 4e10, 7000, 1e11),
+        ]
     )
 
     def measured(one: Any, where: Where) -> dict[str, Any]:
@@ -153,8 +157,9 @@ def test_constants_are_found_again_from_steps_of_the_published_rows() -> None:
     assert assumed is not None
     true = (430e12, 2.9e12, 9e-6)
     works = [
-        Work(433e12, 0.57e12, 22_705, 0), Work(2611e12, 2.23e12, 30_255, 0), Work(2086e12, 1.83e12, 10_201, 0),
-        Work(333e12, 0.44e12, 17_815, 0), Work(10e12, 0.04e12, 6_835, 0), Work(1266e12, 1.41e12, 10_529, 0),
+        CardCost(433e12, 0.57e12, 22_705, 0), CardCost(2611e12, 2.23e12, 30_255, 0),
+        CardCost(2086e12, 1.83e12, 10_201, 0),
+        CardCost(333e12, 0.44e12, 17_815, 0), CardCost(10e12, 0.04e12, 6_835, 0), CardCost(1266e12, 1.41e12, 10_529, 0),
     ]  # fmt: skip
     seconds = [work.flop / true[0] + work.bytes / true[1] + work.kernels * true[2] for work in works]
     *found, off, host_s, of_host = fit(list(zip(works, seconds, strict=True)), assumed)
@@ -169,10 +174,10 @@ def test_constants_are_found_again_from_steps_of_the_published_rows() -> None:
 
 
 MEASURED = (
-    (Work(433.386e12, 0.503861e12, 17_192, 0.928e12), 2.2015),
-    (Work(2096.087e12, 1.627731e12, 8_427, 2.814e12), 4.1246),
-    (Work(2328.197e12, 1.935020e12, 10_050, 3.195e12), 4.6809),
-    (Work(2611.965e12, 2.001223e12, 22_902, 3.613e12), 5.1561),
+    (CardCost(433.386e12, 0.503861e12, 17_192, 0.928e12), 2.2015),
+    (CardCost(2096.087e12, 1.627731e12, 8_427, 2.814e12), 4.1246),
+    (CardCost(2328.197e12, 1.935020e12, 10_050, 3.195e12), 4.6809),
+    (CardCost(2611.965e12, 2.001223e12, 22_902, 3.613e12), 5.1561),
 )
 """steps on an H200 behind a slow host, which decided the first: 1.3B with 4,096 tokens a chunk; the others are 14B"""
 

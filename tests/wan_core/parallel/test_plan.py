@@ -27,14 +27,14 @@ from wan_core.placement import (
     StepShape,
     devices_of,
     estimate_memory,
-    room_of_cards,
+    free_memory_of_cards,
 )
 from wan_core.placement.shared import OwnMemory
 from wan_core.plan import step_time
 from wan_core.plan.cards import card_named, card_of_size
-from wan_core.plan.memory_job import Job
 from wan_core.plan.planning import plan_memory
 from wan_core.plan.report import plan_sentences
+from wan_core.plan.workload import Workload
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.train import TrainConfig
 
@@ -173,7 +173,7 @@ def test_a_plan_for_two_cards_says_what_they_send(tmp_path: Path, monkeypatch: p
     plans = []
     for placement in (PlacementConfig(devices="cuda:0"), split):
         model = ModelPlan(base_file=f"diffusion_models:{file.name}", quantize=QuantizeConfig(), placement=placement)
-        of = Job(
+        of = Workload(
             model=model,
             roots=roots,
             file=inspect_model(model, roots),
@@ -181,7 +181,7 @@ def test_a_plan_for_two_cards_says_what_they_send(tmp_path: Path, monkeypatch: p
             train=TrainConfig(preview_every_n_steps=0, memory="manual", offload_activations="on"),
             step=CLIP,
         )
-        plans.append(plan_memory(of, room_of_cards([24, 24], host=100 << 30)))
+        plans.append(plan_memory(of, free_memory_of_cards([24, 24], host=100 << 30)))
     one, two = plans
     assert one.exchange == ""
     said = plan_sentences(two)

@@ -23,9 +23,9 @@ from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import POLICIES, Conditioning, Numerics, Policy, WanShape, WanTransformer
 from wan_core.placement import kept
 from wan_core.placement.measures import MemoryMeasures, running_order
+from wan_core.placement.model_offload import offloaded_model
 from wan_core.placement.offload import BlockOffload
 from wan_core.placement.plan import Placement
-from wan_core.placement.room import weights_out_of_the_way
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
 
 CPU = torch.device("cpu")
@@ -226,7 +226,7 @@ def test_making_room_gives_back_the_buffers_of_the_ring_too() -> None:
     del arrived
     moved.copies.begun.clear()
     assert len({id(found) for held in memory if (found := held()) is not None}) == 2
-    with weights_out_of_the_way(moved.model):
+    with offloaded_model(moved.model):
         assert not [held for held in memory if held() is not None]
     assert_same_bits(moved.step(), plain_step())
 
@@ -249,7 +249,7 @@ def test_a_model_that_rests_for_long_gives_back_the_host_memory_of_kept_inputs(t
     handed_out = [weakref.ref(memory) for memory in found.copies.host if memory.numel() == CHUNK]
     found.copies.host = [memory for memory in found.copies.host if memory.numel() != CHUNK]
     found.copies.begun.clear()
-    with weights_out_of_the_way(found.model, trained=trained):
+    with offloaded_model(found.model, trained=trained):
         gc.collect()
         assert sum(ref() is not None for ref in handed_out) == (0 if trained else LARGE)
     if trained:

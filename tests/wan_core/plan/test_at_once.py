@@ -13,9 +13,9 @@ from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig
 from wan_core.parallel.pipeline import under_way
-from wan_core.placement import MemoryMeasures, Room, StepShape, room_of_cards
+from wan_core.placement import FreeMemory, MemoryMeasures, StepShape, free_memory_of_cards
 from wan_core.placement.plan import split_blocks
-from wan_core.plan import Job, plan_memory
+from wan_core.plan import Workload, plan_memory
 from wan_core.plan.cards import CARDS, Card
 from wan_core.plan.notes import notes_of
 from wan_core.plan.split_time import split_step
@@ -30,13 +30,13 @@ FULL: dict[str, Any] = {"checkpointing_policy": "full"}
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def small(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """1.3B in bf16 over two cards, clips of 832x480x49."""
     folder = tmp_path_factory.mktemp("models")
     file = write_empty_model(folder / "wan2.1_t2v_1.3B_bf16.safetensors", "wan2.1-t2v-1.3B")
     plan = ModelPlan(base_file=f"diffusion_models:{file.name}", base_precision="bf16")
     roots = Roots({"diffusion_models": (str(folder),)})
-    return Job(
+    return Workload(
         model=plan,
         roots=roots,
         file=inspect_model(plan, roots),
@@ -47,17 +47,17 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Job:
     )
 
 
-def with_micro_batches(job: Job, count: int, split_at: str = "midpoint") -> Job:
+def with_micro_batches(job: Workload, count: int, split_at: str = "midpoint") -> Workload:
     train = replace(job.train, gradient_accumulation_steps=count)
     return replace(job, train=train, placement=split_blocks(TWO, 30, split_at))
 
 
-def seconds(job: Job, *cards: Card, **measures: Any) -> float:
+def seconds(job: Workload, *cards: Card, **measures: Any) -> float:
     estimate, count = job.estimate(job.shape(), MemoryMeasures(**measures)), job.train.gradient_accumulation_steps
     return step_seconds(job.shape(), job.step, estimate, list(cards), micro_batches=count)
 
 
-def test_a_step_of_two_cards_takes_what_one_takes_and_less_with_several_micro_batches(small: Job) -> None:
+def test_a_step_of_two_cards_takes_what_one_takes_and_less_with_several_micro_batches(small: Workload) -> None:
     one_card = replace(small, placement=split_blocks(TWO[:1], 30, "midpoint"))
     alone = seconds(one_card, RTX_4090)
     assert seconds(small, RTX_4090, RTX_4090) == pytest.approx(alone, rel=0.02), "copies between cards, and no more"
@@ -67,7 +67,7 @@ def test_a_step_of_two_cards_takes_what_one_takes_and_less_with_several_micro_ba
         assert seconds(job, RTX_4090, RTX_4090, in_turn=True) == pytest.approx(count * alone, rel=0.02)
 
 
-def test_what_lies_outside_the_blocks_is_counted(small: Job) -> None:
+def test_what_lies_outside_the_blocks_is_counted(small: Workload) -> None:
     shape, estimate = small.shape(), small.estimate(small.shape(), MemoryMeasures())
     split = split_step(shape, small.step, estimate, [RTX_4090, RTX_4090], 1)
     one_card = replace(small, placement=split_blocks(TWO[:1], 30, "midpoint"))
@@ -75,7 +75,7 @@ def test_what_lies_outside_the_blocks_is_counted(small: Job) -> None:
     assert of_all == pytest.approx(seconds(one_card, RTX_4090), rel=0.005)
 
 
-def test_two_micro_batches_wait_on_the_first_card_and_one_on_the_last(small: Job) -> None:
+def test_two_micro_batches_wait_on_the_first_card_and_one_on_the_last(small: Workload) -> None:
     assert under_way(split_blocks(TWO, 30, "midpoint"), 4) == (2, 1)
     assert under_way(split_blocks(TWO, 40, "interleaved"), 4) == (2.5, 1.5)
     assert under_way(split_blocks(TWO, 30, "midpoint"), 1) == ()
@@ -87,10 +87,10 @@ def test_two_micro_batches_wait_on_the_first_card_and_one_on_the_last(small: Job
     assert more[0] == pytest.approx((15 + 1 + 2) * stream, rel=0.05), "and the inputs of its 15 blocks once more"
 
 
-def test_the_plan_says_in_a_line_what_working_at_once_gains(small: Job) -> None:
-    room = room_of_cards([24, 24])
+def test_the_plan_says_in_a_line_what_working_at_once_gains(small: Workload) -> None:
+    room = free_memory_of_cards([24, 24])
 
-    def said(job: Job) -> list[str]:
+    def said(job: Workload) -> list[str]:
         return [one for one in notes_of(plan_memory(job, room, RTX_4090), None, RTX_4090) if " at once" in one]
 
     assert said(small) == [
@@ -103,14 +103,14 @@ def test_the_plan_says_in_a_line_what_working_at_once_gains(small: Job) -> None:
     assert said(replace(small, placement=split_blocks(TWO[:1], 30, "midpoint"))) == []
 
 
-def test_where_two_micro_batches_do_not_fit_the_cards_take_turns(small: Job) -> None:
+def test_where_two_micro_batches_do_not_fit_the_cards_take_turns(small: Workload) -> None:
     train = TrainConfig(gradient_accumulation_steps=4, offload_activations="off", blocks_to_swap=0, **FULL)
     job = replace(small, train=train)
     turns, at_once = (
         job.estimate(job.shape(), MemoryMeasures(in_turn=turn, chunk_tokens=1024)).devices["cuda:0"].peak
         for turn in (True, False)
     )
-    room = Room(devices=dict.fromkeys(("cuda:0", "cuda:1"), (turns + at_once) // 2))
+    room = FreeMemory(devices=dict.fromkeys(("cuda:0", "cuda:1"), (turns + at_once) // 2))
     plan = plan_memory(job, room, RTX_4090)
     assert plan.fits
     assert plan.measures.in_turn

@@ -11,8 +11,8 @@ from wan_core.files import Roots
 from wan_core.job.remarks import routes_remark
 from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig
-from wan_core.placement import MemoryEstimate, MemoryMeasures, PlacementConfig, Room, StepShape, resolve_placement
-from wan_core.plan import Job, MemoryPlan, notes
+from wan_core.placement import FreeMemory, MemoryEstimate, MemoryMeasures, PlacementConfig, StepShape, resolve_placement
+from wan_core.plan import MemoryPlan, Workload, notes
 from wan_core.plan.cards import card_named
 from wan_core.plan.notes import notes_of, quantized_for_nothing, routed_of, routes_offered
 from wan_core.plan.report import plan_sentences, report_of
@@ -25,13 +25,13 @@ GIB = 1 << 30
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def small(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """T2V-1.3B in bf16, clips of 832x480x49: 20,280 tokens."""
     folder = tmp_path_factory.mktemp("models")
     file = write_empty_model(folder / "wan2.1_t2v_1.3B_bf16.safetensors", "wan2.1-t2v-1.3B")
     plan = ModelPlan(base_file=f"diffusion_models:{file.name}")
     roots = Roots({"diffusion_models": (str(folder),)})
-    return Job(
+    return Workload(
         model=plan,
         roots=roots,
         file=inspect_model(plan, roots),
@@ -43,18 +43,18 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 @pytest.fixture(scope="module")
-def plain(small: Job) -> MemoryEstimate:
+def plain(small: Workload) -> MemoryEstimate:
     return small.estimate(small.shape(), MemoryMeasures())
 
 
-def planned(job: Job, estimate: MemoryEstimate, gibibytes: float = 23, **settings: str) -> MemoryPlan:
+def planned(job: Workload, estimate: MemoryEstimate, gibibytes: float = 23, **settings: str) -> MemoryPlan:
     """A plan with the fewest measures, without a search for the fastest."""
     job = replace(job, train=replace(job.train, **settings))
-    return MemoryPlan(job=job, room=Room(devices={"cpu": int(gibibytes * GIB)}), estimate=estimate)
+    return MemoryPlan(job=job, room=FreeMemory(devices={"cpu": int(gibibytes * GIB)}), estimate=estimate)
 
 
 def test_token_routes_are_drawn_with_what_they_save(
-    small: Job, plain: MemoryEstimate, monkeypatch: pytest.MonkeyPatch
+    small: Workload, plain: MemoryEstimate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryPlan, "card", card_named("RTX 4090"))
     plan = planned(small, plain, tread_routes="0.5: 2..-2")
@@ -78,7 +78,7 @@ def test_token_routes_are_drawn_with_what_they_save(
     assert routes_remark(TrainConfig(tread_routes="0: 2..-2")) == ""
 
 
-def test_routes_are_offered_only_for_many_tokens(small: Job, plain: MemoryEstimate) -> None:
+def test_routes_are_offered_only_for_many_tokens(small: Workload, plain: MemoryEstimate) -> None:
     long = replace(small, step=replace(small.step, latent_frames=21))
     assert routes_offered(long).startswith('32,760 tokens a clip: tread_routes "0.25: 2..-2" takes 3')
     assert routes_offered(small) == ""
@@ -86,7 +86,7 @@ def test_routes_are_offered_only_for_many_tokens(small: Job, plain: MemoryEstima
 
 
 def test_eight_bits_are_not_needed_where_it_fits_without(
-    small: Job, plain: MemoryEstimate, monkeypatch: pytest.MonkeyPatch
+    small: Workload, plain: MemoryEstimate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quantized = replace(small, model=small.model.with_quantize(QuantizeConfig()))
     plan = planned(quantized, plain, 23)

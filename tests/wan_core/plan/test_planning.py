@@ -22,22 +22,22 @@ from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig
 from wan_core.model import Policy, WanShape
 from wan_core.placement import (
+    FreeMemory,
     MemoryMeasures,
     PlacementConfig,
-    Room,
     SharedMemory,
     StepShape,
     cards,
+    free_memory_of_cards,
     resolve_placement,
-    room_of_cards,
 )
 from wan_core.plan import here, plan_here, report_run
 from wan_core.plan.cards import card_named, card_of_size
 from wan_core.plan.here import plan_training
-from wan_core.plan.memory_job import Job, job_of_run
 from wan_core.plan.planning import MemoryPlan, nearest_that_fits, plan_memory
 from wan_core.plan.step_time import step_seconds
 from wan_core.plan.suggestions import suggestions_for
+from wan_core.plan.workload import Workload, workload_of_run
 from wan_core.precision import QuantizeConfig
 from wan_core.session.train_job import run_job
 from wan_core.train import Group, TrainConfig, Trainer
@@ -47,13 +47,13 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def a14b(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def a14b(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """The high-noise expert in fp8, rank 32, clips of 832x480x49, batch 1."""
     folder = tmp_path_factory.mktemp("models")
     file = write_empty_model(folder / "wan2.2_t2v_high_noise_14B_bf16.safetensors", "wan2.2-t2v-A14B-expert")
     plan = ModelPlan(base_file=f"diffusion_models:{file.name}", quantize=QuantizeConfig())
     roots = Roots({"diffusion_models": (str(folder),)})
-    return Job(
+    return Workload(
         model=plan,
         roots=roots,
         file=inspect_model(plan, roots),
@@ -64,12 +64,14 @@ def a14b(tmp_path_factory: pytest.TempPathFactory) -> Job:
     )
 
 
-def room(gibibytes: float) -> Room:
-    return Room(devices={"cpu": room_of_cards([gibibytes]).devices["cuda:0"]})
+def room(gibibytes: float) -> FreeMemory:
+    return FreeMemory(devices={"cpu": free_memory_of_cards([gibibytes]).devices["cuda:0"]})
 
 
 @pytest.mark.lasts(2)
-def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_nearest_that_fits(a14b: Job) -> None:
+def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_nearest_that_fits(
+    a14b: Workload,
+) -> None:
     short = with_frames(a14b, 17)
     plan = plan_memory(short, room(5.8))
     assert not plan.fits
@@ -90,7 +92,7 @@ def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_n
 
 @pytest.mark.soak
 @pytest.mark.lasts(1)
-def test_where_fewer_clips_at_once_fit_that_is_said_first(a14b: Job) -> None:
+def test_where_fewer_clips_at_once_fit_that_is_said_first(a14b: Workload) -> None:
     """A smaller batch with more accumulation is the same step; fewer frames, or a smaller picture, is another LoRA."""
 
     def of(count: int) -> MemoryPlan:
@@ -106,36 +108,36 @@ def test_where_fewer_clips_at_once_fit_that_is_said_first(a14b: Job) -> None:
     assert [of(count).fits for count in (batch, batch + 1)] == [True, False]
 
 
-def test_more_blocks_than_there_are_is_all_of_them(a14b: Job) -> None:
+def test_more_blocks_than_there_are_is_all_of_them(a14b: Workload) -> None:
     plan = plan_memory(recomputed(a14b, blocks_to_swap=999), room(16))
     assert plan.measures.blocks_to_swap == 40
     assert "40 blocks" in plan.remark()
 
 
-def test_where_nothing_fits_one_look_says_so(a14b: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_fits_one_look_says_so(a14b: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[tuple[int, int, int]] = []
-    estimate = Job.estimate
+    estimate = Workload.estimate
 
-    def noted(job: Job, shape: Any, measures: MemoryMeasures) -> Any:
+    def noted(job: Workload, shape: Any, measures: MemoryMeasures) -> Any:
         looked.append((job.lora.rank, job.step.latent_frames, job.step.latent_width))
         return estimate(job, shape, measures)
 
-    monkeypatch.setattr(Job, "estimate", noted)
+    monkeypatch.setattr(Workload, "estimate", noted)
     assert nearest_that_fits(a14b, room(1.5)) is None
     assert looked == [(4, 1, 52)], "the smallest job of all"
 
 
-def with_frames(job: Job, frames: int) -> Job:
+def with_frames(job: Workload, frames: int) -> Workload:
     return replace(job, step=replace(job.step, latent_frames=(frames - 1) // 4 + 1))
 
 
-def recomputed(job: Job, **train: Any) -> Job:
+def recomputed(job: Workload, **train: Any) -> Workload:
     """Full checkpointing by the settings, so that no seconds pass in the search for what is faster."""
     return replace(job, train=TrainConfig(checkpointing_policy="full", **train))
 
 
 @pytest.mark.lasts(2)
-def test_the_measures_of_a_run_are_the_cheapest_with_which_it_fits(a14b: Job) -> None:
+def test_the_measures_of_a_run_are_the_cheapest_with_which_it_fits(a14b: Workload) -> None:
     taken = [plan_memory(recomputed(a14b), room(gib)).measures for gib in (24, 16)]
     assert [measures.offload_inputs for measures in taken] == [True, True]
     assert taken[1].blocks_to_swap > taken[0].blocks_to_swap + 2
@@ -190,7 +192,7 @@ def test_a_run_that_fits_with_measures_takes_them_and_says_so(tmp_path: Path, mo
 
 def limit_with(run_room: int) -> float:
     """The GiB of a card on which so many bytes are left when the reserve is taken."""
-    return (run_room + 16 * GIB - room_of_cards([16]).devices["cuda:0"]) / GIB
+    return (run_room + 16 * GIB - free_memory_of_cards([16]).devices["cuda:0"]) / GIB
 
 
 @pytest.mark.parametrize(
@@ -208,14 +210,14 @@ def test_each_process_is_planned_for_its_own_devices(
     put_in(monkeypatch, AMPERE, AMPERE)
     run = make_run(tmp_path, plan=ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement))
     opened = open_run(run.directory, run.roots)
-    job = job_of_run(opened, resolve_placement(placement, opened.variant.shape.num_layers, rank))
-    found = plan_memory(job, Room(devices={})).estimate.devices
+    job = workload_of_run(opened, resolve_placement(placement, opened.variant.shape.num_layers, rank))
+    found = plan_memory(job, FreeMemory(devices={})).estimate.devices
     assert list(found) == devices
     assert min(memory.step for memory in found.values()) > 100_000
 
 
 @pytest.mark.soak
-def test_checkpointing_is_offered_where_it_is_off(a14b: Job) -> None:
+def test_checkpointing_is_offered_where_it_is_off(a14b: Workload) -> None:
     for off in ({"gradient_checkpointing": False}, {"unchecked_blocks": 20}):
         job = replace(a14b, train=TrainConfig(**off))
         turned = {"gradient_checkpointing": True} if "gradient_checkpointing" in off else {"unchecked_blocks": 0}
@@ -234,12 +236,12 @@ def test_a_copy_per_gpu_is_planned_for_the_fullest_card_and_its_share_of_host_me
     placement = PlacementConfig(mode="copy per GPU", devices="0,1")
     plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement)
     run = make_run(tmp_path, plan=plan)
-    planned = plan_here(job_of_run(open_run(run.directory, run.roots)))
+    planned = plan_here(workload_of_run(open_run(run.directory, run.roots)))
     assert planned is not None
-    assert planned.room == Room(devices={"cuda:1": 20 * GIB}, host=5 * GIB)
+    assert planned.room == FreeMemory(devices={"cuda:1": 20 * GIB}, host=5 * GIB)
     assert list(planned.estimate.devices) == ["cuda:1"]
     free[1] = 1 << 10
-    refused = plan_here(job_of_run(open_run(run.directory, run.roots)))
+    refused = plan_here(workload_of_run(open_run(run.directory, run.roots)))
     assert refused is not None
     assert not refused.fits
 
@@ -249,7 +251,7 @@ def test_a_copy_per_gpu_is_planned_for_the_fullest_card_and_its_share_of_host_me
     ("free", "shares", "once"), [((15, 15), True, True), ((15, 15), False, False), ((15, 40), True, False)]
 )
 def test_what_rests_counts_once_for_copies_on_equal_cards(
-    a14b: Job, monkeypatch: pytest.MonkeyPatch, free: tuple[int, int], shares: bool, once: bool
+    a14b: Workload, monkeypatch: pytest.MonkeyPatch, free: tuple[int, int], shares: bool, once: bool
 ) -> None:
     """Where cards differ other blocks rest for each, and a system may know no memory that is shared."""
     put_in(monkeypatch, AMPERE, AMPERE)
@@ -296,7 +298,7 @@ def test_a_rank_counts_shared_weights_once_where_the_others_rest_the_same_blocks
 
 
 @pytest.mark.lasts(5)
-def test_memory_that_is_left_over_makes_a_step_faster(a14b: Job) -> None:
+def test_memory_that_is_left_over_makes_a_step_faster(a14b: Workload) -> None:
     """Attention outputs first, then chunks, then blocks that keep all; on a full card attention outputs go to RAM."""
     roomy, tight = plan_memory(a14b, room(80)), plan_memory(a14b, room(16))
     full = replace(a14b, train=TrainConfig(checkpointing_policy="full"))
@@ -322,7 +324,7 @@ def test_memory_that_is_left_over_makes_a_step_faster(a14b: Job) -> None:
     assert plan_memory(a14b, no_ram).policy == "full"
 
 
-def test_what_is_left_to_compute_twice_is_in_the_seconds(a14b: Job) -> None:
+def test_what_is_left_to_compute_twice_is_in_the_seconds(a14b: Workload) -> None:
     card, shape = card_of_size(80), a14b.shape()
     full = a14b.estimate(shape, MemoryMeasures())
     kept = replace(a14b, train=TrainConfig(checkpointing_policy="attn_output"))
@@ -338,7 +340,7 @@ def test_what_is_left_to_compute_twice_is_in_the_seconds(a14b: Job) -> None:
     assert more / card.kernel_s > 15 * 3880, "fifteen chunks more, some thousand kernels each"
 
 
-def test_attention_without_a_fused_kernel_is_counted_with_its_scores(a14b: Job) -> None:
+def test_attention_without_a_fused_kernel_is_counted_with_its_scores(a14b: Workload) -> None:
     card, small = card_of_size(80), with_frames(a14b, 9)
     plain = replace(small, model=replace(small.model, attention="sdpa_math"))
     estimates = [job.estimate(job.shape(), MemoryMeasures()) for job in (small, plain)]
@@ -354,7 +356,7 @@ def test_attention_without_a_fused_kernel_is_counted_with_its_scores(a14b: Job) 
     assert seconds[1] > 1.2 * seconds[0]
 
 
-def test_a_card_without_a_fused_kernel_for_bf16_is_counted_so(a14b: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_without_a_fused_kernel_for_bf16_is_counted_so(a14b: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAN_TRAINER_CARD_CAPABILITY", "7.5")
     assert a14b.shape().numerics.plain_attention, "bf16"
     half = replace(a14b, model=replace(a14b.model, base_precision="fp16"))
@@ -363,7 +365,7 @@ def test_a_card_without_a_fused_kernel_for_bf16_is_counted_so(a14b: Job, monkeyp
 
 
 def test_what_the_system_does_not_lock_is_copied_while_the_card_waits(
-    a14b: Job, monkeypatch: pytest.MonkeyPatch
+    a14b: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card, shape = card_of_size(80), a14b.shape()
     swapped = a14b.estimate(shape, MemoryMeasures(offload_inputs=True, blocks_to_swap=20))
@@ -377,7 +379,7 @@ def test_what_the_system_does_not_lock_is_copied_while_the_card_waits(
     assert seconds(swapped.pinned * 3 // 4) - seconds(None) == pytest.approx(2 * a_quarter / 8e9, rel=1e-3)
 
 
-def test_weights_are_dequantized_for_each_chunk_where_nothing_else_makes_room(a14b: Job) -> None:
+def test_weights_are_dequantized_for_each_chunk_where_nothing_else_makes_room(a14b: Workload) -> None:
     short = replace(with_frames(recomputed(a14b), 9), lora=LoraConfig(rank=4))
     held, each = (
         short.estimate(short.shape(), MemoryMeasures(offload_inputs=True, blocks_to_swap=40, dequantize_once=once))
@@ -385,11 +387,11 @@ def test_weights_are_dequantized_for_each_chunk_where_nothing_else_makes_room(a1
     )
     least, most = each.devices["cpu"].peak, held.devices["cpu"].peak
     assert most - least > 200 << 20
-    between = Room(devices={"cpu": (least + most) // 2})
+    between = FreeMemory(devices={"cpu": (least + most) // 2})
     plan = plan_memory(short, between)
     assert plan.fits
     assert not plan.measures.dequantize_once
-    assert plan_memory(short, Room(devices={"cpu": most})).measures.dequantize_once
+    assert plan_memory(short, FreeMemory(devices={"cpu": most})).measures.dequantize_once
 
 
 @pytest.mark.parametrize(
@@ -418,7 +420,7 @@ def test_a_card_is_known_by_what_its_driver_calls_it(said: str, name: str | None
     assert (found and found.name) == name
 
 
-def test_memory_efficient_attention_takes_twice_as_long(a14b: Job) -> None:
+def test_memory_efficient_attention_takes_twice_as_long(a14b: Workload) -> None:
     t4, shape = card_named("Tesla T4"), a14b.shape()
     assert t4 is not None
     estimate = a14b.estimate(shape, MemoryMeasures())
@@ -433,9 +435,9 @@ def test_memory_efficient_attention_takes_twice_as_long(a14b: Job) -> None:
 
 @pytest.mark.parametrize("settings", [{"memory": "manual"}, {"gradient_checkpointing": False}, {"compile": True}])
 def test_attention_is_not_kept_unasked_where_that_cannot_be_or_somebody_else_decides(
-    a14b: Job, settings: dict[str, Any]
+    a14b: Workload, settings: dict[str, Any]
 ) -> None:
-    plan = plan_memory(replace(a14b, train=TrainConfig(**settings)), Room(devices={"cpu": 1 << 50}))
+    plan = plan_memory(replace(a14b, train=TrainConfig(**settings)), FreeMemory(devices={"cpu": 1 << 50}))
     assert plan.policy in ("full", "none")
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from tests.support.tiny_run import FAMILY, make_run
 from wan_core.job import is_free_of_clips, sized_as_template
 from wan_core.job.open import open_run
-from wan_core.placement import Room, StepShape
+from wan_core.placement import FreeMemory, StepShape
 from wan_core.plan import plan_memory, report_of
 from wan_core.plan.here import with_fitting_preview
-from wan_core.plan.memory_job import Job, job_of_run
+from wan_core.plan.workload import Workload, workload_of_run
 from wan_core.sampler import AS_TEMPLATE, SampleConfig
 from wan_core.train import TrainConfig
 
@@ -19,10 +19,10 @@ GIB = 1 << 30
 TASKS: tuple[tuple[str, float | None], ...] = (("t2v", None), ("t2v", 0.875), ("i2v", None), ("ti2v", None))
 
 
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> Workload:
     """A tiny training with a preview far larger than its clips."""
     run = make_run(tmp_path, train=TrainConfig(steps=2, memory="manual", eval_items=0))
-    found = job_of_run(open_run(run.directory, run.roots))
+    found = workload_of_run(open_run(run.directory, run.roots))
     preview = StepShape(batch_size=1, latent_frames=21, latent_height=80, latent_width=80)
     return replace(found, preview=preview, preview_gives_way=True)
 
@@ -30,7 +30,7 @@ def job(tmp_path: Path) -> Job:
 def test_a_preview_has_as_many_frames_as_fit_with_the_measures_training_takes_without_it(tmp_path: Path) -> None:
     asked = job(tmp_path)
     shape = asked.shape()
-    measures = plan_memory(replace(asked, preview=None), Room(devices={})).measures
+    measures = plan_memory(replace(asked, preview=None), FreeMemory(devices={})).measures
 
     def needs(frames: int) -> int:
         one = replace(asked, preview=StepShape(batch_size=1, latent_frames=frames, latent_height=80, latent_width=80))
@@ -38,12 +38,12 @@ def test_a_preview_has_as_many_frames_as_fit_with_the_measures_training_takes_wi
 
     assert needs(1) < needs(8) < needs(21)
     for room, frames in ((needs(21), 21), (needs(8), 8), (needs(8) - 1, 7), (needs(1), 1)):
-        found = with_fitting_preview(asked, Room(devices={"cpu": room})).preview
+        found = with_fitting_preview(asked, FreeMemory(devices={"cpu": room})).preview
         assert found is not None
         assert (found.latent_frames, found.latent_height) == (frames, 80)
-    less = with_fitting_preview(asked, Room(devices={"cpu": needs(1) - 1})).preview
+    less = with_fitting_preview(asked, FreeMemory(devices={"cpu": needs(1) - 1})).preview
     assert less == replace(asked.step, batch_size=1), "where no frame fits it is as a clip"
-    one = plan_memory(replace(asked, preview=replace(asked.preview, latent_frames=1)), Room(devices={}))
+    one = plan_memory(replace(asked, preview=replace(asked.preview, latent_frames=1)), FreeMemory(devices={}))
     assert report_of(one, None)["preview"] == "640x640x1"
 
 

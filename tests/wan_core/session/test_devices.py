@@ -27,8 +27,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise MemoryError(model)
         seen.append(f"{model} home")
 
-    monkeypatch.setattr(devices, "weights_out_of_the_way", away)
-    monkeypatch.setattr(devices, "leaving_bytes", lambda _model: 10 << 30)
+    monkeypatch.setattr(devices, "offloaded_model", away)
+    monkeypatch.setattr(devices, "bytes_to_offload", lambda _model: 10 << 30)
     monkeypatch.setattr(devices, "weights_once_loaded", lambda _plan, _file: 10 << 30)
     return seen
 
@@ -51,7 +51,7 @@ def test_an_offloaded_model_comes_back_and_is_not_read_again(host: list[str]) ->
     one.enter()
     assert host == ["model read", "model away", "model home"]
     one.leave(offload=False)
-    assert one.held is None
+    assert one.loaded is None
     one.enter()
     assert host[3:] == ["model read"]
 
@@ -62,7 +62,7 @@ def test_a_model_that_cannot_come_back_is_dropped_and_read_again(host: list[str]
     one.leave(offload=True)
     with pytest.raises(MemoryError):
         one.enter()
-    assert (one.held, one.on_device) == (None, False)
+    assert (one.loaded, one.on_device) == (None, False)
     one.enter()
     assert host == ["stuck read", "stuck away", "stuck read"]
 
@@ -94,4 +94,4 @@ def test_one_model_is_on_the_devices_and_host_memory_decides_where_the_other_goe
     here.load(second)
     assert (here.on_device, here.model, first.on_device) == (second, "second", False)
     assert host == ["first read", *(["first away"] if stays else []), "second read"]
-    assert (first.held is not None) == stays
+    assert (first.loaded is not None) == stays

@@ -163,7 +163,7 @@ def test_no_room_is_made_where_the_computer_has_none_for_the_model(
 ) -> None:
     """A computer whose own memory is full ends processes, or crawls; a preview is not worth that."""
     reserve = 2 << 30
-    monkeypatch.setattr(preview, "leaving_bytes", lambda _model: 14 << 30)
+    monkeypatch.setattr(preview, "bytes_to_offload", lambda _model: 14 << 30)
     monkeypatch.setattr(preview, "host_bytes", lambda: (14 << 30) + reserve - 1)
     run = make_run(tmp_path, train=steady(steps=1, preview_every_n_steps=1), preview=SampleConfig(steps=2))
     control = Steered()
@@ -197,7 +197,7 @@ def test_weights_that_cannot_come_home_end_the_run_with_its_last_step_saved(
         yield
         raise OutOfMemory("The model does not fit back onto cuda:0.")
 
-    monkeypatch.setattr(preview, "weights_out_of_the_way", filled_meanwhile)
+    monkeypatch.setattr(preview, "offloaded_model", filled_meanwhile)
     run = make_run(
         tmp_path, train=steady(save_every_n_steps=100, preview_every_n_steps=4), preview=SampleConfig(steps=2)
     )

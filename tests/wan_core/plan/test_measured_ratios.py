@@ -16,15 +16,15 @@ from tests.support.tiny_run import ONE_LOOK, TinyRun, make_run
 from wan_core.events import StageEnded, StepDone
 from wan_core.files import Roots
 from wan_core.job.open import open_run
-from wan_core.placement import Room
+from wan_core.placement import FreeMemory
 from wan_core.placement.cards import CARD_LIMIT
 from wan_core.plan import MemoryPlan, report, report_run
-from wan_core.plan import own_runs as module
+from wan_core.plan import measured_ratios as module
 from wan_core.plan.cards import card_of, card_of_size
-from wan_core.plan.memory_job import job_of_run
-from wan_core.plan.own_runs import SECONDS, Measured, OwnRuns, Ratio, keep_ratios, own_runs_of
+from wan_core.plan.measured_ratios import SECONDS, Measured, MeasuredRatios, Ratio, keep_ratios, measured_ratios_of
 from wan_core.plan.planning import plan_memory
 from wan_core.plan.report import plan_sentences, report_of, report_settings
+from wan_core.plan.workload import workload_of_run
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
 from wan_core.train.meters import DeviceMeters
@@ -39,7 +39,9 @@ def ratio(phase: str = "step", value: float = 1.1, **changes: str) -> Ratio:
 
 
 def test_a_ratio_is_that_of_its_card_model_weights_and_phase_within_bounds() -> None:
-    runs = OwnRuns((ratio(), ratio("preview", 4.0), ratio("save", 0.2), ratio(SECONDS, 3.0), ratio(card="other")))
+    runs = MeasuredRatios(
+        (ratio(), ratio("preview", 4.0), ratio("save", 0.2), ratio(SECONDS, 3.0), ratio(card="other"))
+    )
     assert runs.phases_of(CARD, "t2v", "none") == {"step": 1.1, "preview": 1.3, "save": 0.9, SECONDS: 3.0}
     for other in ((None, "t2v", "none"), (CARD, "i2v", "none"), (CARD, "t2v", "fp8")):
         assert runs.phases_of(*other) == {}
@@ -49,9 +51,9 @@ def test_newer_ratios_take_the_place_of_theirs_and_the_eldest_of_too_many_go(tmp
     roots = Roots({"runs": (str(tmp_path),)})
     keep_ratios([ratio(), ratio("save", 1.0)], roots)
     keep_ratios([ratio(value=1.2)], roots)
-    assert [(one.phase, one.ratio) for one in own_runs_of(roots).ratios] == [("save", 1.0), ("step", 1.2)]
+    assert [(one.phase, one.ratio) for one in measured_ratios_of(roots).ratios] == [("save", 1.0), ("step", 1.2)]
     keep_ratios([ratio(card=f"card {n}") for n in range(49)], roots)
-    runs = own_runs_of(roots)
+    runs = measured_ratios_of(roots)
     assert len(runs.ratios) == 50
     assert runs.of(CARD, "t2v", "none", "save") is None
     assert runs.of(CARD, "t2v", "none", "step") == 1.2
@@ -70,7 +72,7 @@ def test_newer_ratios_take_the_place_of_theirs_and_the_eldest_of_too_many_go(tmp
 )
 def test_a_damaged_or_foreign_file_counts_as_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "_measured.json").write_text(text, encoding="utf-8")
-    assert own_runs_of(Roots({"runs": (str(tmp_path),)})) == OwnRuns()
+    assert measured_ratios_of(Roots({"runs": (str(tmp_path),)})) == MeasuredRatios()
 
 
 def step(number: int, peak: int, tflops: float) -> StepDone:
@@ -108,7 +110,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyRun:
     run = replace(run, roots=replace(run.roots, folders={**run.roots.folders, "runs": (str(tmp_path),)}))
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")
     monkeypatch.setattr(module, "card_name", lambda _device: CARD)
-    for user in ("memory_job", "planning"):
+    for user in ("workload", "planning"):
         monkeypatch.setattr(f"wan_core.plan.{user}.card_name", lambda _device: CARD)
     return run
 
@@ -117,16 +119,18 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyRun:
 def test_a_run_says_per_phase_what_was_predicted_and_the_next_plan_follows_it(
     machine: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = plan_memory(job_of_run(open_run(machine.directory, machine.roots)), Room(devices={"cpu": 16 * GIB}))
+    before = plan_memory(
+        workload_of_run(open_run(machine.directory, machine.roots)), FreeMemory(devices={"cpu": 16 * GIB})
+    )
     predicted = before.estimate.devices["cpu"].phases
-    assert before.own_runs() == {}
+    assert before.ratios_followed() == {}
 
     def measured(plan: Any) -> Measured:
         """As of a card: nothing is compared where the CPU computes."""
         phases = {name: memory.phases for name, memory in plan.estimate.devices.items()}
         return Measured(
-            variant=plan.job.file.variant.name, scheme=plan.job.scheme, predicted=phases, followed=plan.own_runs(),
-            name_of=lambda _device: CARD,
+            variant=plan.job.file.variant.name, scheme=plan.job.scheme, predicted=phases,
+            followed=plan.ratios_followed(), name_of=lambda _device: CARD,
         )  # fmt: skip
 
     def turned(peak: Callable[[], int]) -> None:
@@ -144,10 +148,12 @@ def test_a_run_says_per_phase_what_was_predicted_and_the_next_plan_follows_it(
     }
     assert {r["memory"]["cpu"]["predicted"] for r in records if r["event"] == "step"} == {predicted["step"]}
 
-    kept = own_runs_of(machine.roots)
+    kept = measured_ratios_of(machine.roots)
     assert {one.phase for one in kept.ratios} == {"load", "step", "evaluate", "preview", "save"}
-    after = plan_memory(job_of_run(open_run(machine.directory, machine.roots)), Room(devices={"cpu": 16 * GIB}))
-    assert after.own_runs()["cpu"]["step"] == 1.2
+    after = plan_memory(
+        workload_of_run(open_run(machine.directory, machine.roots)), FreeMemory(devices={"cpu": 16 * GIB})
+    )
+    assert after.ratios_followed()["cpu"]["step"] == 1.2
     assert after.estimate.devices["cpu"].step == pytest.approx(1.2 * predicted["step"], abs=2)
     assert "step x1.20" in plan_sentences(after)
     assert report_run(machine.directory, machine.roots)["own_runs"]["cpu"]["step"] == 1.2
@@ -193,10 +199,10 @@ def test_the_order_of_two_cards_of_different_size_does_not_change_the_time(machi
 def test_the_time_of_a_step_follows_this_machine_also_on_a_card_that_no_table_knows(
     machine: TinyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = job_of_run(open_run(machine.directory, machine.roots))
-    plan = plan_memory(job, Room(devices={"cpu": 16 * GIB}))
+    job = workload_of_run(open_run(machine.directory, machine.roots))
+    plan = plan_memory(job, FreeMemory(devices={"cpu": 16 * GIB}))
     slow = ratio(SECONDS, 2.0, variant=job.file.variant.name)
-    taught = replace(plan, job=replace(plan.job, own_runs=OwnRuns((slow,))))
+    taught = replace(plan, job=replace(plan.job, measured_ratios=MeasuredRatios((slow,))))
     card = card_of_size(16)
     plain, slower = (report_of(one, card)["step_seconds"] for one in (plan, taught))
     assert report_of(taught, card)["own_runs"] == {"cpu": {SECONDS: 2.0}}
@@ -206,10 +212,10 @@ def test_the_time_of_a_step_follows_this_machine_also_on_a_card_that_no_table_kn
     import torch
 
     put_in(monkeypatch, gpu("NVIDIA Something New", (12, 0)))
-    for user in ("memory_job", "planning"):
+    for user in ("workload", "planning"):
         monkeypatch.setattr(f"wan_core.plan.{user}.card_name", lambda _device: "NVIDIA Something New")
     assert card_of(torch.device("cuda:0"), job) is None
-    new = replace(job, own_runs=OwnRuns((replace(slow, card="NVIDIA Something New"),)))
+    new = replace(job, measured_ratios=MeasuredRatios((replace(slow, card="NVIDIA Something New"),)))
     found = card_of(torch.device("cuda:0"), new)
     assert found is not None
     assert found.name == "NVIDIA Something New"

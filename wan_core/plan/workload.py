@@ -1,4 +1,4 @@
-"""A job, as far as memory depends on it: what is trained on what, and what that takes under given measures."""
+"""The workload that a plan is made for: a model, its training and its largest sizes, and the memory they take."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..model import model_without_values
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Placement, StepShape, estimate_memory
 from ..sampler import SampleConfig
 from ..train import TrainConfig, held_bytes, largest_preview_shape, largest_step
-from .own_runs import OwnRuns, card_name, corrected, own_runs_of
+from .measured_ratios import MeasuredRatios, card_name, corrected, measured_ratios_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """A training as far as memory depends on it: what is trained on what."""
+class Workload:
+    """A training as far as memory and time depend on it."""
 
     model: ModelPlan
     roots: Roots
@@ -46,8 +46,8 @@ class Job:
     """how many processes of the machine have the weights together that rest in its memory"""
     chunk_tokens: int | None = None
     """tokens of a chunk, which a run keeps from its first saved step on; None: as many as there is room for"""
-    own_runs: OwnRuns = OwnRuns()
-    """what earlier runs on this machine took; none for cards that it need not have"""
+    measured_ratios: MeasuredRatios = MeasuredRatios()
+    """of earlier runs on this machine; none for cards that it need not have"""
 
     @property
     def scheme(self) -> str:
@@ -76,16 +76,16 @@ class Job:
 
     def ratio(self, device: str, phase: str) -> float | None:
         """Returns what runs of this kind took of a phase over what was predicted; None where none ran here."""
-        if not self.own_runs.ratios:
+        if not self.measured_ratios.ratios:
             return None
-        return self.own_runs.of(card_name(device), self.file.variant.name, self.scheme, phase)
+        return self.measured_ratios.of(card_name(device), self.file.variant.name, self.scheme, phase)
 
     def estimate(self, shape: JobShape, measures: MemoryMeasures) -> MemoryEstimate:
         """Returns what it takes under `measures`, as the runs on this machine say; `shape` is its own."""
         found = estimate_memory(
             shape, self.step, measures=measures, preview=self.preview, beside_preview=self.beside_preview
         )
-        return corrected(found, self.ratio) if self.own_runs.ratios else found
+        return corrected(found, self.ratio) if self.measured_ratios.ratios else found
 
     def shape(self) -> JobShape:
         """Returns what the prediction needs to know. Raises what a model that cannot be trained so is refused with."""
@@ -105,16 +105,16 @@ class Job:
         )
 
 
-def job_of_run(run: OpenRun, placement: Placement | None = None) -> Job:
+def workload_of_run(run: OpenRun, placement: Placement | None = None) -> Workload:
     """Returns the job that a run's directory says; `placement` is that of one of several processes."""
     config = run.config
-    job = job_on_clips(
+    job = workload_on_clips(
         config.model, run.roots, config.lora, config.train, run.cache_set, preview=config.preview, file=run.file
     )
     return replace(job, placement=placement)
 
 
-def job_on_clips(
+def workload_on_clips(
     model: ModelPlan,
     roots: Roots,
     lora: LoraConfig,
@@ -123,7 +123,7 @@ def job_on_clips(
     *,
     preview: SampleConfig | None = None,
     file: WanFile | None = None,
-) -> Job:
+) -> Workload:
     """Returns the job of training `model` on `clips`, which need not be encoded yet; `file` where it was inspected."""
     file = file or inspect_model(model, roots)
     previewed, beside = None, 0
@@ -131,7 +131,7 @@ def job_on_clips(
         beside = beside_preview(model, roots, file, train.expert_name, (preview or SampleConfig()).loras)
         _, frames, height, width = largest_preview_shape(clips, preview or SampleConfig())
         previewed = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
-    return Job(
+    return Workload(
         model=model,
         roots=roots,
         file=file,
@@ -141,7 +141,7 @@ def job_on_clips(
         prior_share=clips.prior_share,
         preview=previewed,
         beside_preview=beside,
-        own_runs=own_runs_of(roots),
+        measured_ratios=measured_ratios_of(roots),
     )
 
 

@@ -1,4 +1,4 @@
-"""Room on a device for somebody else: a model's weights in host memory for a while, then home again."""
+"""Model offload: the weights of a complete model go to host memory while something else uses its devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..accelerator import empty_cache, memory_ran_out_on_gpu
 from ..errors import RESUME, OutOfMemory, failure
@@ -17,17 +17,17 @@ from ..words import first_line
 from .offload import BlockOffload
 
 RETURN_WAITS_S = (0.0, 2.0, 8.0)
-"""before each attempt to go home: whoever used the room may need a moment to leave it"""
+"""before each attempt to load it again: another program may need a moment to free the memory"""
 HOST_RESERVE = 2 << 30
-"""bytes of host memory that are left to everybody else when weights go there"""
+"""bytes of host memory that offloaded weights leave free"""
 _HOST = torch.device("cpu")
 
 
 def device_memory_ran_out(error: BaseException) -> bool:
-    """Returns whether it says that the memory of a GPU is full.
+    """Returns whether an error says that the memory of a GPU is full.
 
-    torch has a type for what its own allocator is refused. What the driver and its libraries take beside that (handles,
-    kernels, events) ends in a plain RuntimeError, AcceleratorError from torch 2.8 on.
+    torch has a type for its own allocator. Allocations of the driver and its libraries (handles, kernels, events) fail
+    with a plain RuntimeError, from torch 2.8 on with AcceleratorError.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return True
@@ -35,13 +35,12 @@ def device_memory_ran_out(error: BaseException) -> bool:
 
 
 @contextmanager
-def weights_out_of_the_way(model: nn.Module, *, trained: bool = False) -> Iterator[None]:
+def offloaded_model(model: nn.Module, *, trained: bool = False) -> Iterator[None]:
     """Inside, no frozen parameter or buffer of `model` lies on an accelerator; afterwards each is where it was.
 
-    Trained parameters stay without `trained`: with the optimizer's moments they are a few percent of the weights. The
-    buffers through which swapped blocks pass are given back; the next pass makes new ones. With `trained` the model
-    rests while another one trains, which needs the host memory of what its own blocks keep: that is given back too.
-    OutOfMemory, in one sentence, when the weights do not fit back; those that did not are then still in host memory.
+    `trained`: the trained parameters are offloaded too, and the pinned memory of kept activations is freed, since
+    another model trains meanwhile. Buffers of swapped blocks are freed either way; the next pass allocates new ones.
+    Raises OutOfMemory where the weights do not fit back; those that did not stay in host memory.
     """
     places = [place for one in models_of(model) for place in _places(one, trained)]
     for one in models_of(model):
@@ -53,17 +52,17 @@ def weights_out_of_the_way(model: nn.Module, *, trained: bool = False) -> Iterat
         release_cached_memory()
         yield
     finally:
-        _go_home(places)
+        _load_again(places)
 
 
-def leaving_bytes(model: nn.Module) -> int:
-    """Returns what of a model lies on accelerators, and takes host memory when it makes room."""
-    held = (value for one in models_of(model) for value in (*one.parameters(), *one.buffers()))
-    return sum(value.nbytes for value in held if value.device != _HOST)
+def bytes_to_offload(model: nn.Module) -> int:
+    """Returns the bytes of a model on accelerators: the host memory that offloading it takes."""
+    values = (value for one in models_of(model) for value in (*one.parameters(), *one.buffers()))
+    return sum(value.nbytes for value in values if value.device != _HOST)
 
 
 def release_cached_memory() -> None:
-    """Give the driver back what this process reserved on its GPUs and does not use: others see it as taken."""
+    """Return the GPU memory that this process reserved and does not use to the driver, for other programs."""
     empty_cache()
 
 
@@ -89,18 +88,15 @@ class _Place:
 
 def _places(model: nn.Module, trained: bool) -> Iterator[_Place]:
     for module in model.modules():
-        held: list[tuple[str, Tensor]] = [
-            *module.named_parameters(recurse=False),
-            *module.named_buffers(recurse=False),
-        ]
-        for name, value in held:
+        tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        for name, value in tensors:
             if hasattr(value, "device_mesh"):  # a part of a sharded weight: other ranks need it meanwhile
                 continue
             if value.device != _HOST and (trained or not value.requires_grad):
                 yield _Place(module, name, value.device)
 
 
-def _go_home(places: list[_Place]) -> None:
+def _load_again(places: list[_Place]) -> None:
     full: RuntimeError | None = None
     for wait_s in RETURN_WAITS_S:
         time.sleep(wait_s)

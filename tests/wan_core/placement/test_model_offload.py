@@ -1,4 +1,4 @@
-"""Room for whoever decodes a preview: the weights leave the GPU in truth, and come home or say that they cannot."""
+"""A model is offloaded while a preview is decoded: its weights leave the GPU and are loaded again, or a refusal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.tiny_run import make_roots
 from wan_core.config import settings_of
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
-from wan_core.placement.room import weights_out_of_the_way
+from wan_core.placement.model_offload import offloaded_model
 from wan_core.precision import QuantizeConfig
 
 SCRIPT = Path(__file__).parents[2] / "support" / "room_on_cards.py"
@@ -92,7 +92,7 @@ def test_on_a_gpu_the_memory_is_free_meanwhile_and_no_value_changes(tmp_path: Pa
         expected = model(*(tensor.cuda() for tensor in inputs))
     before = torch.cuda.memory_allocated()
     frozen = sum(t.nbytes for t in (*model.parameters(), *model.buffers()) if not t.requires_grad)
-    with weights_out_of_the_way(model):  # what stays is the adapters, and the workspaces of torch's libraries
+    with offloaded_model(model):  # what stays is the adapters, and the workspaces of torch's libraries
         assert before - torch.cuda.memory_allocated() >= frozen - (1 << 18)
     assert torch.cuda.memory_allocated() == pytest.approx(before, abs=1 << 20)
     with torch.no_grad():

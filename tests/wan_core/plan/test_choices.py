@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from wan_core.errors import ConfigError
-from wan_core.placement import MemoryEstimate, MemoryMeasures, Room, choose_measures, room_here, room_of_cards
+from wan_core.placement import FreeMemory, MemoryEstimate, MemoryMeasures, free_memory_here, free_memory_of_cards
 from wan_core.placement.cards import CARD_LIMIT, HOST_LIMIT
 from wan_core.placement.memory import DeviceMemory
+from wan_core.plan.choices import choose_measures
 
 GIB = 1 << 30
 
@@ -40,21 +41,21 @@ def predicted(measures: MemoryMeasures) -> MemoryEstimate:
     ],
 )
 def test_the_cheapest_measures_that_fit_are_taken(free: float, offloads: bool, swaps: int) -> None:
-    room = Room(devices={"cuda:0": int(free * GIB)})
+    room = FreeMemory(devices={"cuda:0": int(free * GIB)})
     found = choose_measures(predicted, room, most_blocks=40)
     assert (found.measures.offload_inputs, found.measures.blocks_to_swap) == (offloads, swaps)
     assert not room.lacks(found)
 
 
 def test_where_nothing_fits_the_strongest_measures_are_told() -> None:
-    room = Room(devices={"cuda:0": 6 * GIB})
+    room = FreeMemory(devices={"cuda:0": 6 * GIB})
     found = choose_measures(predicted, room, most_blocks=40)
     assert found.measures == MemoryMeasures(offload_inputs=True, blocks_to_swap=40)
     assert [(place, free) for place, _, free in room.lacks(found)] == [("cuda:0", 6 * GIB)]
 
 
 def test_what_is_asked_for_is_taken_as_it_is() -> None:
-    room = Room(devices={"cuda:0": 12 * GIB})
+    room = FreeMemory(devices={"cuda:0": 12 * GIB})
     for offload in (False, True):
         found = choose_measures(predicted, room, offload=offload, swap=5, most_blocks=40)
         assert found.measures == MemoryMeasures(offload_inputs=offload, blocks_to_swap=5)
@@ -63,7 +64,7 @@ def test_what_is_asked_for_is_taken_as_it_is() -> None:
 
 
 def test_host_memory_has_an_end_too() -> None:
-    room = Room(devices={"cuda:0": 12 * GIB}, host=10 * GIB)
+    room = FreeMemory(devices={"cuda:0": 12 * GIB}, host=10 * GIB)
     found = choose_measures(predicted, room, most_blocks=40)
     assert ("host memory", found.host, 10 * GIB) in room.lacks(found)
 
@@ -72,15 +73,15 @@ def test_a_card_may_be_planned_smaller_than_it_is(monkeypatch: pytest.MonkeyPatc
 
     cpu = torch.device("cpu")
     monkeypatch.delenv(CARD_LIMIT, raising=False)
-    assert room_here([cpu], ask_driver=True) == Room(devices={})
-    reserve = 16 * GIB - room_of_cards([16, 24]).devices["cuda:0"]
+    assert free_memory_here([cpu], ask_driver=True) == FreeMemory(devices={})
+    reserve = 16 * GIB - free_memory_of_cards([16, 24]).devices["cuda:0"]
     assert reserve in (1 * GIB, 1.5 * GIB)
-    assert room_of_cards([16, 24]).devices["cuda:1"] == 24 * GIB - reserve
+    assert free_memory_of_cards([16, 24]).devices["cuda:1"] == 24 * GIB - reserve
     monkeypatch.setenv(CARD_LIMIT, "16")
-    assert room_here([cpu], ask_driver=True).devices == {"cpu": 16 * GIB - reserve}
+    assert free_memory_here([cpu], ask_driver=True).devices == {"cpu": 16 * GIB - reserve}
     monkeypatch.setenv(HOST_LIMIT, "64")
-    assert room_here([cpu], ask_driver=True).host == 64 * GIB
+    assert free_memory_here([cpu], ask_driver=True).host == 64 * GIB
     for wrong in ("much", "0", "-3", "nan"):
         monkeypatch.setenv(CARD_LIMIT, wrong)
         with pytest.raises(ConfigError, match=CARD_LIMIT):
-            room_here([cpu], ask_driver=True)
+            free_memory_here([cpu], ask_driver=True)

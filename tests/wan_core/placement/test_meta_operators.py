@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import POLICIES, WanShape
 from wan_core.placement import Recomputing, StepShape, trace
-from wan_core.placement.valueless import run_valueless
+from wan_core.placement.meta_operators import run_on_meta
 from wan_core.precision import PrecisionPolicy
 
 aten = torch.ops.aten
@@ -49,15 +49,15 @@ def no_bias(x: Tensor) -> tuple[Any, ...]:
 )
 def test_the_second_answer_is_torchs_own(operator: Any, args: Any) -> None:
     own = facts(operator(*args))
-    assert [facts(run_valueless(operator, tuple(args), {})) for _ in range(3)] == [own] * 3
+    assert [facts(run_on_meta(operator, tuple(args), {})) for _ in range(3)] == [own] * 3
 
 
 def test_questions_that_differ_in_a_type_alone_have_answers_of_their_own() -> None:
     whole = meta(3, dtype=torch.int64)
-    assert run_valueless(aten.mul.Scalar, (whole, 1), {}).dtype == torch.int64
-    assert run_valueless(aten.mul.Scalar, (whole, 1.0), {}).dtype == torch.float32
-    assert run_valueless(aten._to_copy.default, (whole,), {"dtype": torch.int32}).dtype == torch.int32
-    assert run_valueless(aten._to_copy.default, (whole,), {"dtype": torch.int16}).dtype == torch.int16
+    assert run_on_meta(aten.mul.Scalar, (whole, 1), {}).dtype == torch.int64
+    assert run_on_meta(aten.mul.Scalar, (whole, 1.0), {}).dtype == torch.float32
+    assert run_on_meta(aten._to_copy.default, (whole,), {"dtype": torch.int32}).dtype == torch.int32
+    assert run_on_meta(aten._to_copy.default, (whole,), {"dtype": torch.int16}).dtype == torch.int16
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_questions_that_differ_in_a_type_alone_have_answers_of_their_own() -> No
 )
 def test_a_result_that_shares_memory_shares_it_each_time(view: Callable[[Tensor], Any]) -> None:
     for x in (meta(3, 4), meta(3, 4)):
-        made = run_valueless(*view(x), {})
+        made = run_on_meta(*view(x), {})
         assert made.untyped_storage()._cdata == x.untyped_storage()._cdata
 
 
@@ -81,8 +81,8 @@ def test_a_traced_step_is_the_same_byte_for_byte_as_with_every_question_asked(
     numerics = PrecisionPolicy().numerics(torch.bfloat16)
     step = StepShape(batch_size=1, latent_frames=5, latent_height=60, latent_width=104)  # two chunks
     found = []
-    for run in (run_valueless, run_valueless, lambda func, args, kwargs: func(*args, **kwargs)):
-        monkeypatch.setattr(trace, "run_valueless", run)
+    for run in (run_on_meta, run_on_meta, lambda func, args, kwargs: func(*args, **kwargs)):
+        monkeypatch.setattr(trace, "run_on_meta", run)
         with torch.inference_mode():  # as nodes run
             found.append(trace._trace(SMALL, numerics, step, adapt, Recomputing(policy=POLICIES[policy]), True))
     assert found[0] == found[1] == found[2]

@@ -1,4 +1,4 @@
-"""Keeps what runs on this machine took beside what was predicted, in one small file: the next plan follows it.
+"""Ratios of measured to predicted memory and time of runs on this machine, in one small file; plans correct by them.
 
 A ratio belongs to a card, a model, the form of its weights and a phase. It is measured against the prediction as it
 was before any ratio, so that ratios never multiply; and it is taken only within bounds, because another program, or
@@ -60,7 +60,7 @@ class Ratio(Config):
 
 
 @dataclass(frozen=True)
-class OwnRuns:
+class MeasuredRatios:
     """The ratios of one machine, the newest last."""
 
     ratios: tuple[Ratio, ...] = ()
@@ -78,15 +78,19 @@ class OwnRuns:
         return {phase: round(ratio, 3) for phase in phases if (ratio := self.of(card, variant, scheme, phase))}
 
 
-def own_runs_of(roots: Roots) -> OwnRuns:
+def measured_ratios_of(roots: Roots) -> MeasuredRatios:
     """Returns the ratios that lie beside the runs; none where the roots name no folder of runs, or the file is not
     one that `keep_ratios` wrote.
     """
     memo = _memo_of(roots)
     try:
-        return OwnRuns() if memo is None else OwnRuns(tuple(Ratio.from_dict(one, _FILE) for one in memo.values()))
+        return (
+            MeasuredRatios()
+            if memo is None
+            else MeasuredRatios(tuple(Ratio.from_dict(one, _FILE) for one in memo.values()))
+        )
     except ConfigError:
-        return OwnRuns()
+        return MeasuredRatios()
 
 
 def keep_ratios(found: list[Ratio], roots: Roots) -> None:

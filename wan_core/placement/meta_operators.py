@@ -1,4 +1,4 @@
-"""Operations on meta tensors, which have a shape and no values; torch is asked each question once.
+"""Operators on meta tensors, which have a shape and no values; torch computes the shape of each result once.
 
 torch answers many of them in Python, in fifty times what the answer takes. A traced step asks a few hundred different
 questions, thousands of times: every block, every chunk and most linears are like the one before.
@@ -20,7 +20,7 @@ _answers: dict[Any, tuple[_New | None, ...] | None] = {}
 _MOST_ANSWERS = 20_000
 
 
-def run_valueless(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def run_on_meta(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Returns `func(*args, **kwargs)`, where `func` is an operator of torch and every tensor in it a meta tensor."""
     if not _makes_new_tensors(func):
         return func(*args, **kwargs)

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from result_files import RESULTS, hardware, write_result
 
-from wan_core.cache import LatentCache, encode_missing, plan_encoding
+from wan_core.cache import Encoders, LatentCache, encode_missing, plan_encoding
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, dataset_report, dataset_review, scan_folder
 from wan_core.model import WAN21_LATENTS
 from wan_core.video import VideoProcess
@@ -108,7 +108,7 @@ def measured(case: str, work: Path) -> dict[str, float]:
                 dataset = Dataset((scan_folder(DatasetConfig(**size), work / "large", ScanContext(video)),))
                 plan, kept, vae = planned(dataset, Path(fresh)), LatentCache(Path(fresh)), StandInVae()
                 began, cpu = time.monotonic(), cpu_s()
-                encode_missing(plan, kept, codec=vae, text_encoder=StandInText(), video=video)
+                encode_missing(plan, kept, Encoders(codec=vae, text_encoder=StandInText(), video=video))
                 video.close()  # its CPU seconds count once it has ended
                 names = hashlib.sha256()
                 for path in sorted(Path(fresh).glob("*/??/*")):
@@ -180,7 +180,7 @@ def prepare(work: Path, clips: int) -> None:
         cache.write_latent(task.key, torch.zeros(task.shape))
     plan = dataclasses.replace(plan, missing_clips=())
     with VideoProcess() as video:
-        encode_missing(plan, cache, codec=None, text_encoder=StandInText(), video=video)
+        encode_missing(plan, cache, Encoders(codec=None, text_encoder=StandInText(), video=video))
 
 
 def report(result: dict[str, Any]) -> str:

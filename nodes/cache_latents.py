@@ -9,6 +9,7 @@ from comfy import model_management as mm
 from comfy_api.latest import io
 
 from ..wan_core.cache import (
+    Encoders,
     EncodingPlan,
     EncodingReport,
     encode_missing,
@@ -124,14 +125,19 @@ class CacheLatents(io.ComfyNode):
             codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if vae is not None else None
             encoder = ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None
             vision = ComfyImageEncoder(clip_vision, str(identities["clip_vision"])) if plan.needs_vision else None
-            encoders = {"codec": codec, "text_encoder": encoder, "image_encoder": vision, "video": video}
-            settings: dict[str, Any] = {**encoders, "progress": show, "should_stop": mm.processing_interrupted}
+            encoders = Encoders(
+                codec=codec,
+                text_encoder=encoder,
+                image_encoder=vision,
+                video=video,
+                progress=show,
+                should_stop=mm.processing_interrupted,
+            )
             if (share := given_share()) is not None:
                 keys, answer = share
-                atomic_write_json(answer, encode_share(plan, cache, keys, **settings).to_dict(), answer.parent)
+                atomic_write_json(answer, encode_share(plan, cache, keys, encoders).to_dict(), answer.parent)
                 return io.NodeOutput(None, "encoded for another process")
-            settings["in_use"] = cache_names_in_use(folders.runs_folder()) if plan.cache_limit_gb else ()
-            report = cls._encoded(plan, mode, lambda: cls._plan(dataset, identities, "auto"), settings)
+            report = cls._encoded(plan, mode, lambda: cls._plan(dataset, identities, "auto"), encoders)
         lost = sum(clip.lost for clip in report.left_out)
         counts = {"encoded": report.latents_encoded, "reused": report.latents_reused, "left_out": lost}
         text = f"{report.latents_encoded} encoded, {report.latents_reused} reused"
@@ -143,22 +149,22 @@ class CacheLatents(io.ComfyNode):
 
     @classmethod
     def _encoded(
-        cls, plan: EncodingPlan, mode: str, again: Callable[[], EncodingPlan], settings: dict[str, Any]
+        cls, plan: EncodingPlan, mode: str, again: Callable[[], EncodingPlan], encoders: Encoders
     ) -> EncodingReport:
         """Encodes what is missing here, with the ranks of torchrun, or with a process on each further card.
 
-        `again` plans once more; `settings` are those of `encode_missing`.
+        `again` plans once more.
         """
+        in_use = cache_names_in_use(folders.runs_folder()) if plan.cache_limit_gb else ()
         if (group := ranks_of_torchrun()) is not None:
-            return encode_over_ranks(plan, again, folders.cache, group, **settings)
+            return encode_over_ranks(plan, again, folders.cache, group, encoders, in_use)
         graph = cls.hidden.dynprompt.original_prompt
         if mode != _ALL_GPUS or cls.hidden.unique_id not in graph:
-            return encode_missing(plan, folders.cache(), **settings)
-        own = {name: value for name, value in settings.items() if name != "in_use"}
+            return encode_missing(plan, folders.cache(), encoders, in_use)
         with FurtherCards(graph, plan) as cards:
-            done = encode_share(plan, folders.cache(), cards.own_keys, **own)
+            done = encode_share(plan, folders.cache(), cards.own_keys, encoders)
             found = [done, *cards.answers(mm.processing_interrupted)]
-        return finish_shares(plan, again, folders.cache, found, **settings)
+        return finish_shares(plan, again, folders.cache, found, encoders, in_use)
 
     @classmethod
     def _identities(cls, dataset: Dataset, sockets: dict[str, Any]) -> dict[str, str | None]:

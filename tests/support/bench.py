@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from wan_core.cache import CacheSet, LatentCache, encode_missing, plan_encoding
+from wan_core.cache import CacheSet, Encoders, LatentCache, encode_missing, plan_encoding
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
 
@@ -74,12 +74,14 @@ class Bench:
         report = encode_missing(
             plan,
             cache,
-            codec=codec,
-            text_encoder=text,
-            image_encoder=self.vision,
-            video=self.video,
-            progress=lambda _done, _total, name: self.told.append(name),
-            should_stop=should_stop,
+            Encoders(
+                codec=codec,
+                text_encoder=text,
+                image_encoder=self.vision,
+                video=self.video,
+                progress=lambda _done, _total, name: self.told.append(name),
+                should_stop=should_stop,
+            ),
         )
         return report, codec, text
 

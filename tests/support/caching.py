@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 
-from wan_core.cache import CacheItem, CacheSet, LatentCache, encode_missing
+from wan_core.cache import CacheItem, CacheSet, Encoders, LatentCache, encode_missing
 from wan_core.cache.encoding_plan import ClipTask, EncodingPlan, TextTask
 from wan_core.dataset.bucket import Bucket
 from wan_core.model import WAN21_LATENTS
@@ -109,5 +109,5 @@ def cache_all(root: Path, clips: int, side: int = SIDE, **options: object) -> tu
         {"latent": clips - len(missing)},
     )
     with patch.object(module, "ReadAhead", Clips):
-        encode_missing(plan, cache, codec=codec, text_encoder=Text(), video=None, **options)  # type: ignore[arg-type]
+        encode_missing(plan, cache, Encoders(codec=codec, text_encoder=Text(), video=None, **options))  # type: ignore[arg-type]
     return codec.seen, damaged

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from wan_core.cache import EncodingPlan, LatentCache, encode_over_ranks, plan_encoding
+from wan_core.cache import Encoders, EncodingPlan, LatentCache, encode_over_ranks, plan_encoding
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.errors import WanTrainerError
 from wan_core.model.latents import WAN21_LATENTS
@@ -36,7 +36,7 @@ class BytesAsVideo:
         return np.full((num_frames, height, width, 3), level, np.uint8)
 
 
-class Encoders:
+class WorkingEncoders:
     """A VAE that takes `work` products of 256 x 256, and a text encoder; both remember what they encoded."""
 
     identity, space = "encoders", WAN21_LATENTS
@@ -58,7 +58,7 @@ class Encoders:
 class Text:
     identity = "text"
 
-    def __init__(self, encoders: Encoders) -> None:
+    def __init__(self, encoders: WorkingEncoders) -> None:
         self.encode = encoders.encode
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     folder, root = Path(sys.argv[1]), Path(sys.argv[2])
     options = dict(word.split("=") for word in sys.argv[3:])
     torch.set_num_threads(1)
-    encoders, video = Encoders(int(options.get("work", 1))), BytesAsVideo()
+    encoders, video = WorkingEncoders(int(options.get("work", 1))), BytesAsVideo()
     context = ScanContext(video)  # type: ignore[arg-type]
     dataset = Dataset((scan_folder(DatasetConfig(width=16, height=16, num_frames=1), folder, context),))
     names: list[str] = []
@@ -93,10 +93,8 @@ def main() -> None:
     group = join_group()
     before = time.process_time()
     try:
-        report = encode_over_ranks(
-            plan(), plan, lambda: LatentCache(root), group, codec=encoders, text_encoder=Text(encoders), video=video,
-            progress=progress,
-        )  # fmt: skip
+        tools = Encoders(codec=encoders, text_encoder=Text(encoders), video=video, progress=progress)
+        report = encode_over_ranks(plan(), plan, lambda: LatentCache(root), group, tools)
         told = {"set": report.fingerprint, "counts": [report.latents_encoded, report.latents_reused]}
     except WanTrainerError as error:
         told = {"error": str(error)}

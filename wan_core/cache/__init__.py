@@ -9,7 +9,7 @@ from ..model import TEXT_LENGTH
 from .batch_reader import BatchReader
 from .batches import Batch, Batches, pad_text, stack_texts
 from .cache_set import CacheItem, CacheSet
-from .encode import encode_missing
+from .encode import Encoders, encode_missing
 from .encoding_plan import EncodingPlan, plan_encoding
 from .encoding_report import EncodingReport, report_of
 from .keys import TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
@@ -33,6 +33,7 @@ __all__ = [
     "Batches",
     "CacheItem",
     "CacheSet",
+    "Encoders",
     "EncodingPlan",
     "EncodingReport",
     "LatentCache",

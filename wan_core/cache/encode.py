@@ -27,34 +27,30 @@ from .shows_nothing import clips_that_show_nothing, few_frames, shows_nothing
 from .upkeep import tidy
 
 
+@dataclass(frozen=True, kw_only=True)
+class Encoders:
+    """The encoders and the clip reader of an encoding. An encoder may be None where none of its entries is missing."""
+
+    codec: LatentCodec | None
+    text_encoder: TextEncoder | None
+    image_encoder: ImageEncoder | None = None
+    video: VideoProcess
+    progress: Progress | None = None
+    should_stop: Callable[[], bool] | None = None
+
+
 def encode_missing(
     plan: EncodingPlan,
     cache: LatentCache,
-    *,
-    codec: LatentCodec | None,
-    text_encoder: TextEncoder | None,
-    image_encoder: ImageEncoder | None = None,
-    video: VideoProcess,
-    progress: Progress | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    encoders: Encoders,
     in_use: Collection[str] = (),
 ) -> EncodingReport:
     """Encode the missing entries one by one, store the set and trim the cache. Raises Stopped between entries.
 
-    `in_use`: sets and entries, besides this set, that a size limit must not evict. An encoder may be None if none of
-    its entries is missing.
+    `in_use`: sets and entries, besides this set, that a size limit must not evict.
     """
     start = time.monotonic()
-    encoded = encode_entries(
-        plan,
-        cache,
-        codec=codec,
-        text_encoder=text_encoder,
-        image_encoder=image_encoder,
-        video=video,
-        progress=progress,
-        should_stop=should_stop,
-    )
+    encoded = encode_entries(plan, cache, encoders)
     kept = plan.cache_set.without(encoded.failed)
     _write_evaluations(cache, kept)
     fingerprint = cache.write_set(kept)
@@ -86,27 +82,18 @@ class Encoded:
     """name and number of tokens of each caption that was encoded, where the encoder can count"""
 
 
-def encode_entries(
-    plan: EncodingPlan,
-    cache: LatentCache,
-    *,
-    codec: LatentCodec | None,
-    text_encoder: TextEncoder | None,
-    image_encoder: ImageEncoder | None = None,
-    video: VideoProcess,
-    progress: Progress | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Encoded:
+def encode_entries(plan: EncodingPlan, cache: LatentCache, encoders: Encoders) -> Encoded:
     """Encode the missing entries one by one, and write no set. Raises Stopped between entries."""
-    _check_encoders(plan, codec, text_encoder, image_encoder)
+    _check_encoders(plan, encoders)
     work: list[TextTask | ClipTask] = [*plan.missing_texts, *_by_clip(plan)]
-    clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan), cache.files.require_unchanged), WriteBehind()
-    encoding = _Encoding(plan, cache, codec, text_encoder, image_encoder, clips, writes)
-    counter = TextCounter(plan.cache_set, text_encoder)
+    writes = WriteBehind()
+    clips = ReadAhead(encoders.video, plan.cache_set.fps, _reads_of(plan), cache.files.require_unchanged)
+    encoding = _Encoding(plan, cache, encoders, clips, writes)
+    counter = TextCounter(plan.cache_set, encoders.text_encoder)
     try:
         with writes, clips:
             for done, task in enumerate(work, 1):
-                stop_if(should_stop, "caching")
+                stop_if(encoders.should_stop, "caching")
                 if isinstance(task, TextTask):
                     name = encoding.text(task)
                     counter.add(task.key, task.text)
@@ -114,8 +101,8 @@ def encode_entries(
                     name = encoding.clip_unless_unreadable(task)
                 if done == len(work):
                     writes.settle()  # a failed write must be raised before progress shows 100 %
-                if progress is not None:
-                    progress(done, len(work), name)
+                if encoders.progress is not None:
+                    encoders.progress(done, len(work), name)
     finally:
         lasting = {key: str(error) for key, error in encoding.failed.items() if error.lasting}
         cache.entries.note_unreadable(encoding.tried, lasting)
@@ -132,9 +119,7 @@ class _Encoding:
 
     plan: EncodingPlan
     cache: LatentCache
-    codec: LatentCodec | None
-    text_encoder: TextEncoder | None
-    image_encoder: ImageEncoder | None
+    encoders: Encoders
     clips: ReadAhead
     writes: WriteBehind
     vae_s: float = 0.0
@@ -153,9 +138,9 @@ class _Encoding:
 
     def text(self, task: TextTask) -> str:
         """Encode one prompt; returns its name for progress."""
-        assert self.text_encoder is not None
+        assert self.encoders.text_encoder is not None
         name = task.text[:60] or "the empty prompt"
-        features, stored = self.text_encoder.encode(task.text), self._stored(task)
+        features, stored = self.encoders.text_encoder.encode(task.text), self._stored(task)
         self.writes.put(lambda: self.cache.write_text(task.key, features, name, stored))
         return name_of(task.text)
 
@@ -186,14 +171,16 @@ class _Encoding:
         if task.kind == "mask":
             self._mask(task)
             return sample.name
-        assert self.codec is not None
+        assert self.encoders.codec is not None
         if task.kind == "latent":
             pixels = self.clips.pixels(sample)
-            latent, few = _encode(task, pixels, self.codec), few_frames(pixels)
+            latent, few = _encode(task, pixels, self.encoders.codec), few_frames(pixels)
             self.writes.put(lambda: self._write(task, latent, few))
         else:
             kind, stored = self.plan.cache_set.kind, self._stored(task)
-            given = condition_from_files(sample, kind, self.clips.pixels, self.codec, self.image_encoder)
+            given = condition_from_files(
+                sample, kind, self.clips.pixels, self.encoders.codec, self.encoders.image_encoder
+            )
             self.writes.put(lambda: self.cache.write_condition(task.key, given, sample.name, stored))
         passes = 1 if task.kind == "latent" else self.plan.cache_set.kind.vae_passes
         bucket = sample.bucket
@@ -249,13 +236,8 @@ def _encode(task: ClipTask, pixels: Tensor, codec: LatentCodec) -> Tensor:
     return latent
 
 
-def _check_encoders(
-    plan: EncodingPlan,
-    codec: LatentCodec | None,
-    text_encoder: TextEncoder | None,
-    image_encoder: ImageEncoder | None,
-) -> None:
-    wanted = plan.cache_set
+def _check_encoders(plan: EncodingPlan, found: Encoders) -> None:
+    wanted, codec, text_encoder = plan.cache_set, found.codec, found.text_encoder
     if plan.needs_vae:
         if codec is None:
             count = plan.missing("latent") or plan.missing("condition")
@@ -271,13 +253,13 @@ def _check_encoders(
         if text_encoder.identity != wanted.text_identity:
             raise CacheError("The text encoder is not the one the cache was planned for. Press Run again.")
     if plan.needs_vision:
-        if image_encoder is None:
+        if found.image_encoder is None:
             raise CacheError(
                 "The image tokens of {missing_conditions} clips are missing. Connect Load CLIP Vision to "
                 "clip_vision of Cache Latents + Captions.",
                 missing_conditions=plan.missing("condition"),
             )
-        if image_encoder.identity != wanted.vision_identity:
+        if found.image_encoder.identity != wanted.vision_identity:
             raise CacheError("The CLIP vision encoder is not the one the cache was planned for. Press Run again.")
 
 

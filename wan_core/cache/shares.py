@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ..dataset import lengths_of
 from ..errors import CacheError, WanTrainerError
 from ..words import sentences_back, with_sentences
-from .encode import Encoded, encode_entries, encode_missing
+from .encode import Encoded, Encoders, encode_entries, encode_missing
 from .encoding_plan import ClipTask, EncodingPlan
 from .encoding_report import EncodingReport
 from .latent_cache import LatentCache
@@ -110,11 +110,11 @@ class ShareDone:
         return cls(encoded=encoded, error=known["error"], seconds=known["seconds"])
 
 
-def encode_share(plan: EncodingPlan, cache: LatentCache, keys: Collection[str], **encoders: Any) -> ShareDone:
-    """Encode those missing entries of a plan; a refusal is returned, not raised. `encoders` as in `encode_entries`."""
+def encode_share(plan: EncodingPlan, cache: LatentCache, keys: Collection[str], encoders: Encoders) -> ShareDone:
+    """Encode those missing entries of a plan; a refusal is returned, not raised."""
     start = time.monotonic()
     try:
-        encoded = encode_entries(part_of(plan, keys), cache, **encoders)
+        encoded = encode_entries(part_of(plan, keys), cache, encoders)
         return ShareDone(encoded=encoded, seconds=time.monotonic() - start)
     except WanTrainerError as error:
         return ShareDone(error=str(error))
@@ -125,9 +125,8 @@ def encode_over_ranks(
     plan: Callable[[], EncodingPlan],
     cache: Callable[[], LatentCache],
     ranks: Ranks,
-    *,
+    encoders: Encoders,
     in_use: Collection[str] = (),
-    **encoders: Any,
 ) -> EncodingReport:
     """Encode what is missing together with the other ranks; returns the report on each.
 
@@ -136,12 +135,12 @@ def encode_over_ranks(
     """
     # Rank 0 decides, since ranks may see different files while a cache is being written.
     keys = ranks.gather(shares_of(before, ranks.world) if ranks.rank == 0 else None)[0][ranks.rank]
-    done = encode_share(before, cache(), keys, **encoders)
+    done = encode_share(before, cache(), keys, encoders)
     found = [ShareDone.from_dict(one) for one in ranks.gather(done.to_dict())]
     for rank, one in enumerate(found):
         if one.error:
             raise CacheError(f"Rank {rank} of {ranks.world} could not encode its share: {one.error}")
-    report = finish_shares(before, plan, cache, found, in_use=in_use, **encoders) if ranks.rank == 0 else None
+    report = finish_shares(before, plan, cache, found, encoders, in_use) if ranks.rank == 0 else None
     return ranks.gather(report)[0]
 
 
@@ -150,9 +149,8 @@ def finish_shares(
     plan: Callable[[], EncodingPlan],
     cache: Callable[[], LatentCache],
     found: Sequence[ShareDone],
-    *,
+    encoders: Encoders,
     in_use: Collection[str] = (),
-    **encoders: Any,
 ) -> EncodingReport:
     """Encode what the shares of `before` have left over, and store the set; returns the report of all shares."""
     start, noted = time.monotonic(), cache()
@@ -160,7 +158,7 @@ def finish_shares(
     noted.entries.note_unreadable(failed, failed)
     noted.save_known()
     last = plan()
-    report = encode_missing(last, cache(), in_use=in_use, **encoders)
+    report = encode_missing(last, cache(), encoders, in_use)
     kept = {name for item in cache().read_set(report.fingerprint).all_items for name in item.clip_keys}
     counts = {kind: _written(before, kind, kept) for kind in ("latent", "condition", "mask")}
     captions = [pair for one in found for pair in one.encoded.captions]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from wan_core.cache import LatentCache, encode_missing, plan_encoding
+from wan_core.cache import Encoders, LatentCache, encode_missing, plan_encoding
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
 
@@ -38,7 +38,7 @@ def test_more_windows_crops_and_sides_encode_only_what_is_new(video, make_clip, 
         cache = LatentCache(tmp_path / "cache")
         identities = {"vae_identity": "recorder", "text_identity": "recorder"}
         plan = plan_encoding(Dataset((scanned,)), cache, space=WAN21_LATENTS, **identities)
-        report = encode_missing(plan, cache, codec=recorder, text_encoder=recorder, video=video)
+        report = encode_missing(plan, cache, Encoders(codec=recorder, text_encoder=recorder, video=video))
         assert cache.read_set(report.fingerprint).trigger_words == ("x",)
         return report.latents_encoded, report.latents_reused
 

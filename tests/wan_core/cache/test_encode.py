@@ -10,7 +10,7 @@ import torch
 
 from tests.support.bench import Bench, CountingText, PoolingCodec, counts, given_counts, set_of
 from tests.support.caching import unsound
-from wan_core.cache import Batches, LatentCache, encode_missing
+from wan_core.cache import Batches, Encoders, LatentCache, encode_missing
 from wan_core.dataset import (
     DEFAULT_NEGATIVE_PROMPT,
     CaptionEdits,
@@ -169,7 +169,7 @@ def test_a_file_that_changes_between_scan_and_encoding_is_named(bench):
     with pytest.raises(DatasetError, match=r"c\.mp4 changed since it was scanned"):
         bench.plan(dataset, cache)
     with pytest.raises(DatasetError, match=r"c\.mp4"):
-        encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
+        encode_missing(plan, cache, Encoders(codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video))
 
 
 def edit_in_place(file):
@@ -191,7 +191,7 @@ def test_a_file_that_is_touched_while_it_is_encoded_is_compared_and_one_edited_a
     assert bench.plan(dataset, cache).missing("latent") == 3
     edit_in_place(bench.folder / "c.mp4")
     with pytest.raises(DatasetError, match=r"c\.mp4 changed since it was scanned"):
-        encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
+        encode_missing(plan, cache, Encoders(codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video))
     assert [cache.has("latent", task.key) for task in plan.missing_clips] == [True, True, False]
 
 
@@ -222,11 +222,13 @@ def test_a_complete_cache_needs_no_encoder_and_an_incomplete_one_says_which(benc
     plan = bench.plan(dataset, cache)
     assert not plan.is_complete
     with pytest.raises(CacheError, match="3 latents are missing"):
-        encode_missing(plan, cache, codec=None, text_encoder=CountingText(), video=bench.video)
+        encode_missing(plan, cache, Encoders(codec=None, text_encoder=CountingText(), video=bench.video))
     with pytest.raises(CacheError, match="5 texts are missing"):
-        encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=None, video=bench.video)
+        encode_missing(plan, cache, Encoders(codec=PoolingCodec(), text_encoder=None, video=bench.video))
     bench.run()
-    report = encode_missing(bench.plan(dataset, cache), cache, codec=None, text_encoder=None, video=bench.video)
+    report = encode_missing(
+        bench.plan(dataset, cache), cache, Encoders(codec=None, text_encoder=None, video=bench.video)
+    )
     assert counts(report) == (0, 3, 0, 5)
 
 
@@ -239,11 +241,11 @@ def test_a_vae_of_another_model_is_refused(bench):
     cache = LatentCache(bench.cache_root)
     plan = bench.plan(dataset, cache)
     with pytest.raises(CacheError, match=r"returned shape \[16, 3, 3, 4\] for a.mp4"):
-        encode_missing(plan, cache, codec=Wrong(), text_encoder=CountingText(), video=bench.video)
+        encode_missing(plan, cache, Encoders(codec=Wrong(), text_encoder=CountingText(), video=bench.video))
     other = PoolingCodec()
     other.identity = "other"
     with pytest.raises(CacheError, match="not the one the cache was planned for"):
-        encode_missing(plan, cache, codec=other, text_encoder=CountingText(), video=bench.video)
+        encode_missing(plan, cache, Encoders(codec=other, text_encoder=CountingText(), video=bench.video))
 
 
 def test_captions_are_counted_by_the_encoder_and_what_is_cut_is_named(bench):
@@ -256,11 +258,13 @@ def test_captions_are_counted_by_the_encoder_and_what_is_cut_is_named(bench):
     dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video)),))
     cache = LatentCache(bench.cache_root)
     report = encode_missing(
-        bench.plan(dataset, cache), cache, codec=PoolingCodec(), text_encoder=Words(), video=bench.video
+        bench.plan(dataset, cache), cache, Encoders(codec=PoolingCodec(), text_encoder=Words(), video=bench.video)
     )
     assert "caption length: 3 tokens in the middle, 701 at most, of 512" in report.sentences()
     assert "cut at 512 tokens, the rest is not seen: b.mp4" in report.sentences()
-    again = encode_missing(bench.plan(dataset, cache), cache, codec=None, text_encoder=None, video=bench.video)
+    again = encode_missing(
+        bench.plan(dataset, cache), cache, Encoders(codec=None, text_encoder=None, video=bench.video)
+    )
     assert again.text_lengths is None
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from tests.support.bench import CountingText, PoolingCodec, counts, given_counts
 from tests.support.caching import unsound
-from wan_core.cache import LatentCache, encode_missing
+from wan_core.cache import Encoders, LatentCache, encode_missing
 from wan_core.dataset import NOTHING_TO_PREDICT, Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.errors import CacheError, DatasetError
 from wan_core.job.remarks import remarks_on_clips
@@ -104,7 +104,7 @@ def test_a_model_with_image_tokens_needs_an_encoder_for_them(bench):
     plan = bench.plan(dataset, cache)
     assert plan.needs_vision
     with pytest.raises(CacheError, match="image tokens of 3 clips are missing"):
-        encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
+        encode_missing(plan, cache, Encoders(codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video))
 
 
 def test_camera_rays_are_not_made_from_clips(bench):

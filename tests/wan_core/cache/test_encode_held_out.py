@@ -9,7 +9,7 @@ import torch
 
 from tests.support.bench import CountingText, PoolingCodec, set_of
 from tests.support.caching import unsound
-from wan_core.cache import Batches, LatentCache, encode_missing
+from wan_core.cache import Batches, Encoders, LatentCache, encode_missing
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.errors import ConfigError, DatasetError
 from wan_core.flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
@@ -139,7 +139,7 @@ def test_captions_of_held_out_clips_are_measured_too(bench):
     )
     cache = LatentCache(bench.cache_root)
     report = encode_missing(
-        bench.plan(dataset, cache), cache, codec=PoolingCodec(), text_encoder=Words(), video=bench.video
+        bench.plan(dataset, cache), cache, Encoders(codec=PoolingCodec(), text_encoder=Words(), video=bench.video)
     )
     assert report.text_lengths is not None
     assert report.text_lengths.longest == 8

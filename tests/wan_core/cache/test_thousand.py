@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from tests.support.encoding_rank import BytesAsVideo
-from wan_core.cache import LatentCache, encode_missing, plan_encoding
+from wan_core.cache import Encoders, LatentCache, encode_missing, plan_encoding
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.model.latents import WAN21_LATENTS
 
 
-class Encoders:
+class CountingEncoders:
     """A VAE and a text encoder that count."""
 
     def __init__(self, vae: str) -> None:
@@ -36,7 +36,7 @@ class Encoders:
 class Text:
     identity = "text"
 
-    def __init__(self, encoders: Encoders) -> None:
+    def __init__(self, encoders: CountingEncoders) -> None:
         self.encode = encoders.encode
 
 
@@ -52,10 +52,10 @@ def folder_of(tmp_path, count):
 
 def queue(folder, vae="one"):
     """One queue of the data side; returns (latents encoded, captions encoded) as the encoders counted them."""
-    encoders, cache, video = Encoders(vae), LatentCache(folder.parent / "cache"), BytesAsVideo()
+    encoders, cache, video = CountingEncoders(vae), LatentCache(folder.parent / "cache"), BytesAsVideo()
     dataset = Dataset((scan_folder(DatasetConfig(width=16, height=16, num_frames=1), folder, ScanContext(video)),))
     plan = plan_encoding(dataset, cache, vae_identity=vae, text_identity="text", space=WAN21_LATENTS)
-    report = encode_missing(plan, cache, codec=encoders, text_encoder=Text(encoders), video=video)
+    report = encode_missing(plan, cache, Encoders(codec=encoders, text_encoder=Text(encoders), video=video))
     assert (report.latents_encoded, report.texts_encoded) == (encoders.latents, len(encoders.texts))
     assert report.latents_encoded + report.latents_reused == len(list(folder.glob("*.png")))
     return report.fingerprint, encoders.latents, encoders.texts

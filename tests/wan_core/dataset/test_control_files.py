@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.support.bench import Bench, CountingText, PoolingCodec, counts, given_counts
 from tests.support.caching import unsound
-from wan_core.cache import Batches, LatentCache, encode_missing
+from wan_core.cache import Batches, Encoders, LatentCache, encode_missing
 from wan_core.cache.keys import mask_key, transform_of
 from wan_core.dataset import Dataset, DatasetConfig, MediaFile, ScanContext, scan_files, scan_folder
 from wan_core.dataset.conditioning import control_channels, loss_mask, vace_tensor
@@ -147,7 +147,7 @@ def test_a_control_video_that_changes_between_scan_and_encoding_is_named(bench):
     plan = bench.plan(dataset, cache)
     (bench.folder / "b_control.mp4").write_bytes((bench.folder / "a.mp4").read_bytes())
     with pytest.raises(DatasetError, match=r"b_control\.mp4 changed since it was scanned"):
-        encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
+        encode_missing(plan, cache, Encoders(codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video))
 
 
 # ---- masks ---------------------------------------------------------------------------------------

@@ -73,14 +73,6 @@ def _no_state_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield
 
 
-@pytest.fixture(autouse=True)
-def _no_remarks_of_an_earlier_test() -> Iterator[None]:
-    """What a process has found short is said in each of its runs; a worker has one run, and tests have many."""
-    yield
-    if (copies := sys.modules.get("wan_core.placement.copies")) is not None:
-        copies._remarks.clear()
-
-
 @pytest.fixture(scope="session")
 def repo() -> Path:
     """The checkout."""

@@ -111,6 +111,7 @@ class Logged:
 
     def __init__(self, device: torch.device, devices: Devices) -> None:
         self._device, self._devices, self._count = device, devices, 0
+        self.remarks: dict[str, str] = {}
 
     def host_memory(self, size: int) -> Tensor | None:
         return torch.empty(size, dtype=torch.uint8)

@@ -37,6 +37,7 @@ class LateCopies:
         self._towards: weakref.WeakValueDictionary[int, Copy] = weakref.WeakValueDictionary()
         self.begun: list[Copy] = []
         self.host: list[Tensor] = []
+        self.remarks: dict[str, str] = {}
 
     def host_memory(self, size: int) -> Tensor | None:
         if self._left is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from .bridge import DeviceCarrier
 from .cards import FreeMemory, card_bytes, free_memory_here, free_memory_of_cards, processes_by_free_memory, total_bytes
-from .copies import Copies, copies_of, memory_to_copy, remarks_on_host_memory
+from .copies import Copies, copies_of, memory_to_copy
 from .counting import Traffic
 from .estimate import MemoryEstimate
 from .host import lockable_bytes
@@ -44,7 +44,6 @@ __all__ = [
     "lockable_bytes",
     "memory_to_copy",
     "processes_by_free_memory",
-    "remarks_on_host_memory",
     "resolve_placement",
     "running_order",
     "share_memory",

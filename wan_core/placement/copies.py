@@ -24,8 +24,6 @@ _LEFT_TO_OTHERS = 2 << 30
 """bytes of host memory that are never locked"""
 _locked_bytes = 0
 """page-locked so far by this process"""
-_remarks: dict[str, str] = {}
-"""warnings by topic"""
 
 
 class Copies(Protocol):
@@ -34,6 +32,9 @@ class Copies(Protocol):
     A copy sees all that the device was told to compute before it began, and nothing later. Neither its source may
     change nor either end be freed before it has been waited for. Copies of memory that is not page-locked block.
     """
+
+    remarks: dict[str, str]
+    """warnings on host memory, one for each topic"""
 
     def host_memory(self, size: int) -> Tensor | None:
         """Returns `size` new bytes, (size,) uint8, page-locked where the system locks them; None where RAM is short."""
@@ -62,6 +63,9 @@ class Copies(Protocol):
 class PlainCopies:
     """Copies at once: for devices without streams of their own, and the CPU, where tests run what GPUs run."""
 
+    def __init__(self) -> None:
+        self.remarks: dict[str, str] = {}
+
     def host_memory(self, size: int) -> Tensor | None:
         return torch.empty(size, dtype=torch.uint8)
 
@@ -87,7 +91,7 @@ class CudaCopies:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._device, self.remarks = device, dict[str, str]()
         self._out, self._in = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def host_memory(self, size: int) -> Tensor | None:
@@ -101,7 +105,7 @@ class CudaCopies:
         with torch.cuda.device(self._device):
             if int(_runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)) != 0:
                 _forget_error(self._device)
-                _remark_on_refusal()
+                remark_once(self.remarks, "locking", _refused())
                 return memory
         global _locked_bytes
         _locked_bytes += memory.nbytes
@@ -150,29 +154,20 @@ def _forget_error(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _remark_on_refusal() -> None:
-    """Says, once in a process, that copies of pageable memory begin."""
-    remark_once(
-        "locking",
-        filled(
-            "The system page-locked {locked} GiB of host memory and refuses more (Windows locks half of the RAM, WSL2 "
-            "less). Whatever else is offloaded is copied from pageable memory: the results are the same, a step is "
-            "slower. To need less, offload less (offload_activations, blocks_to_swap) or train smaller clips.",
-            locked=f"{_locked_bytes / 2**30:.1f}",
-        ),
+def _refused() -> str:
+    return filled(
+        "The system page-locked {locked} GiB of host memory and refuses more (Windows locks half of the RAM, WSL2 "
+        "less). Whatever else is offloaded is copied from pageable memory: the results are the same, a step is "
+        "slower. To need less, offload less (offload_activations, blocks_to_swap) or train smaller clips.",
+        locked=f"{_locked_bytes / 2**30:.1f}",
     )
 
 
-def remark_once(topic: str, text: str) -> None:
-    """Logs a warning, and keeps it for `remarks_on_host_memory`; nothing where the topic has one."""
-    if topic not in _remarks:
-        _remarks[topic] = text
+def remark_once(remarks: dict[str, str], topic: str, text: str) -> None:
+    """Logs a warning and adds it to `remarks`; does nothing where the topic has one."""
+    if topic not in remarks:
+        remarks[topic] = text
         _log.warning("%s", text)
-
-
-def remarks_on_host_memory() -> list[str]:
-    """Returns what this process has found short: page-locked memory, RAM for what checkpointing keeps."""
-    return list(_remarks.values())
 
 
 def copies_of(device: torch.device) -> Copies:

@@ -179,7 +179,7 @@ class _Tape:
                 chunk = self._copies.host_memory(CHUNK_BYTES)
             if chunk is None:
                 self._most = len(self._chunks) * CHUNK_BYTES
-                remark_once("kept", _stays(self._most))
+                remark_once(self._copies.remarks, "kept", _stays(self._most))
                 return False
             self._chunks.append(chunk)
         return True

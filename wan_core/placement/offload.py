@@ -75,6 +75,11 @@ class BlockOffload:
             self._lanes[device] = _Lane(travel, ring, places)
 
     @property
+    def remarks(self) -> dict[str, str]:
+        """Warnings on host memory, one for each topic."""
+        return {topic: text for lane in self._lanes.values() for topic, text in lane.travel.remarks.items()}
+
+    @property
     def holds_values(self) -> bool:
         """Whether a stage keeps its dequantized weights from its first chunk of tokens to the last."""
         return self.measures.dequantize_once

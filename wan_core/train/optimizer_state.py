@@ -44,6 +44,11 @@ class AdapterOptimizer:
         self._write_rates(config.learning_rate)
         self._initial = [self._own(group) for group in self.inner.param_groups]
 
+    @property
+    def remarks(self) -> dict[str, str]:
+        """Warnings on host memory, one for each topic."""
+        return self._host.remarks if self._host else {}
+
     def read(self, values: Tensor) -> list[float]:
         """Returns `values` (n,) of a device; an offloaded optimizer's weights and gradients come in the same wait."""
         if self._host:

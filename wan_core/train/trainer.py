@@ -35,7 +35,7 @@ from ..model import (
     shared_out,
 )
 from ..parallel import ShardedBlocks
-from ..placement import remarks_on_host_memory
+from ..placement import BlockOffload
 from ..precision import float32_products, fused_on_cards
 from .at_once import CardsAtOnce
 from .config import TrainConfig
@@ -192,10 +192,14 @@ class Trainer:
         self._remark()
 
     def _remark(self) -> None:
-        """Emits, once, what this process has put aside: fused functions, memory that is short."""
-        for said in (*later_remarks(), *remarks_on_host_memory()):
-            if said not in self._remarked:
-                self._remarked.add(said)
+        """Emits each warning once: functions that were set aside, host memory that is short."""
+        remarks = {said: said for said in later_remarks()} | self.optimizer.remarks
+        for one in models_of(self.model):
+            if isinstance(offload := one.offload, BlockOffload):
+                remarks |= offload.remarks
+        for topic, said in remarks.items():
+            if topic not in self._remarked:
+                self._remarked.add(topic)
                 self._emit(Note(text=said, level="warning"))
 
     def _computed(self, step: int) -> tuple[float, float, float]:

@@ -29,6 +29,11 @@ class HostWeights:
         self._copies: dict[torch.device, Copies] = {}
         self.copies = {name: nn.Parameter(p.detach().to("cpu", copy=True)) for name, p in parameters.items()}
 
+    @property
+    def remarks(self) -> dict[str, str]:
+        """Warnings on host memory, one for each topic."""
+        return {topic: text for copies in self._copies.values() for topic, text in copies.remarks.items()}
+
     def take(self, reader: torch.device) -> None:
         """Begins to copy weights and gradients to the host, where a gradient of None stays None.
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from wan_core.placement.copies import CudaCopies, PlainCopies, copies_of, remarks_on_host_memory
+from wan_core.placement.copies import CudaCopies, PlainCopies, copies_of
 
 GPU = torch.device("cuda", 1)
 
@@ -134,7 +134,6 @@ def test_memory_that_the_system_refuses_to_lock_is_pageable_and_that_is_said_onc
 ) -> None:
     forgotten: list[torch.device] = []
     monkeypatch.setattr("wan_core.placement.copies._forget_error", forgotten.append)
-    monkeypatch.setattr("wan_core.placement.copies._remarks", {})
     copies = CudaCopies(GPU)
     before, written = copies.host_memory(3 << 29), torch.zeros(1001, dtype=torch.uint8)
     cuda.refuses = True
@@ -145,7 +144,7 @@ def test_memory_that_the_system_refuses_to_lock_is_pageable_and_that_is_said_onc
     assert forgotten == [GPU, GPU]
     assert before is not None
     assert cuda.locked == {before.data_ptr(): 3 << 29}
-    (said,) = remarks_on_host_memory()
+    (said,) = copies.remarks.values()
     assert said.startswith("The system page-locked 1.5 GiB of host memory and refuses more")
 
 

@@ -12,11 +12,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tests.support.sessions import same, train_here
+from tests.support.sessions import make_trainer, of, same, train_here
 from tests.support.tiny_run import make_pair_run, make_run
 from tests.wan_core.train.test_optimizers import NAMED, need, saved, settings
+from wan_core.events import Event, Note
 from wan_core.lora import LoraConfig
-from wan_core.train import held_bytes, state_bytes
+from wan_core.placement.copies import Copies, PlainCopies, remark_once
+from wan_core.train import TrainConfig, held_bytes, state_bytes
 from wan_core.train.optimizer_state import AdapterOptimizer
 from wan_core.train.weight_copies import HostWeights
 
@@ -197,3 +199,19 @@ def test_on_a_gpu_the_host_waits_for_neither_way() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(torch.equal(host.copies[name], weight.cpu()) for name, weight in weights.items())
+
+
+def test_host_memory_that_is_short_is_said_once_in_each_run_that_finds_it_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_device: torch.device) -> Copies:
+        copies = PlainCopies()
+        remark_once(copies.remarks, "locking", "The system refuses more.")
+        return copies
+
+    monkeypatch.setattr("wan_core.train.weight_copies.copies_of", refused)
+    for offload, said in ((True, 1), (False, 0), (True, 1)):
+        events: list[Event] = []
+        config = TrainConfig(steps=2, discrete_flow_shift=3.0, offload_optimizer=offload)
+        make_trainer(tmp_path, config, emit=events.append).run(2, lambda _step: False)
+        assert [note.text for note in of(events, Note)].count("The system refuses more.") == said

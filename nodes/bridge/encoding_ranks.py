@@ -97,7 +97,8 @@ class FurtherCards:
         for process in self._processes:
             process.terminate()  # ends its ComfyUI too
         for process in self._processes:
-            process.wait()
+            with process:  # waits for its end and closes its pipe
+                pass
         self._folder.cleanup()
 
     def answers(self, should_stop: Callable[[], bool]) -> list[ShareDone]:
@@ -121,6 +122,8 @@ def _further_cards() -> list[str]:
     if listed := os.environ.get(_CARDS):
         return listed.split(",")
     names, own = gpu_names(), mm.get_torch_device()
+    if own.type != "cuda":  # no other kind heeds CUDA_VISIBLE_DEVICES: all processes would take the same card
+        return []
     seen = [card for card in os.environ.get(_VISIBLE, "").split(",") if card] or [str(n) for n in range(len(names))]
     return [card for name, card in zip(names, seen, strict=False) if name != f"{own.type}:{own.index or 0}"]
 

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from route_server import our_module
 from world import tiny_graph
 
 from wan_core.cli.encode import encoding_graph
 
 ROOT = Path(__file__).parents[2]
 GRAPH = json.loads((ROOT / "workflows" / "api" / "08_smoke_test.json").read_text(encoding="utf-8"))
-pytestmark = [pytest.mark.comfy, pytest.mark.soak]
+pytestmark = [pytest.mark.comfy]
 
 
 def entries_of(base: Path) -> dict[str, bytes]:
@@ -39,6 +41,7 @@ def with_clips(base: Path) -> Path:
     return base
 
 
+@pytest.mark.soak
 def test_two_ranks_of_torchrun_write_the_entries_of_one(
     comfy_base: Callable[..., Path], comfyui_tree: Path, tmp_path: Path
 ) -> None:
@@ -59,6 +62,7 @@ def test_two_ranks_of_torchrun_write_the_entries_of_one(
     assert entries_of(bases[1]) == entries_of(bases[0])
 
 
+@pytest.mark.soak
 def test_a_further_process_encodes_its_share_for_the_node(own_comfy: Callable[..., Any], comfy_base: Any) -> None:
     """Two processes on the CPU in place of two cards."""
     base = with_clips(comfy_base("further"))
@@ -69,3 +73,14 @@ def test_a_further_process_encodes_its_share_for_the_node(own_comfy: Callable[..
     log = server.log_file.read_text()
     assert "failed; its clips follow here" not in log
     assert log.count("got prompt") == 2
+
+
+@pytest.mark.parametrize(("kind", "further"), [("cuda", ["5", "7"]), ("xpu", [])])
+def test_further_cards_are_those_that_a_process_can_be_kept_to(
+    pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, kind: str, further: list[str]
+) -> None:
+    module = our_module(pack_nodes, "bridge.encoding_ranks")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
+    monkeypatch.setattr(module, "gpu_names", lambda: [f"{kind}:{number}" for number in range(3)])
+    monkeypatch.setattr(module.mm, "get_torch_device", lambda: torch.device(kind, 1))
+    assert module._further_cards() == further

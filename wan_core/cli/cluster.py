@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from ..errors import ConfigError
@@ -74,49 +74,49 @@ class Cluster:
 
     @property
     def labels(self) -> str:
-        """Returns the run's name as Kubernetes names objects."""
+        """Returns the run's name as Kubernetes names objects: a letter first."""
         name = re.sub(r"[^a-z0-9]+", "-", self.run_name.lower()).strip("-")[:50].strip("-")
-        return name or "wan-lora"
+        return f"run-{name}" if name[:1].isdigit() else name or "wan-lora"
 
-    def torchrun(self, rendezvous: str) -> list[str]:
-        """Returns the words of torchrun and of the engine; `rendezvous` is host:port."""
-        words = ["-m", "torch.distributed.run", "--nnodes", str(self.nodes), "--nproc-per-node", str(self.gpus)]
-        words += ["--max-restarts", str(_RESTARTS), "--rdzv-backend", "c10d", "--rdzv-id", self.labels]
-        words += ["--rdzv-endpoint", rendezvous, f"{self.pack}/wan_core/launch.py", self.command, self.run_path]
+    def starting(self, rendezvous: str) -> str:
+        """Returns the shell line that becomes torchrun; `rendezvous` is host:port, quoted for the shell."""
+        words = [self.python, "-m", "torch.distributed.run", "--nnodes", str(self.nodes)]
+        words += ["--nproc-per-node", str(self.gpus), "--max-restarts", str(_RESTARTS), "--rdzv-backend", "c10d"]
+        words += ["--rdzv-id", self.labels, "--rdzv-endpoint"]
+        engine = [f"{self.pack}/wan_core/launch.py", self.command, self.run_path]
         if self.local_cache:
-            words += ["--roots", f"{self.local_cache}/roots.json"]
-        return words
+            engine += ["--roots", f"{self.local_cache}/roots.json"]
+        return f"exec {shlex.join(words)} {rendezvous} {shlex.join(engine)}"
 
     def copying(self) -> list[str]:
         """Returns shell lines that copy the run's cache to a disk of the node and name it in a roots file there."""
         if not self.local_cache:
             return []
-        runs = shlex.quote(str(Path(self.run_path).parent))
+        runs = shlex.quote(str(PurePosixPath(self.run_path).parent))
         local = shlex.quote(self.local_cache)
         text = (
             "import json, os, sys; runs, local = sys.argv[1:]; "
-            'roots = json.load(open(os.path.join(runs, "roots.json"))); '
+            'roots = json.load(open(os.path.join(runs, "roots.json"))); print(roots["cache"][0]); '
             'roots["cache"] = [os.path.join(local, "_cache")]; '
             'json.dump(roots, open(os.path.join(local, "roots.json"), "w"))'
         )
         return [
             f"mkdir -p {local}/_cache",
-            f"cp -a --update {runs}/_cache/. {local}/_cache/",
-            f"{shlex.quote(self.python)} -c {shlex.quote(text)} {runs} {local}",
+            f"cache=$({shlex.quote(self.python)} -c {shlex.quote(text)} {runs} {local})",
+            f'cp -a --update "$cache"/. {local}/_cache/',
         ]
 
 
 def sbatch_of(cluster: Cluster) -> str:
     """Returns a batch script: one torchrun a node; a run that the time limit stopped is queued again."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in cluster.environment.items()]
-    words = shlex.join(cluster.torchrun("HEAD")).replace("HEAD", f'"$head:{_PORT}"')
     # torchrun ignores the signal, as it would end at once; the ranks below it take it, and save.
     node = [
         "set -e",
         "trap '' USR1",
         f"cd {shlex.quote(cluster.pack)}",
         *cluster.copying(),
-        f"exec {shlex.quote(cluster.python)} {words}",
+        cluster.starting(f'"$head:{_PORT}"'),
     ]
     lines = [
         "#!/bin/bash",
@@ -196,10 +196,7 @@ def trainjob_of(cluster: Cluster) -> str:
 
 def _pod(cluster: Cluster, name: str, rendezvous: str) -> dict[str, Any]:
     """Returns the pod of a node; the operator sets the variables of `rendezvous`."""
-    words = shlex.join(cluster.torchrun("RENDEZVOUS")).replace("RENDEZVOUS", rendezvous)
-    script = "\n".join(
-        ["set -e", f"cd {shlex.quote(cluster.pack)}", *cluster.copying(), f"exec {shlex.quote(cluster.python)} {words}"]
-    )
+    script = "\n".join(["set -e", f"cd {shlex.quote(cluster.pack)}", *cluster.copying(), cluster.starting(rendezvous)])
     mounts = [{"name": "storage", "mountPath": cluster.mount}, {"name": "shm", "mountPath": "/dev/shm"}]
     volumes: list[dict[str, Any]] = [
         {"name": "storage", "persistentVolumeClaim": {"claimName": cluster.claim}},

@@ -119,19 +119,17 @@ def _comfyui(tree: Path, words: Sequence[str], environment: Mapping[str, str]) -
         command = [sys.executable, str(tree / "main.py"), *words, "--listen", "127.0.0.1", "--port", str(port)]
         # Own folder and database: ComfyUI empties its temporary folder at start, also under a running server.
         command += ["--temp-directory", temporary, "--database-url", "sqlite:///:memory:", "--disable-auto-launch"]
-        process = subprocess.Popen(
+        with subprocess.Popen(
             command,
-            cwd=tree,
             env=dict(environment),
             stdin=subprocess.PIPE,  # its end says that this process has died
             stdout=sys.stderr,
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
-        try:
-            yield _ComfyUI(process, port)
-        finally:
-            process.kill()  # entries are written whole or not at all
-            process.wait()
+        ) as process:
+            try:
+                yield _ComfyUI(process, port)
+            finally:
+                process.kill()  # entries are written completely or not at all
 
 
 class _ComfyUI:

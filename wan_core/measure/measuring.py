@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -111,7 +112,7 @@ class Measurement:
     @property
     def file(self) -> Path:
         """The JSON file of the results; the text lies next to it."""
-        name = str(self.said["machine"]["name"]).replace(" ", "-")
+        name = re.sub(r"[^\w.()-]+", "-", str(self.said["machine"]["name"]))
         tag = "_tiny" if self.tiny else ""
         return self.out / f"measured_{name}{tag}.json"
 

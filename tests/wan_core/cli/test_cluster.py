@@ -52,14 +52,22 @@ def test_a_manifest_is_yaml_whose_pod_starts_torchrun(name: str) -> None:
         assert subprocess.run([BASH, "-n", "-c", script]).returncode == 0
 
 
+def test_words_of_the_script_in_a_path_stay_and_a_name_begins_with_a_letter() -> None:
+    odd = replace(FOX, run_path="/data/RENDEZVOUS of HEAD/2026 fox", run_name="2026 fox")
+    for write in FILES.values():
+        assert "/data/RENDEZVOUS of HEAD/2026 fox" in write(odd)
+    assert json.loads(pytorchjob_of(odd))["metadata"]["name"] == "run-2026-fox"  # a Service has no digit in front
+
+
 @pytest.mark.skipif(BASH is None or os.name == "nt", reason="needs bash")
 @pytest.mark.parametrize(("reason", "queued"), [("signal SIGUSR1", True), ("", False), ("stopped by the user", False)])
 def test_a_run_that_the_time_limit_stopped_is_queued_again(tmp_path: Path, reason: str, queued: bool) -> None:
     """srun, scontrol and Python are stand-ins: the one notes its words, the other the requeue."""
-    run, tools = tmp_path / "my runs" / "it's fox", tmp_path / "tools"
-    (run.parent / "_cache").mkdir(parents=True)
-    (run.parent / "roots.json").write_text('{"cache": ["elsewhere"], "loras": ["x"]}')
-    run.mkdir()
+    run, tools, cache = tmp_path / "my runs" / "it's HEAD of fox", tmp_path / "tools", tmp_path / "my cache"
+    cache.mkdir()
+    (cache / "entry").write_text("latent")
+    run.mkdir(parents=True)
+    (run.parent / "roots.json").write_text(json.dumps({"cache": [str(cache), "elsewhere"], "loras": ["x"]}))
     tools.mkdir()
     for name, text in {
         "srun": 'shift; "$@"',
@@ -80,6 +88,7 @@ def test_a_run_that_the_time_limit_stopped_is_queued_again(tmp_path: Path, reaso
     words = (tmp_path / "words").read_text().splitlines()
     assert words[-4:] == ["train", str(run), "--roots", f"{local}/roots.json"]
     assert words[words.index("--rdzv-endpoint") + 1] == "node7:29500"
+    assert (local / "_cache" / "entry").read_text() == "latent"
     assert json.loads((local / "roots.json").read_text()) == {"cache": [f"{local}/_cache"], "loras": ["x"]}
     assert (tmp_path / "requeued").exists() is queued
 

@@ -15,7 +15,18 @@ import torch
 from wan_core.cli.commands import _parser
 from wan_core.errors import ConfigError, ExitCode
 from wan_core.job import open_experts
-from wan_core.measure import DONE, ERROR, NEEDS, ROWS, Measurement, Where, measure_row, rows_numbered, table
+from wan_core.measure import (
+    DONE,
+    ERROR,
+    NEEDS,
+    ROWS,
+    Measurement,
+    Where,
+    machine_facts,
+    measure_row,
+    rows_numbered,
+    table,
+)  # fmt: skip
 from wan_core.measure import measuring as module
 from wan_core.measure.fit import fit
 from wan_core.measure.one_row import _FEWEST, _made
@@ -115,7 +126,10 @@ def fake(row: str = "") -> Callable[..., dict[str, Any]]:
 
 def test_a_row_that_raises_is_recorded_and_the_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "measure_row", fake(ROWS[1].name))
+    facts = machine_facts() | {"name": "Radeon RX 6800/6900 XT"}  # a name that torch for ROCm reports
+    monkeypatch.setattr(module, "machine_facts", lambda: facts)
     said = measurement(tmp_path, "1,2,3,4").run()
+    assert (tmp_path / "measured_Radeon-RX-6800-6900-XT_tiny.json").is_file()
     assert [row["status"] for row in said["rows"]] == [DONE, ERROR, DONE, DONE]
     assert "CUDA out of memory." in said["rows"][1]["said"]
     assert said["constants"]["rows"] == 3

@@ -7,7 +7,7 @@ SIGBUS, and some file systems do not support mappings.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,12 +30,21 @@ _DTYPES = {
 }  # fmt: skip
 
 
+ReadTogether = Callable[[Tensor, Callable[[Tensor, int], None]], None]
+"""`(memory, read)`: fills `memory`, (n,) uint8 on the CPU, together with other ranks that make the same call.
+`read(part, offset)` reads a part of these bytes from this rank's file. Every rank raises the CheckpointError
+of one."""
+
+
 class FileBytes:
     """An open file of weights with positioned reads. For one thread at a time; others open their own."""
 
-    def __init__(self, path: Path) -> None:
-        """CheckpointError where the file cannot be opened or is not a regular file."""
-        self.path = path
+    def __init__(self, path: Path, together: ReadTogether | None = None) -> None:
+        """`together`: shares out the reads; None: all bytes are read here.
+
+        CheckpointError where the file cannot be opened or is not a regular file.
+        """
+        self.path, self._together = path, together
         try:
             self.file = open_regular(path)
         except FileError as error:
@@ -56,7 +65,14 @@ class FileBytes:
         """
         if not memory.nbytes:
             return
-        data = memory.view(-1).view(torch.uint8).numpy().data
+        data = memory.view(-1).view(torch.uint8)
+        if self._together is None:
+            self._read_alone(data, begin)
+        else:
+            self._together(data, lambda part, offset: self._read_alone(part, begin + offset))
+
+    def _read_alone(self, memory: Tensor, begin: int) -> None:
+        data = memory.numpy().data
         try:
             # One thread is bound by page faults of the new memory, so a second one reads half of it. Windows has no
             # preadv: its file position is shared by all threads.
@@ -103,9 +119,12 @@ class FileBytes:
 class TensorFile:
     """An open safetensors file. For one thread at a time."""
 
-    def __init__(self, path: Path, header: CheckpointHeader | None = None) -> None:
-        """`header`: of an earlier read; CheckpointError where the file size has changed since."""
-        self.data = FileBytes(path)
+    def __init__(
+        self, path: Path, header: CheckpointHeader | None = None, together: ReadTogether | None = None
+    ) -> None:
+        """`header`: of an earlier read; CheckpointError where the file size has changed since. `together`: as in
+        `FileBytes`."""
+        self.data = FileBytes(path, together)
         try:
             self.header = header_of(self.data.file, path) if header is None else header
             if self.header.size_bytes != self.data.size:

@@ -18,7 +18,16 @@ from torch import Tensor, nn
 
 from ..abilities import abilities_of, all_have_bf16
 from ..accelerator import backend_of, is_here
-from ..checkpoint import FiniteCheck, StoredWeight, WeightReader, block_scales, code_scales, count_bad, scale_values
+from ..checkpoint import (
+    FiniteCheck,
+    ReadTogether,
+    StoredWeight,
+    WeightReader,
+    block_scales,
+    code_scales,
+    count_bad,
+    scale_values,
+)
 from ..errors import CheckpointError, ConfigError, PlacementError
 from ..families import BLOCK_LISTS
 from ..files import Roots
@@ -92,6 +101,7 @@ def materialize(
     measures: MemoryMeasures | None = None,
     shared: SharedMemory | None = None,
     sharding: Sharding | None = None,
+    together: ReadTogether | None = None,
 ) -> WanTransformer:
     """Builds the model of a plan on its devices: frozen base, trainable LoRA.
 
@@ -99,7 +109,8 @@ def materialize(
     `inspect_model`, if at hand. `measures`: what to offload; None: nothing. Swapped blocks need activation
     checkpointing and are offloaded one by one, so the device never holds two of them. `shared`: memory shared with
     other processes that load the same plan; it holds the swapped blocks. `sharding`: the ranks that hold the blocks
-    together; each reads all of a block and keeps its part before it reads the next.
+    together; each reads all of a block and keeps its part before it reads the next. `together`: reads the base file
+    once for all ranks, which load the same plan at the same time.
     """
     found = found or inspect_model(plan, roots)
     shape = found.variant.shape
@@ -122,16 +133,16 @@ def materialize(
     loras = [
         (read_frozen(roots.resolve(lora.file), lora, model, found.variant.expert), lora.strength) for lora in plan.loras
     ]
-    together: Shared | None = None if shared is None else shared.of(_plan_digest(plan))
-    together = OwnMemory() if count > 1 else together
+    held: Shared | None = None if shared is None else shared.of(_plan_digest(plan))
+    held = OwnMemory() if count > 1 else held
     models: list[WanTransformer] = []
     for number, placement in enumerate(placements):
         told = on_tensor and partial(_of_several, on_tensor, number, count)
         order = running_order(shape.num_layers, shape.vace_layers)
-        own = BlockOffload(placement, order, measures or MemoryMeasures(), shared=together)
+        own = BlockOffload(placement, order, measures or MemoryMeasures(), shared=held)
         offload = own if sharding is None else ShardedBlocks(own, order, sharding)
         one = model if not number else _without_values(plan, shape, numerics, lora, placement)
-        _build(one, plan, placement, offload, found, lora, start, loras, seed=seed, on_tensor=told)
+        _build(one, plan, placement, offload, found, lora, start, loras, seed=seed, on_tensor=told, together=together)
         models.append(one)
     if count > 1:
         model.team = SplitTokens(model, models[1:])
@@ -165,11 +176,12 @@ def _build(
     *,
     seed: int,
     on_tensor: Callable[[int, int], None] | None,
+    together: ReadTogether | None,
 ) -> None:
     """Gives a model without values its weights and adapters, on its devices."""
     numerics = model.numerics
     with torch.inference_mode(False):
-        _fill(model, plan, placement, offload, found.weights, on_tensor, loras)
+        _fill(model, plan, placement, offload, found.weights, on_tensor, loras, together)
         multiply_in(model, numerics.matmul)
         if lora is not None:
             compute = found.compute_dtype
@@ -201,11 +213,12 @@ def _fill(
     sources: Mapping[str, StoredWeight],
     on_tensor: Callable[[int, int], None] | None,
     loras: Sequence[tuple[LoraSource, float]],
+    together: ReadTogether | None,
 ) -> None:
     model.requires_grad_(False)
     total, done = sum(1 for _ in model.parameters()), 0
     check = FiniteCheck()
-    with WeightReader() as reader:
+    with WeightReader(together) as reader:
         for prefix, part in _parts(model):
             for name, _ in list(part.named_parameters()):
                 full = f"{prefix}.{name}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ..cache import Batches, stack_texts
+from ..checkpoint import ReadTogether, checkpoint_files
+from ..files import file_mark
 from ..job.checks import check_shards
 from ..job.open import OpenRun
 from ..job.remarks import (
@@ -31,14 +33,16 @@ def read_weights(
     measures: MemoryMeasures | None = None,
     shared: SharedMemory | None = None,
     sharding: Sharding | None = None,
+    together: ReadTogether | None = None,
     *,
     trains: bool = False,
 ) -> WanTransformer:
     """Returns the model of `run` on its devices, with new `adapters`; without `measures` nothing is offloaded.
 
     `trains`: with the copies that share out the tokens of a clip, where the run has some.
-    `shared`: shared memory of the ranks of a machine. `sharding`: the ranks that hold its blocks together. Raises
-    Stopped on a stop request while weights are read.
+    `shared`: shared memory of the ranks of a machine. `sharding`: the ranks that hold its blocks together. `together`:
+    reads the base once for all ranks, which load it at the same time. Raises Stopped on a stop request while weights
+    are read.
     """
     plan = run.config.model
     return materialize(
@@ -52,6 +56,7 @@ def read_weights(
         measures=measures,
         shared=shared,
         sharding=sharding,
+        together=together,
     )
 
 
@@ -67,6 +72,25 @@ def _sharding(session: Session, run: OpenRun) -> Sharding | None:
     check_shards(run.config, run.cache_set)
     device = resolve_placement(placement, run.variant.shape.num_layers, group.local_rank).first
     return Sharding(group.shard_mesh(sharders, device), group.share, group.leads)
+
+
+def _together(session: Session, run: OpenRun) -> ReadTogether | None:
+    """Returns what reads the base of `run` once for all ranks; None where each rank reads all of it. A collective.
+
+    Ranks of one machine read it from the memory of the system. Several machines share out the reads where all of them
+    see the same file: one of the same size, time and number, which copies of a file do not have.
+    """
+    group = session.group
+    if group.local_world == group.world:
+        return None
+    marks = group.gather([file_mark(file)[:3] for file in checkpoint_files(run.file.header.path)])
+    if any(mark != marks[0] for mark in marks):
+        return None
+    session.note(
+        f"The base lies on storage that all machines share, so it is read once: each of {group.world} processes reads "
+        "a part and sends it to the others."
+    )
+    return group.read_together
 
 
 def load_model(
@@ -88,7 +112,8 @@ def load_model(
         session.note(note)
     sharding = _sharding(session, run)
     adapters = run.adapters(with_start=with_start)
-    model = read_weights(session, run, adapters, planned.measures, shared, sharding, trains=True)
+    together = _together(session, run)
+    model = read_weights(session, run, adapters, planned.measures, shared, sharding, together, trains=True)
     session.note(remark_on_adapter(run.config.lora, sum(p.numel() for p in adapter_parameters(model).values())))
     return model
 

@@ -19,7 +19,7 @@ import torch
 
 from ..abilities import abilities_of
 from ..accelerator import backend_of, select
-from ..errors import RESUME, PlacementError, RankLost, failure
+from ..errors import RESUME, CheckpointError, PlacementError, RankLost, failure
 from ..words import shortened
 from .heartbeat import watch_ranks
 
@@ -31,6 +31,8 @@ _STEP_TIMEOUT = timedelta(hours=2)
 """for all ranks inside a step, and for the leader at any time"""
 _NCCL = "WAN_TRAINER_NCCL"
 """environment variable: 0 disables NCCL"""
+_OWN_READ_BYTES = 64 << 10
+"""of one read, up to which every rank reads all: less than sending it takes"""
 _GIVING_UP_S = 30.0
 """by which the timeouts of ranks at one collective may differ"""
 
@@ -138,6 +140,29 @@ class Group:
         with self._meeting():
             torch.distributed.broadcast_object_list(box, src=0)
         return box[0]
+
+    def read_together(self, memory: torch.Tensor, read: Callable[[torch.Tensor, int], None]) -> None:
+        """Fill `memory`, (n,) uint8 on the CPU, with the same bytes on every rank, each of which reads one part.
+
+        `read(part, offset)` reads from this rank's file. Every rank raises the CheckpointError of one.
+        """
+        size, refusal = memory.numel() // self.world if memory.numel() > _OWN_READ_BYTES else 0, ""
+        parts, rest = memory[: size * self.world].view(self.world, size), memory[size * self.world :]
+        mine = torch.empty(size, dtype=torch.uint8)
+        try:
+            read(mine, self.rank * size)
+            read(rest, size * self.world)
+        except CheckpointError as error:
+            refusal = str(error)
+        failed = torch.tensor(bool(refusal), dtype=torch.uint8)
+        with self._meeting():
+            torch.distributed.all_reduce(failed, torch.distributed.ReduceOp.MAX, group=self._in_step)
+        if failed:
+            rank, why = next((rank, why) for rank, why in enumerate(self.gather(refusal)) if why)
+            raise CheckpointError(f"Rank {rank} of {self.world} cannot read its part of the base: {why}")
+        if size:
+            with self._meeting():
+                torch.distributed.all_gather(list(parts), mine, group=self._in_step)
 
     @contextlib.contextmanager
     def _meeting(self) -> Iterator[None]:

@@ -219,6 +219,12 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
     _module(device).set_rng_state(state, device)
 
 
+def seed_of(device: torch.device) -> int:
+    """Returns the seed of the default generator of a device: cards that work at once have one each."""
+    generators = getattr(_module(device), "default_generators", ()) if is_gpu(device) else ()
+    return generators[device.index].initial_seed() if generators else torch.initial_seed()
+
+
 def profiled() -> tuple[list[torch.profiler.ProfilerActivity], str]:
     """Returns what torch's profiler records here, and the column by which its table is sorted."""
     activities = torch.profiler.ProfilerActivity

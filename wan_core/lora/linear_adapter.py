@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..accelerator import seed_of
 from ..flow import seeded_generator
 from ..model import untraced
 from ..model.held import HeldValues
@@ -177,7 +178,7 @@ class LinearAdapter(ModuleAdapter):
             return changed
         offset = self.layer.diff_b.to(changed.dtype)
         if self.layer.training and self.config.module_dropout:
-            offset = offset * _present(self.name, self.config.module_dropout).to(offset)
+            offset = offset * _present(self.name, self.config.module_dropout, offset.device).to(offset)
         return torch.add(changed, offset, alpha=self.strength)
 
     def compute_dtype(self, x: Tensor) -> torch.dtype:
@@ -194,7 +195,7 @@ class LinearAdapter(ModuleAdapter):
             return None
         # Drawn by the micro-step's seed and the module's name: every token chunk and the recomputation see the same
         # mask.
-        return _kept(self.name, count, rank_p, module_p).to(self.parameter(self.parts[0]).device)
+        return _kept(self.name, count, rank_p, module_p, self.parameter(self.parts[0]).device)
 
     def without_bias(self, base: Tensor) -> Tensor:
         """Returns W @ x from the linear's output."""
@@ -228,15 +229,15 @@ def uniform(shape: torch.Size, bound: float, *named: int | str) -> Tensor:
     return torch.rand(shape, generator=seeded_generator(*named)) * (2 * bound) - bound
 
 
-def _kept(name: str, count: int, rank_p: float, module_p: float) -> Tensor:
-    """Returns (count,) on the CPU: 0 for dropped ranks, else the factor that keeps the mean."""
-    drawn = torch.rand(count, generator=seeded_generator(torch.initial_seed(), "rank dropout", name)) >= rank_p
-    return drawn * _present(name, module_p) / (1 - rank_p)
+def _kept(name: str, count: int, rank_p: float, module_p: float, device: torch.device) -> Tensor:
+    """Returns (count,) on `device`: 0 for dropped ranks, else the factor that keeps the mean."""
+    drawn = torch.rand(count, generator=seeded_generator(seed_of(device), "rank dropout", name)) >= rank_p
+    return (drawn * _present(name, module_p, device) / (1 - rank_p)).to(device)
 
 
-def _present(name: str, module_p: float) -> Tensor:
-    """Returns (1,) on the CPU: False where the adapter is dropped in this micro-step."""
-    return torch.rand(1, generator=seeded_generator(torch.initial_seed(), "module dropout", name)) >= module_p
+def _present(name: str, module_p: float, device: torch.device) -> Tensor:
+    """Returns (1,) on the CPU: False where the adapter is dropped in this micro-step of `device`."""
+    return torch.rand(1, generator=seeded_generator(seed_of(device), "module dropout", name)) >= module_p
 
 
 for _draw in ("_kept", "_present"):  # a compiled graph would freeze the first draw

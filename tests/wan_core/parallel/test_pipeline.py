@@ -30,8 +30,9 @@ from tests.support.tiny_run import (
 from wan_core.cache import LatentCache
 from wan_core.errors import Stopped
 from wan_core.load import materialize
-from wan_core.lora import LoraConfig
+from wan_core.lora import LoraConfig, linear_adapter
 from wan_core.model import WanShape, WanTransformer
+from wan_core.parallel import pipeline
 from wan_core.parallel.schedule import Schedule, pipelined
 from wan_core.parallel.timeline import StageCost, replay, serial_seconds
 from wan_core.placement import DeviceCarrier, Placement
@@ -143,6 +144,28 @@ def test_gradients_are_those_of_plain_accumulation_to_the_last_bit(tmp_path: Pat
 def test_so_are_those_of_interleaved_blocks(tmp_path: Path, case: str) -> None:
     found = trainer_of(tmp_path / "split", blocks=INTERLEAVED, **CASES[case])
     assert_same(step_of(found), step_of(trainer_of(tmp_path / "plain", **CASES[case])))
+
+
+def test_each_card_drops_ranks_by_the_seed_of_its_own_generator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on GPUs, where the CPU's generator, which all threads share, has the seed of the last micro-batch."""
+    dropping: dict[str, Any] = {"lora": LoraConfig(rank=4, rank_dropout=0.5), "gradient_checkpointing": False}
+    wanted = step_of(trainer_of(tmp_path / "plain", **dropping))
+    own = threading.local()  # a card has one thread
+
+    def generator() -> torch.Generator:
+        return getattr(own, "generator", torch.default_generator)
+
+    def set_state(_device: torch.device, state: Tensor) -> None:
+        own.generator = torch.Generator()
+        own.generator.set_state(state)
+
+    monkeypatch.setattr(pipeline, "is_gpu", lambda _device: True)
+    monkeypatch.setattr(pipeline, "random_state", lambda _device: generator().get_state())
+    monkeypatch.setattr(pipeline, "set_random_state", set_state)
+    monkeypatch.setattr(linear_adapter, "seed_of", lambda _device: generator().initial_seed())
+    assert_same(step_of(trainer_of(tmp_path / "split", blocks=SPLIT, **dropping)), wanted)
 
 
 def test_what_the_cards_did_is_recorded_and_replayed(tmp_path: Path) -> None:

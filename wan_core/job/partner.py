@@ -54,6 +54,9 @@ def pair_of_previews(run: OpenRun, warn: Callable[[str], None]) -> tuple[OpenRun
     config = run.config
     if config.partner is None or not config.train.preview_every_n_steps:
         return ()
+    if config.model.placement.sharders > 1:  # to load the trained one again takes all ranks
+        warn(no_pair("the base is sharded over processes, and one alone cannot make room for another model."))
+        return ()
     try:
         pair = with_partner(run, config.partner)
         now = checkpoint_digest(run.roots.resolve(config.partner.base_file))

@@ -10,14 +10,17 @@ recomputed stage by stage. The model says itself when a block needs its weights 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import RESUME, OutOfMemory, failure
 from ..placement import BlockOffload, MemoryMeasures
+from ..placement.room import device_memory_ran_out
+from ..words import filled, first_line
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Sharding:
     """returns the leader's value on every rank of the run (`Group.share`)"""
     leads: bool
     """whether this rank evaluates and previews"""
+    named: Callable[[], AbstractContextManager[None]] = nullcontext
+    """inside, the error of a collective names the rank that is lost (`Group.naming_lost`)"""
 
 
 class _Unit(nn.Module):
@@ -116,12 +121,29 @@ class ShardedBlocks:
             self._units[block].reshard()
 
     def _start(self, block: str) -> None:
-        # An evaluation may be the first to gather: weights made in inference mode could not be trained through.
-        with torch.inference_mode(False):
-            if block not in self._coming:
+        if block not in self._coming:
+            with self._gathering():
                 self._coming[block] = self._units[block].unshard(async_op=True)
 
     def _gather(self, block: str) -> None:
         self._start(block)
-        with torch.inference_mode(False):
+        with self._gathering():
             self._coming.pop(block).wait()
+
+    @contextmanager
+    def _gathering(self) -> Iterator[None]:
+        """Inside, a lost rank is named, and a full device ends the run. The other ranks gather the block all the same:
+        at another try, this one would take their parts of the block for parts of the next one."""
+        # An evaluation may be the first to gather: weights made in inference mode could not be trained through.
+        with self._sharding.named(), torch.inference_mode(False):
+            try:
+                yield
+            except RuntimeError as error:
+                if not device_memory_ran_out(error):
+                    raise
+                what = filled(
+                    "The GPU ran out of memory ({error}) while it gathered a sharded block, which one rank cannot try "
+                    "again alone. Render smaller clips, evaluate fewer, or raise model.placement.shards.",
+                    error=first_line(error),
+                )
+                raise OutOfMemory(failure(what, closing=RESUME)) from error

@@ -71,7 +71,7 @@ def _sharding(session: Session, run: OpenRun) -> Sharding | None:
         return None
     check_shards(run.config, run.cache_set)
     device = resolve_placement(placement, run.variant.shape.num_layers, group.local_rank).first
-    return Sharding(group.shard_mesh(sharders, device), group.share, group.leads)
+    return Sharding(group.shard_mesh(sharders, device), group.share, group.leads, group.naming_lost)
 
 
 def _together(session: Session, run: OpenRun) -> ReadTogether | None:

@@ -171,8 +171,12 @@ class Group:
         if self._roll is not None:
             with contextlib.suppress(RuntimeError):  # the store has ended; the collective itself raises too
                 self._roll.set(str(self.rank), str(self._met))
-        with _together(self._absent):
+        with self.naming_lost():
             yield
+
+    def naming_lost(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, the RuntimeError of a collective becomes RankLost, which names the ranks that hang or have ended."""
+        return _together(self._absent)
 
     def _absent(self) -> list[int]:
         """Returns the ranks that did not enter the collective, as far as the store knows."""

@@ -11,19 +11,30 @@ import pytest
 import torch
 
 from tests.support.forked import ForkServer
-from tests.support.tiny_run import PLAN, TINY, TinyRun, make_run, random_weights, steady
+from tests.support.tiny_run import PLAN, TINY, TinyRun, make_pair_run, make_run, random_weights, steady
+from tests.wan_core.session.test_previews_with_partner import partner_of
 from tests.wan_core.session.test_world_sizes import on, train
 from wan_core.cache import LatentCache
 from wan_core.cli.settings import change_run
-from wan_core.errors import ConfigError, PlacementError
+from wan_core.errors import ConfigError, OutOfMemory, PlacementError, RankLost
 from wan_core.footprint import job_shape
 from wan_core.job.checks import check_shards
+from wan_core.job.open import open_run
+from wan_core.job.partner import pair_of_previews
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.model import POLICIES
-from wan_core.placement import PlacementConfig, StepShape, estimate_memory
+from wan_core.parallel import ShardedBlocks, Sharding
+from wan_core.placement import (
+    BlockOffload,
+    MemoryMeasures,
+    Placement,
+    PlacementConfig,
+    StepShape,
+    estimate_memory,
+)
 from wan_core.precision import QuantizeConfig
-from wan_core.train import SaveStore
+from wan_core.train import Group, SaveStore
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="FSDP2 over gloo is tested on Linux"),
@@ -127,6 +138,51 @@ def test_sharded_ranks_train_the_same_bytes_as_ranks_that_hold_all(
 ) -> None:
     """4 ranks with 2 shards are two copies of two parts (HSDP)."""
     compare(server, tmp_path, ranks, shards, plan, **changes)
+
+
+class _Unit:
+    """A block that cannot be gathered."""
+
+    def __init__(self, error: RuntimeError) -> None:
+        self.error = error
+
+    def unshard(self, *, async_op: bool) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "match"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory."),
+            OutOfMemory,
+            r"which one rank cannot try again alone",
+        ),
+        (
+            RuntimeError("Connection closed by peer"),
+            RankLost,
+            r"^Another rank of this run has ended",
+        ),
+    ],
+)
+def test_a_block_that_cannot_be_gathered_ends_the_run(raised: RuntimeError, error: type[Exception], match: str) -> None:
+    """Tried again by one rank, as an evaluation that runs out of memory is, it would get parts of another block."""
+    inner = BlockOffload(Placement((torch.device("cpu"),)), ["blocks.0"], MemoryMeasures())
+    blocks = ShardedBlocks(inner, ["blocks.0"], Sharding(None, lambda name: name, True, Group().naming_lost))
+    blocks._units["blocks.0"] = _Unit(raised)
+    with pytest.raises(error, match=match), blocks.weights("blocks.0", again=False):
+        pass
+
+
+def test_clips_of_a_sharded_run_do_not_go_through_the_pair(tmp_path: Path) -> None:
+    """Its partner would take the place of the trained expert, which only all ranks together can load again."""
+    run = make_pair_run(tmp_path, expert="high", partner=partner_of("high"), preview_every_n_steps=1)
+    opened = replace(open_run(run.directory, run.roots), config=replace(run.config, model=sharded(2, 2)))
+    said: list[str] = []
+    assert pair_of_previews(opened, said.append) == ()
+    assert [one.partition(":")[0] for one in said] == [
+        "Clips cannot go through the pair, so the trained expert makes them alone"
+    ]
 
 
 def test_a_plan_counts_a_part_of_each_block_and_two_complete_ones(tmp_path: Path) -> None:

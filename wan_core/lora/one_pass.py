@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from ..model.autocast import without_autocast
 from ..model.held import HeldValues
-from ..model.names import each_named
+from ..model.names import each_named, listened_to
 from ..model.unread import no_values
 from ..precision import QuantizedLinear, rounded_once
 
@@ -87,15 +87,18 @@ class _WithLoras(torch.autograd.Function):
 
 def _product(x: Tensor, linear: OneLora, hidden: Tensor, up: Tensor) -> Tensor:
     base = linear.base
+    hooked = bool(base._forward_hooks or base._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
     # Past the module's call and its attributes, which cost more than the dispatcher.
-    if type(base) is nn.Linear and not (base._forward_hooks or base._forward_pre_hooks):  # pyright: ignore[reportPrivateUsage]
+    if type(base) is nn.Linear and not hooked:
         own = base._parameters  # pyright: ignore[reportPrivateUsage]
         result = functional.linear(x, cast(Tensor, own["weight"]), own["bias"])
     else:
         result = base(x)
-    narrow = _in(linear, "up", up, x.dtype)
-    # Out of place: a checkpoint policy may keep the product of the base.
-    return torch.addmm(result.flatten(0, -2), hidden, narrow.t(), alpha=linear.scale).view(result.shape)
+    narrow, rows = _in(linear, "up", up, x.dtype).t(), result.flatten(0, -2)
+    if hooked or listened_to():  # a hook or a checkpoint policy may keep the product of the base
+        return torch.addmm(rows, hidden, narrow, alpha=linear.scale).view(result.shape)
+    rows.addmm_(hidden, narrow, alpha=linear.scale)  # out of place, a GPU copies it first
+    return result
 
 
 def _in(linear: OneLora, name: str, matrix: Tensor, dtype: torch.dtype) -> Tensor:

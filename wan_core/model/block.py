@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .attention import WanCrossAttention, WanSelfAttention
 from .autocast import without_autocast
-from .held import values_held
+from .held import HeldValues, values_held
 from .modulate import cast_linear, gated_add, modulated_with, normed_with, shift_and_scale
 from .names import UNREAD, naming
 from .recompute import remade
@@ -83,6 +83,7 @@ class _Layer(nn.Module):
             nn.Linear(shape.dim, shape.ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(shape.ffn_dim, shape.dim)
         )
         self.modulation = nn.Parameter(torch.empty(1, 6, shape.dim))
+        self._of_chunks = HeldValues()
 
     def mix(self, tokens: Tensor, constants: Constants) -> Tensor:
         """Runs the modulated self-attention: tokens (B, N, D) -> the same, in the residual dtype."""
@@ -111,8 +112,12 @@ class _Layer(nn.Module):
         return self.treat(tokens, constants.declared(self.numerics).time_rows, shared, read=False)
 
     def treat(self, tokens: Tensor, time_rows: Tensor, shared: Shared, *, read: bool = True) -> Tensor:
-        """Does what `rest` does, as `attend` does what `mix` does; not `read`, what `rest_again` does."""
+        """Does what `rest` does, as `attend` does what `mix` does; not `read`, what `rest_again` does.
+
+        Where no gradient is wanted, it may overwrite `tokens` and return them.
+        """
         *_, shift, scale, gate = self._rows(time_rows)
+        given = tokens
         tokens, x, make = self._normed(tokens)
         with naming("cross_attn"), remade(x, make):
             attended = self.cross_attn(x, shared)
@@ -129,18 +134,21 @@ class _Layer(nn.Module):
         with naming("hidden_states" if needed else UNREAD):
             with remade(x, make):
                 x = last(x) if read or needed else unread(last, x)
-            return gated_add(tokens, x, gate, read=read or needed)
+            return gated_add(tokens, x, gate, read=read or needed, into=given)
 
     def hold(self) -> AbstractContextManager[None]:
-        """Inside, the second stage dequantizes each of its weights once."""
-        return values_held((self.cross_attn, self.ffn)) if self.holds_values else nullcontext()
+        """Inside, the second stage dequantizes and converts each of its weights once."""
+        return values_held((self.cross_attn, self.ffn) if self.holds_values else (), self._of_chunks)
 
     def _rows(self, time_rows: Tensor) -> tuple[Tensor, ...]:
         """Returns shift, scale and gate of both stages, (B, T, D) each."""
         own, dtype = self.modulation.unsqueeze(1), self.numerics.modulation
         # The sum of mixed dtypes is that of the wider one: no kernel for a cast alone.
         own = own if torch.promote_types(own.dtype, dtype) == dtype else own.to(dtype)
-        return (own + time_rows).unbind(2)
+        if own.requires_grad or time_rows.requires_grad:
+            return (own + time_rows).unbind(2)
+        rows = f"rows {time_rows.storage_offset()} {time_rows.shape[1]}"  # a chunk may have some of them
+        return self._of_chunks.of(rows, lambda: own + time_rows).unbind(2)
 
     def _modulated(
         self, tokens: Tensor, update: Tensor | None, shift: Tensor, scale: Tensor
@@ -154,7 +162,7 @@ class _Layer(nn.Module):
 
     def _normed(self, tokens: Tensor) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
         """Does for the norm before the cross-attention, without an update, what `_modulated` does."""
-        how = (self.norm3, self.numerics.norm, self.numerics.compute)
+        how = (self.norm3, self.numerics.norm, self.numerics.compute, self._of_chunks)
         tokens, x = normed_with(tokens, *how)
         kept = tokens
         return tokens, x, lambda: normed_with(kept, *how)[1]

@@ -23,6 +23,7 @@ from .autocast import without_autocast
 from .keeping import Kept, Policy
 from .narrowed import narrowed
 from .offload import NoOffload, Offload
+from .recompute import made_once
 from .scopes import scope
 from .stages import Stages, as_tuple, chunks
 from .walks import parameters_below
@@ -124,9 +125,11 @@ class _Pass:
             shared = stages.share(constants)
         apart = [value.detach().requires_grad_(value.requires_grad) for value in shared]
         values, reached, rest = tokens.detach(), False, stages.again or stages.rest
-        with stages.hold():
+        sums: list[Tensor | None] = [None] * len(apart)
+        parts = chunks(stages, tokens, constants)
+        # Of one chunk of several, inputs of linears are kept: the first stage holds more at once.
+        with stages.hold(), made_once() if len(parts) > 1 else nullcontext():
             # From the last chunk to the first: the order in which autograd would walk them.
-            parts = chunks(stages, tokens, constants)
             for number, (part, own) in reversed(list(enumerate(parts))):
                 piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
                 with scope("recompute stage 2"), self._again(2 + number):
@@ -134,8 +137,10 @@ class _Pass:
                 pairs = zip(outputs, gradients, strict=True)
                 with scope("backward of stage 2"):
                     _backward([(output, g[:, part]) for output, g in pairs if g is not None and output.requires_grad])
-                    walked()
+                    if number:  # what follows the last walk reaches other parameters
+                        walked()
                 del outputs, pairs
+                sums = _added(sums, apart)
                 if piece.grad is None:
                     continue
                 reached = True
@@ -145,11 +150,23 @@ class _Pass:
                     with torch.no_grad():
                         values[:, part] = piece.grad
         with scope("backward of stage 1"):
-            _backward([(value, leaf.grad) for value, leaf in zip(shared, apart, strict=True) if leaf.grad is not None])
-            walked()
+            _backward([(value, of_it) for value, of_it in zip(shared, sums, strict=True) if of_it is not None])
             if reached:
                 _backward([(tokens, values)])
-                walked()
+            walked()
+
+
+@torch.no_grad()
+def _added(sums: list[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor | None]:
+    """Returns sums of gradients with those of `leaves`, which it takes from them."""
+    pairs = zip(sums, leaves, strict=True)
+    both = [(own, leaf.grad) for own, leaf in pairs if own is not None and leaf.grad is not None]
+    if both:
+        torch._foreach_add_(*(list(parts) for parts in zip(*both, strict=True)))  # pyright: ignore[reportPrivateUsage]
+    found = [leaf.grad if own is None else own for own, leaf in zip(sums, leaves, strict=True)]
+    for leaf in leaves:
+        leaf.grad = None
+    return found
 
 
 def _backward(ends: list[tuple[Tensor, Tensor]]) -> None:

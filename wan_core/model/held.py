@@ -1,4 +1,4 @@
-"""Values of quantized weights that are kept while a stage runs: dequantized once for all chunks of tokens."""
+"""Values that are kept while a stage runs, made once for all chunks of tokens: dequantized and converted weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .walks import having
 
 
 class HeldValues:
-    """The values of one quantized linear, kept between `hold` and `release`."""
+    """Values of one module, kept between `hold` and `release`."""
 
     def __init__(self) -> None:
         self._holds = False
@@ -37,14 +37,15 @@ class HeldValues:
 
 
 @contextmanager
-def values_held(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Inside, every linear below `modules` that has a `held: HeldValues` dequantizes its weight at most once.
+def values_held(modules: Iterable[nn.Module], *more: HeldValues) -> Iterator[None]:
+    """Inside, every linear below `modules` that has a `held: HeldValues` dequantizes its weight at most once; `more`
+    is held too.
 
     A compiled model keeps nothing: its graphs call one opaque operation for each product.
     """
     found: list[HeldValues] = []
     if not torch.compiler.is_compiling():
-        found = [held for part in modules for _, held in having(part, "held")]
+        found = [*more, *(held for part in modules for _, held in having(part, "held"))]
     for held in found:
         held.hold()
     try:

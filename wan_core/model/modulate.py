@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from .autocast import without_autocast
 from .fused import fused_norm, norms_fuse
+from .held import HeldValues
 from .recompute import remade
 
 
@@ -23,19 +24,26 @@ def cast_linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     return functional.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
 
-def layer_norm(x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype) -> Tensor:
-    """LayerNorm with scale and bias, computed and returned in `dtype`; x (..., D)."""
-    return functional.layer_norm(
-        x.to(dtype), norm.normalized_shape, norm.weight.to(dtype), norm.bias.to(dtype), norm.eps
-    )
+def layer_norm(x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype, held: HeldValues | None = None) -> Tensor:
+    """LayerNorm with scale and bias, computed and returned in `dtype`; x (..., D). `held`: of the converted ones."""
+
+    def wide(name: str, p: Tensor) -> Tensor:
+        if held is None or p.dtype == dtype or p.requires_grad:
+            return p.to(dtype)
+        return held.of(name, partial(p.to, dtype))
+
+    weights = wide("weight", norm.weight), wide("bias", norm.bias)
+    return functional.layer_norm(x.to(dtype), norm.normalized_shape, *weights, norm.eps)
 
 
-def normed_with(x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype, out: torch.dtype) -> tuple[Tensor, Tensor]:
+def normed_with(
+    x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype, out: torch.dtype, held: HeldValues | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns x (B, N, D), to be read by whatever else reads it, and `layer_norm` of it in `out`."""
     scale, shift = norm.weight.view(1, 1, -1), norm.bias.view(1, 1, -1)
     if norms_fuse(x, scale, shift, dtype):
         return fused_norm(x, scale, shift, norm.eps, out, one_more=False, update=None)
-    return x, layer_norm(x, norm, dtype).to(out)
+    return x, layer_norm(x, norm, dtype, held).to(out)
 
 
 def modulated_with(
@@ -104,12 +112,15 @@ def added(x: Tensor, update: Tensor) -> Tensor:
     return x + (update if torch.promote_types(x.dtype, update.dtype) == x.dtype else update.to(x.dtype))
 
 
-def gated_add(x: Tensor, update: Tensor, gate: Tensor, *, read: bool = True) -> Tensor:
+def gated_add(x: Tensor, update: Tensor, gate: Tensor, *, read: bool = True, into: Tensor | None = None) -> Tensor:
     """x + update * gate in the wider of x's and gate's dtype, stored in x's; gate (B, T, D).
 
-    Not `read`: the graph alone, with a frozen gate; nobody reads the values.
+    Not `read`: the graph alone, with a frozen gate; nobody reads the values. `into`: where the sum may be written, like
+    x, if no gradient is wanted.
     """
     wide = torch.promote_types(x.dtype, gate.dtype)
+    if into is not None and not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+        return _gated_add(x, update, gate, wide, into)
     if not (gate.requires_grad or torch.compiler.is_compiling()):
         return cast(Tensor, _GatedAdd.apply(x, update, gate, wide, read))
     if gate.shape[1] == 1:
@@ -127,12 +138,7 @@ class _GatedAdd(torch.autograd.Function):
         ctx.dtype = update.dtype
         if not read:
             return torch.empty_like(x)
-        update = update if torch.promote_types(update.dtype, wide) == wide else update.to(wide)
-        found = torch.empty_like(x)
-        if gate.shape[1] == 1:
-            return torch.addcmul(x, update, gate, out=found)
-        rows = gate.unsqueeze(2)
-        return torch.add(x, torch.mul(_by_rows(update, rows), rows).flatten(1, 2), out=found)
+        return _gated_add(x, update, gate, wide, torch.empty_like(x))
 
     @staticmethod
     @once_differentiable
@@ -142,6 +148,14 @@ class _GatedAdd(torch.autograd.Function):
         rows = gate.unsqueeze(2)
         torch.mul(_by_rows(gradient, rows), rows, out=_by_rows(of_update, rows))
         return gradient, of_update, None, None, None
+
+
+def _gated_add(x: Tensor, update: Tensor, gate: Tensor, wide: torch.dtype, out: Tensor) -> Tensor:
+    update = update if torch.promote_types(update.dtype, wide) == wide else update.to(wide)
+    if gate.shape[1] == 1:
+        return torch.addcmul(x, update, gate, out=out)
+    rows = gate.unsqueeze(2)
+    return torch.add(x, torch.mul(_by_rows(update, rows), rows).flatten(1, 2), out=out)
 
 
 _HAS_FUSED_RMS_NORM = hasattr(torch, "_fused_rms_norm")

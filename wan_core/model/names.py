@@ -62,6 +62,11 @@ def each_named(makes: Sequence[Callable[[], Tensor]], names: Sequence[str]) -> t
     return tuple(found)
 
 
+def listened_to() -> bool:
+    """Returns whether somebody listens, who may keep what is made."""
+    return _listening.on
+
+
 def current_name() -> str | None:
     """Returns the activation that the operators of this moment make, where somebody listens."""
     return _listening.name

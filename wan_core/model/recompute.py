@@ -7,8 +7,8 @@ is kept anyway, the step is repeated instead: 7 of the 24 token-stream sizes of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -24,11 +24,21 @@ def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[N
     nothing where someone else decides what is kept: inside activation checkpointing or any other saved-tensor hooks
     (torch applies the innermost pair only), under torch.compile, and without gradients.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or _active.keeps:
         return _NOTHING
     if _active.recipes:
         return _Open(_Recipe(made, make))
     return _NOTHING if _others_decide() else _Hooked(_Recipe(made, make))
+
+
+@contextmanager
+def made_once() -> Iterator[None]:
+    """Inside, `remade` does nothing, and autograd keeps what is made: where it exists for a moment and a part only."""
+    before, _active.keeps = _active.keeps, True
+    try:
+        yield
+    finally:
+        _active.keeps = before
 
 
 class _Active(threading.local):
@@ -36,6 +46,7 @@ class _Active(threading.local):
 
     def __init__(self) -> None:
         self.recipes: list[_Recipe] = []
+        self.keeps = False
 
 
 _active = _Active()

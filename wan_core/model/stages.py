@@ -33,7 +33,7 @@ class Stages(NamedTuple):
     """constants -> what the second stage reads besides tokens and constants, made once for all chunks"""
     rest: Callable[[Tensor, Any, Shared], Tensor | tuple[Tensor, ...]]
     """(some tokens (B, n, D), their constants, what is shared) -> one or more tensors (B, n, ...); the first replaces
-    the tokens"""
+    the tokens, and may be they where no gradient is wanted"""
     chunk_tokens: int = CHUNK_TOKENS
     """0: always whole"""
     hold: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -107,10 +107,13 @@ def _each_chunk(
         return (first, *more) if more else first
     others: list[Tensor] = []
     for part, own in parts:
-        first, *more = as_tuple(stages.rest(tokens[:, part], own, shared))
+        piece = tokens[:, part]
+        first, *more = as_tuple(stages.rest(piece, own, shared))
         others = others or [one.new_empty(one.shape[0], tokens.shape[1], *one.shape[2:]) for one in more]
-        for whole, piece in zip((tokens, *others), (first, *more), strict=True):
-            whole[:, part] = piece
+        if first is not piece:
+            piece.copy_(first)
+        for whole, one in zip(others, more, strict=True):
+            whole[:, part] = one
     return (tokens, *others) if others else tokens
 
 

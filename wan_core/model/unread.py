@@ -33,8 +33,8 @@ def unread_product(linear: nn.Module, x: Tensor) -> Tensor:
 
 
 def no_values(x: Tensor, width: int) -> Tensor:
-    """Returns (..., width) zeros for x (..., in), in the memory of one."""
-    return x.new_zeros(()).expand(*x.shape[:-1], width)
+    """Returns (..., width) of any value for x (..., in), in the memory of one."""
+    return x.new_empty(()).expand(*x.shape[:-1], width)
 
 
 class _Unread(torch.autograd.Function):

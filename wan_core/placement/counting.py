@@ -116,6 +116,8 @@ class Counting(PlainMode):
             outputs = list(_tensors(args[0] if result is None and kind.mutates else result))
             if outputs and (kind.mutates or not _are_views(inputs, outputs)):
                 self.traffic.add(kind.name, inputs, outputs)
+                if kind.name == "addmm" and inputs[0].ndim == 2:  # a card copies what is added to, but for a bias
+                    self.traffic.add("copy_", inputs[:1], outputs)
         return result
 
     @contextmanager

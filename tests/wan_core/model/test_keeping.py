@@ -35,7 +35,7 @@ class Ran(TorchDispatchMode):
         name = func._schema.name
         if "scaled_dot_product" in name and "backward" not in name:
             self.count["attention"] += 1
-        self.count["matmul"] += name in ("aten::mm", "aten::addmm")
+        self.count["matmul"] += name in ("aten::mm", "aten::addmm", "aten::addmm_")
         return func(*args, **(kwargs or {}))
 
 

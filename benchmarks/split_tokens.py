@@ -1,6 +1,6 @@
 """An event model of split tokens: host threads, launch queues, computing and copies of each card, for one step.
 
-    .venv/bin/python benchmarks/split_tokens.py
+    .venv/bin/python benchmarks/split_tokens.py     # writes results/split_tokens_<yyyy-mm>.md
 
 14B at 832x480x49, batch 1, on cards of one kind (RTX 5090 by default; --gib chooses the kind by its memory). A model,
 no measurement: seconds of a pass are those that a plan predicts for one card's part of the tokens
@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 
 from wan_core.lora import LoraConfig, count_values, inject_lora
 from wan_core.model import WanShape, model_without_values
@@ -28,6 +30,7 @@ from wan_core.plan.cards import Card, card_of_size
 from wan_core.plan.step_time import work_of_passes
 from wan_core.precision import PrecisionPolicy
 
+RESULTS = ROOT / "benchmarks" / "results"
 OF_14B = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
 CLIP = StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=104)
 LORA = LoraConfig(rank=32)
@@ -156,19 +159,35 @@ def step_seconds(count: int, rate: float, card: Card, *, beside: bool = True, th
     return cards.ends + 2 * adapters
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--gib", type=float, default=32, help="memory of the kind of card")
-    card = card_of_size(parser.parse_args().gib)
+def page(card: Card) -> str:
     alone = step_seconds(1, 1.0, card)
-    print(f"14B, 832x480x49, batch 1, one {card.name}: {alone:.1f} s (a model, not measured)")
-    print("| cards | link | beside | behind | one thread |\n| --- | --- | --- | --- | --- |")
+    lines = [
+        "# Split tokens",
+        "",
+        "Written by `python benchmarks/split_tokens.py`: an event model, nothing here was measured on a GPU. A step of",
+        "Wan 2.1 14B in bf16, 832x480x49, rank 32, batch 1, every block checkpointed.",
+        f"One {card.name} takes {alone:.1f} s.",
+        "",
+        "| cards | link | in the order of the code | nothing computed during a copy | one host thread |",
+        f"|{' --- |' * 5}",
+    ]
     for count in (2, 3, 4):
         for rate in (25e9, 10e9):
             ways = ({}, {"beside": False}, {"threads": False})
             times = [step_seconds(count, rate, card, **way) for way in ways]
             cells = [f"{one:.1f} s, {alone / one:.2f}x" for one in times]
-            print(f"| {count} | {rate / 1e9:.0f} GB/s | {' | '.join(cells)} |")
+            lines.append(f"| {count} | {rate / 1e9:.0f} GB/s | {' | '.join(cells)} |")
+    lines += ["", "Links: of 25 GB/s each way with peer access, of 10 GB/s staged through host memory.", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Writes the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--gib", type=float, default=32, help="memory of the kind of card")
+    text = page(card_of_size(parser.parse_args().gib))
+    (RESULTS / f"split_tokens_{time.strftime('%Y-%m')}.md").write_text(text, encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ class SplitAcrossGPUs(io.ComfyNode):
                     PlacementConfig,
                     "mode",
                     default=AUTO,
-                    options=[AUTO, *(mode for mode in MODES if mode != PlacementConfig.mode)],
-                    tooltip=f"auto: split blocks. {settings_of(PlacementConfig)['mode'].sentence}",
+                    options=[AUTO, *(mode for mode in MODES if mode not in (PlacementConfig.mode, AUTO))],
+                    tooltip=settings_of(PlacementConfig)["mode"].sentence,
                 ),
                 widget(PlacementConfig, "devices", default="all"),
                 widget(PlacementConfig, "split_at"),
@@ -57,10 +57,8 @@ class SplitAcrossGPUs(io.ComfyNode):
     def execute(
         cls, model: ModelHandle, mode: str = AUTO, devices: str = "all", split_at: str = PlacementConfig.split_at
     ) -> io.NodeOutput:
-        one_of("mode", mode, (AUTO, *MODES))
-        placement = PlacementConfig(
-            mode="split blocks" if mode == AUTO else mode, devices=devices.strip(), split_at=split_at.strip()
-        )
+        one_of("mode", mode, MODES)
+        placement = PlacementConfig(mode=mode, devices=devices.strip(), split_at=split_at.strip())
         if placement.mode == "copy per GPU":
             # The number of copies is part of a job's identity; "all" is another number on another machine.
             placement = replace(placement, devices=",".join(placement.device_names()))

@@ -11,6 +11,7 @@ from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import file_mark, name_key, safe_name
 from ..wan_core.job import STATUS_FILES, DataConfig, check_adapters, choose_run, new_run_name, with_clip_values
 from ..wan_core.lora import LoraConfig
+from ..wan_core.plan import with_mode
 from ..wan_core.sampler import SampleConfig
 from ..wan_core.trackers import ServerSettings
 from ..wan_core.train import EXPERTS, TrainConfig
@@ -172,9 +173,10 @@ class TrainLoRA(io.ComfyNode):
     ) -> io.NodeOutput:
         requested = RequestedJob(model, settings, vae is not None, {**widgets, "run_name": run_name})
         config = requested.config(DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)))
-        preview = RequestedTraining(config.model, config.lora, config.train, validation).sized(cache.cache_set)
         train = with_clip_values(config.train, cache.cache_set, config.model.placement.ranks)
-        config = replace(config, train=train, preview=preview)
+        config = with_mode(replace(config, train=train, preview=validation), folders.roots(), cache.cache_set)
+        preview = RequestedTraining(config.model, config.lora, config.train, validation).sized(cache.cache_set)
+        config = replace(config, preview=preview)
         codec = cls._codec(vae, model) if vae is not None and train.preview_every_n_steps else None
         decision = choose_run(folders.runs_folder(), config, resume=resume, elsewhere=requested.elsewhere(config))
         config = decision.job

@@ -82,6 +82,7 @@ def job_shape(
     numerics: Numerics | None = None,
     found: WanFile | None = None,
     placement: Placement | None = None,
+    others: tuple[torch.device, ...] = (),
     optimizer_bytes: float = 8.0,
     optimizer_host_bytes: float = 0.0,
     routes: Sequence[Route] = (),
@@ -91,7 +92,7 @@ def job_shape(
     """Returns the input of `estimate_memory` for a plan.
 
     `recomputing`: None for every block. `numerics`: None for the plan's. `found`: the result of `inspect_model`, if
-    known. `placement`: in place of the plan's, also for devices this machine lacks. `optimizer_bytes`,
+    known. `placement`, `others`: in place of the plan's, also for devices this machine lacks. `optimizer_bytes`,
     `optimizer_host_bytes`: optimizer state per adapter value, and its part in host memory. `routes`: layers skipped by
     a share of the tokens. `sharers`: processes of one machine that share the swapped weights. `micro_batches`: of an
     optimizer step.
@@ -102,8 +103,8 @@ def job_shape(
         placement = resolve_placement(plan.placement, shape.num_layers)
         check_plan_devices(plan, shape, numerics, found, placement)
     numerics = replace(numerics, plain_attention=attention_is_plain(plan, numerics, placement))
-    first, *others = devices_of(plan.placement, shape.num_layers) if plan.placement.models > 1 else (placement.first,)
-    assert not others or first == placement.first, "one process holds all of them"
+    if not others and plan.placement.models > 1:
+        others = devices_of(plan.placement, shape.num_layers)[1:]
     own = numerics.adapter if numerics.adapter != numerics.compute else None
     return JobShape(
         shape=shape,
@@ -119,7 +120,7 @@ def job_shape(
         recomputing=recomputing or Recomputing(),
         unpacking_bytes=_beside_the_widest(plan, found, numerics),
         routes=placed_routes(routes, shape.num_layers),
-        others=tuple(others),
+        others=others,
         sharers=sharers,
         under_way=under_way(placement, micro_batches),
         sharders=plan.placement.sharders if plan.placement.shards > 1 else 1,

@@ -93,7 +93,7 @@ class Planner:
         ]
         seconds, found, more = report["step_seconds"], None, False
         if body.get("suggest") is True and not plan.fits:
-            found, more = self._suggestions(replace(job, preview=plan.job.preview), plan.room)
+            found, more = self._suggestions(replace(job, model=plan.job.model, preview=plan.job.preview), plan.room)
         return {
             "version": 1,
             "fits": plan.fits,
@@ -105,6 +105,7 @@ class Planner:
             "host": {"needed": report["host"]["bytes"], "room": report["host"]["room_bytes"], "held": held},
             "measures": {**report["measures"], "gradient_checkpointing": job.train.gradient_checkpointing},
             "card": report["card"],
+            "placement": report["placement"],
             "own_runs": report["own_runs"],
             "routes": report["routes"],
             "notes": report["notes"],

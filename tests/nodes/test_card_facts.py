@@ -81,7 +81,9 @@ def tiny(pack_nodes: dict[str, Any], tiny_models: Any, monkeypatch: pytest.Monke
 def test_a_split_over_two_cards_names_them_and_what_lies_where(
     pack_nodes: dict[str, Any], tiny: Any, two_gpus: None
 ) -> None:
-    facts = pack_nodes["SplitAcrossGPUs"].execute(tiny, devices="cuda:0,cuda:1").ui["wan_split"][0]
+    made = pack_nodes["SplitAcrossGPUs"].execute(tiny, devices="cuda:0,cuda:1")
+    assert made.result[0].plan.placement.mode == "auto", "the mode is chosen once the clips are known"
+    facts = made.ui["wan_split"][0]
     assert facts["devices"] == [{"name": "cuda:0", "title": "Card 0"}, {"name": "cuda:1", "title": "Card 1"}]
     assert facts["copies"] == [[0, 1]]
     assert [memory["total"] for memory in facts["memory"].values()] == [24 << 30] * 2

@@ -44,6 +44,7 @@ def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..cache import LatentCache
     from ..job import choose_run, on_other_cards, with_clip_values
+    from ..plan import with_mode
 
     beside = run_directory(options.like).parent if options.like else Path("output/wan_trainer")
     runs = (options.runs or beside).resolve()
@@ -53,6 +54,7 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     config = _with_model(asked, roots)
     clips = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
     config = replace(config, train=with_clip_values(config.train, clips, config.model.placement.ranks))
+    config = with_mode(config, roots, clips)
     elsewhere = on_other_cards(config, asked.model.base_precision, asked.train.loss_scaling)
     decision = choose_run(runs, config, elsewhere=elsewhere)
     config = _prepared(decision)

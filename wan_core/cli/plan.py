@@ -27,6 +27,8 @@ def add_plan_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan.add_argument("--rank", type=int, default=16)
     plan.add_argument("--quantize", choices=tuple(_QUANTIZE), default="none", help="as Fp8 / Int8 Quantize would")
     plan.add_argument("--card", default="", metavar="GIB[,GIB]", help="memory of each card; default: this machine's")
+    text = "with several cards: split blocks (default), split tokens, copy per GPU, one device, or auto"
+    plan.add_argument("--mode", default="split blocks", metavar="MODE", help=text)
     text = "folder of runs whose measurements the plan for this machine follows; default: that beside the model's"
     plan.add_argument("--runs", type=Path, metavar="FOLDER", help=text)
     plan.add_argument("--variant", default="auto", help="where the file cannot tell")
@@ -57,6 +59,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError("Name a run to plan for, or a model and a size: plan --model FILE --size 832x480x33.")
     from ..files import Roots
     from ..lora import LoraConfig
+    from ..placement import PlacementConfig
     from ..train import TrainConfig
 
     train = TrainConfig(
@@ -72,8 +75,10 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     known = roots_of(options).folders
     runs = (str(options.runs.resolve()),) if options.runs else known.get("runs") or _runs_beside(file)
     roots = Roots({**known, "diffusion_models": (str(file.parent),), **({"runs": runs} if runs else {})})
-    cards = _gibibytes(options.card)
-    return report_settings(_model(options, file), roots, LoraConfig(rank=options.rank), train, options.size, cards)
+    cards, mode = _gibibytes(options.card), PlacementConfig(mode=options.mode).mode
+    return report_settings(
+        _model(options, file), roots, LoraConfig(rank=options.rank), train, options.size, cards, mode
+    )
 
 
 def _runs_beside(model: Path) -> tuple[str, ...]:

@@ -39,6 +39,9 @@ def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
         section, key = _place(data, name)
         section[key] = _value(text, section[key])
     changed = type(config).from_dict(data)
+    placement = changed.model.placement
+    if placement.mode != config.model.placement.mode:  # `auto` did not choose it
+        changed = replace(changed, model=changed.model.with_placement(replace(placement, chosen="")))
     changed.lora.check_grammar()
     changed.train.check_grammar()
     return changed
@@ -69,6 +72,7 @@ def change_run(
     from ..cache import LatentCache
     from ..files import atomic_write_json
     from ..job import batches_a_step, on_other_ranks, read_run, shared_out, with_clip_values
+    from ..plan import with_mode
     from ..train import SaveStore
 
     known, saved = read_run(directory), SaveStore(directory).stated()
@@ -85,6 +89,7 @@ def change_run(
     if changed.data == known.data:
         clips = LatentCache(roots.first("cache")).read_set(known.data.fingerprint)
         changed = replace(changed, train=with_clip_values(changed.train, clips, changed.model.placement.ranks))
+        changed = with_mode(changed, roots, clips)
     elsewhere = replace(changed.model, placement=known.model.placement)
     if elsewhere != known.model or changed.data != known.data:
         raise ConfigError(f"The model and the clips of {directory.name} stay. Make another run: new NAME --model FILE.")

@@ -61,4 +61,4 @@ def _placement(directory: Path, world: int) -> PlacementConfig | None:
             'or make each GPU hold a copy: --set "model.placement.mode=copy per GPU".'
         )
     devices = known.devices if known.mode == "copy per GPU" else "all"
-    return replace(known, mode="copy per GPU", devices=devices, copies=world)
+    return replace(known, mode="copy per GPU", devices=devices, copies=world, chosen="")

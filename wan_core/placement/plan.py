@@ -16,10 +16,11 @@ from ..config import Config, setting
 from ..errors import ConfigError, PlacementError
 from ..model import block_of
 
-MODES = ("one device", "split blocks", "copy per GPU", "split tokens")
+MODES = ("one device", "split blocks", "copy per GPU", "split tokens", "auto")
 """one device; split blocks: consecutive blocks on each device, one process; copy per GPU: one process and full model
 each, gradients averaged over gloo (works without NCCL, so on Windows too); split tokens: a full model on each device,
-one process, each runs a part of the tokens of every clip (`parallel.SplitTokens`)."""
+one process, each runs a part of the tokens of every clip (`parallel.SplitTokens`); auto: one of these, which a new run
+chooses (plan/modes.py), and split blocks until then."""
 
 INTERLEAVED = "interleaved"
 BESIDE_BLOCKS_GIB = 4
@@ -34,7 +35,8 @@ class PlacementConfig(Config):
     mode: str = setting(
         "one device",
         "split blocks: a part of the model on each GPU. copy per GPU: a full model on each GPU, gradients averaged. "
-        "split tokens: a full model and a part of each clip on each GPU.",
+        "split tokens: a full model and a part of each clip on each GPU. auto: the quickest of these that fits, as "
+        "predicted for this training.",
         choices=MODES,
         refusal='Split mode "{value}" is unknown.{nearest}',
     )
@@ -60,6 +62,8 @@ class PlacementConfig(Config):
         high=4096,
     )
     """no widget; more than there are processes: all of them"""
+    chosen: str = ""
+    """why `auto` chose the mode of this run, and what the others would take"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

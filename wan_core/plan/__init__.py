@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .card_constants import STATE, Constants, keep_constants, state_file
 from .cards import Card, card_named, unknown_card
-from .here import plan_here
+from .here import plan_here, with_mode
 from .measured_ratios import measured_ratios_of
 from .planning import MemoryPlan, plan_memory
 from .report import plan_run, plan_sentences, report_of, report_run, report_settings
@@ -33,5 +33,6 @@ __all__ = [
     "state_file",
     "suggestions_for",
     "unknown_card",
+    "with_mode",
     "workload_on_clips",
 ]

@@ -6,8 +6,11 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from ..cache import CacheSet
 from ..errors import WanTrainerError
+from ..files import Roots
 from ..footprint import weights_once_loaded
+from ..job.config import RunConfig
 from ..job.open import OpenRun
 from ..load import bytes_beside
 from ..model import CHUNK_TOKENS
@@ -26,8 +29,9 @@ from ..train import Group, TrainConfig
 from ..words import logger
 from .choices import asked_measures, largest
 from .measured_ratios import Measured
+from .modes import AUTO, UNPLANNED, choose_mode
 from .planning import MemoryPlan, plan_memory, rest_alike, without_a_plan
-from .workload import Workload, workload_of_run
+from .workload import Workload, workload_of_run, workload_on_clips
 
 _log = logger(__name__)
 
@@ -38,13 +42,34 @@ def plan_here(job: Workload, host_freed: int = 0) -> MemoryPlan | None:
     `host_freed`: bytes of host memory that this process frees before the job starts.
     Where each card trains a copy, it is that of the process with the least room.
     Cards that this process does not use are taken for empty: asking would open a CUDA context on them, and keep it.
+    A job with the mode `auto` has the mode of its plan in `plan.job`.
     """
+    if job.model.placement.mode == AUTO:
+        return choose_mode(job, lambda one: plan_here(one, host_freed))
     job, room = in_fullest_process(job, ask_driver=False)
     if not room.devices:
         return None
     if room.host is not None:
         room = replace(room, host=room.host + host_freed // job.model.placement.ranks)
     return plan_memory(with_fitting_preview(job, room) if job.preview_gives_way else job, room)
+
+
+def with_mode(config: RunConfig, roots: Roots, clips: CacheSet) -> RunConfig:
+    """Returns a new run's job with the mode that `auto` stands for on this machine, and as many clips a step as before;
+    as it is with every other mode. Of both experts of a pair the first one decides.
+    """
+    if config.model.placement.mode != AUTO:
+        return config
+    one = config.of_expert(config.train.experts[0], roots)
+    plan = plan_here(workload_on_clips(one.model, roots, one.lora, one.train, clips, preview=one.preview))
+    if plan is None:
+        return replace(config, model=config.model.with_placement(replace(config.model.placement, mode=UNPLANNED)))
+    passes = plan.job.train.gradient_accumulation_steps
+    return replace(
+        config,
+        model=config.model.with_placement(plan.job.model.placement),
+        train=replace(config.train, gradient_accumulation_steps=passes),
+    )
 
 
 def in_fullest_process(job: Workload, *, ask_driver: bool) -> tuple[Workload, FreeMemory]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 
-import torch
-
 from ..footprint import weights_once_loaded
 from ..job.remarks import notes_on_cards, remarks_on_cards, routes_remark
 from ..parallel.pipeline import stages_of
@@ -14,6 +12,7 @@ from ..placement import JobShape, MemoryMeasures
 from ..placement.plan import BESIDE_BLOCKS_GIB, INTERLEAVED, split_blocks
 from ..train import UNKNOWN_CLASS
 from .cards import Card
+from .modes import reason
 from .planning import MemoryPlan
 from .split_time import split_step
 from .step_time import step_flops, step_seconds
@@ -85,10 +84,10 @@ def routed_of(plan: MemoryPlan, card: Card | None) -> Routed | None:
 
 
 def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) -> list[str]:
-    """Returns sentences on what its cards lack, what a plan does not know, cards that work at once, its token routes,
-    and needless 8 bits. `card`: the first one, where it is known."""
+    """Returns sentences on the mode that was chosen for it, what its cards lack, what a plan does not know, cards that
+    work at once, its token routes, and needless 8 bits. `card`: the first one, where it is known."""
     job, compute = plan.job, plan.job.file.compute_dtype
-    said = [*remarks_on_cards(job.model, compute), *notes_on_cards(job.model, compute)]
+    said = [reason(job.model.placement), *remarks_on_cards(job.model, compute), *notes_on_cards(job.model, compute)]
     if job.train.optimizer == "custom":
         said.append(UNKNOWN_CLASS)
     if card is not None:
@@ -105,16 +104,17 @@ def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) 
 
 def _at_once(plan: MemoryPlan, card: Card) -> str:
     """Returns what a split gains from cards that work at once on several micro-batches; "" where it is none."""
-    devices, shape = [*plan.estimate.devices], plan.job.shape()
-    if len(devices) < 2:
+    shape = plan.job.shape()
+    ids = shape.placement.devices
+    if len(ids) < 2:
         return ""
     cards, count = plan.cards(card), plan.job.train.gradient_accumulation_steps
-    of_each = [cards] * len(devices) if isinstance(cards, Card) else cards
+    of_each = [cards] * len(ids) if isinstance(cards, Card) else cards
 
     def gain(micro_batches: int, job: JobShape = shape) -> float:
         return split_step(job, plan.job.step, plan.estimate, of_each, micro_batches).gain
 
-    words = "both cards" if len(devices) == 2 else f"the {len(devices)} cards"
+    words = "both cards" if len(ids) == 2 else f"the {len(ids)} cards"
     if count < 2:
         return (
             f"Accumulate 2 or more (gradient_accumulation_steps) to let {words} work at once: predicted "
@@ -129,11 +129,11 @@ def _at_once(plan: MemoryPlan, card: Card) -> str:
         f"{words.capitalize()} work at once on {count} micro-batches: predicted {gain(count):.2f}x.",
         gain(count),
     )
-    blocks, ids = shape.placement.block_devices, [torch.device(name) for name in devices]
-    if len(stages_of(shape.placement)) > len(devices):
+    blocks = shape.placement.block_devices
+    if len(stages_of(shape.placement)) > len(ids):
         return said
     sizes = [blocks.count(one) + BESIDE_BLOCKS_GIB for one in ids]
-    other = gain(count, replace(shape, placement=split_blocks(ids, len(blocks), INTERLEAVED, sizes)))
+    other = gain(count, replace(shape, placement=split_blocks([*ids], len(blocks), INTERLEAVED, sizes)))
     return f"{said} With split_at {INTERLEAVED}: {other:.2f}x." if other > now + _WORTH_INTERLEAVING else said
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ..accelerator import planned_gpu
 from ..errors import ConfigError
 from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
@@ -25,15 +24,14 @@ from ..placement import (
     StepShape,
     devices_of,
     free_memory_here,
-    free_memory_of_cards,
     resolve_placement,
     total_bytes,
 )
-from ..placement.plan import split_blocks
 from ..train import TrainConfig, saved_bytes
 from .cards import Card, card_of_size
 from .here import counting_partner, in_fullest_process
 from .measured_ratios import SECONDS, MeasuredRatios, measured_ratios_of
+from .modes import plan_on_cards
 from .notes import notes_of, routed_of, routes_data, routes_offered
 from .planning import MemoryPlan, plan_memory
 from .workload import Workload, size_words, workload_of_run
@@ -64,6 +62,7 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
         "tokens": job.step.tokens,
         "measures": estimate.measures.to_dict(),
         "checkpointing_policy": plan.policy,
+        "placement": {"mode": job.model.placement.mode, "chosen": job.model.placement.chosen},
         "devices": devices,
         "host": {"bytes": estimate.host, "pinned_bytes": estimate.pinned, "room_bytes": plan.room.host},
         "disk": {"save_bytes": _save_bytes(job), "lora_bytes": job.lora_bytes()},
@@ -148,12 +147,18 @@ def report_run(directory: Path, roots: Roots) -> dict[str, Any]:
 
 
 def report_settings(
-    model: ModelPlan, roots: Roots, lora: LoraConfig, train: TrainConfig, size: str, cards: Sequence[float]
+    model: ModelPlan,
+    roots: Roots,
+    lora: LoraConfig,
+    train: TrainConfig,
+    size: str,
+    cards: Sequence[float],
+    mode: str = "split blocks",
 ) -> dict[str, Any]:
     """Returns the report of a job that never ran: of clips of `size` (WIDTHxHEIGHTxFRAMES).
 
-    `cards`: GiB of each card it is planned for, several for a split of the blocks, with the time of the slowest; none:
-    those of this machine. The plan for these follows what runs took on them, where `roots` name the folder of runs.
+    `cards`: GiB of each card it is planned for; none: those of this machine. `mode`: how several of these share the
+    job. The plan for this machine follows what runs took on its cards, where `roots` name the folder of runs.
     """
     file = inspect_model(model, roots)
     if not cards:
@@ -164,15 +169,6 @@ def report_settings(
         model = model.with_placement(PlacementConfig(devices="cpu"))  # of this machine none is meant
     file = inspect_model(model, roots)
     step = _step_of(size, train.batch_size, file.variant.latents)
-    layers = file.variant.shape.num_layers
-    card = None
-    if cards:
-        devices = [planned_gpu(index) for index in range(len(cards))]
-        placement, room = split_blocks(devices, layers, "auto", cards), free_memory_of_cards(cards)
-        card = min(map(card_of_size, cards), key=lambda one: one.bf16)
-    else:
-        placement = resolve_placement(model.placement, layers)
-        room = free_memory_here(devices_of(model.placement, layers), ask_driver=True)
     job = Workload(
         model=model,
         roots=roots,
@@ -181,11 +177,16 @@ def report_settings(
         train=train,
         step=step,
         preview=replace(step, batch_size=1) if train.preview_every_n_steps else None,
-        placement=placement,
         measured_ratios=MeasuredRatios() if cards else measured_ratios_of(roots),
     )
-    plan = plan_memory(job, room, card)
-    report = report_of(plan, card)
+    if cards:
+        plan = plan_on_cards(job, cards, mode)
+        report = report_of(plan, min(map(card_of_size, cards), key=lambda one: one.bf16))
+    else:
+        layers = file.variant.shape.num_layers
+        room = free_memory_here(devices_of(model.placement, layers), ask_driver=True)
+        plan = plan_memory(replace(job, placement=resolve_placement(model.placement, layers)), room)
+        report = report_of(plan)
     refusals = ([] if plan.fits else [plan.verdict()]) + ([] if cards else _beyond_total(report))
     return {**report, **_verdict(plan, refusals)}
 

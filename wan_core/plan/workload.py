@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from .. import __version__
 from ..cache import CacheSet
 from ..checkpoint import WanVariant
@@ -42,6 +44,8 @@ class Workload:
     """whether it has as many frames as fit beside training (preview_size.py), and not more"""
     placement: Placement | None = None
     """instead of the model's own, for cards that this machine need not have"""
+    others: tuple[torch.device, ...] = ()
+    """with `placement`: cards that run a part of the tokens too, each with a model of its own"""
     sharers: int = 1
     """how many processes of the machine have the weights together that rest in its memory"""
     chunk_tokens: int | None = None
@@ -97,6 +101,7 @@ class Workload:
             recomputing=self.train.recomputing,
             found=self.file,
             placement=self.placement,
+            others=self.others,
             optimizer_bytes=on_device,
             optimizer_host_bytes=on_host,
             routes=self.train.routes,

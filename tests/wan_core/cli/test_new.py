@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tests.support.cards import gpu, put_in
 from tests.support.containers import block_linears, cast, write_int8
 from tests.support.forked import RunCommand
 from tests.support.tiny_run import TINY, make_run, random_weights
@@ -190,6 +191,32 @@ def test_the_same_job_on_another_kind_of_card_is_the_same_run(
         assert json.loads(out.getvalue())["run"] == "fox", card
         assert read_run(tmp_path / "runs" / "fox") == made[began], "it goes on with the numbers it began with"
     assert made[began].model.compute == {"7.5": "fp16", "5.2": "fp32", "8.0": ""}[began]
+
+
+def test_auto_becomes_a_mode_in_run_json_with_its_reason_and_as_many_clips_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = make_run(tmp_path, shape=replace(TINY, num_layers=1))
+    model, data = tmp_path / "models" / "wan_tiny_t2v.safetensors", tiny.config.data.fingerprint[:8]
+    words = ["new", "fox", "--model", str(model), "--data", data, "--runs", str(tmp_path / "runs")]
+    placement = ["--set", "model.placement.mode=auto", "--set", "model.placement.devices=all"]
+    settings = ["--set", "gradient_accumulation_steps=4", "--set", "preview_every_n_steps=0"]
+
+    def made(*more: str) -> RunConfig:
+        _new(_parser().parse_args([*words, *more]), list[Event]().append, out := io.BytesIO())
+        return read_run(tmp_path / "runs" / json.loads(out.getvalue())["run"])
+
+    on_cpu = made(*placement, *settings)
+    assert (on_cpu.model.placement.mode, on_cpu.train.gradient_accumulation_steps) == ("split blocks", 4)
+    put_in(monkeypatch, *[gpu("NVIDIA GeForce RTX 4090", (8, 9), 24)] * 2)
+    monkeypatch.setenv("WAN_TRAINER_HOST_GIB", "64")
+    run = made(*placement, *settings)
+    assert (run.model.placement.mode, run.model.placement.ranks) == ("copy per GPU", 2)
+    assert run.train.gradient_accumulation_steps == 2
+    assert run.model.placement.chosen.startswith("copy per GPU ")
+    assert "split blocks is refused (" in run.model.placement.chosen, "it has one block"
+    named = with_settings(run, ["model.placement.mode=split tokens"]).model.placement
+    assert (named.mode, named.chosen) == ("split tokens", "")
 
 
 @pytest.mark.lasts(6)

@@ -1,4 +1,4 @@
-"""Cards of a split model that work at once, in the plan: their time, their memory, and the line that says so."""
+"""Several cards in the plan: those of a split model at once, and the mode that `auto` takes for a job."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.cards import gpu, put_in
 from tests.support.headers import write_empty_model
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig
 from wan_core.parallel.pipeline import under_way
 from wan_core.placement import FreeMemory, MemoryMeasures, StepShape, free_memory_of_cards
-from wan_core.placement.plan import split_blocks
-from wan_core.plan import Workload, plan_memory
+from wan_core.placement.plan import PlacementConfig, split_blocks
+from wan_core.plan import Workload, plan_here, plan_memory
 from wan_core.plan.cards import CARDS, Card
+from wan_core.plan.modes import plan_on_cards
 from wan_core.plan.notes import notes_of
 from wan_core.plan.split_time import split_step
 from wan_core.plan.step_time import step_seconds
@@ -115,3 +117,78 @@ def test_where_two_micro_batches_do_not_fit_the_cards_take_turns(small: Workload
     assert plan.fits
     assert plan.measures.in_turn
     assert "One card works after the other, so that it fits" in " ".join(notes_of(plan, None, RTX_4090))
+
+
+MODES = ("one device", "split blocks", "split tokens", "copy per GPU")
+
+
+def automatic(job: Workload, micro_batches: int, **train: Any) -> Workload:
+    """The job with no placement of its own."""
+    train = {**FULL, "gradient_accumulation_steps": micro_batches, **train}
+    return replace(job, placement=None, train=TrainConfig(**train))
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "micro_batches", "mode"),
+    [
+        ([24, 24], 1, "split tokens"),
+        ([24, 24], 4, "copy per GPU"),
+        ([24, 24], 3, "split tokens"),
+        ([24, 12], 1, "one device"),
+        ([24, 12], 4, "split blocks"),
+    ],
+)
+def test_auto_takes_the_quickest_mode_for_as_many_clips_a_step(
+    small: Workload, gibibytes: list[float], micro_batches: int, mode: str
+) -> None:
+    """By hand: two equal cards halve a clip, less what they send; of two cards the one that is 2.8 times as fast has
+    0.74 of the speed of both, more than a split of one clip."""
+    plan = plan_on_cards(automatic(small, micro_batches), gibibytes, "auto")
+    placement, train = plan.job.model.placement, plan.job.train
+    assert (placement.mode, plan.fits) == (mode, True)
+    copies = len(gibibytes) if mode == "copy per GPU" else 1
+    assert train.gradient_accumulation_steps * copies == micro_batches
+    assert placement.chosen.startswith(f"{mode} "), "and a line says why"
+    assert all(other in placement.chosen for other in MODES)
+    assert ("needs a gradient_accumulation_steps that 2 divides" in placement.chosen) == (micro_batches % 2 > 0)
+    assert notes_of(plan, None, RTX_4090)[0] == f"Split Across GPUs, auto: {placement.chosen}"
+
+
+def test_cards_of_unequal_speed_share_blocks_within_a_tenth_of_the_ideal(small: Workload) -> None:
+    plan = plan_on_cards(automatic(small, 4), [24, 12], "auto")
+    cards = [next(card for card in CARDS if card.gibibytes == size) for size in (24, 12)]
+    cards[0] = RTX_4090
+    alone = [seconds(replace(small, placement=split_blocks(TWO[:1], 30, "midpoint")), card) for card in cards]
+    together = 1 / sum(1 / one for one in alone)
+    found = float(plan.job.model.placement.chosen.split()[2])
+    assert plan.job.model.placement.split_at == "22", "30 blocks by 165.2 and 58.3 TFLOP/s; by memory it would be 21"
+    assert 5 * together / found >= 0.9, "two stages of equal time, m + 1 of them"
+
+
+def test_what_does_not_fit_is_not_taken_and_the_reason_says_what_it_lacks(small: Workload) -> None:
+    job = automatic(small, 2, offload_activations="off", blocks_to_swap=0)
+    plan = plan_on_cards(job, [6, 6], "auto")
+    assert (plan.job.model.placement.mode, plan.fits) == ("split blocks", True)
+    assert "copy per GPU does not fit (" in plan.job.model.placement.chosen
+    assert "one device does not fit (" in plan.job.model.placement.chosen
+    tiny = plan_on_cards(job, [3, 3], "auto")
+    assert not tiny.fits
+    assert tiny.job.model.placement.chosen.startswith("No mode fits: ")
+
+
+def test_a_list_of_blocks_and_a_mode_that_is_named_stay(small: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(monkeypatch, *[gpu("NVIDIA GeForce RTX 4090", (8, 9), 24)] * 2)
+    monkeypatch.setenv("WAN_TRAINER_HOST_GIB", "64")
+
+    def planned(**placement: str) -> PlacementConfig:
+        model = small.model.with_placement(PlacementConfig(devices="all", **placement))
+        plan = plan_here(replace(automatic(small, 2), model=model))
+        assert plan is not None
+        return plan.job.model.placement
+
+    found = planned(mode="auto")
+    assert (found.mode, found.devices) == ("copy per GPU", "cuda:0,cuda:1")
+    assert found.identity() == {"copies": 2}
+    listed = planned(mode="auto", split_at="12")
+    assert (listed.mode, listed.split_at, listed.chosen) == ("split blocks", "12", "")
+    assert planned(mode="split tokens") == PlacementConfig(mode="split tokens", devices="all")

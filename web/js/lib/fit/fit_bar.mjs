@@ -13,10 +13,11 @@ const ICONS = { fits: "✓", short: "✗", open: "…" };
 export class FitBar {
   /**
    * @param {{ apply: (settings: Settings) => void, able: (settings: Settings) => boolean, changed: () => void,
-   *   brief?: boolean }} page `brief`: without details, and nothing where there is no plan; `able`: whether the canvas has the widgets of a suggestion; `changed` is told when the bar may have another height
+   *   brief?: boolean, split?: boolean }} page `brief`: without details, and nothing where there is no plan; `split`: with the mode that auto chose and why; `able`: whether the canvas has the widgets of a suggestion; `changed` is told when the bar may have another height
    */
-  constructor({ apply, able, changed, brief = false }) {
+  constructor({ apply, able, changed, brief = false, split = false }) {
     this.brief = brief;
+    this.split = split;
     this.apply = apply;
     this.able = able;
     this.changed = changed;
@@ -71,9 +72,11 @@ export class FitBar {
     this.meter.hidden = false;
     this.draw(plan.routes);
     const more = looking ? [t("Looking for what would fit …")] : [];
-    write(this.about, inOneText([...details(plan), ...more]));
-    this.about.hidden = this.brief;
-    this.element.title = this.brief ? (this.about.textContent ?? "") : "";
+    const all = inOneText([...details(plan), ...more]);
+    const chosen = this.split ? (plan.placement?.chosen ?? "") : "";
+    write(this.about, this.brief ? chosen : all);
+    this.about.hidden = this.brief && !chosen;
+    this.element.title = this.brief ? all : "";
     const offers = (plan.suggestions ?? []).filter((one) => suggestionText(one) && this.able(one));
     fill(this.buttons, ...offers.map((settings) => this.offer(settings)));
     this.buttons.hidden = !offers.length;

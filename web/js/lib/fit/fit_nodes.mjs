@@ -79,6 +79,7 @@ export class FitNodes {
       able: (settings) => this.trainingsAt(node).some((one) => canApply(one, settings)),
       changed: () => this.frames.ask(place.draw),
       brief: !node.wanTrainerPanel,
+      split: kindOf(node) === "SplitAcrossGPUs",
     });
     place.element.insertBefore(bar.element, place.body ?? null);
     this.bars.set(node, bar);

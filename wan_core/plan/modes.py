@@ -1,0 +1,200 @@
+"""Chooses how the cards of a machine share a job: the mode `auto` of Split Across GPUs.
+
+Each mode is planned for the clips of one optimizer step, so that their predicted seconds compare; the quickest that
+fits is taken. Cards count with all of their memory, whatever other programs hold of it now; host memory as far as it is
+free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+import torch
+
+from ..accelerator import planned_gpu
+from ..errors import WanTrainerError
+from ..placement import FreeMemory, Placement, PlacementConfig, free_memory_of_cards
+from ..placement.plan import INTERLEAVED, split_blocks
+from .cards import Card, card_of, card_of_size, unknown_card
+from .measured_ratios import SECONDS
+from .planning import MemoryPlan, plan_memory
+from .step_time import LINK, step_seconds
+from .workload import Workload
+
+AUTO, UNPLANNED = "auto", "split blocks"
+"""and the mode where no device has an end, as the CPU"""
+_ONE, _BLOCKS, _TOKENS, _COPIES = "one device", "split blocks", "split tokens", "copy per GPU"
+_GIB = 1 << 30
+_AS_QUICK = 0.01
+"""of a step: what gains less than this on an earlier mode of the list is not taken"""
+PlanOf = Callable[[Workload], MemoryPlan | None]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A mode for one job: its plan and time, or why it is out of the question."""
+
+    mode: str
+    plan: MemoryPlan | None = None
+    seconds: float = math.inf
+    """of an optimizer step on as many clips as in every other mode"""
+    why_not: str = ""
+
+    def __str__(self) -> str:
+        if self.why_not:
+            return f"{self.mode} {self.why_not}"
+        said: list[str] = []
+        if self.mode == _BLOCKS and self.plan is not None:
+            split_at = self.plan.job.model.placement.split_at
+            said += [f"split_at {split_at}"] if split_at != "auto" else []
+            said += ["one micro-batch"] if self.plan.job.train.gradient_accumulation_steps == 1 else []
+        about = f" ({', '.join(said)})" if said else ""
+        return f"{self.mode} {_text(self.seconds)}{about}"
+
+
+def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None = None) -> MemoryPlan | None:
+    """Returns the plan of a job in the quickest mode that fits, with the reason in `placement.chosen`; where none fits,
+    that of the mode that lacks least. None where nothing is planned, as on a CPU.
+
+    `plan_of(job)`: the plan of a job whose mode is a single one. `cards`: by the names of their devices; None: those of
+    this machine that the job may use.
+    """
+    asked = job.model.placement
+    names = asked.device_names() if cards is None else tuple(cards)
+    first = replace(asked, mode=_BLOCKS)
+    if len({*names}) < 2 or asked.split_at != "auto":
+        return plan_of(_placed(job, first))
+    here = cards or {name: card_of(torch.device(name), job) or unknown_card(name) for name in names}
+    ways = [_way(tried, why_not, here, plan_of) for tried, why_not in _jobs(job, here)]
+    planned = [way for way in ways if way.plan is not None]
+    if not planned:
+        return plan_of(_placed(job, first))
+    best = _best_of(planned)
+    assert best.plan is not None
+    chosen = _reason(best, [way for way in ways if way is not best])
+    return replace(best.plan, job=_placed(best.plan.job, replace(best.plan.job.model.placement, chosen=chosen)))
+
+
+def plan_on_cards(job: Workload, gibibytes: Sequence[float], mode: str) -> MemoryPlan:
+    """Returns the plan of a job on cards of so many GiB, which this machine need not have."""
+    names = [str(planned_gpu(number)) for number in range(len(gibibytes))]
+    cards = dict(zip(names, map(card_of_size, gibibytes), strict=True))
+    sizes, layers = dict(zip(names, gibibytes, strict=True)), job.file.variant.shape.num_layers
+
+    def plan_of(one: Workload) -> MemoryPlan:
+        asked = one.model.placement
+        used = [*names] if asked.mode in (_BLOCKS, _TOKENS) else [min(names, key=lambda name: sizes[name])]
+        if asked.mode == _ONE and asked.devices in names:
+            used = [asked.devices]
+        devices = [torch.device(name) for name in used]
+        placement, others = Placement((devices[0],) * layers), tuple(devices[1:])
+        if asked.mode == _BLOCKS:
+            placement, others = split_blocks(devices, layers, asked.split_at, gibibytes), ()
+        room = FreeMemory(devices={name: free_memory_of_cards([sizes[name]]).devices[names[0]] for name in used})
+        here = _placed(one, replace(asked, devices="cpu"))  # of this machine none is meant
+        slowest = min((cards[name] for name in used), key=lambda card: card.bf16)
+        return plan_memory(replace(here, placement=placement, others=others), room, slowest)
+
+    tried = _placed(job, replace(job.model.placement, mode=mode))
+    found = choose_mode(tried, plan_of, cards) if mode == AUTO else plan_of(tried)
+    assert found is not None, "every card has an end"
+    return found
+
+
+def reason(placement: PlacementConfig) -> str:
+    """Returns the line of a plan on a mode that `auto` chose; "" for every other."""
+    return f"Split Across GPUs, auto: {placement.chosen}" if placement.chosen else ""
+
+
+def _best_of(ways: Sequence[Way]) -> Way:
+    """Returns the quickest way that fits, of those about as quick the first; where none fits, the one lacking least."""
+    fits = [way for way in ways if not way.why_not]
+    if not fits:
+        return min(ways, key=_lacking)
+    quickest = min(way.seconds for way in fits)
+    return next(way for way in fits if way.seconds <= (1 + _AS_QUICK) * quickest)
+
+
+def _reason(best: Way, others: Sequence[Way]) -> str:
+    """Returns one line on the choice: its time, and of every other mode its time or what is in its way."""
+    seen = {best.mode: best}
+    for way in sorted(others, key=lambda way: (bool(way.why_not), way.seconds)):
+        seen.setdefault(way.mode, way)
+    del seen[best.mode]
+    said = "; ".join(map(str, seen.values()))
+    return f"No mode fits: {best}; {said}." if best.why_not else f"{best} a step; {said}."
+
+
+def _lacking(way: Way) -> float:
+    """Returns the share by which the fullest place of a plan is too small."""
+    assert way.plan is not None
+    return max((needed / max(free, 1) for _, needed, free in way.plan.room.lacks(way.plan.estimate)), default=0.0)
+
+
+def _text(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _jobs(job: Workload, cards: Mapping[str, Card]) -> Iterator[tuple[Workload, str]]:
+    """Yields the job in each mode, the simplest first, and why the mode is out of the question, or ""."""
+    asked, count, passes = job.model.placement, len(cards), job.train.gradient_accumulation_steps
+    yield _placed(job, replace(asked, mode=_ONE, devices=max(cards, key=lambda name: cards[name].flops_per_s))), ""
+    listed = ",".join(cards)
+    for split_at in dict.fromkeys(("auto", *_by_speed(job, cards), *([INTERLEAVED] if passes > 1 else []))):
+        yield _placed(job, replace(asked, mode=_BLOCKS, devices=listed, split_at=split_at)), ""
+    yield _placed(job, replace(asked, mode=_TOKENS, devices=listed)), ""
+    copies = _placed(job, replace(asked, mode=_COPIES, devices=listed))
+    train = replace(job.train, gradient_accumulation_steps=max(passes // count, 1))
+    why_not = f"needs a gradient_accumulation_steps that {count} divides" if passes % count else ""
+    yield replace(copies, train=train), why_not
+
+
+def _by_speed(job: Workload, cards: Mapping[str, Card]) -> list[str]:
+    """Returns the numbers of the blocks where later cards begin, by speed; none where cards are alike."""
+    speeds, layers = [card.flops_per_s for card in cards.values()], job.file.variant.shape.num_layers
+    if len({*speeds}) == 1:
+        return []
+    edges = [round(layers * part / sum(speeds)) for part in accumulate(speeds)]
+    return [",".join(map(str, edges[:-1]))] if all(b > a for a, b in pairwise((0, *edges))) else []
+
+
+def _placed(job: Workload, placement: PlacementConfig) -> Workload:
+    return replace(job, model=job.model.with_placement(placement))
+
+
+def _way(job: Workload, why_not: str, cards: Mapping[str, Card], plan_of: PlanOf) -> Way:
+    mode = job.model.placement.mode
+    if why_not:
+        return Way(mode, why_not=why_not)
+    try:
+        plan = plan_of(job)
+        if plan is None:
+            return Way(mode, why_not="is not planned")
+        seconds = _seconds(plan, cards)
+    except WanTrainerError as error:  # such as that of split tokens with several token routes
+        return Way(mode, why_not=f"is refused ({str(error).rstrip('.')})")
+    if lacks := plan.room.lacks(plan.estimate):
+        place, needed, free = lacks[0]
+        why_not = f"does not fit ({needed / _GIB:.1f} of {free / _GIB:.1f} GiB on {place})"
+    return Way(mode, plan, seconds, why_not)
+
+
+def _seconds(plan: MemoryPlan, cards: Mapping[str, Card]) -> float:
+    """Returns the seconds of a step of a plan. Cards with equal parts wait for the slowest."""
+    job, shape, mode = plan.job, plan.job.shape(), plan.job.model.placement.mode
+    names = [*(cards if mode == _COPIES else plan.estimate.devices)]
+
+    def on(card: Card | Sequence[Card]) -> float:
+        micro_batches = job.train.gradient_accumulation_steps
+        return step_seconds(
+            shape, job.step, plan.estimate, card, micro_batches=micro_batches, prior_share=job.prior_share
+        )
+
+    used = [cards[name] for name in names]
+    seconds = on(used) if mode == _BLOCKS else max(map(on, dict.fromkeys(used)))
+    if mode == _COPIES:  # gradients are averaged once a step
+        seconds += 8 * sum(shape.adapter_values.values()) * (len(cards) - 1) / len(cards) / LINK
+    return seconds * (1.0 if used[0].own is not None else job.ratio(names[0], SECONDS) or 1.0)

@@ -31,6 +31,7 @@ from .load import (
 )
 from .lora import STARTS_IN_THE_WEIGHT, LoraConfig, count_values, inject_lora
 from .model import Numerics, Route, WanShape, model_without_values, placed_routes
+from .parallel import exchange_of
 from .parallel.pipeline import under_way
 from .placement import (
     JobShape,
@@ -105,6 +106,7 @@ def job_shape(
     numerics = replace(numerics, plain_attention=attention_is_plain(plan, numerics, placement))
     if not others and plan.placement.models > 1:
         others = devices_of(plan.placement, shape.num_layers)[1:]
+    parts = plan.placement.parts if plan.placement.context_parallel > 1 else 1
     own = numerics.adapter if numerics.adapter != numerics.compute else None
     return JobShape(
         shape=shape,
@@ -124,6 +126,8 @@ def job_shape(
         sharers=sharers,
         under_way=under_way(placement, micro_batches),
         sharders=plan.placement.sharders if plan.placement.shards > 1 else 1,
+        parts=parts,
+        exchange=exchange_of(plan.placement.context_exchange, shape.num_heads, parts),
     )
 
 

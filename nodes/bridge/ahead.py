@@ -63,7 +63,7 @@ class Ahead:
         file = inspect_model(plan, roots)
         own = {name: value for name, value in values.items() if name in _COUNTING - {"rank", "expert"}}
         train = TrainConfig.from_dict({**(dict(settings.train) if settings else {}), **own})
-        train = with_global_batch(with_model_values(train, file.variant), plan.placement.ranks)
+        train = with_global_batch(with_model_values(train, file.variant), plan.placement.batches)
         base = settings.lora if settings else LoraConfig()
         grid, space = file.variant.latents.size_multiple, file.variant.latents
         steps = [_step(size, grid, space, train.batch_size) for size in self._clip_sizes(body)]

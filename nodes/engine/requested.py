@@ -36,7 +36,7 @@ class RequestedTraining:
 
     def check(self, clips: CacheSet) -> None:
         """Raises OutOfMemory where training on `clips` does not fit, ConfigError where their number is too small."""
-        requested = replace(self, train=with_clip_values(self.train, clips, self.plan.placement.ranks))
+        requested = replace(self, train=with_clip_values(self.train, clips, self.plan.placement.batches))
         for expert in requested.train.experts:  # they take turns on the device, so each must fit alone
             try:
                 plan = plan_here(requested.job(expert, clips), idle_bytes())

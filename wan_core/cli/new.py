@@ -53,7 +53,7 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     asked = replace(config, run_name=options.run_name, begun_as="")
     config = _with_model(asked, roots)
     clips = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
-    config = replace(config, train=with_clip_values(config.train, clips, config.model.placement.ranks))
+    config = replace(config, train=with_clip_values(config.train, clips, config.model.placement.batches))
     config = with_mode(config, roots, clips)
     elsewhere = on_other_cards(config, asked.model.base_precision, asked.train.loss_scaling)
     decision = choose_run(runs, config, elsewhere=elsewhere)

@@ -78,9 +78,8 @@ def change_run(
     known, saved = read_run(directory), SaveStore(directory).stated()
     if not asked and placement is None and saved is None:
         return
-    changed = with_settings(known, asked)
-    if placement is not None:
-        changed = replace(changed, model=replace(changed.model, placement=placement))
+    begun = known if placement is None else replace(known, model=replace(known.model, placement=placement))
+    changed = with_settings(begun, asked)
     batches = 0 if saved is None else batches_a_step(known, saved)
     if batches:
         changed = shared_out(changed, known, batches)
@@ -88,7 +87,7 @@ def change_run(
         return
     if changed.data == known.data:
         clips = LatentCache(roots.first("cache")).read_set(known.data.fingerprint)
-        changed = replace(changed, train=with_clip_values(changed.train, clips, changed.model.placement.ranks))
+        changed = replace(changed, train=with_clip_values(changed.train, clips, changed.model.placement.batches))
         changed = with_mode(changed, roots, clips)
     elsewhere = replace(changed.model, placement=known.model.placement)
     if elsewhere != known.model or changed.data != known.data:

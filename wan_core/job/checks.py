@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+import torch
+
 from ..cache import CacheSet
 from ..checkpoint import WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
-from ..load import ModelPlan, inspect_model, inspect_pair, settled_elsewhere
+from ..load import ModelPlan, WanFile, inspect_model, inspect_pair, settled_elsewhere
 from ..lora import STARTS_IN_THE_WEIGHT, LoraConfig, check_start, count_values, read_start
 from ..model import WanShape, model_without_values, placed_routes
+from ..model.ring import check_ring
+from ..parallel import check_clip, exchange_of
 from ..precision import QuantizeConfig, QuantizedBy
 from ..train import TrainConfig, check_rates, expert_named
 from .config import RunConfig
@@ -90,6 +94,32 @@ def check_shards(config: RunConfig, clips: CacheSet) -> None:
     }
     if found := [remedy for remedy, is_so in wrong.items() if is_so]:
         raise ConfigError(f"The base is sharded (model.placement.shards). Set {'; '.join(found)}; or shards to 1.")
+
+
+def check_context(config: RunConfig, clips: CacheSet, file: WanFile, device: torch.device) -> str:
+    """Returns how the processes that train one clip together exchange its tokens: all-to-all or ring.
+
+    Raises ConfigError for settings that they cannot have, and for clips that are too small.
+    """
+    placement, shape, train = config.model.placement, file.variant.shape, config.train
+    exchange = exchange_of(placement.context_exchange, shape.num_heads, placement.parts)
+    for height, width in {clips.latent_shape(item)[-2:] for item in clips.items}:
+        check_clip(height // 2 * (width // 2), placement.parts, placed_routes(train.routes, shape.num_layers))
+    if config.lora.dropout:
+        raise ConfigError(
+            "Processes that train one clip together (model.placement.context_parallel) would drop other inputs of a "
+            "LoRA than one does. Set dropout to 0; rank_dropout and module_dropout are the same on all."
+        )
+    if exchange == "ring":
+        numerics = config.model.precision.numerics(file.compute_dtype)
+        dtype = numerics.attention or numerics.compute
+        if config.model.attention not in ("sdpa", "auto", "sdpa_flash"):
+            raise ConfigError(
+                f"attention {config.model.attention} does not return what a ring of processes merges. Set attention to "
+                "sdpa, or model.placement.context_exchange to all-to-all."
+            )
+        check_ring(device=device, dtype=dtype, head_dim=shape.dim // shape.num_heads)
+    return exchange
 
 
 def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:

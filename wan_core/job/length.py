@@ -67,7 +67,7 @@ def on_other_ranks(wanted: RunConfig, known: RunConfig, batches: int) -> RunConf
     `batches`: of a step of `known`. Draws are numbered over all processes, so with as many batches a step each step
     has the clips, noise and dropout that it would have had.
     """
-    if wanted.model.placement.ranks * wanted.train.gradient_accumulation_steps != batches:
+    if wanted.model.placement.batches * wanted.train.gradient_accumulation_steps != batches:
         return None
     as_known = replace(
         wanted,
@@ -86,10 +86,11 @@ def shared_out(changed: RunConfig, known: RunConfig, batches: int) -> RunConfig:
 
     Another accumulation that `changed` was given stays. Raises ConfigError where they cannot share them evenly.
     """
-    ranks, accumulation = changed.model.placement.ranks, known.train.gradient_accumulation_steps
-    passes, remainder = divmod(batches, ranks)
+    placement, accumulation = changed.model.placement, known.train.gradient_accumulation_steps
+    ranks, parts = placement.ranks, placement.parts
+    passes, remainder = divmod(batches, placement.batches)
     if remainder:
-        fits = [str(count) for count in range(1, batches + 1) if batches % count == 0]
+        fits = [str(count * parts) for count in range(1, batches + 1) if batches % count == 0]
         raise ConfigError(
             f"A step of {known.run_name} is {batches} batches, which {ranks} processes cannot share evenly. Start "
             f"{' or '.join(fits)} of them (--set model.placement.copies=N), or make a new run: new NAME --like RUN; "
@@ -98,7 +99,6 @@ def shared_out(changed: RunConfig, known: RunConfig, batches: int) -> RunConfig:
     if changed.train.gradient_accumulation_steps not in (accumulation, passes):
         return changed
     train = replace(changed.train, gradient_accumulation_steps=passes)
-    placement = changed.model.placement
     if placement.mode == "copy per GPU" and passes != accumulation:  # "all" may be others by the next save
         placement = replace(placement, copies=ranks)
     return replace(changed, model=replace(changed.model, placement=placement), train=train)

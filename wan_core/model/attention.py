@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from .fused import fused_rms_rotate, rotation_fuses
 from .heads import TokenSeat
-from .kernels import attention_kernel
+from .kernels import Attention, attention_kernel
 from .modulate import rms_norm
 from .names import each_named, naming
+from .ring import RingSeat
 from .rope import rotate
 from .shape import Numerics, WanShape
 from .texts import lengthened
@@ -55,36 +56,37 @@ class WanAttention(nn.Module):
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1))
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(B, N, heads, head_dim) each, in the compute dtype -> (B, N, D), in it too."""
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, kernel: Attention | None = None) -> Tensor:
+        """(B, N, heads, head_dim) each, in the compute dtype -> (B, N, D), in it too. `kernel`: None for its own."""
         inside = self.numerics.attention or self.numerics.compute
-        attended = self.kernel(query.to(inside), key.to(inside), value.to(inside))
+        attended = (kernel or self.kernel)(query.to(inside), key.to(inside), value.to(inside))
         return attended.to(self.numerics.compute).flatten(2)
 
 
 class WanSelfAttention(WanAttention):
     """Attention of the video tokens to each other, rotated by their place."""
 
-    seat: TokenSeat | None = None
-    """of a copy that may run a part of the tokens"""
+    seat: TokenSeat | RingSeat | None = None
+    """of a copy or rank that may run a part of the tokens"""
 
     def forward(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """x (B, N, D) in the compute dtype -> the same; the tables are those of `rope_table`."""
-        if self.seat is not None and self.seat.joined:
-            attended = self._attend_together(self.seat, x, rope_cos, rope_sin)
+        seat = self.seat if self.seat is not None and self.seat.joined else None
+        if isinstance(seat, TokenSeat):
+            attended = self._attend_together(seat, x, rope_cos, rope_sin)
         else:
-            attended = self._attend_alone(x, rope_cos, rope_sin)
+            attended = self._attend_alone(x, rope_cos, rope_sin, None if seat is None else seat.attend)
         with naming("self_attn"):
             return self.o(attended)
 
-    def _attend_alone(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
+    def _attend_alone(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor, kernel: Attention | None) -> Tensor:
         query, key, value = together((self.q, self.k, self.v), x, ("query_proj", "key_proj", "value_proj"))
         with naming("xq_out"):
             query = self._placed(query, self.norm_q, rope_cos, rope_sin)
         with naming("xk_out"):
             key = self._placed(key, self.norm_k, rope_cos, rope_sin)
         with naming("attn_output"):
-            return self._attend(query, key, self._heads(value))
+            return self._attend(query, key, self._heads(value), kernel)
 
     def _attend_together(self, seat: TokenSeat, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """Attends to the tokens of all copies, for own tokens x (B, n, D).
@@ -152,5 +154,5 @@ class WanCrossAttention(WanAttention):
         key, value, *image = context
         attended = self._attend(query, key, value)
         if self.reads_images:
-            attended = attended + self._attend(query, *image)
+            attended = attended + self._attend(query, image[0], image[1])
         return self.o(attended)

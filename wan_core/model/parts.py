@@ -31,6 +31,15 @@ class Part(NamedTuple):
         return tensor.index_select(axis, self.numbers)
 
 
+def video_places(part: Part, frames: int, skipped: int) -> Tensor:
+    """Returns where the tokens of the video of a part stand among those of the video, (n,) int64 on its device.
+
+    `frames`: latent frames, with the one of a reference image; `skipped`: the tokens of that, 0 without one.
+    """
+    own = len(part.numbers) // frames if skipped else 0  # rising, and equally many of each frame
+    return part.numbers[own:] - skipped
+
+
 def parts_of(
     frames: int, in_frame: int, devices: Sequence[torch.device], passages: Sequence[Passage] = ()
 ) -> list[Part]:

@@ -25,7 +25,7 @@ from ..lora import adapter_parameters, adapter_tensors, adapters_of
 from ..model import Conditioning, Passage, WanTransformer, sent
 from ..model.attention import WanSelfAttention
 from ..model.heads import TokenSeat
-from ..model.parts import Part, parts_of
+from ..model.parts import Part, parts_of, video_places
 from ..model.transformer import grid_of
 from ..placement.offload import BlockOffload
 from .exchange import Ended, Exchange
@@ -57,8 +57,8 @@ class _Pass:
     team: SplitTokens
     parts: list[Part]
     """of the tokens, by copy, on its device"""
-    skipped: int
-    """tokens of a reference image before those of the video"""
+    places: list[Tensor]
+    """where the tokens of each copy stand among those of the video, (n,) int64 on its device"""
     patches: list[Tensor]
     """(B, n, C) by copy, with its graph"""
 
@@ -73,23 +73,15 @@ class _Pass:
         self.patches = self.team.run(work, grads=grads)
         first = self.patches[0]
         whole = first.new_empty(first.shape[0], sum(one.shape[1] for one in self.patches), first.shape[2])
-        for places, patches in zip(self.places(), self.patches, strict=True):
+        for places, patches in zip(self.places, self.patches, strict=True):
             whole.index_copy_(1, sent(places, first.device), sent(patches.detach(), first.device))
         return whole
 
     def backward(self, gradient: Tensor) -> None:
         """Walks back the graphs of all copies, from the gradient (B, N, C) of what `forward` returned."""
-        own = [sent(gradient.index_select(1, sent(at, gradient.device)), at.device) for at in self.places()]
+        own = [sent(gradient.index_select(1, sent(at, gradient.device)), at.device) for at in self.places]
         patches, self.patches = self.patches, []
         self.team.run(lambda number, _model: torch.autograd.backward(patches[number], own[number]), grads=True)
-
-    def places(self) -> list[Tensor]:
-        """Returns where the tokens of each copy stand among those of the video, (n,) int64 on its device."""
-        if not self.skipped:
-            return [part.numbers for part in self.parts]
-        # Rising, and equally many of each frame: the reference image is the first frame.
-        pairs = zip(self.parts, self.patches, strict=True)
-        return [part.numbers[len(part.numbers) - own.shape[1] :] - self.skipped for part, own in pairs]
 
 
 class SplitTokens:
@@ -130,7 +122,8 @@ class SplitTokens:
             _Inputs(sent(latent, one.device), sent(timestep, one.device), sent(text, one.device), given.to(one.device))
             for one in self._all
         ]
-        made = _Pass(self, parts, height * width * more, [])
+        places = [video_places(part, frames + more, height * width * more) for part in parts]
+        made = _Pass(self, parts, places, [])
         anchor = latent.new_empty(0, dtype=torch.float32).requires_grad_()
         return cast(Tensor, _Together.apply(made, inputs, anchor) if grads else made.forward(inputs, grads=False))
 

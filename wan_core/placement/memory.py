@@ -69,6 +69,15 @@ class JobShape:
     the order of `placement.devices`; () where one is walked back before the next begins"""
     sharders: int = 1
     """how many processes hold a part of each block and gather it while it runs (parallel/sharded.py)"""
+    parts: int = 1
+    """how many processes train one clip together, each a part of its tokens (parallel/ranks.py)"""
+    exchange: str = "all-to-all"
+    """how cards that share out tokens exchange them: all-to-all or ring"""
+
+    @property
+    def cards(self) -> int:
+        """How many cards share out the tokens of a clip."""
+        return max(1 + len(self.others), self.parts)
 
     @cached_property
     def resting(self) -> tuple[tuple[str, str, int, bool], ...]:
@@ -119,7 +128,7 @@ def estimate_memory(
     adapters = Counter[str]()
     for linear, values in job.adapter_values.items():
         adapters[str(job.placement.device_of(linear))] += values
-    step = replace(step, parts=1 + len(job.others))
+    alone, step = step if job.parts > 1 else replace(step, parts=job.cards), replace(step, parts=job.cards)
     if job.others:
         check_shared_out(step.tokens // step.latent_frames, step.parts, len(job.routes))
     offloaded = measures.offload_inputs and job.recomputing.blocks
@@ -134,7 +143,7 @@ def estimate_memory(
         shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
         recomputing = replace(job.recomputing, unchecked=job.unchecked_on(device))
         trace = _traced(job, step, shape, mine, recomputing, unpacking, measures)
-        watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
+        watched = {"evaluate": alone, **({} if preview is None else {"preview": preview})}
         watching = {
             kind: traced_watching(job.shape, job.numerics, size, unpacking, measures.chunk_tokens)
             for kind, size in watched.items()

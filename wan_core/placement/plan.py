@@ -62,6 +62,20 @@ class PlacementConfig(Config):
         high=4096,
     )
     """no widget; more than there are processes: all of them"""
+    context_parallel: int = setting(
+        1,
+        "For copy per GPU: processes that train one clip together, each a part of its tokens. 1 = each trains clips of "
+        "its own.",
+        low=1,
+        high=4096,
+    )
+    """no widget; more than there are processes: all of them"""
+    context_exchange: str = setting(
+        "auto",
+        "How these processes attend to each other's tokens. auto: all-to-all where the heads divide, else ring.",
+        choices=("auto", "all-to-all", "ring"),
+    )
+    """no widget; all-to-all: each has all tokens of some heads; ring: keys and values go round"""
     chosen: str = ""
     """why `auto` chose the mode of this run, and what the others would take"""
 
@@ -74,7 +88,12 @@ class PlacementConfig(Config):
         """Returns the number of copies: several ranks make a larger batch. Where blocks lie changes nothing, and who
         runs a token changes the order of sums, so rounding alone."""
         listed = self.devices.count(",") + 1 if "," in self.devices else self.devices
-        return {"copies": self.copies or listed if self.mode == "copy per GPU" else 1}
+        known = (self.copies or listed) if self.mode == "copy per GPU" else 1
+        if known == 1 or self.context_parallel == 1:
+            return {"copies": known}
+        if isinstance(known, int):
+            return {"copies": known // min(known, self.context_parallel)}
+        return {"copies": f"{known} / {self.context_parallel}"}
 
     def device_names(self) -> tuple[str, ...]:
         """Returns the devices of this machine the job may use, at least one; PlacementError when one does not exist."""
@@ -99,6 +118,23 @@ class PlacementConfig(Config):
     def ranks(self) -> int:
         """The number of processes that train together, over all machines."""
         return self.copies or len(self.device_names()) if self.mode == "copy per GPU" else 1
+
+    @property
+    def parts(self) -> int:
+        """The number of processes that train one clip together. PlacementError where it divides no group."""
+        ranks = self.ranks
+        parts = min(self.context_parallel, ranks)
+        if ranks % parts:
+            raise PlacementError(
+                f"{ranks} processes are no multiple of context_parallel {parts}, so some would lack the other tokens "
+                f"of their clip. Set model.placement.context_parallel to a number that divides {ranks}, or to 1."
+            )
+        return parts
+
+    @property
+    def batches(self) -> int:
+        """The number of batches that all processes train at once."""
+        return self.ranks // self.parts
 
     @property
     def models(self) -> int:

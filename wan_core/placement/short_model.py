@@ -15,7 +15,7 @@ from ..model import TEXT_LENGTH, Conditioning, Numerics, Passage, Policy, WanSha
 from ..model.attention import WanAttention, WanSelfAttention
 from ..model.heads import TO_HEADS, Arriving, TokenSeat, shares
 from ..model.kernels import attention_kernel
-from ..model.parts import parts_of
+from ..model.parts import parts_of, video_places
 from ..model.transformer import grid_of
 
 ALONE = Lock()
@@ -145,7 +145,7 @@ class _Last:
         more = int(given.reference is not None)
         part = parts_of(frames + more, height * width, [latent.device] * self._parts, passages)[-1]
         own = self._model.patches(latent, timestep, text, given, part.passages, part)
-        places = part.numbers[len(part.numbers) - own.shape[1] :]
+        places = video_places(part, frames + more, height * width * more)
         return own.new_empty(own.shape[0], frames * height * width, own.shape[2]).index_copy(1, places, own)
 
     def watching(self) -> AbstractContextManager[None]:

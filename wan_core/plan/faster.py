@@ -94,7 +94,7 @@ def _may_fit(plan: Plan, room: FreeMemory) -> bool:
     """Returns whether attention outputs may fit on the cards with no measure more: a trace says it exactly."""
     job, estimate = plan
     shape = job.shape()
-    of_a_token = job.step.batch_size * shape.shape.dim * shape.numerics.compute.itemsize // (1 + len(shape.others))
+    of_a_token = job.step.batch_size * shape.shape.dim * shape.numerics.compute.itemsize // shape.cards
     for device in shape.placement.devices:
         on_device = zip(shape.tokens(job.step), shape.placement.block_devices, strict=True)
         more = of_a_token * sum(tokens for tokens, one in on_device if one == device)
@@ -108,7 +108,7 @@ def _with_larger_chunks(plan: Plan, room: FreeMemory) -> Plan:
     """Returns the plan with the largest chunks that fit with no measure more."""
     job, estimate = plan
     shape = job.shape()
-    rows = job.step.batch_size * replace(job.step, parts=1 + len(shape.others)).own_tokens
+    rows = job.step.batch_size * replace(job.step, parts=shape.cards).own_tokens
     if rows <= CHUNK_TOKENS or estimate.measures.chunk_tokens != CHUNK_TOKENS:
         return plan
     for chunk in (one for one in _CHUNKS if one < rows):

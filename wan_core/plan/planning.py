@@ -136,12 +136,19 @@ class MemoryPlan:
     def exchange(self) -> str:
         """One line on what cards that share out tokens send each other; "" for one card."""
         shape = self.job.shape()
-        if not shape.others:
+        if shape.cards == 1:
             return ""
         sent = self.job.train.gradient_accumulation_steps * sum(exchanged_bytes(shape, self.job.step))
+        said = "split tokens: each of {cards} cards sends {gb} GB in a step, {seconds} s at {rate} GB/s."
+        if shape.parts > 1:
+            said = (
+                "context parallel: each of {cards} processes trains 1/{cards} of every clip and sends {gb} GB in a "
+                "step by {exchange}, {seconds} s at {rate} GB/s."
+            )
         return filled(
-            "split tokens: each of {cards} cards sends {gb} GB in a step, {seconds} s at {rate} GB/s.",
-            cards=1 + len(shape.others),
+            said,
+            cards=shape.cards,
+            exchange=shape.exchange,
             gb=f"{sent / 1e9:.1f}",
             seconds=f"{sent / LINK:.1f}",
             rate=f"{LINK / 1e9:.0f}",

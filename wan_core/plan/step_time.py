@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from ..model import Numerics, WanShape, WanTransformer
+from ..parallel import sent_bytes
 from ..placement import JobShape, MemoryEstimate, StepShape, Traffic, lockable_bytes, step_traffic
 from ..train import FlopCount, StepFlops
 from .cards import Card, CardCost
@@ -72,17 +73,12 @@ def step_seconds(
 
 
 def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
-    """Returns what a card sends to the others that share out the tokens, in a forward and in a backward pass.
-
-    Around each self-attention queries, keys, values and what is attended to, of which its own share stays; on the way
-    back their gradients, and all of it again where a layer is recomputed.
-    """
-    cards = 1 + len(job.others)
-    of_a_token = 4 * step.batch_size * job.shape.dim * job.numerics.compute.itemsize * (cards - 1) // cards
+    """Returns what a card sends to the others that share out the tokens, in a forward and in a backward pass."""
     tokens = job.tokens(step)
     layers = [*tokens, *(tokens[layer] for layer in job.shape.vace_layers)]
     again = sum(layers) - sum(tokens[len(tokens) - job.recomputing.unchecked :]) if job.recomputing.blocks else 0
-    return of_a_token * sum(layers) // cards, of_a_token * (sum(layers) + again) // cards
+    size, clips = job.numerics.compute.itemsize, step.batch_size
+    return sent_bytes(job.exchange, job.cards, [clips * one for one in layers], clips * again, job.shape.dim, size)
 
 
 def _pageable_share(estimate: MemoryEstimate) -> float:
@@ -107,7 +103,7 @@ def work_of_passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> 
     work = step_traffic(
         job.shape,
         job.numerics,
-        replace(step, parts=1 + len(job.others)),
+        replace(step, parts=job.cards),
         job.as_loaded or job.adapt,
         recomputing=job.recomputing,
         chunk_tokens=estimate.measures.chunk_tokens,

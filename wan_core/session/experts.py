@@ -139,10 +139,10 @@ class Experts:
             for expert in self.all
             if expert.step and expert.chunk_tokens != CHUNK_TOKENS
         }
-        world, config = self.session.group.world, self.session.config
-        ranks = {"ranks": world} if world > 1 else {}
+        at_once, config = self.session.group.batches, self.session.config
+        ranks = {"ranks": at_once} if at_once > 1 else {}
         if config.begun_as:
-            ranks["batches"] = world * config.train.gradient_accumulation_steps
+            ranks["batches"] = at_once * config.train.gradient_accumulation_steps
         return {"step": self.good_step} | ranks | steps | marks | chunks
 
     def _emit(self, number: int, event: Event) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..cache import Batches, stack_texts
 from ..checkpoint import ReadTogether, checkpoint_files
 from ..files import file_mark
-from ..job.checks import check_shards
+from ..job.checks import check_context, check_shards
 from ..job.open import OpenRun
 from ..job.remarks import (
     notes_on_cards,
@@ -19,7 +19,7 @@ from ..job.remarks import (
 from ..load import materialize
 from ..lora import LoraConfig, adapter_parameters
 from ..model import WanTransformer
-from ..parallel import Sharding
+from ..parallel import RankTokens, Sharding
 from ..placement import MemoryMeasures, SharedMemory, resolve_placement
 from ..plan.here import Planned
 from ..train import Trainer, largest_step
@@ -93,6 +93,18 @@ def _together(session: Session, run: OpenRun) -> ReadTogether | None:
     return group.read_together
 
 
+def _exchange(session: Session, run: OpenRun) -> str:
+    """Returns how the ranks that train one clip together exchange its tokens; "" where each trains its own clips.
+
+    Raises what `check_context` does.
+    """
+    if session.group.parts == 1:
+        return ""
+    placement, layers = run.config.model.placement, run.variant.shape.num_layers
+    device = resolve_placement(placement, layers, session.group.local_rank).first
+    return check_context(run.config, run.cache_set, run.file, device)
+
+
 def load_model(
     session: Session, run: OpenRun, planned: Planned, *, with_start: bool, shared: SharedMemory | None
 ) -> WanTransformer:
@@ -110,10 +122,12 @@ def load_model(
         session.warn(warning)
     for note in notes_on_cards(plan, compute):
         session.note(note)
-    sharding = _sharding(session, run)
+    sharding, exchange = _sharding(session, run), _exchange(session, run)
     adapters = run.adapters(with_start=with_start)
     together = _together(session, run)
     model = read_weights(session, run, adapters, planned.measures, shared, sharding, together, trains=True)
+    if exchange:
+        model.team = RankTokens(model, session.group.clip_ranks(next(model.parameters()).device), exchange)
     session.note(remark_on_adapter(run.config.lora, sum(p.numel() for p in adapter_parameters(model).values())))
     return model
 
@@ -126,8 +140,8 @@ def make_trainer(session: Session, run: OpenRun, model: WanTransformer, planned:
         cache,
         seed=train.seed,
         batch_size=train.batch_size,
-        rank=session.group.rank,
-        world=session.group.world,
+        rank=session.group.batch,
+        world=session.group.batches,
         bucket_sampling=train.bucket_sampling,
     )
     return Trainer(

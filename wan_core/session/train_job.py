@@ -60,6 +60,7 @@ def run_job(
     the session. `profile_steps`: steps to profile in place of those of the settings; 0: those.
     """
     config, group = read_run(directory), group or Group()
+    group.parts = config.model.placement.parts if group.world > 1 else 1
     busy = f"Run {directory.name} is being trained by another process. Stop that one first."
     lock = locked(directory / ".lock", busy) if group.leads else contextlib.nullcontext()
     with lock as hold:

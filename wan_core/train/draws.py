@@ -150,8 +150,8 @@ class Draws:
         self._levels, self._first_frame_share = Levels(config, sigma_range), first_frame_share
 
     def place(self, micro_step: int) -> int:
-        """Returns the number of this rank's draw among the draws of all ranks."""
-        return micro_step * self._group.world + self._group.rank
+        """Returns the number of this rank's draw among all draws; ranks that train one clip together have one."""
+        return micro_step * self._group.batches + self._group.batch
 
     def at(self, micro_step: int) -> Draw:
         """Returns this rank's micro-batch at `micro_step` (0 = first)."""

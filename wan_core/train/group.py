@@ -20,6 +20,7 @@ import torch
 from ..abilities import abilities_of
 from ..accelerator import backend_of, select
 from ..errors import RESUME, CheckpointError, PlacementError, RankLost, failure
+from ..parallel import ClipRanks
 from ..words import shortened
 from .heartbeat import watch_ranks
 
@@ -56,6 +57,8 @@ class Group:
         """
         self.rank, self.world = rank, world
         self.local_rank, self.local_world = on_this_machine or (rank, world)
+        self.parts = 1
+        """consecutive ranks that train one clip together, each a part of its tokens; set by the session"""
         self._in_step, self._roll, self._met = in_step, roll, 0
         self._nccl_decided, self._over_nccl = False, cast(Any, None)
         self._watched: Callable[[], None] | None = None
@@ -64,6 +67,16 @@ class Group:
     def leads(self) -> bool:
         """Whether this is rank 0, which saves, evaluates, previews and emits."""
         return self.rank == 0
+
+    @property
+    def batches(self) -> int:
+        """The number of batches that train at once: one for each `parts` ranks."""
+        return self.world // self.parts
+
+    @property
+    def batch(self) -> int:
+        """The number of this rank's batch among those."""
+        return self.rank // self.parts
 
     def average(self, values: Iterable[torch.Tensor]) -> None:
         """Replace each tensor (any shape) by its mean over all ranks, in place."""
@@ -105,23 +118,33 @@ class Group:
 
         Every rank calls it. Raises PlacementError for GPUs without NCCL, over which weights would pass the CPU.
         """
+        from torch.distributed.device_mesh import DeviceMesh
+
+        found, _ = self._fellows(sharders, device, "model.placement.shards", "weights")
+        return DeviceMesh.from_group(found, device.type)
+
+    def clip_ranks(self, device: torch.device) -> ClipRanks:
+        """Returns the ranks that train one clip with this one. Every rank calls it; raises what `shard_mesh` does."""
+        found, ranks = self._fellows(self.parts, device, "model.placement.context_parallel", "tokens")
+        return ClipRanks(found, ranks, ranks.index(self.rank), self.naming_lost)
+
+    def _fellows(self, count: int, device: torch.device, setting: str, what: str) -> tuple[Any, list[int]]:
+        """Returns torch's group of `count` consecutive ranks with this one, and their numbers. Every rank calls it."""
         nccl = self._nccl_between(device)
         if device.type != "cpu" and nccl is None:
             raise PlacementError(
-                "model.placement.shards needs NCCL (Linux) and a GPU for each process. Set it to 1, and each process "
-                "holds all weights."
+                f"{setting} needs NCCL (Linux) and a GPU for each process. Set it to 1, and each process holds all "
+                f"{what}."
             )
-        from torch.distributed.device_mesh import DeviceMesh
-
-        mine = None
-        for first in range(0, self.world, sharders):
-            ranks = list(range(first, first + sharders))
+        mine: tuple[Any, list[int]] = (None, [])
+        for first in range(0, self.world, count):
+            ranks = list(range(first, first + count))
             with self._meeting():
                 found = torch.distributed.new_group(
                     ranks, backend="gloo" if nccl is None else "nccl", timeout=_STEP_TIMEOUT
                 )
-            mine = found if self.rank in ranks else mine
-        return DeviceMesh.from_group(cast(Any, mine), device.type)
+            mine = (found, ranks) if self.rank in ranks else mine
+        return mine
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the `value` of every rank, by rank, on every rank."""

@@ -29,7 +29,7 @@ class StepReport:
         batches_per_epoch: int,
     ) -> None:
         """`batches_per_epoch`: of all ranks."""
-        self._epochs_a_step = config.gradient_accumulation_steps * group.world / batches_per_epoch
+        self._epochs_a_step = config.gradient_accumulation_steps * group.batches / batches_per_epoch
         self._config, self._meters, self._group, self._emit = config, meters, group, emit
         self._flops, self._work = FlopCount(model), Work()
         self.prior_errors = list[Tensor]()
@@ -66,9 +66,9 @@ class StepReport:
         seconds = time.monotonic() - began
         prior = [(error * clips, clips) for error, clips in zip(self.read_errors, self._prior_clips, strict=True)]
         ranks = self._group.gather((self._meters.read(), self._work, prior))
-        work = sum((done for _, done, _ in ranks), Work())
+        work = sum((done for _, done, _ in ranks[:: self._group.parts]), Work())
         memory = added_up(reading for reading, _, _ in ranks)
-        errors = [part for _, _, parts in ranks for part in parts]
+        errors = [part for _, _, parts in ranks[:: self._group.parts] for part in parts]
         self._emit(
             StepDone(
                 step=step,

@@ -73,7 +73,7 @@ class Trainer:
         `predicted_memory`: peak bytes of a step by device name, where predicted.
         """
         group = group or Group()
-        config, scaled = scaled_to_batch(config, group.world)
+        config, scaled = scaled_to_batch(config, group.batches)
         self.model, self.batches, self.config = model, batches, config
         self.step, self._streak = 0, Streak(config.max_bad_steps, emit)
         self.is_complete = True
@@ -348,7 +348,8 @@ class Trainer:
 
     def evaluate(self) -> Evaluated | None:
         """Returns the evaluation loss; None without clips or memory for it."""
-        with self.optimizer.evaluated_weights(), shared_out(self.model):
+        alone = contextlib.nullcontext() if self._group.parts > 1 else shared_out(self.model)
+        with self.optimizer.evaluated_weights(), alone:
             return self._evaluation.measure(self.step)
 
     def rehearse(self) -> None:

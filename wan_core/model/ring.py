@@ -119,7 +119,7 @@ class _Ring(torch.autograd.Function):
         query, key, value, attended, total = ctx.saved_tensors
         sizes, here = ring.sizes[key.shape[1]], [key.contiguous(), value.contiguous()]
         mine, out, above = (one.transpose(1, 2) for one in (query, attended, gradients[0]))
-        of_queries = torch.zeros(query.shape, dtype=total.dtype, device=query.device)
+        of_queries, home = torch.zeros(query.shape, dtype=total.dtype, device=query.device), list[Tensor]()
         bringing: Callable[[], list[Tensor]] | None = None
         for owner in _owners(ring.me, len(sizes)):
             last = owner == (ring.me + 1) % len(sizes)
@@ -131,10 +131,14 @@ class _Ring(torch.autograd.Function):
             sums = [torch.zeros_like(one, dtype=total.dtype) for one in here] if bringing is None else bringing()
             for own, part in zip(sums, of_keys, strict=True):
                 own += part
-            bringing = ring.turn(sums, sizes[owner - 1])
+            if owner == ring.me:
+                home = sums
+            else:
+                bringing = ring.turn(sums, sizes[owner - 1])
             here = here if arriving is None else arriving()
-        assert bringing is not None
-        return None, of_queries.to(query.dtype), *(one.to(key.dtype) for one in bringing())
+        for own, part in zip(home, () if bringing is None else bringing(), strict=True):
+            own += part
+        return None, of_queries.to(query.dtype), *(one.to(key.dtype) for one in home)
 
 
 def _owners(me: int, ranks: int) -> list[int]:

@@ -44,7 +44,8 @@ from .walk import Carrier, StayHere, Walk
 
 
 class Team(Protocol):
-    """Several copies of a model on a device each, which share out the tokens of a pass that trains.
+    """Several copies of a model on a device each, which share out the tokens of a pass that trains: in this process
+    (`parallel.SplitTokens`), or one in each of several ranks (`parallel.RankTokens`).
 
     Other passes run on the first model alone, but for those inside `watching`: what samples may change it in place.
     """
@@ -70,7 +71,8 @@ class Team(Protocol):
         ...
 
     def sum_gradients(self) -> None:
-        """Adds the gradients of all copies to those of the first model; call it once a step."""
+        """Adds the gradients of all copies to those of the first model, or scales those of this rank so that the mean
+        over all ranks is their sum; call it once a step."""
         ...
 
     def forget_gradients(self) -> None:

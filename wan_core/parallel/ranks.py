@@ -64,14 +64,14 @@ def sent_bytes(
     `tokens`: of all cards and clips, through each layer; `again`: the sum for layers that are recomputed; `width`: of
     the model; `value_bytes`: of a value of queries, keys and values. All-to-all sends queries, keys, values and what is
     attended to, but for the card's own share; ring sends keys and values to every other card, and on the way back
-    their gradients in float32 (float64 of float64) around the ring. Both send all of it again where a layer is
+    their gradients in float32 (float64 of float64). Both send all of it again where a layer is
     recomputed.
     """
     every = sum(tokens) * width // cards
     recomputed = again * width // cards
     if exchange == RING:
         there = 2 * value_bytes * (cards - 1)
-        gradients = 2 * max(value_bytes, _SUMMED_BYTES) * (cards if cards > 1 else 0)
+        gradients = 2 * max(value_bytes, _SUMMED_BYTES) * (cards - 1)
         return every * there, every * (there + gradients) + recomputed * there
     there = 4 * value_bytes * (cards - 1)
     return every * there // cards, (every + recomputed) * there // cards
@@ -160,7 +160,7 @@ def check_clip(in_frame: int, parts: int, routes: Sequence[Route]) -> None:
 
 
 class RankTokens:
-    """The `Team` of a model whose fellows are other ranks: each has its adapters, and one mean of gradients a step."""
+    """The `Team` of a model whose copies are those of other ranks, each with adapters of the same values."""
 
     copies: Sequence[WanTransformer] = ()
 

@@ -77,6 +77,8 @@ def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
     tokens = job.tokens(step)
     layers = [*tokens, *(tokens[layer] for layer in job.shape.vace_layers)]
     again = sum(layers) - sum(tokens[len(tokens) - job.recomputing.unchecked :]) if job.recomputing.blocks else 0
+    if job.exchange == "ring" and "attn_output" in job.recomputing.policy.names:
+        again = 0  # it keeps what the ring returns
     size, clips = job.numerics.compute.itemsize, step.batch_size
     return sent_bytes(job.exchange, job.cards, [clips * one for one in layers], clips * again, job.shape.dim, size)
 

@@ -62,6 +62,7 @@ class Group:
         self._in_step, self._roll, self._met = in_step, roll, 0
         self._nccl_decided, self._over_nccl = False, cast(Any, None)
         self._watched: Callable[[], None] | None = None
+        self._groups: dict[str, tuple[Any, list[int]]] = {}
 
     @property
     def leads(self) -> bool:
@@ -120,16 +121,21 @@ class Group:
         """
         from torch.distributed.device_mesh import DeviceMesh
 
-        found, _ = self._fellows(sharders, device, "model.placement.shards", "weights")
+        found, _ = self._group_of(sharders, device, "model.placement.shards", "weights")
         return DeviceMesh.from_group(found, device.type)
 
     def clip_ranks(self, device: torch.device) -> ClipRanks:
         """Returns the ranks that train one clip with this one. Every rank calls it; raises what `shard_mesh` does."""
-        found, ranks = self._fellows(self.parts, device, "model.placement.context_parallel", "tokens")
+        found, ranks = self._group_of(self.parts, device, "model.placement.context_parallel", "tokens")
         return ClipRanks(found, ranks, ranks.index(self.rank), self.naming_lost)
 
-    def _fellows(self, count: int, device: torch.device, setting: str, what: str) -> tuple[Any, list[int]]:
-        """Returns torch's group of `count` consecutive ranks with this one, and their numbers. Every rank calls it."""
+    def _group_of(self, count: int, device: torch.device, setting: str, what: str) -> tuple[Any, list[int]]:
+        """Returns torch's group of `count` consecutive ranks with this one, and their numbers; for each `what` one.
+
+        Every rank calls it.
+        """
+        if what in self._groups:
+            return self._groups[what]
         nccl = self._nccl_between(device)
         if device.type != "cpu" and nccl is None:
             raise PlacementError(
@@ -144,6 +150,7 @@ class Group:
                     ranks, backend="gloo" if nccl is None else "nccl", timeout=_STEP_TIMEOUT
                 )
             mine = (found, ranks) if self.rank in ranks else mine
+        self._groups[what] = mine
         return mine
 
     def gather(self, value: Any) -> list[Any]:

@@ -102,6 +102,7 @@ def test_what_is_not_recomputed_is_not_sent_again() -> None:
         (Recomputing(blocks=False), 1.0),
     ):
         there, again = step_time.exchanged_bytes(job(OF_1_3B, 2, recomputing=recomputing), CLIP)
+        assert step_time.exchanged_bytes(job(OF_1_3B, parts=2, recomputing=recomputing), CLIP) == (there, again)
         assert again / there == back
     # Of 4 cards each keeps a quarter of the tokens, and sends three quarters of their heads.
     half, quarter = (step_time.exchanged_bytes(job(OF_1_3B, cards), CLIP)[0] for cards in (2, 4))
@@ -186,6 +187,12 @@ def test_a_plan_for_two_cards_says_what_they_send(tmp_path: Path, monkeypatch: p
     assert one.exchange == ""
     said = plan_sentences(two)
     assert "split tokens: each of 2 cards sends 24.9 GB in a step, 2.5 s at 10 GB/s." in said
+    ranks = PlacementConfig(mode="copy per GPU", devices="all", context_parallel=2)
+    over_ranks = replace(two, job=replace(two.job, model=two.job.model.with_placement(ranks)))
+    assert over_ranks.exchange == (
+        "context parallel: each of 2 processes trains 1/2 of every clip and sends 24.9 GB in a step by all-to-all, 2.5 "
+        "s at 10 GB/s."
+    )
     assert [line.split(":")[0] + line.split(":")[1] for line in said.splitlines()[1:3]] == ["cuda0", "cuda1"]
     assert two.fits
     card = card_named("RTX 4090")

@@ -21,6 +21,7 @@ from torch.nn import functional
 from ..model.autocast import without_autocast
 from ..model.held import HeldValues
 from ..model.names import each_named, listened_to
+from ..model.recompute import applied
 from ..model.unread import no_values
 from ..precision import QuantizedLinear, rounded_once
 
@@ -34,8 +35,10 @@ def fits(base: nn.Module, device: torch.device, dtype: torch.dtype) -> bool:
         return False
     if "forward" in vars(base):  # a frozen LoRA acts there, and has a gradient of its own
         return False
-    plain = type(base) is nn.Linear and base.weight.dtype == dtype and not base.weight.requires_grad
-    return plain or type(base) is QuantizedLinear
+    if type(base) is not nn.Linear:
+        return type(base) is QuantizedLinear
+    weight = base.weight
+    return weight.dtype == dtype and not weight.requires_grad
 
 
 class OneLora(NamedTuple):
@@ -56,7 +59,7 @@ def with_loras(
     `names`: of the activations. The products with A of several linears are one: its rows are those of all.
     """
     pairs = [matrix for one in linears for matrix in one.pair]
-    return cast("tuple[Tensor, ...]", _WithLoras.apply(x, linears, names, read, *pairs))
+    return cast("tuple[Tensor, ...]", applied(_WithLoras, x, linears, names, read, *pairs))
 
 
 class _WithLoras(torch.autograd.Function):
@@ -68,12 +71,12 @@ class _WithLoras(torch.autograd.Function):
         narrow = [_in(one, "down", down, x.dtype) for one, down in zip(linears, downs, strict=True)]
         hidden = x.flatten(0, -2) @ stacked(narrow).t()
         ctx.save_for_backward(x, hidden, *pairs)
-        ctx.linears = [one._replace(pair=()) for one in linears]
+        ctx.linears = linears
         if not read:
             return tuple([no_values(x, up.shape[0]) for up in ups])
         if len(linears) == 1 and not names:
             return (_product(x, linears[0], hidden, ups[0]),)
-        parts = hidden.split([down.shape[0] for down in downs], 1)
+        parts = _split(hidden, downs, 1)
         products = [partial(_product, x, *given) for given in zip(linears, parts, ups, strict=True)]
         with rounded_once(x):
             return each_named(products, names)
@@ -109,17 +112,17 @@ def _in(linear: OneLora, name: str, matrix: Tensor, dtype: torch.dtype) -> Tenso
 def _gradients(ctx: Any, gradients: Sequence[Tensor]) -> list[Tensor | None]:
     """Returns those of x, and of A and B of each linear, for the gradients (..., out) of the outputs."""
     x, hidden, *pairs = ctx.saved_tensors
-    linears: list[OneLora] = ctx.linears
+    linears: Sequence[OneLora] = ctx.linears
     downs, ups, outputs = pairs[::2], pairs[1::2], [gradient.flatten(0, -2) for gradient in gradients]
-    ranks = [down.shape[0] for down in downs]
     of_hidden = torch.empty_like(hidden)
     of_ups: list[Tensor] = []
-    parts = zip(linears, ups, outputs, hidden.split(ranks, 1), of_hidden.split(ranks, 1), strict=True)
+    parts = zip(linears, ups, outputs, _split(hidden, downs, 1), _split(of_hidden, downs, 1), strict=True)
     for one, up, rows, part, of_part in parts:
-        of_ups.append(_times(rows.t() @ part, one.scale).to(up.dtype))
+        of_up = _times(rows.t() @ part, one.scale)
+        of_ups.append(of_up if of_up.dtype == up.dtype else of_up.to(up.dtype))
         torch.mm(rows, _in(one, "up", up, x.dtype), out=of_part)
         _times(of_part, one.scale, out=of_part)
-    of_downs = (of_hidden.t() @ x.flatten(0, -2)).split(ranks)
+    of_downs = _split(of_hidden.t() @ x.flatten(0, -2), downs, 0)
     of_x = None
     if ctx.needs_input_grad[0]:
         for one, rows in zip(linears, outputs, strict=True):
@@ -129,7 +132,7 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor]) -> list[Tensor | None]:
         of_x = of_x.addmm_(of_hidden, stacked(narrow)).view(x.shape)
     found: list[Tensor | None] = [of_x]
     for down, of_down, of_up in zip(downs, of_downs, of_ups, strict=True):
-        found += [of_down.to(down.dtype), of_up]
+        found += [of_down if of_down.dtype == down.dtype else of_down.to(down.dtype), of_up]
     return found
 
 
@@ -151,6 +154,11 @@ def stacked(matrices: Sequence[Tensor]) -> Tensor:
     if not (together and follow and all(one.is_contiguous() for one in matrices)):
         return torch.cat(list(matrices))
     return first.as_strided((sum(map(len, matrices)), first.shape[1]), first.stride())
+
+
+def _split(values: Tensor, downs: Sequence[Tensor], axis: int) -> Sequence[Tensor]:
+    """Returns the parts of `values`, along `axis`, that belong to each matrix A."""
+    return (values,) if len(downs) == 1 else values.split([down.shape[0] for down in downs], axis)
 
 
 def _times(values: Tensor, scale: float, out: Tensor | None = None) -> Tensor:

@@ -87,8 +87,8 @@ class _Layer(nn.Module):
 
     def mix(self, tokens: Tensor, constants: Constants) -> Tensor:
         """Runs the modulated self-attention: tokens (B, N, D) -> the same, in the residual dtype."""
-        own = constants.declared(self.numerics)
-        return self.attend(tokens.to(self.numerics.residual), own.time_rows, own.rope_cos, own.rope_sin)
+        tokens = tokens.to(self.numerics.residual)
+        return self.attend(tokens, constants.time_rows, constants.rope_cos, constants.rope_sin)
 
     def attend(self, tokens: Tensor, time_rows: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """Does what `mix` does; it sees no constant that it does not need, so one compiled graph serves more passes."""
@@ -100,16 +100,15 @@ class _Layer(nn.Module):
 
     def share(self, constants: Constants) -> Shared:
         """Returns the keys and values that the cross-attention of every token reads."""
-        constants = constants.declared(self.numerics)
         return self.cross_attn.context(constants.text, constants.image)
 
     def rest(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
         """Runs cross-attention and feed-forward of some tokens (B, n, D) in the residual dtype -> the same."""
-        return self.treat(tokens, constants.declared(self.numerics).time_rows, shared)
+        return self.treat(tokens, constants.time_rows, shared)
 
     def rest_again(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
         """Does what `rest` does for the way back alone: what it returns has the graph, not the values."""
-        return self.treat(tokens, constants.declared(self.numerics).time_rows, shared, read=False)
+        return self.treat(tokens, constants.time_rows, shared, read=False)
 
     def treat(self, tokens: Tensor, time_rows: Tensor, shared: Shared, *, read: bool = True) -> Tensor:
         """Does what `rest` does, as `attend` does what `mix` does; not `read`, what `rest_again` does.
@@ -184,7 +183,7 @@ class WanBlock(_Layer):
         """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
         stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.hold, self.rest_again)
         run = partial(in_stages if recompute is None else recompute, stages)
-        constants = Constants(time_rows, text, rope_cos, rope_sin, image)
+        constants = Constants(time_rows, text, rope_cos, rope_sin, image).declared(self.numerics)
         return cast(Tensor, without_autocast(tokens.device.type, run, tokens, constants))
 
 
@@ -215,7 +214,7 @@ class VaceBlock(_Layer):
 
         tokens (B, N, D): the main stream before its first block; only the first layer reads them.
         """
-        constants = Constants(time_rows, text, rope_cos, rope_sin, image)
+        constants = Constants(time_rows, text, rope_cos, rope_sin, image).declared(self.numerics)
         stages = Stages(self, self.mix_control, self.share, self.give_hint, self.chunk_tokens, self.hold)
         run = partial(in_stages if recompute is None else recompute, stages)
         streams = (control, tokens) if self.first else (control,)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .fusing import Fused, static_width
+from .recompute import applied
 
 _Two: TypeAlias = tuple[Tensor, Tensor]
 _Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -170,7 +171,7 @@ def fused_norm(
     Use the first result for whatever else reads x: the gradients of both are then summed in one pass. `one_more`:
     scale counts from 1.
     """
-    return cast(_Two, _FusedNorm.apply(x, update, scale, shift, eps, one_more, out))
+    return cast(_Two, applied(_FusedNorm, x, update, scale, shift, eps, one_more, out))
 
 
 class _FusedNorm(torch.autograd.Function):
@@ -231,7 +232,7 @@ def rotation_fuses(x: Tensor, weight: Tensor, cos: Tensor, dtype: torch.dtype) -
 
 def fused_rms_rotate(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
     """Returns x (B, N, D), RMS-normed and rotated, (B, N, D) in its dtype; tables as in rope.py."""
-    return cast(Tensor, _FusedRmsRotate.apply(x, weight, eps, cos, sin))
+    return cast(Tensor, applied(_FusedRmsRotate, x, weight, eps, cos, sin))
 
 
 class _FusedRmsRotate(torch.autograd.Function):
@@ -254,7 +255,7 @@ def rotation_alone_fuses(x: Tensor, cos: Tensor) -> bool:
 
 def fused_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Returns x (B, N, D) rotated, in its dtype; tables as in rope.py."""
-    return cast(Tensor, _FusedRotate.apply(x, cos, sin))
+    return cast(Tensor, applied(_FusedRotate, x, cos, sin))
 
 
 class _FusedRotate(torch.autograd.Function):

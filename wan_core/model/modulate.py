@@ -13,7 +13,7 @@ from torch.nn import functional
 from .autocast import without_autocast
 from .fused import fused_norm, norms_fuse
 from .held import HeldValues
-from .recompute import remade
+from .recompute import applied, remade
 
 
 def cast_linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -69,7 +69,7 @@ def shift_and_scale(
     multiple of T."""
     shift, scale = shift.to(dtype).unsqueeze(2), 1 + scale.to(dtype).unsqueeze(2)
     if not (shift.requires_grad or scale.requires_grad or torch.compiler.is_compiling()):
-        return cast(Tensor, _ShiftAndScale.apply(x, shift, scale, eps, out or dtype))
+        return cast(Tensor, applied(_ShiftAndScale, x, shift, scale, eps, out or dtype))
     normed = functional.layer_norm(x.to(dtype), (x.shape[-1],), eps=eps)
     return torch.addcmul(shift, _by_rows(normed, scale), scale).flatten(1, 2).to(out or dtype)
 
@@ -122,7 +122,7 @@ def gated_add(x: Tensor, update: Tensor, gate: Tensor, *, read: bool = True, int
     if into is not None and not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
         return _gated_add(x, update, gate, wide, into)
     if not (gate.requires_grad or torch.compiler.is_compiling()):
-        return cast(Tensor, _GatedAdd.apply(x, update, gate, wide, read))
+        return cast(Tensor, applied(_GatedAdd, x, update, gate, wide, read))
     if gate.shape[1] == 1:
         return torch.addcmul(x.to(wide), update.to(wide), gate.to(wide)).to(x.dtype)
     rows = update.to(wide).unflatten(1, (gate.shape[1], -1)) * gate.to(wide).unsqueeze(2)
@@ -181,7 +181,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
             if dtype.itemsize == 2:
                 return (functional.rms_norm(wide, weight.shape, None, eps) * weight.to(dtype)).to(x.dtype)
             return functional.rms_norm(wide, weight.shape, weight.to(dtype), eps).to(x.dtype)
-    return cast(Tensor, _RMSNorm.apply(x, weight, eps, dtype))
+    return cast(Tensor, applied(_RMSNorm, x, weight, eps, dtype))
 
 
 class _RMSNorm(torch.autograd.Function):

@@ -18,6 +18,7 @@ from torch.nn import functional
 from ..checkpoint import dequantise, row_values
 from ..model.autocast import without_autocast
 from ..model.held import HeldValues
+from ..model.recompute import applied
 from ..model.unread import no_values
 from ..model.walks import modules_changed
 from .matmul import in_columns, input_gradient, multiplies, product
@@ -75,7 +76,7 @@ class QuantizedLinear(nn.Linear):
     def _run(self, input: Tensor, *, read: bool) -> Tensor:
         linear = _Linear if self.matmul is None else _Linear8Bit
         packed = (self.weight, self.scale, self.whole_scale, self.layout)
-        return cast(Tensor, linear.apply(input, self.held, *packed, self.bias, read))
+        return cast(Tensor, applied(linear, input, self.held, *packed, self.bias, read))
 
 
 def multiply_in(model: nn.Module, dtype: torch.dtype | None) -> None:

@@ -17,6 +17,7 @@ from ..model import CHUNK_TOKENS
 from ..placement import (
     FreeMemory,
     MemoryMeasures,
+    Recomputing,
     SharedMemory,
     can_share,
     devices_of,
@@ -25,7 +26,7 @@ from ..placement import (
     resolve_placement,
 )
 from ..sampler import SampleConfig
-from ..train import Group, TrainConfig
+from ..train import Group
 from ..words import logger
 from .choices import asked_measures, largest
 from .measured_ratios import Measured
@@ -141,8 +142,8 @@ class Planned(NamedTuple):
     """The plan by which this process trains a model."""
 
     measures: MemoryMeasures
-    settings: TrainConfig
-    """the run's own, with what they leave to the planner"""
+    recomputing: Recomputing
+    """which blocks are checkpointed, and what they keep"""
     measured: Measured | None = None
     """hears what it takes beside what was predicted, where something was"""
     host: int = 0
@@ -184,7 +185,7 @@ def _planned(
     devices = devices_of(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
     room = free_memory_here(devices, ask_driver=True)
     if not room.devices:
-        return Planned(own, without_a_plan(run.settings)), ""
+        return Planned(own, without_a_plan(run.config.train).recomputing), ""
     if room.host is not None:
         room = replace(room, host=room.host // group.local_world)
     sharded = group.world > 1 and run.config.model.placement.sharders > 1
@@ -197,17 +198,13 @@ def _planned(
         raise
     except Exception:  # a run is worth more than its prediction
         _log.exception("the memory of the run could not be predicted")
-        return Planned(own, run.settings), ""
+        return Planned(own, run.config.train.recomputing), ""
     plan.check()
     measured = plan.measured()
     if group.world > 1:  # the time of a step is that of all ranks
         measured.tflops = None
-    train = plan.job.train if not sharded else replace(plan.job.train, unchecked_blocks=0)
-    settings = replace(
-        run.settings,
-        checkpointing_policy=train.checkpointing_policy,
-        checkpointing_names_offloaded=train.checkpointing_names_offloaded,
-        unchecked_blocks=train.unchecked_blocks,
-    )
+    recomputing = plan.job.train.recomputing
+    if sharded:
+        recomputing = replace(recomputing, unchecked=0)
     remark = " ".join(filter(None, (plan.remark(), plan.faster())))
-    return Planned(plan.measures, settings, measured, plan.estimate.host, no_partner), remark
+    return Planned(plan.measures, recomputing, measured, plan.estimate.host, no_partner), remark

@@ -148,11 +148,12 @@ def make_trainer(session: Session, run: OpenRun, model: WanTransformer, planned:
         model,
         batches,
         stack_texts([cache.read_text(cache_set.empty_text_key)])[0],
-        planned.settings,
+        run.settings,
         sigma_range=run.variant.sigma_range(),
         first_frame_share=run.first_frame_share,
         emit=session.emit,
         control=session.control,
         group=session.group,
+        recomputing=planned.recomputing,
         predicted_memory=planned.measured.of_a_step() if planned.measured is not None else {},
     )

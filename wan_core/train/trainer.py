@@ -35,7 +35,7 @@ from ..model import (
     shared_out,
 )
 from ..parallel import ShardedBlocks
-from ..placement import BlockOffload
+from ..placement import BlockOffload, Recomputing
 from ..precision import float32_products, fused_on_cards
 from .at_once import CardsAtOnce
 from .config import TrainConfig
@@ -66,10 +66,12 @@ class Trainer:
         emit: Emit,
         control: Control,
         group: Group | None = None,
+        recomputing: Recomputing | None = None,
         predicted_memory: Mapping[str, int] | None = None,
     ) -> None:
         """`first_frame_share`: share of clips whose first latent frame is given (TI2V); 0 for other models.
 
+        `recomputing`: which blocks are checkpointed, where a plan says so in place of `config`.
         `predicted_memory`: peak bytes of a step by device name, where predicted.
         """
         group = group or Group()
@@ -111,8 +113,9 @@ class Trainer:
         )
         self._at_once = CardsAtOnce(model, self._objective, self._report, self._scale, check=self._end_if_stopped)
         self.relief = Relief(model, emit, alone=group.world == 1)
-        model.checkpoint_blocks, model.checkpoint_policy = config.gradient_checkpointing, config.keeps
-        model.unchecked_blocks = config.unchecked_blocks
+        recomputing = recomputing or config.recomputing
+        model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
+        model.unchecked_blocks = recomputing.unchecked
         for one in cast("tuple[WanTransformer, ...]", models_of(model)):
             if config.compile:
                 check_compile(next(one.parameters()).device)

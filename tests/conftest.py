@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 QUICK_MAIN = ROOT / "tests" / "tiny" / "quick_main.py"
 
 
+# Set before torch is imported: threads of its pool wait by spinning, and a tiny run took nine times the CPU seconds.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.disable()  # while libraries and tests are imported, of which nothing goes before the end
 
 

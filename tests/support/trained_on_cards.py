@@ -40,7 +40,7 @@ from wan_core.session.train_job import run_job
 from wan_core.train import TrainConfig
 
 STEPS = 2
-SHAPE = replace(TINY, num_layers=5)
+SHAPE = replace(TINY, num_layers=4)
 TWO_HEADS = replace(TINY, dim=256, num_heads=2, num_layers=3)
 TRAIN: dict[str, Any] = {
     "eval_items": 0,

@@ -13,7 +13,6 @@ from tests.support.forked import RunScript
 
 SCRIPT = Path(__file__).parents[2] / "support" / "trained_on_cards.py"
 IN_CI = (
-    "fp8, swapped and offloaded",
     "int8, all swapped",
     "attention offloaded",
     "optimizer offloaded",
@@ -25,6 +24,7 @@ LONG = (
     "plain",
     "fp8",
     "int8",
+    "fp8, swapped and offloaded",
     "inputs offloaded",
     "two blocks swapped",
     "attention kept",
@@ -40,8 +40,8 @@ ONE_WAIT = {"copy to the host: wan_core/train/optimizer_state.py:read": 1}
 """the gradient norm and the loss, and with them what an offloaded optimizer steps"""
 PAGEABLE = {"copy to the host: wan_core/placement/copies.py:start_all"}
 """what waits where the system page-locks nothing"""
-COPIES_OF_WEIGHTS = 2 * 50 * 2 * (2 + 1)
-"""in two steps, of 50 linears two matrices each: with their gradients to the host, and back"""
+COPIES_OF_WEIGHTS = 2 * 40 * 2 * (2 + 1)
+"""in two steps, of 40 linears two matrices each: with their gradients to the host, and back"""
 BETWEEN_CARDS = {
     "copy between cards: wan_core/parallel/handover.py:fetch",
     "copy between cards: wan_core/train/trainer.py:_clipped",
@@ -50,7 +50,6 @@ BETWEEN_CARDS = {
 NOT_FINITE = "TrainingError: 1 steps in a row gave no usable"
 PLANTED = {
     "two blocks swapped + no wait": ("read before it arrived", NOT_FINITE),
-    "optimizer offloaded + no wait": ("read before it arrived", NOT_FINITE),
     "inputs offloaded + no wait before leaving": ("freed while it was copied", NOT_FINITE),
     "inputs offloaded + no order": ("began before what was computed", NOT_FINITE),
     "two cards at once + no mark": ("began before what was computed", NOT_FINITE),
@@ -82,7 +81,7 @@ def trained(run_script: RunScript, tmp_path_factory: pytest.TempPathFactory) -> 
 def assert_as_on_the_cpu(found: dict[str, Any]) -> None:
     assert found["said"] == "", "a tensor on the wrong device would be said here"
     assert found["differ"] == []
-    assert found["tensors"] == 5 * 10 * (3 + 2 + 2 * 2) + 101, "LoRA with its alphas, what trains, two moments; steps"
+    assert found["tensors"] == 4 * 10 * (3 + 2 + 2 * 2) + 81, "LoRA with its alphas, what trains, two moments; steps"
     assert found["faults"] == {}
     assert {where: n for where, n in found["of_a_step"].items() if where not in PAGEABLE} == ONE_WAIT
 

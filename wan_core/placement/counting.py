@@ -74,12 +74,6 @@ class Traffic:
         elif name in (ATTENTION, ATTENTION_BACKWARD):
             self.flop["attention"] += _attention_flop(name, inputs)
 
-    def over(self, count: int) -> Traffic:
-        """Returns a `count`th of it."""
-        return Traffic(
-            *(Counter({name: amount // count for name, amount in part.items()}) for part in vars(self).values())
-        )
-
     @property
     def bytes_beside(self) -> int:
         """Bytes of all that is neither a product nor attention."""

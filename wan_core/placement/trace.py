@@ -1,7 +1,7 @@
 """One training step of a short model on meta tensors: the bytes it holds, phase by phase, without any memory.
 
 What is traced is the engine itself: the same model, the same checkpointing, and an `Offload` that holds on the device
-what the real one holds there. A model of all layers is then a straight line through two short ones.
+what the real one holds there. Each block more keeps what the last one of a short model keeps.
 """
 
 from __future__ import annotations
@@ -112,10 +112,34 @@ class StepTrace:
     """the peak while the blocks are walked back"""
     host: int = 0
     """what is kept in host memory, as far as a policy keeps some there"""
+    of_block: int = 0
+    """what the last block that is computed again keeps: as much as one block more would"""
+    of_block_on_host: int = 0
+    of_unchecked: int = 0
+    """what the last block keeps that is not computed again; 0 where there is none"""
+    backward_unchecked: int = 0
+    """the peak while blocks that are not computed again are walked back; `backward` is the peak after them"""
 
     @property
     def step(self) -> int:
         return max(self.embed, self.forward, self.head, self.backward)
+
+    def and_blocks(self, count: int, unchecked: int) -> StepTrace:
+        """Returns this trace with so many blocks more, of those that are computed again and of those that are not.
+
+        Its `backward` is the peak of all blocks.
+        """
+        checked, more = count * self.of_block, count * self.of_block + unchecked * self.of_unchecked
+        first_back = self.backward_unchecked + more if self.of_unchecked else 0
+        return replace(
+            self,
+            kept=self.kept + more,
+            forward=self.forward + more,
+            head=self.head + more,
+            backward=max(self.backward + checked, first_back),
+            backward_unchecked=first_back,
+            host=self.host + count * self.of_block_on_host,
+        )
 
     def and_more(self, count: int, longer: StepTrace, shorter: StepTrace) -> StepTrace:
         """Returns this trace with `count` times what a layer more makes of `shorter`: `longer`."""
@@ -146,20 +170,16 @@ def traced_step(
     base = min(extra, 2)  # between the first two layers of the second stream its tokens wait, for one there is no wait
     few = max(3 if offloaded else 2, min(extra, 3) + 1)  # the fewest in which everything happens that happens in many
 
-    def of(main: int, second: int, unchecked: int = min(plain, 1)) -> StepTrace:
-        short = replace(shape, num_layers=main + unchecked, vace_layers=tuple(range(second)))
-        how = replace(recomputing, unchecked=unchecked)
-        rest = (adapt, how, offloaded, unpacking, chunk_tokens)
+    unchecked = min(plain, 1)
+
+    def of(second: int) -> StepTrace:
+        short = replace(shape, num_layers=few + unchecked, vace_layers=tuple(range(second)))
+        rest = (adapt, replace(recomputing, unchecked=unchecked), offloaded, unpacking, chunk_tokens)
         found = _straight(lambda size: astuple(_trace_once(short, numerics, size, *rest)), step)
         return StepTrace(**dict(zip(StepTrace.__dataclass_fields__, found, strict=True)))
 
-    found = of(few, base)
-    # Where nothing but offloaded inputs is kept, one more block holds nothing more.
-    if layers - plain != few and (not offloaded or recomputing.policy or not recomputing.blocks):
-        found = found.and_more(layers - plain - few, of(few + 1, base), of(few, base))
-    if plain > 1:
-        found = found.and_more(plain - 1, of(few, base, 2), of(few, base))
-    return found if extra == base else found.and_more(extra - base, of(few, base + 1), of(few, base))
+    found = of(base) if extra == base else of(base).and_more(extra - base, of(base + 1), of(base))
+    return found.and_blocks(layers - plain - few, plain - unchecked)
 
 
 def _straight(traced: Callable[[StepShape], tuple[int, ...]], step: StepShape) -> tuple[int, ...]:
@@ -195,13 +215,21 @@ def _trace(
             known = [*model.parameters(), *gradients_of(model)]
             with StorageMeter(known, unpacking.of(model), run_on_meta) as meter, unpacking.held(model, meter):
                 model.offload = offload = InFlight() if offloaded else NoOffload()
-                model.carrier = marks = _Marks(meter)
+                plain = recomputing.unchecked if recomputing.blocks else 0
+                model.carrier = marks = _Marks(meter, offload, first_unchecked=len(model.blocks) - plain)
                 batch = MetaBatch.of(shape, step)
                 loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)
                 loss.backward()
                 marks.end("backward")
-    host = offload.put_bytes if isinstance(offload, InFlight) and recomputing.policy.offloaded else 0
-    return StepTrace(**marks.found, host=host)
+    (begins, put_before), (ends, put) = marks.between[-2 - plain :][:2]
+    to_host = bool(recomputing.policy.offloaded)
+    return StepTrace(
+        **marks.found,
+        host=to_host * marks.between[-1][1],
+        of_block=ends - begins,
+        of_block_on_host=to_host * (put - put_before),
+        of_unchecked=marks.between[-1][0] - marks.between[-2][0] if plain else 0,
+    )
 
 
 def traced_watching(
@@ -238,17 +266,28 @@ _trace_once, _watch_once = lru_cache(maxsize=64)(_trace), lru_cache(maxsize=64)(
 class _Marks:
     """A carrier that carries nothing, and notes on the way what the meter read."""
 
-    def __init__(self, meter: StorageMeter) -> None:
-        self._meter = meter
+    def __init__(self, meter: StorageMeter, offload: NoOffload | InFlight, *, first_unchecked: int) -> None:
+        self._meter, self._offload, self._first_unchecked = meter, offload, first_unchecked
         self.found: dict[str, int] = {}
+        self.between: list[tuple[int, int]] = []
+        """bytes on the device and in host memory before each block of the main stream, and behind the last one"""
+        self._start: Tensor | None = None
+        """the walk holds it until its last block has ended, and would drop it before that is noted"""
 
     def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
         if index == 0 and "embed" not in self.found:  # a layer of VACE's second stream comes this way too
             self.found["before"] = self._meter.live
             self.end("embed")
+        if index == len(self.between):
+            self._note()
+            self._start = tokens if index == 0 else self._start
+            if index == self._first_unchecked and tokens.requires_grad:
+                tokens.register_hook(lambda _gradient: self.end("backward_unchecked"))
         return tokens, constants
 
     def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        self._note()
+        self._start = None
         self.found["kept"] = self._meter.live
         self.end("forward")
         # Called when the gradient of these tokens is known: the head is walked back, the blocks come next.
@@ -257,6 +296,10 @@ class _Marks:
 
     def to_start(self, predicted: Tensor) -> Tensor:
         return predicted
+
+    def _note(self) -> None:
+        host = self._offload.put_bytes if isinstance(self._offload, InFlight) else 0
+        self.between.append((self._meter.live, host))
 
     def end(self, part: str) -> None:
         """Notes the peak of the part that ends here; the next one begins."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ..model import Numerics, WanShape, WanTransformer
+from ..model import Constants, Numerics, WanShape, WanTransformer
 from ..model.offload import NoOffload
+from ..model.walk import StayHere
 from .counting import Counting, Traffic, combined
 from .meta_operators import run_on_meta
 from .short_model import ALONE, MetaBatch, Recomputing, StepShape, gradients_of, set_up, share_out, short_model
@@ -30,17 +31,19 @@ class StepTraffic:
     backward: Traffic
     """with what is recomputed"""
 
-    def and_more(self, count: int, longer: StepTraffic, shorter: StepTraffic, *, of: int = 1) -> StepTraffic:
-        """Returns this with `count / of` times what `longer` has more than `shorter`, `of` a divisor of that."""
-        ways = ((of, self), (count, longer), (-count, shorter))
-        forward = combined((times, one.forward) for times, one in ways)
-        backward = combined((times, one.backward) for times, one in ways)
-        return StepTraffic(forward.over(of), backward.over(of))
+    def plus(self, times: int, other: StepTraffic) -> StepTraffic:
+        """Returns this with so many times `other`."""
+        passes = zip((self.forward, self.backward), (other.forward, other.backward), strict=True)
+        return StepTraffic(*(combined(((1, own), (times, more))) for own, more in passes))
 
     @property
     def total(self) -> Traffic:
         """Both passes."""
         return combined(((1, self.forward), (1, self.backward)))
+
+
+_Counts = tuple[StepTraffic, StepTraffic]
+"""of a model, and the share of its last block"""
 
 
 @lru_cache(maxsize=256)
@@ -57,35 +60,34 @@ def step_traffic(
     """Returns the work of a step of `step` on a model of `shape`: `adapt(model)` quantizes its weights and injects the
     adapters. `chunk_tokens`: as `Stages` takes it. What is kept in host memory counts as kept; copies are not counted.
 
-    Counted are models of two and of three layers, with up to three chunks of tokens, a tenth of a second each: the
-    others are straight lines through these, to the kernel.
+    Counted is a model of two layers (three with a second stream), with up to three chunks of tokens, a tenth of a
+    second each. The last layer is counted by itself, for each layer more; chunks are a straight line, to the kernel.
     """
     parts = 1 if not chunk_tokens else -(-step.own_tokens // max(1, chunk_tokens // step.batch_size))
     plain = min(recomputing.unchecked, shape.num_layers) if recomputing.blocks else 0
     second = len(shape.vace_layers)
     few = min(second, 2)
+    layers = 3 if few else 2
 
-    def counted(layers: int, vace: int, how: Recomputing, chunks: int) -> StepTraffic:
+    def counted(vace: int, how: Recomputing, chunks: int) -> _Counts:
         short = replace(shape, num_layers=layers, vace_layers=tuple(range(vace)))
         most = 0 if chunks == 1 else -(-step.own_tokens // chunks) * step.batch_size
         return _counted(short, numerics, step, adapt, how, dequantize_once, most)
 
-    def of(layers: int, vace: int, how: Recomputing) -> StepTraffic:
+    def of(vace: int, how: Recomputing) -> _Counts:
         if parts < 3:
-            return counted(layers, vace, how, parts)
-        # Without a second stream a layer more takes half of what a chunk more takes of two.
-        few = layers if vace else 2
-        more, fewer = counted(few, vace, how, 3), counted(few, vace, how, 2)
-        return counted(layers, vace, how, 2).and_more((parts - 2) * layers, more, fewer, of=few)
+            return counted(vace, how, parts)
+        (two, last), (three, last_of_three) = (counted(vace, how, chunks) for chunks in (2, 3))
+        more = parts - 2
+        return two.plus(more, three).plus(-more, two), last.plus(more, last_of_three).plus(-more, last)
 
     checked = replace(recomputing, unchecked=0)
-    two, three = of(2, few, checked), of(3, few, checked)
-    found = two.and_more(shape.num_layers - plain - 2, three, two)
+    short, last = of(few, checked)
+    found = short.plus(shape.num_layers - plain - layers, last)
     if second > few:
-        found = found.and_more(second - few, of(3, few + 1, checked), three)
+        found = found.plus(second - few, of(few + 1, checked)[0]).plus(few - second, short)
     if plain:
-        unchecked = replace(checked, blocks=False)
-        found = found.and_more(plain, of(3, few, unchecked), of(2, few, unchecked))
+        found = found.plus(plain, of(few, replace(checked, blocks=False))[1])
     return found
 
 
@@ -98,23 +100,58 @@ def _counted(
     recomputing: Recomputing,
     dequantize_once: bool,
     chunk_tokens: int,
-) -> StepTraffic:
+) -> _Counts:
     with ALONE:
         model = short_model(shape, numerics, adapt)
         set_up(model, recomputing, chunk_tokens)
         share_out(model, step.parts)
         model.offload = NoOffload() if dequantize_once else _PerChunk()
-        return counted_step(model, step)
+        return _counts(model, step)
 
 
 def counted_step(model: WanTransformer, step: StepShape) -> StepTraffic:
     """Returns the work of one micro-batch of `step` on a model of `short_model`, as it is set up."""
+    return _counts(model, step)[0]
+
+
+def _counts(model: WanTransformer, step: StepShape) -> _Counts:
     with torch.inference_mode(False), torch.enable_grad():
         gradients_of(model)
         with Counting(run_on_meta) as counting, counting.as_on_a_card(model):
+            model.carrier = marks = _LastApart(counting, model.shape.num_layers - 1)
             batch = MetaBatch.of(model.shape, step)
-            counting.traffic = forward = Traffic()
             loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)
-            counting.traffic = backward = Traffic()
+            marks.begin(marks.others.backward)
             loss.backward()
-    return StepTraffic(forward, backward)
+    return marks.others.plus(1, marks.last), marks.last
+
+
+class _LastApart(StayHere):
+    """A carrier that carries nothing, and has the last block of the main stream counted by itself.
+
+    Autograd walks what ran last first, so the way back of a block ends where the gradient of its input is known.
+    """
+
+    def __init__(self, counting: Counting, last: int) -> None:
+        self.last, self.others = (StepTraffic(Traffic(), Traffic()) for _ in range(2))
+        self._counting, self._number = counting, last
+        self.begin(self.others.forward)
+
+    def begin(self, part: Traffic) -> None:
+        """Counts as `part` from now on."""
+        self._counting.traffic = part
+
+    def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
+        if index == self._number:
+            self._behind(tokens, self.others.backward)
+            self.begin(self.last.forward)
+        return tokens, constants
+
+    def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        self._behind(tokens, self.last.backward)
+        self.begin(self.others.forward)
+        return tokens, time
+
+    def _behind(self, tokens: Tensor, part: Traffic) -> None:
+        if tokens.requires_grad:
+            tokens.register_hook(lambda _gradient: self.begin(part))

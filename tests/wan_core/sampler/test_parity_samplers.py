@@ -63,12 +63,12 @@ pytestmark = pytest.mark.comfy
 
 
 def combinations(*, all_of_them: bool) -> list[tuple[str, str, str]]:
-    """Every sampler with every schedule and kind; or in short each sampler twice, so that all of them come up."""
+    """Every sampler with every schedule and kind; or in short each sampler once, so that all of them come up."""
     found = itertools.product(KINDS, SOLVERS, SCHEDULERS)
     if all_of_them:
         return list(found)
     samplers, schedulers = list(SOLVERS), list(SCHEDULERS)
-    return [(KINDS[n % 4], samplers[n % 6], schedulers[(n + n // 6) % 5]) for n in range(12)]
+    return [(KINDS[n % 4], samplers[n % 6], schedulers[n % 5]) for n in range(6)]
 
 
 def distilled(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
@@ -257,7 +257,7 @@ def theirs(tiny: Tiny, comfyui_tree: Path) -> dict[str, torch.Tensor]:
 
 def test_every_sampler_ends_where_comfyui_ends(tiny: Tiny, comfyui_tree: Path, theirs: dict[str, torch.Tensor]) -> None:
     found = differences(tiny, comfyui_tree, combination_cases(all_of_them=False), theirs)
-    assert len(found) == 12
+    assert len(found) == 6
     assert max(found.values()) < TOLERANCE, found
     assert relative(tiny.sampled("t2v", preset_of("euler", "simple")), theirs["t2v euler simple"]) < NARROW
 

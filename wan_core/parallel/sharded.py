@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..errors import RESUME, OutOfMemory, failure
 from ..placement import BlockOffload, MemoryMeasures
-from ..placement.room import device_memory_ran_out
+from ..placement.model_offload import device_memory_ran_out
 from ..words import filled, first_line
 
 

@@ -41,6 +41,8 @@ class Backend:
     fused_optimizer: bool = False
     nccl: bool = False
     """whether ranks average over NCCL (RCCL) where each has a card"""
+    visible: str = ""
+    """environment variable that lists the cards of a process; "" where none was tried"""
     memory_history: bool = False
     """whether the allocator records a snapshot of memory"""
     full: str = ""
@@ -57,6 +59,7 @@ _BACKENDS = {
         packaged_attention=True,
         fused_optimizer=True,
         nccl=True,
+        visible="CUDA_VISIBLE_DEVICES",
         memory_history=True,
         full=r"(CUDA|HIP) error: out of memory|_STATUS_ALLOC_FAILED|Error \[(CUDA|HIP)\]: out of memory",
     ),

@@ -16,7 +16,7 @@ from typing import Any
 import folder_paths
 from comfy import model_management as mm
 
-from ...wan_core.accelerator import gpu_names
+from ...wan_core.accelerator import backend_of, gpu_names
 from ...wan_core.cache import ENCODING, SHARE, EncodingPlan, ShareDone, shares_of
 from ...wan_core.errors import stop_if
 from ...wan_core.files import atomic_write_json, read_json
@@ -122,7 +122,7 @@ def _further_cards() -> list[str]:
     if listed := os.environ.get(_CARDS):
         return listed.split(",")
     names, own = gpu_names(), mm.get_torch_device()
-    if own.type != "cuda":  # no other kind heeds CUDA_VISIBLE_DEVICES: all processes would take the same card
+    if backend_of(own).visible != _VISIBLE:  # all processes would take the same card
         return []
     seen = [card for card in os.environ.get(_VISIBLE, "").split(",") if card] or [str(n) for n in range(len(names))]
     return [card for name, card in zip(names, seen, strict=False) if name != f"{own.type}:{own.index or 0}"]

@@ -21,9 +21,9 @@ from ..parallel.schedule import Schedule, forward_first, pipelined
 from ..placement import DeviceCarrier
 from ..placement.offload import BlockOffload
 from .draws import Draw
+from .meters import StepReport
 from .objective import NoisedBatch, Objective, noise_batch
 from .recovery import LossScale
-from .step_report import StepReport
 
 
 class CardsAtOnce:

@@ -43,12 +43,11 @@ from .draws import Draw, Draws
 from .evaluation import Evaluation
 from .group import Group
 from .learning_rate import learning_rate_at, rates_sentence, scaled_to_batch
-from .meters import DeviceMeters
+from .meters import DeviceMeters, StepReport
 from .objective import NoisedBatch, Objective, noise_batch
 from .optimizer_bytes import check_room
 from .optimizer_state import AdapterOptimizer
 from .recovery import LossScale, Relief, Streak
-from .step_report import StepReport
 
 
 class Trainer:

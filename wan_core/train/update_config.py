@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from ..config import Config, counted, setting
 from ..errors import ConfigError
 from ..patterns import matching
-from . import groups
 
 _NAME_A_CLASS = "Name the class, such as pytorch_optimizer.Adan."
+
+batch_setting = partial(setting, group="batch")
+_optimizer_setting = partial(setting, group="optimizer")
+_schedule_setting = partial(setting, group="schedule")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +32,17 @@ class UpdateConfig(Config):
         offered=(0.0, 1.0),
         step=1e-6,
     )
-    batch_size: int = groups.batch(
+    batch_size: int = batch_setting(
         1, "Clips per forward pass, all of one size. More takes more memory.", low=1, high=1024, counts="always"
     )
-    gradient_accumulation_steps: int = groups.batch(
+    gradient_accumulation_steps: int = batch_setting(
         1,
         "Forward and backward passes per optimizer step: as a larger batch, without its memory.",
         low=1,
         high=4096,
         counts="always",
     )
-    optimizer: str = groups.optimizer(
+    optimizer: str = _optimizer_setting(
         "adamw",
         "adamw: PyTorch's AdamW. adamw8bit, adamw4bit, adamwfp8: with small moments; need torchao. adafactor, muon: "
         "PyTorch's; adafactor with 100 times AdamW's learning_rate. lion: with a third of it. prodigy: finds the rate "
@@ -53,7 +56,7 @@ class UpdateConfig(Config):
         counts="always",
     )
     """classes in `optimizer_classes.py`"""
-    weight_decay: float = groups.optimizer(
+    weight_decay: float = _optimizer_setting(
         0.01,
         "Pull of the LoRA weights towards zero at every optimizer step, times the learning rate. 0 = none.",
         low=0.0,
@@ -61,7 +64,7 @@ class UpdateConfig(Config):
         step=0.001,
         counts="always",
     )
-    adam_beta1: float = groups.optimizer(
+    adam_beta1: float = _optimizer_setting(
         0.9,
         "Memory of Adam's mean gradient: 0.9 is about the last 10 optimizer steps.",
         low=0.0,
@@ -70,7 +73,7 @@ class UpdateConfig(Config):
         step=0.001,
         counts="always",
     )
-    adam_beta2: float = groups.optimizer(
+    adam_beta2: float = _optimizer_setting(
         0.999,
         "Memory of Adam's mean squared gradient: 0.999 is about the last 1000 optimizer steps.",
         low=0.0,
@@ -79,7 +82,7 @@ class UpdateConfig(Config):
         step=0.001,
         counts="always",
     )
-    adam_epsilon: float = groups.optimizer(
+    adam_epsilon: float = _optimizer_setting(
         1e-8,
         "Added to the denominator of Adam, so that it is never 0.",
         low=0.0,
@@ -88,16 +91,16 @@ class UpdateConfig(Config):
         step=1e-9,
         counts="always",
     )
-    optimizer_class: str = groups.optimizer(
+    optimizer_class: str = _optimizer_setting(
         "",
         "custom: a class of torch.optim, torchao.optim, bitsandbytes.optim, pytorch_optimizer, prodigyopt or "
         "schedulefree, such as pytorch_optimizer.Adan.",
     )
-    optimizer_args: str = groups.optimizer(
+    optimizer_args: str = _optimizer_setting(
         "",
         "What else the optimizer is given: key=value by commas, such as betas=(0.9, 0.99), eps=1e-8. Empty: nothing.",
     )
-    loraplus_lr_ratio: float = groups.optimizer(
+    loraplus_lr_ratio: float = _optimizer_setting(
         1.0,
         "LoRA+: so many times the learning rate for the second matrix (B) of each pair. 1 = off; 16 is usual.",
         low=0.001,
@@ -105,15 +108,15 @@ class UpdateConfig(Config):
         offered=(0.001, 1000.0),
         step=0.5,
     )
-    lr_patterns: tuple[str, ...] = groups.schedule(
+    lr_patterns: tuple[str, ...] = _schedule_setting(
         (),
         "Other learning rates for some layers, one a line: expression = factor of the learning rate. The first that "
         "matches counts; LoRA+ and the rate of an expert stay on top. Empty: one rate for all.",
     )
-    max_grad_norm: float = groups.optimizer(
+    max_grad_norm: float = _optimizer_setting(
         1.0, "Longer gradients are scaled down to this norm. 0 = off.", low=0.0, high=1e9, counts="always"
     )
-    lr_scheduler: str = groups.schedule(
+    lr_scheduler: str = _schedule_setting(
         "cosine",
         "Course of the learning rate after warm-up. cosine: down to 0 along a cosine, which learns best. linear: "
         "straight down. polynomial: by a power. rex: late and steep. cosine_with_restarts: several times. wsd: stays, "
@@ -122,42 +125,42 @@ class UpdateConfig(Config):
         counts="always",
     )
     """a schedule to 0 gives the best loss by far (benchmarks/results/learning_recipes_CPU_2026-11.md)"""
-    lr_warmup_steps: int = groups.schedule(
+    lr_warmup_steps: int = _schedule_setting(
         0,
         "Optimizer steps in which the learning rate rises from 0 to its full value. 0 = no warm-up.",
         low=0,
         high=10_000_000,
         counts="always",
     )
-    lr_warmup_share: float = groups.schedule(
+    lr_warmup_share: float = _schedule_setting(
         0.0,
         "The same as a share of the run (0 to 1), instead of lr_warmup_steps. 0 = what lr_warmup_steps says.",
         low=0.0,
         high=0.999,
         offered=(0.0, 0.9),
     )
-    lr_scheduler_num_cycles: int = groups.schedule(
+    lr_scheduler_num_cycles: int = _schedule_setting(
         3, "cosine_with_restarts: so many times the learning rate falls.", low=1, high=1000
     )
-    lr_scheduler_power: float = groups.schedule(
+    lr_scheduler_power: float = _schedule_setting(
         2.0, "polynomial: the power of the course. 1 is a straight line; higher falls earlier.", low=0.01, high=100.0
     )
-    lr_scheduler_min_lr_ratio: float = groups.schedule(
+    lr_scheduler_min_lr_ratio: float = _schedule_setting(
         0.0,
         "Share of the learning rate (0 to 1) that the schedule falls to. 0 = it falls to 0.",
         low=0.0,
         high=1.0,
     )
-    lr_decay_share: float = groups.schedule(
+    lr_decay_share: float = _schedule_setting(
         0.2, "wsd: share of the run (0 to 1), at its end, in which the learning rate falls.", low=0.0, high=1.0
     )
-    lr_scaling: str = groups.schedule(
+    lr_scaling: str = _schedule_setting(
         "none",
         "Learning rate by batch: times the clips per optimizer step (batch size x accumulation x GPUs). linear: times "
         "them. sqrt: times their root, usual for Adam. none: as given.",
         choices=("none", "linear", "sqrt"),
     )
-    max_train_epochs: int = groups.batch(
+    max_train_epochs: int = batch_setting(
         0,
         "Length in epochs, passes over all clips, in place of steps; where both experts are trained, of each. 0 = "
         "steps says it.",
@@ -165,7 +168,7 @@ class UpdateConfig(Config):
         high=1_000_000,
         counts="never",
     )
-    max_train_hours: float = groups.batch(
+    max_train_hours: float = batch_setting(
         0.0,
         "After so many hours of work on it the run is saved and done, if its steps are not before. Encoding is not "
         "counted, all else is, of every queue. 0 = no limit.",
@@ -174,7 +177,7 @@ class UpdateConfig(Config):
         step=0.5,
         counts="never",
     )
-    global_batch_size: int = groups.batch(
+    global_batch_size: int = batch_setting(
         0,
         "Clips of an optimizer step over all GPUs, in place of gradient_accumulation_steps, which is then this / "
         "(batch_size x GPUs). 0 = not used.",
@@ -182,7 +185,7 @@ class UpdateConfig(Config):
         high=1_000_000,
         counts="never",
     )
-    ema_decay: float = groups.optimizer(
+    ema_decay: float = _optimizer_setting(
         0.0,
         "Mean of the weights over past steps (EMA), which is then saved, evaluated and previewed. 0.99 is about the "
         "last 100 optimizer steps. 0 = off.",

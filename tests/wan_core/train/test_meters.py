@@ -24,7 +24,7 @@ from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
 from wan_core.sampler import SampleConfig
 from wan_core.train import FlopCount, NoisedBatch, TrainConfig, true_velocity
-from wan_core.train.meters import DeviceMeters, added_up
+from wan_core.train.meters import DeviceMeters, _added_up
 
 MIB = 1 << 20
 
@@ -209,12 +209,12 @@ def test_copies_on_two_devices_stand_side_by_side_and_on_one_device_add_up() -> 
     def reading(device: str, now: int | None, predicted: int | None = None) -> dict[str, dict[str, int | None]]:
         return {device: {"now": now, "peak": now, "predicted": predicted, "total": 20}}
 
-    assert added_up([reading("cuda:0", 3, 9), reading("cuda:1", 4, 9)]) == {
+    assert _added_up([reading("cuda:0", 3, 9), reading("cuda:1", 4, 9)]) == {
         **reading("cuda:0", 3, 9),
         **reading("cuda:1", 4, 9),
     }
-    assert added_up([reading("cpu", 3), reading("cpu", 4)]) == reading("cpu", 7)
-    assert added_up([reading("cpu", None), reading("cpu", None)]) == reading("cpu", None)
+    assert _added_up([reading("cpu", 3), reading("cpu", 4)]) == reading("cpu", 7)
+    assert _added_up([reading("cpu", None), reading("cpu", None)]) == reading("cpu", None)
 
 
 @pytest.mark.gpu

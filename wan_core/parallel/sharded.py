@@ -65,6 +65,10 @@ class ShardedBlocks:
         return self._inner.holds_values
 
     @property
+    def remarks(self) -> dict[str, str]:
+        return self._inner.remarks
+
+    @property
     def measures(self) -> MemoryMeasures:
         return self._inner.measures
 

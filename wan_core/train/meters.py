@@ -1,4 +1,4 @@
-"""Memory of each device, and the event of a finished step: its numbers and time, and the memory and work of all ranks."""
+"""Memory of each device, and the event of a finished step: its numbers, its time, memory and work of all ranks."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class Trainer:
         """Emits each warning once: functions that were set aside, host memory that is short."""
         remarks = {said: said for said in later_remarks()} | self.optimizer.remarks
         for one in models_of(self.model):
-            if isinstance(offload := one.offload, BlockOffload):
+            if isinstance(offload := one.offload, BlockOffload | ShardedBlocks):
                 remarks |= offload.remarks
         for topic, said in remarks.items():
             if topic not in self._remarked:

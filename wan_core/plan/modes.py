@@ -28,7 +28,7 @@ AUTO, UNPLANNED = "auto", "split blocks"
 """and the mode where no device has an end, as the CPU"""
 _ONE, _BLOCKS, _TOKENS, _COPIES = "one device", "split blocks", "split tokens", "copy per GPU"
 _GIB = 1 << 30
-_AS_QUICK = 0.01
+AS_QUICK = 0.01
 """of a step: what gains less than this on an earlier mode of the list is not taken"""
 PlanOf = Callable[[Workload], MemoryPlan | None]
 
@@ -52,7 +52,7 @@ class Way:
             said += [f"split_at {split_at}"] if split_at != "auto" else []
             said += ["one micro-batch"] if self.plan.job.train.gradient_accumulation_steps == 1 else []
         about = f" ({', '.join(said)})" if said else ""
-        return f"{self.mode} {_text(self.seconds)}{about}"
+        return f"{self.mode} {in_seconds(self.seconds)}{about}"
 
 
 def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None = None) -> MemoryPlan | None:
@@ -115,7 +115,7 @@ def _best_of(ways: Sequence[Way]) -> Way:
     if not fits:
         return min(ways, key=_lacking)
     quickest = min(way.seconds for way in fits)
-    return next(way for way in fits if way.seconds <= (1 + _AS_QUICK) * quickest)
+    return next(way for way in fits if way.seconds <= (1 + AS_QUICK) * quickest)
 
 
 def _reason(best: Way, others: Sequence[Way]) -> str:
@@ -134,7 +134,8 @@ def _lacking(way: Way) -> float:
     return max((needed / max(free, 1) for _, needed, free in way.plan.room.lacks(way.plan.estimate)), default=0.0)
 
 
-def _text(seconds: float) -> str:
+def in_seconds(seconds: float) -> str:
+    """Returns a predicted time for people: two digits, and whole seconds from ten on."""
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 

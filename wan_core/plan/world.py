@@ -1,0 +1,199 @@
+"""Chooses how many ranks share out clips, base weights and the tokens of a clip: data x FSDP x context parallel.
+
+A pure function of bytes, speeds and counts: nothing is measured, and no process group is needed.
+
+    pass = max(computing + exchange of tokens, gathering of weights, copies to or from host memory)
+    step = passes * (forward + backward) + average of the adapters' gradients
+
+Ranks that share out the tokens of a clip are neighbours; with neighbours that train other clips they hold one copy of
+the blocks together (as FSDP2 over both dimensions does), and such groups repeat. Frozen weights have no gradients, so a
+block is gathered twice a micro-batch, and only adapters are averaged, over all ranks. Assumptions: gathering hides
+behind computing, the exchange and the average do not; a group beyond one machine goes at the speed between machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..accelerator import planned_gpu
+from ..errors import WanTrainerError
+from ..placement import FreeMemory, JobShape, MemoryEstimate
+from .cards import Card
+from .choices import fewest_measures
+from .modes import AS_QUICK, in_seconds
+from .split_time import COPIES
+from .step_time import exchanged_bytes, work_of_passes
+from .workload import Workload
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class World:
+    """Ranks with equal cards, and what lies between them."""
+
+    ranks: int
+    a_machine: int
+    """ranks of one machine"""
+    inside: float
+    """bytes/s that a rank sends to others of its machine, while it receives as many"""
+    between: float
+    """the same to ranks of other machines: a card's share of the network"""
+
+    def rate(self, ranks: int) -> float:
+        """Returns the bytes/s of a rank in a group of so many neighbours."""
+        return self.inside if ranks <= self.a_machine and self.a_machine % ranks == 0 else self.between
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Sizes of a DeviceMesh (data, fsdp, context); each rank belongs to one group of each dimension."""
+
+    data: int
+    fsdp: int
+    context: int
+
+    @property
+    def batches(self) -> int:
+        """Micro-batches that all ranks train at once."""
+        return self.data * self.fsdp
+
+    @property
+    def holders(self) -> int:
+        """Ranks that hold one copy of the blocks together."""
+        return self.fsdp * self.context if self.fsdp > 1 else 1
+
+    def settings(self) -> dict[str, int | str]:
+        """Returns it as settings of `model.placement`."""
+        ranks = self.batches * self.context
+        return {
+            "mode": "copy per GPU",
+            "copies": ranks,
+            "shards": self.holders,
+            "context_parallel": self.context,
+        }
+
+    def __str__(self) -> str:
+        sizes = {"data": self.data, "fsdp": self.fsdp, "cp": self.context}
+        return " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one rank"
+
+
+@dataclass(frozen=True)
+class MeshPlan:
+    """An optimizer step on a mesh; bytes are those that one rank sends."""
+
+    mesh: Mesh
+    passes: int
+    """micro-batches of a rank in a step"""
+    estimate: MemoryEstimate
+    seconds: float
+    gathered: int = 0
+    exchanged: int = 0
+    averaged: int = 0
+    why_not: str = ""
+
+    @property
+    def sent(self) -> int:
+        return self.gathered + self.exchanged + self.averaged
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the fullest phase on a card."""
+        return next(iter(self.estimate.devices.values())).peak
+
+
+def choose_mesh(job: Workload, card: Card, free: int, world: World, clips: int) -> list[MeshPlan]:
+    """Returns a plan of every mesh that `clips` of an optimizer step can be shared out over, the best one first: the
+    quickest that fits, of those about as quick the one with the fewest dimensions; where none fits, the smallest.
+
+    `free`: bytes of each card. Raises WanTrainerError where no mesh takes so many clips.
+    """
+    plans = [plan for mesh in _meshes(job, world, clips) if (plan := mesh_plan(job, card, free, world, clips, mesh))]
+    if not plans:
+        raise WanTrainerError(
+            f"{clips} clips a step cannot be shared out over {world.ranks} ranks with {_heads(job)} heads. Set "
+            "another batch_size or gradient_accumulation_steps."
+        )
+    fits = [plan for plan in plans if not plan.why_not]
+    if not fits:
+        return sorted(plans, key=lambda plan: plan.peak)
+    quickest = min(plan.seconds for plan in fits)
+    best = min(
+        (plan for plan in fits if plan.seconds <= (1 + AS_QUICK) * quickest),
+        key=lambda plan: (plan.mesh.context, plan.mesh.fsdp),
+    )
+    others = (plan for plan in plans if plan is not best)
+    return [best, *sorted(others, key=lambda plan: (bool(plan.why_not), plan.seconds))]
+
+
+def mesh_line(plans: list[MeshPlan], card: Card, world: World) -> str:
+    """Returns the choice and the next best ones in one line, such as "8 x 24 GB: fsdp 4 x cp 2, 9.1 s a step; ..."."""
+    said = [f"{plan.mesh} {plan.why_not or in_seconds(plan.seconds)}" for plan in plans[1:4]]
+    best = plans[0]
+    verdict = f"{best.mesh}, {in_seconds(best.seconds)} a step"
+    if best.why_not:
+        verdict = f"no mesh fits; {best.mesh} {best.why_not}"
+    return f"{world.ranks} x {card.gibibytes} GB: {'; '.join([verdict, *said])}."
+
+
+def mesh_plan(job: Workload, card: Card, free: int, world: World, clips: int, mesh: Mesh) -> MeshPlan | None:
+    """Returns the plan on one mesh; None where the job refuses it, as several token routes do context parallel."""
+    others = tuple(planned_gpu(number) for number in range(1, mesh.context))
+    train = replace(job.train, gradient_accumulation_steps=1)
+    if mesh.holders > 1:  # a block's weights come from other ranks
+        train = replace(train, blocks_to_swap=0)
+    job = replace(job, train=train, others=others)
+    room = FreeMemory(devices={str(planned_gpu(0)): free})
+    try:
+        shape = replace(job.shape(), sharders=mesh.holders)
+        estimate = fewest_measures(job, shape, room)
+    except WanTrainerError:
+        return None
+    passes = clips // (mesh.batches * job.step.batch_size)
+    seconds, gathered, exchanged = _micro_batch(job, shape, estimate, card, world, mesh)
+    averaged = int(8 * sum(shape.adapter_values.values()) * (world.ranks - 1) / world.ranks)
+    lacks = room.lacks(estimate)
+    return MeshPlan(
+        mesh,
+        passes,
+        estimate,
+        passes * seconds + averaged / world.rate(world.ranks),
+        passes * gathered,
+        passes * exchanged,
+        averaged,
+        f"does not fit ({lacks[0][1] / _GIB:.1f} of {free / _GIB:.1f} GiB)" if lacks else "",
+    )
+
+
+def _micro_batch(
+    job: Workload, shape: JobShape, estimate: MemoryEstimate, card: Card, world: World, mesh: Mesh
+) -> tuple[float, int, int]:
+    """Returns its seconds, and the bytes that a rank sends of weights and of tokens."""
+    forward, backward = (work.seconds(card) for work in work_of_passes(shape, job.step, estimate))
+    of_tokens = exchanged_bytes(shape, job.step)
+    there, back = (sent / world.rate(mesh.context) for sent in of_tokens)
+    # In a ring a rank passes on every part but one.
+    blocks = sum(size for _, block, size, _ in shape.resting if block)
+    of_weights = blocks * (mesh.holders - 1) // mesh.holders
+    gathering = of_weights / world.rate(mesh.holders)
+    weights, kept = sum(estimate.streamed.values()) / COPIES, estimate.inputs / COPIES
+    seconds = max(forward + there, gathering, weights, kept) + max(backward + back, gathering, weights + kept)
+    return seconds, 2 * of_weights, sum(of_tokens)
+
+
+def _meshes(job: Workload, world: World, clips: int) -> Iterator[Mesh]:
+    heads = _heads(job)
+    for context in _divisors(world.ranks):
+        for fsdp in _divisors(world.ranks // context):
+            mesh = Mesh(world.ranks // context // fsdp, fsdp, context)
+            if heads % context == 0 and clips % (mesh.batches * job.step.batch_size) == 0:
+                yield mesh
+
+
+def _heads(job: Workload) -> int:
+    return job.file.variant.shape.num_heads
+
+
+def _divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]

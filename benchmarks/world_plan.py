@@ -61,7 +61,7 @@ def page(job: Workload, card: Card, worlds: Sequence[World], usd: float) -> str:
         "checkpointed. Nothing here was measured: no such cluster was at hand. Assumptions:",
         "",
         f"- {card.name}: {speeds}, {1e6 * card.kernel_s:.1f} us a kernel (the shares of a maker's peaks that an H200",
-        f"  reaches), {free / 2**30:.0f} GiB for the run, ${usd:.2f} an hour a GPU. Encoding and saves are not counted.",
+        f"  reaches), {free / 2**30:.0f} GiB for the run, ${usd:.2f} an hour a GPU. Encoding and saves cost more.",
         "- Links each way and rank: those of the tables. Inside a machine NVLink, between machines one network card of",
         "  400 or 200 Gbit/s for each GPU; 300 of NVLink's 450 GB/s are taken to be reached, and all of the network.",
         "- Blocks are gathered in both passes, behind computing; the exchange of tokens (all-to-all) and the average",

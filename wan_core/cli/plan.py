@@ -29,6 +29,8 @@ def add_plan_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan.add_argument("--card", default="", metavar="GIB[,GIB]", help="memory of each card; default: this machine's")
     text = "with several cards: split blocks (default), split tokens, copy per GPU, one device, or auto"
     plan.add_argument("--mode", default="split blocks", metavar="MODE", help=text)
+    plan.add_argument("--world", type=int, default=0, metavar="RANKS", help="with --card: also the mesh of so many")
+    plan.add_argument("--clips", type=int, default=0, help="with --world: of an optimizer step; default: one a rank")
     text = "folder of runs whose measurements the plan for this machine follows; default: that beside the model's"
     plan.add_argument("--runs", type=Path, metavar="FOLDER", help=text)
     plan.add_argument("--variant", default="auto", help="where the file cannot tell")
@@ -76,9 +78,10 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     runs = (str(options.runs.resolve()),) if options.runs else known.get("runs") or _runs_beside(file)
     roots = Roots({**known, "diffusion_models": (str(file.parent),), **({"runs": runs} if runs else {})})
     cards, mode = _gibibytes(options.card), PlacementConfig(mode=options.mode).mode
-    return report_settings(
-        _model(options, file), roots, LoraConfig(rank=options.rank), train, options.size, cards, mode
-    )
+    if options.world < 0 or options.clips < 0 or (options.world and not cards):
+        raise ConfigError("--world takes a number of ranks, and --card GIB of the card of each.")
+    settings = (LoraConfig(rank=options.rank), train, options.size, cards, mode)
+    return report_settings(_model(options, file), roots, *settings, world=options.world, clips=options.clips)
 
 
 def _runs_beside(model: Path) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..accelerator import planned_gpu
 from ..errors import ConfigError
 from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
@@ -27,6 +28,7 @@ from ..placement import (
     resolve_placement,
     total_bytes,
 )
+from ..placement.plan import split_blocks
 from ..train import TrainConfig, saved_bytes
 from .cards import Card, card_of_size
 from .here import counting_partner, in_fullest_process
@@ -35,6 +37,7 @@ from .modes import plan_on_cards
 from .notes import notes_of, routed_of, routes_data, routes_offered
 from .planning import MemoryPlan, plan_memory
 from .workload import Workload, size_words, workload_of_run
+from .world import world_report
 
 _GIB = 1 << 30
 _WORDS = {SECONDS: "time of a step"}
@@ -154,11 +157,15 @@ def report_settings(
     size: str,
     cards: Sequence[float],
     mode: str = "split blocks",
+    *,
+    world: int = 0,
+    clips: int = 0,
 ) -> dict[str, Any]:
     """Returns the report of a job that never ran: of clips of `size` (WIDTHxHEIGHTxFRAMES).
 
-    `cards`: GiB of each card it is planned for; none: those of this machine. `mode`: how several of these share the
-    job. The plan for this machine follows what runs took on its cards, where `roots` name the folder of runs.
+    `cards`: GiB of each card it is planned for; none: those of this machine, by what runs took on them, where `roots`
+    name the folder of runs. `mode`: how several of `cards` share the job. `world`: the mesh of so many ranks with cards
+    as the first is planned too, for `clips` a step (0: one each).
     """
     file = inspect_model(model, roots)
     if not cards:
@@ -182,6 +189,9 @@ def report_settings(
     if cards:
         plan = plan_on_cards(job, cards, mode)
         report = report_of(plan, min(map(card_of_size, cards), key=lambda one: one.bf16))
+        if world:
+            one = replace(job, placement=split_blocks([planned_gpu(0)], file.variant.shape.num_layers, "auto"))
+            report["world"] = world_report(one, cards[0], world, clips or world)
     else:
         layers = file.variant.shape.num_layers
         room = free_memory_here(devices_of(model.placement, layers), ask_driver=True)

@@ -18,15 +18,20 @@ from dataclasses import dataclass, replace
 
 from ..accelerator import planned_gpu
 from ..errors import WanTrainerError
-from ..placement import FreeMemory, JobShape, MemoryEstimate
-from .cards import Card
+from ..placement import FreeMemory, JobShape, MemoryEstimate, free_memory_of_cards
+from .cards import Card, card_of_size
 from .choices import fewest_measures
 from .modes import AS_QUICK, in_seconds
 from .split_time import COPIES
-from .step_time import exchanged_bytes, work_of_passes
+from .step_time import LINK, exchanged_bytes, work_of_passes
 from .workload import Workload
 
 _GIB = 1 << 30
+_A_MACHINE = 8
+"""ranks of one machine, where nobody says it"""
+_LARGE = 80
+_LINKED, _PCIE = (300e9, 50e9), (LINK, 1.25e9)
+"""bytes/s of a rank inside a machine and between machines: NVLink and 400 Gbit/s; through the host and 10 Gbit/s"""
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,22 @@ def choose_mesh(job: Workload, card: Card, free: int, world: World, clips: int) 
     )
     others = (plan for plan in plans if plan is not best)
     return [best, *sorted(others, key=lambda plan: (bool(plan.why_not), plan.seconds))]
+
+
+def world_report(job: Workload, gibibytes: float, ranks: int, clips: int) -> dict[str, object]:
+    """Returns the mesh of a job on paper as JSON data: its settings, the choice in a line, and the assumed links.
+
+    `clips`: of an optimizer step. Cards of 80 GB and more are taken to have NVLink and a network card each.
+    """
+    card, (free,) = card_of_size(gibibytes), free_memory_of_cards([gibibytes]).devices.values()
+    links = _LINKED if gibibytes >= _LARGE else _PCIE
+    world = World(ranks, min(ranks, _A_MACHINE), *links)
+    plans = choose_mesh(job, card, free, world, clips)
+    return {
+        "line": mesh_line(plans, card, world),
+        "settings": plans[0].mesh.settings(),
+        "links_gb_per_s": {"inside": links[0] / 1e9, "between": links[1] / 1e9},
+    }
 
 
 def mesh_line(plans: list[MeshPlan], card: Card, world: World) -> str:

@@ -112,7 +112,14 @@ class Batches:
 
     def items_at(self, micro_step: int) -> tuple[CacheItem, ...]:
         """Returns this rank's items at `micro_step` (from 0) without reading them."""
-        number = micro_step * self._world + self._rank
+        return self._items_of(micro_step * self._world + self._rank)
+
+    def any_prior(self, micro_step: int) -> bool:
+        """Returns whether a rank has a prior preservation clip at `micro_step`."""
+        numbers = range(micro_step * self._world, (micro_step + 1) * self._world)
+        return any(item.prior for number in numbers for item in self._items_of(number))
+
+    def _items_of(self, number: int) -> tuple[CacheItem, ...]:
         return tuple(item_of_draw(self._items[place], number) for place in self._order.batch(number))
 
     def at(self, micro_step: int) -> Batch:

@@ -12,7 +12,7 @@ from ..checkpoint import WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..load import ModelPlan, WanFile, inspect_model, inspect_pair, settled_elsewhere
-from ..lora import STARTS_IN_THE_WEIGHT, LoraConfig, check_start, count_values, read_start
+from ..lora import LoraConfig, check_start, count_values, read_start
 from ..model import WanShape, model_without_values, placed_routes
 from ..model.ring import check_ring
 from ..parallel import check_clip, exchange_of
@@ -77,20 +77,19 @@ def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) ->
         )
 
 
-def check_shards(config: RunConfig, clips: CacheSet) -> None:
+def check_shards(config: RunConfig) -> None:
     """Raises ConfigError for settings that a base sharded over processes cannot have.
 
     Its blocks run in step on all ranks, and are complete only while they run.
     """
-    train, lora = config.train, config.lora
+    train = config.train
     wrong = {
         "expert to high or low, one run for each": config.train.expert == "both",
         "gradient_checkpointing to true and unchecked_blocks to 0": not train.gradient_checkpointing
         or train.unchecked_blocks > 0,
         "blocks_to_swap to -1": train.blocks_to_swap > 0,
         "compile to false": train.compile,
-        "prior_preservation to 0 for all clips": any(item.prior for item in clips.items),
-        "adapter to LoRA and init to default": lora.kind == "DoRA" or lora.init in STARTS_IN_THE_WEIGHT,
+        "adapter to LoRA": config.lora.kind == "DoRA",
     }
     if found := [remedy for remedy, is_so in wrong.items() if is_so]:
         raise ConfigError(f"The base is sharded (model.placement.shards). Set {'; '.join(found)}; or shards to 1.")

@@ -184,8 +184,9 @@ def _build(
         _fill(model, plan, placement, offload, found.weights, on_tensor, loras, together)
         multiply_in(model, numerics.matmul)
         if lora is not None:
-            compute = found.compute_dtype
-            inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
+            dtype = numerics.adapter if numerics.adapter != found.compute_dtype else None
+            complete = {"weights": offload.complete} if isinstance(offload, ShardedBlocks) else {}
+            inject_lora(model, lora, seed=seed, dtype=dtype, **complete)
             # An adapter is made next to its weight, which is in host memory where the block is offloaded.
             for adapter in adapters_of(model):
                 adapter.move(placement.device_of(adapter.name))

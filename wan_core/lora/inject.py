@@ -6,8 +6,8 @@ Adapter weights are float32; their matmuls run in the layer's dtype.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, ConfigError
 from ..model import block_of, models_of
 from .changes import BIAS
-from .config import LoraConfig
+from .config import STARTS_IN_THE_WEIGHT, LoraConfig
 from .linear_adapter import AdaptedLinear, LinearAdapter, has_bias
 from .low_rank import DoraAdapter, LoraAdapter, RsLoraAdapter
 from .module_adapter import ModuleAdapter
@@ -34,12 +34,19 @@ _KINDS: dict[str, type[LinearAdapter]] = {
 }
 
 
-def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch.dtype | None = None) -> list[str]:
+def inject_lora(
+    model: nn.Module,
+    config: LoraConfig,
+    *,
+    seed: int,
+    dtype: torch.dtype | None = None,
+    weights: Callable[[str], AbstractContextManager[None]] = lambda _name: nullcontext(),
+) -> list[str]:
     """Injects adapters into every targeted linear of a placed (and quantized) model, and into what `also_train` names.
 
     Returns the names of the adapted linears. The base is frozen; adapter weights are float32 on their layer's device
     and change nothing yet. `dtype`: compute dtype of adapter matmuls; None follows the input, which saves a float32
-    copy of each activation.
+    copy of each activation. `weights`: inside, the linear of that name has its weight, for starts that read it.
     """
     linears = check_targets(model, config)
     norms = norms_beside(model, linears) if config.trains_norms else {}
@@ -47,7 +54,8 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
     for name, (rank, alpha) in config.ranks_of(list(linears)).items():
         adapter = _adapter(name, linears[name], config, rank, alpha, dtype)
         # Generators are named by (seed, module): device, split and order do not change the start.
-        adapter.start(seed)
+        with weights(name) if config.init in STARTS_IN_THE_WEIGHT else nullcontext():
+            adapter.start(seed)
         _put(model, name, adapter.layer)
     for name, norm in norms.items():
         _put(model, name, NormAdapter(name, norm, config).layer)

@@ -115,6 +115,22 @@ class ShardedBlocks:
         finally:
             self._together = False
 
+    def gather_all(self) -> None:
+        """Gathers each block once, as a pass without gradients does that other ranks run."""
+        for block in self._order:
+            with self.weights(block, again=False):
+                pass
+
+    @contextmanager
+    def complete(self, module: str) -> Iterator[None]:
+        """Inside, the weights of the block of `module` are complete. Every rank calls it, before the first step."""
+        block = ".".join(module.split(".")[:2])
+        self._gather(block)
+        try:
+            yield
+        finally:
+            self._units[block].reshard()
+
     def serve(self) -> None:
         """Gathers what the leader runs alone, until it calls this too. Every rank calls it."""
         if self._sharding.leads:

@@ -69,7 +69,7 @@ def _sharding(session: Session, run: OpenRun) -> Sharding | None:
     sharders = placement.sharders if group.world > 1 else 1
     if sharders == 1:
         return None
-    check_shards(run.config, run.cache_set)
+    check_shards(run.config)
     device = resolve_placement(placement, run.variant.shape.num_layers, group.local_rank).first
     return Sharding(group.shard_mesh(sharders, device), group.share, group.leads, group.naming_lost)
 

@@ -268,6 +268,7 @@ class Trainer:
             with scope("batch"):
                 batch, timestep = self._draw(first + index)
             timestep_sum += timestep
+            self._join_base_pass(first + index, batch)
             with scope("forward"):
                 trained = self._objective.trained(batch)
             with scope("backward"):
@@ -276,6 +277,12 @@ class Trainer:
             self._report.add_loss(trained)
             loss_sum += trained.loss.detach() / count
         return loss_sum, timestep_sum / count
+
+    def _join_base_pass(self, micro_step: int, batch: NoisedBatch) -> None:
+        """Gathers sharded blocks for ranks that run the base model now, for prior preservation clips."""
+        offload = self.model.offload
+        if isinstance(offload, ShardedBlocks) and not batch.prior_rows and self.batches.any_prior(micro_step):
+            offload.gather_all()
 
     def _clipped(self, loss: Tensor) -> tuple[float, float]:
         """Averages loss and gradients over ranks and clips; returns the norm before clipping, and the loss.

@@ -14,7 +14,7 @@ from tests.support.forked import ForkServer
 from tests.support.tiny_run import PLAN, TINY, TinyRun, make_pair_run, make_run, random_weights, steady
 from tests.wan_core.session.test_previews_with_partner import partner_of
 from tests.wan_core.session.test_world_sizes import on, train
-from wan_core.cache import LatentCache
+from tests.wan_core.train.test_prior import marked
 from wan_core.cli.settings import change_run
 from wan_core.errors import ConfigError, OutOfMemory, PlacementError, RankLost
 from wan_core.footprint import job_shape
@@ -90,10 +90,14 @@ def saved(run: TinyRun) -> tuple[bytes, dict[str, torch.Tensor]]:
 
 def compare(server: ForkServer, root: Path, ranks: int, shards: int, plan: dict[str, Any], **changes: Any) -> None:
     """Sharded or not, these ranks train the same bytes; and the losses of one rank."""
+    lora, prior = changes.pop("lora", LoraConfig(rank=4, dropout=0.1)), changes.pop("prior", ())
     settings = replace(SETTINGS, gradient_accumulation_steps=4 // ranks, **changes)
-    lora = LoraConfig(rank=4, dropout=0.1)
-    apart = make_run(root / "apart", train=settings, lora=lora, plan=sharded(ranks, 1, **plan))
-    together = make_run(root / "together", train=settings, lora=lora, plan=sharded(ranks, shards, **plan))
+    apart, together = (
+        make_run(root / str(parts), train=settings, lora=lora, plan=sharded(ranks, parts, **plan))
+        for parts in (1, shards)
+    )
+    if prior:
+        apart, together = marked(apart, *prior), marked(together, *prior)
     found = losses(train(server, together, ranks, 3))
     assert found == losses(train(server, apart, ranks, 3))
     assert saved(together)[0] == saved(apart)[0]
@@ -131,6 +135,9 @@ def test_two_ranks_that_hold_the_base_together_train_the_losses_of_one_and_go_on
         (2, 2, {"base_precision": "bf16"}, {}),
         (4, 2, {}, {}),
         (4, 4, {}, {}),
+        (2, 2, {}, {"lora": LoraConfig(rank=4, init="PiSSA")}),
+        (2, 2, {"quantize": QuantizeConfig(scheme="int8")}, {"lora": LoraConfig(rank=4, init="OLoRA")}),
+        (2, 2, {}, {"prior": (0, 2)}),
     ],
 )
 def test_sharded_ranks_train_the_same_bytes_as_ranks_that_hold_all(
@@ -197,14 +204,13 @@ def test_a_plan_counts_a_part_of_each_block_and_two_complete_ones(tmp_path: Path
 
 def test_what_a_sharded_base_cannot_have_is_refused_with_the_settings_that_it_can(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    clips = LatentCache(run.roots.first("cache")).read_set(run.config.data.fingerprint)
-    check_shards(run.config, clips)
+    check_shards(run.config)
     swapped = replace(run.config, train=replace(run.config.train, blocks_to_swap=1))
     with pytest.raises(ConfigError, match=r"^The base is sharded .* Set blocks_to_swap to -1; or shards to 1\.$"):
-        check_shards(swapped, clips)
+        check_shards(swapped)
     dora = replace(run.config, lora=LoraConfig(rank=4, kind="DoRA"))
-    with pytest.raises(ConfigError, match=r"Set adapter to LoRA and init to default; or"):
-        check_shards(dora, clips)
+    with pytest.raises(ConfigError, match=r"Set adapter to LoRA; or"):
+        check_shards(dora)
     placement = PlacementConfig(mode="copy per GPU", devices="cpu", copies=4, shards=9)
     assert placement.sharders == 4
     with pytest.raises(PlacementError, match=r"^4 processes are no multiple of shards 3, .* divides 4, or to 4\.$"):

@@ -40,11 +40,11 @@ class IntegerLayout:
     """whether the values are codes, followed by their scales"""
 
     def row_bytes(self, values: int) -> int:
-        """Returns the bytes of a row of so many values."""
+        """Returns the bytes of a row of `values`."""
         return values * self.bits // 8 + (values // SCALED_TOGETHER if self.coded else 0)
 
     def row_values(self, size: int) -> int:
-        """Returns the values in a row of so many bytes."""
+        """Returns the values in a row of `size` bytes."""
         return size * SCALED_TOGETHER // self.row_bytes(SCALED_TOGETHER)
 
 

@@ -48,8 +48,8 @@ def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[s
                 if name.endswith(FORMAT_SUFFIX):
                     if prod(header.tensors[key].shape) > _MOST_FORMAT_BYTES:
                         raise ValueError("longer than any format")
-                    told = reader.raw(StoredWeight(header.file_of(key), key, "U8", header.tensors[key].shape))
-                    stated[name.removesuffix(FORMAT_SUFFIX)] = json.loads(bytes(told.flatten().tolist()))
+                    stated_json = reader.raw(StoredWeight(header.file_of(key), key, "U8", header.tensors[key].shape))
+                    stated[name.removesuffix(FORMAT_SUFFIX)] = json.loads(bytes(stated_json.flatten().tolist()))
         return {layer: _format(said) for layer, said in stated.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(

@@ -364,7 +364,7 @@ def attention_is_plain(plan: ModelPlan, numerics: Numerics, placement: Placement
 
 
 def attention_kernels(plan: ModelPlan, found: WanFile, tokens: int) -> dict[str, str]:
-    """Returns the attention kernel of each device of the first process for so many tokens, by device name."""
+    """Returns the attention kernel of each device of the first process for `tokens`, by device name."""
     numerics, shape = plan.precision.numerics(found.compute_dtype), found.variant.shape
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
     devices = devices_of(plan.placement, shape.num_layers)

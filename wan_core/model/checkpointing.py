@@ -187,8 +187,8 @@ class _Checkpointed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layer: _Pass, _anchor: Tensor | None, *inputs: Tensor | None) -> Any:
         assert inputs[0] is not None
-        # Before the layer runs: its input lies on the device anyway meanwhile, and can travel. Only this one is
-        # offloaded; whatever else the layer reads, others keep too.
+        # Before the layer runs: its input lies on the device anyway meanwhile, and can be copied. It alone is
+        # offloaded: the other inputs of a layer are read by all layers.
         layer.taken = layer.how.offload.put(inputs[0])
         with layer.weights(again=False), narrowed(layer.stages.layer, way_back=False):
             outputs = layer.run(inputs)
@@ -227,7 +227,7 @@ class _Checkpointed(torch.autograd.Function):
 
 @contextmanager
 def _sums_of_a_pass(module: nn.Module) -> Iterator[None]:
-    """Inside, gradients of `module` begin anew; afterwards those of before are added.
+    """Inside, gradients of `module` begin at zero; afterwards the earlier ones are added.
 
     Autograd sums what the chunks of one pass make before it adds it to what earlier passes made; a sum taken chunk by
     chunk would differ in its last bit.

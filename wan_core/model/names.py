@@ -1,4 +1,4 @@
-"""The names users know activations by, told to whoever decides what checkpointing keeps, without touching the block.
+"""The names of activations, by which a checkpointing policy says what it keeps, without touching the block.
 
 Each name covers the operators that make one activation, and is met once per chunk of a pass. Nothing is recorded, and
 a name costs one attribute read, unless somebody listens.
@@ -93,7 +93,7 @@ def _named(name: str) -> Iterator[None]:
 def listening(
     observer: AbstractContextManager[Any] | None = None, observed: frozenset[str] = frozenset()
 ) -> Iterator[None]:
-    """Inside, names are told; `observer` is entered for as long as an activation of `observed` is made."""
+    """Inside, names are recorded; `observer` is entered for as long as an activation of `observed` is made."""
     before = _listening.on, _listening.observer, _listening.observed
     _listening.on, _listening.observer, _listening.observed = True, observer, observed
     try:

@@ -1,6 +1,6 @@
 """Lets things leave the device around a block: its frozen weights, and what is kept of it for the backward pass.
 
-The model says when; whether anything leaves, and how it travels, is the business of the placement room.
+The model says when; the placement room decides whether anything leaves, and copies it.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _from_json(text: str) -> tuple[Route, ...]:
 
 
 def placed_routes(routes: Sequence[Route], layers: int) -> tuple[Route, ...]:
-    """Returns the routes through a model of so many layers, in its order; one that nothing passes by on is left out.
+    """Returns the routes through a model of `layers` layers, in its order; one that nothing passes by on is left out.
 
     Raises ConfigError where two share a layer, or the model lacks one.
     """

@@ -12,11 +12,11 @@ from torch import Tensor
 TEXT_LENGTH = 512
 """umT5 tokens Wan was trained with (Wan configs: text_len); zero rows pad a text to them and take part in attention"""
 TEXT_STEP = 16
-"""texts have a multiple of so many rows: few sizes, each of which kernels take well"""
+"""a text has a multiple of these rows: few sizes, each of which kernels take well"""
 
 
 def lengthened(rows: Tensor, count: int) -> Tensor:
-    """Returns rows (B, L, D) with the last one again until there are `count`; as they are where there are so many."""
+    """Returns rows (B, L, D) with the last one again until there are `count`, or as they are where there are."""
     missing = count - rows.shape[1]
     if missing <= 0:
         return rows

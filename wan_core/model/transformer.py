@@ -95,7 +95,7 @@ class WanTransformer(nn.Module):
         self.checkpoint_policy = Policy()
         """what such a block keeps besides its input"""
         self.unchecked_blocks = 0
-        """so many of the last blocks keep their activations all the same; their weights must stay where they are"""
+        """number of last blocks that keep their activations all the same; their weights must stay where they are"""
         self.checkpoint_keeps_rng = False
         """needed only when blocks draw random numbers (LoRA dropout)"""
         self.skipped_blocks: frozenset[int] = frozenset()
@@ -157,7 +157,7 @@ class WanTransformer(nn.Module):
         return next((one.chunk_tokens for one in self.modules() if isinstance(one, WanBlock)), CHUNK_TOKENS)
 
     def run_in_chunks(self, tokens: int) -> None:
-        """Run at most so many tokens through the second stage of a layer together from now on; 0 is all."""
+        """Run at most `tokens` through the second stage of a layer together from now on; 0 is all."""
         for module in self.modules():
             if isinstance(module, WanBlock | VaceBlock):
                 module.chunk_tokens = tokens

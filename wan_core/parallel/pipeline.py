@@ -57,7 +57,7 @@ def under_way(placement: Placement, micro_batches: int) -> tuple[float, ...]:
         stage.number: (stage.stop - begins[stage.number]) / placement.block_devices.count(stage.device)
         for stage in stages
     }
-    schedule = pipelined([stage.card for stage in stages], micro_batches)
+    schedule = pipelined(tuple(stage.card for stage in stages), micro_batches)
     return tuple(schedule.kept(card, weights) for card in range(len(schedule.cards)))
 
 

@@ -1,4 +1,4 @@
-"""The order in which the cards of a split model work: a value that can be printed, read back, drawn and replayed.
+"""The order in which the cards of a split model work: a value that can be printed, drawn and replayed.
 
 A stage is a run of consecutive blocks on one card; a card has one, or several where blocks are interleaved. `F1.0` is
 the forward pass of stage 1 for micro-batch 0, `B1.0` its backward pass.
@@ -7,15 +7,11 @@ the forward pass of stage 1 for micro-batch 0, `B1.0` its backward pass.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import lru_cache
 from typing import NamedTuple
 
-from ..errors import ConfigError
-
-_WORD = re.compile(r"([FB])(\d+)\.(\d+)", re.ASCII)
 _FORWARD, _BACKWARD = 1, 3
 """units of time: a backward pass with recompute takes three times as long as its forward pass"""
 
@@ -46,18 +42,6 @@ class Schedule:
     def __str__(self) -> str:
         return "\n".join(f"card {number}: {' '.join(map(str, line))}" for number, line in enumerate(self.cards))
 
-    @classmethod
-    def read(cls, text: str) -> Schedule:
-        """Returns the schedule that `str` wrote. Raises ConfigError where a word is none of its words."""
-        cards: list[tuple[Work, ...]] = []
-        for line in text.splitlines():
-            words = line.partition(":")[2].split()
-            found = [_WORD.fullmatch(word) for word in words]
-            if not all(found):
-                raise ConfigError(f'The schedule has "{line[:60]}". Write it as "card 0: F0.0 F0.1 B0.0 B0.1".')
-            cards.append(tuple(Work(one[1] == "F", int(one[2]), int(one[3])) for one in found if one is not None))
-        return cls(tuple(cards))
-
     @property
     def stages(self) -> int:
         return 1 + max(work.stage for line in self.cards for work in line)
@@ -80,19 +64,6 @@ class Schedule:
             now += weight if work.forward else -weight
             most = max(most, now)
         return most
-
-    def check(self) -> None:
-        """Raises ConfigError where a work is missing, stands twice, or waits for one that waits for it."""
-        listed = [work for line in self.cards for work in line]
-        every = {Work(*one) for one in product((True, False), range(self.stages), range(self.micro_batches))}
-        if len(listed) != len(every) or set(listed) != every or len(set(_homes(self.cards))) != self.stages:
-            raise ConfigError("A schedule must have every pass of every stage once, each stage on one card.")
-        if len(in_order(self)) != len(listed):
-            raise ConfigError("The schedule waits for itself: two cards wait for each other's results.")
-
-
-def _homes(cards: Sequence[Sequence[Work]]) -> set[tuple[int, int]]:
-    return {(work.stage, card) for card, line in enumerate(cards) for work in line}
 
 
 def in_order(schedule: Schedule) -> list[Work]:
@@ -129,22 +100,19 @@ def forward_first(homes: Sequence[int], micro_batches: int) -> Schedule:
     return _alternating(homes, micro_batches, [len(homes) * micro_batches] * (1 + max(homes)))
 
 
-def pipelined(homes: Sequence[int], micro_batches: int, *, most_kept: int | None = None) -> Schedule:
+@lru_cache(maxsize=64)  # a step and a plan ask for one each time; of 64 micro-batches it takes up to a second
+def pipelined(homes: tuple[int, ...], micro_batches: int) -> Schedule:
     """Returns the order of the shortest step, and of those the one that keeps the least for backward passes: 1F1B.
 
-    `most_kept`: the inputs of so many stages at once on a card, at most; where nothing is possible with so few,
-    `in_turn`. Micro-batches go through every stage in their order, forward and backward, so gradients add up as in
-    plain accumulation.
+    Micro-batches go through every stage in their order, forward and backward, so gradients add up as in plain
+    accumulation.
     """
     best = in_turn(homes, micro_batches)
     taken = _units(best), _kept(best)
     runs = -(-len(homes) // (1 + max(homes)))
     for more in range(runs * micro_batches):
         # A card runs ahead of its first backward pass by what the cards behind it have under way.
-        ahead = [runs * card + more for card in range(max(homes), -1, -1)]
-        if most_kept is not None:
-            ahead = [min(one, most_kept - 1) for one in ahead]
-        found = _alternating(homes, micro_batches, ahead)
+        found = _alternating(homes, micro_batches, [runs * card + more for card in range(max(homes), -1, -1)])
         takes = _units(found), _kept(found)
         if takes < taken:
             best, taken = found, takes
@@ -152,7 +120,7 @@ def pipelined(homes: Sequence[int], micro_batches: int, *, most_kept: int | None
 
 
 def _alternating(homes: Sequence[int], micro_batches: int, ahead: Sequence[int]) -> Schedule:
-    """Returns the order in which each card runs so many forward passes first, then one of each in turn.
+    """Returns the order in which each card first runs `ahead` forward passes, then one of each in turn.
 
     As many micro-batches as there are cards go through the runs of blocks of a card together (Megatron-LM's interleaved
     schedule).

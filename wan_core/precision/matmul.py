@@ -93,7 +93,7 @@ def in_columns(weight: Tensor) -> Tensor:
 
 
 def matmul_bytes(values: int) -> int:
-    """The most memory a product takes beside a weight of so many values, what is as long as the tokens not counted."""
+    """The most memory that a product takes besides a weight of `values`, without what is as long as the tokens."""
     return values + 13 * _VALUES_AT_ONCE
 
 

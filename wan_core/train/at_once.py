@@ -74,7 +74,8 @@ class CardsAtOnce:
             with torch.no_grad(), without_adapters(self._model):
                 self.pipeline.run(forward, base)
             bases = {prior[place]: found for place, found in base.found.items()}
-        step = _TrainedPasses(*of_step, draws, bases, self._report, self._scale, self._stages[-1].device)
+        last = self._stages[-1].device
+        step = _TrainedPasses(*of_step, draws, bases=bases, report=self._report, scale=self._scale, last=last)
         self.pipeline.run(schedule, step)
         return step.loss
 
@@ -128,18 +129,9 @@ class _TrainedPasses(_Passes):
     """Passes that are walked back."""
 
     def __init__(
-        self,
-        model: WanTransformer,
-        objective: Objective,
-        check: Callable[[], None],
-        seed: Callable[[int], None],
-        draws: Sequence[Draw],
-        bases: dict[int, Tensor],
-        report: StepReport,
-        scale: LossScale,
-        last: torch.device,
+        self, *of_step: Any, bases: dict[int, Tensor], report: StepReport, scale: LossScale, last: torch.device
     ) -> None:
-        super().__init__(model, objective, check, seed, draws)
+        super().__init__(*of_step)
         self._bases, self._report, self._scale = bases, report, scale
         self.loss = torch.zeros((), device=last)
 

@@ -190,7 +190,7 @@ def _indexed(directory: Path) -> list[dict[str, Any]]:
         entries = None
     if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
         return entries
-    _log.warning("%s is damaged and is made anew from the clips beside it", path)
+    _log.warning("%s is damaged and is made again from the clips beside it", path)
     return [
         {"id": file.stem, "step": int(named["step"]), "file": file.relative_to(directory).as_posix()}
         for file in sorted(path.parent.rglob("step-*"))

@@ -11,7 +11,17 @@ import pytest
 import torch
 
 from tests.support.forked import ForkServer
-from tests.support.tiny_run import PLAN, TINY, TinyRun, make_run, steady
+from tests.support.tiny_run import (
+    PLAN,
+    TINY,
+    TINY_CAMERA,
+    TINY_I2V_21,
+    TINY_TI2V,
+    TINY_VACE,
+    TinyRun,
+    make_run,
+    steady,
+)
 from tests.wan_core.session.test_sharded_ranks import losses, saved
 from tests.wan_core.session.test_world_sizes import on, train
 from wan_core.cache import LatentCache
@@ -50,8 +60,11 @@ def over(ranks: int, parts: int, exchange: str = "auto", shards: int = 1, **plan
     return replace(PLAN, placement=placement, **plan)
 
 
-def made(folder: Path, plan: ModelPlan = PLAN, shape: WanShape = SHAPE, **changes: Any) -> TinyRun:
-    return make_run(folder, shape=shape, plan=plan, lora=LoraConfig(rank=4), train=replace(SETTINGS, **changes))
+def made(
+    folder: Path, plan: ModelPlan = PLAN, shape: WanShape = SHAPE, size: Any = (2, 4, 4), **changes: Any
+) -> TinyRun:
+    train = replace(SETTINGS, **changes)
+    return make_run(folder, shape=shape, plan=plan, lora=LoraConfig(rank=4), train=train, size=size)
 
 
 def same_format(one: TinyRun, other: TinyRun) -> None:
@@ -115,6 +128,20 @@ def test_ranks_that_share_clips_train_the_losses_of_one(
     run = made(tmp_path / "together", over(ranks, parts, exchange, shards, **plan), steps=3, **settings)
     assert losses(train(server, run, ranks, 3)) == pytest.approx(expected, rel=1e-5)
     same_format(run, alone)
+
+
+@pytest.mark.soak
+@pytest.mark.lasts(20)
+@pytest.mark.parametrize("exchange", ["all-to-all", "ring"])
+@pytest.mark.parametrize("variant", [TINY_I2V_21, TINY_VACE, TINY_CAMERA, TINY_TI2V], ids=("I2V", "VACE", "Fun", "5B"))
+def test_every_variant_trains_in_parts(server: ForkServer, tmp_path: Path, variant: WanShape, exchange: str) -> None:
+    """Three latent frames of 15 tokens, which two ranks cannot halve."""
+    shape, size = replace(variant, dim=256, num_heads=2), (3, 6, 10)
+    expected = losses(train(server, made(tmp_path / "alone", shape=shape, size=size, steps=2), 1, 2))
+    run = made(tmp_path / "together", over(2, 2, exchange), shape, size, steps=2)
+    found = losses(train(server, run, 2, 2, PARTS.format(folder=str(tmp_path))))
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert (tmp_path / "parts1").read_text() == "21 24"
 
 
 @pytest.mark.soak

@@ -18,7 +18,7 @@ from .order import BUCKET_SAMPLINGS, Order
 from .pictures import picture_path, read_picture, write_picture
 from .shares import ENCODING, SHARE, ShareDone, encode_over_ranks, encode_share, finish_shares, part_of, shares_of
 from .shows_nothing import nothing_shown_reason
-from .synthetic import SyntheticConfig, synthetic_mark, synthetic_note, synthetic_set
+from .synthetic import SyntheticConfig, is_synthetic, synthetic_mark, synthetic_note, synthetic_set
 from .unpack import unpack
 from .upkeep import check_entries, removals_seen, room_of, stats_of, trim, young_sets
 
@@ -46,6 +46,7 @@ __all__ = [
     "encode_over_ranks",
     "encode_share",
     "finish_shares",
+    "is_synthetic",
     "latent_key",
     "nothing_shown_reason",
     "pad_text",

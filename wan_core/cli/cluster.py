@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import ConfigError
@@ -50,7 +50,7 @@ class Cluster:
     mount: str
     """where containers see the claim"""
     local_cache: str
-    """folder on a disk of each node, where the cache is copied before training; "" reads it where it lies"""
+    """folder on a disk of each node, for copies of base and cache; "" reads them where they lie"""
     gloo: bool
     """gradients go over gloo instead of NCCL"""
     interface: str
@@ -68,6 +68,8 @@ class Cluster:
         found = {"OMP_NUM_THREADS": "4", "PYTHONUNBUFFERED": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_GRACE_S)}
         if self.gloo:
             found["WAN_TRAINER_NCCL"] = "0"
+        if self.local_cache:
+            found["WAN_TRAINER_LOCAL"] = self.local_cache
         if self.interface:
             found |= {"GLOO_SOCKET_IFNAME": self.interface, "NCCL_SOCKET_IFNAME": self.interface}
         return found
@@ -84,27 +86,7 @@ class Cluster:
         words += ["--nproc-per-node", str(self.gpus), "--max-restarts", str(_RESTARTS), "--rdzv-backend", "c10d"]
         words += ["--rdzv-id", self.labels, "--rdzv-endpoint"]
         engine = [f"{self.pack}/wan_core/launch.py", self.command, self.run_path]
-        if self.local_cache:
-            engine += ["--roots", f"{self.local_cache}/roots.json"]
         return f"exec {shlex.join(words)} {rendezvous} {shlex.join(engine)}"
-
-    def copying(self) -> list[str]:
-        """Returns shell lines that copy the run's cache to a disk of the node and name it in a roots file there."""
-        if not self.local_cache:
-            return []
-        runs = shlex.quote(str(PurePosixPath(self.run_path).parent))
-        local = shlex.quote(self.local_cache)
-        text = (
-            "import json, os, sys; runs, local = sys.argv[1:]; "
-            'roots = json.load(open(os.path.join(runs, "roots.json"))); print(roots["cache"][0]); '
-            'roots["cache"] = [os.path.join(local, "_cache")]; '
-            'json.dump(roots, open(os.path.join(local, "roots.json"), "w"))'
-        )
-        return [
-            f"mkdir -p {local}/_cache",
-            f"cache=$({shlex.quote(self.python)} -c {shlex.quote(text)} {runs} {local})",
-            f'cp -a --update "$cache"/. {local}/_cache/',
-        ]
 
 
 def sbatch_of(cluster: Cluster) -> str:
@@ -115,7 +97,6 @@ def sbatch_of(cluster: Cluster) -> str:
         "set -e",
         "trap '' USR1",
         f"cd {shlex.quote(cluster.pack)}",
-        *cluster.copying(),
         cluster.starting(f'"$head:{_PORT}"'),
     ]
     lines = [
@@ -196,7 +177,7 @@ def trainjob_of(cluster: Cluster) -> str:
 
 def _pod(cluster: Cluster, name: str, rendezvous: str) -> dict[str, Any]:
     """Returns the pod of a node; the operator sets the variables of `rendezvous`."""
-    script = "\n".join(["set -e", f"cd {shlex.quote(cluster.pack)}", *cluster.copying(), cluster.starting(rendezvous)])
+    script = f"set -e\ncd {shlex.quote(cluster.pack)}\n{cluster.starting(rendezvous)}"
     mounts = [{"name": "storage", "mountPath": cluster.mount}, {"name": "shm", "mountPath": "/dev/shm"}]
     volumes: list[dict[str, Any]] = [
         {"name": "storage", "persistentVolumeClaim": {"claimName": cluster.claim}},
@@ -240,7 +221,9 @@ def add_cluster_command(command: Callable[..., argparse.ArgumentParser]) -> None
     sub.add_argument("--mount", default="/storage", help="where containers see the claim")
     sub.add_argument("--path", help="of the run on the nodes; default: as here")
     sub.add_argument("--pack", help="folder of this pack on the nodes; default: as here")
-    sub.add_argument("--local-cache", default="", metavar="FOLDER", help="on a disk of each node: copy the cache there")
+    sub.add_argument(
+        "--local-cache", default="", metavar="FOLDER", help="on a disk of each node: copy base and cache there"
+    )
     sub.add_argument("--interface", default="", help="network interface that ranks meet on, such as ib0")
     sub.add_argument("--gloo", action="store_true", help="gradients over gloo, without NCCL")
     sub.add_argument("--to", type=Path, help="folder of the files; default: cluster in the run's folder")
@@ -255,8 +238,6 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         raise ConfigError(f"--time is {options.time}. Write hours:minutes:seconds, such as 24:00:00.")
     if not 1 <= options.gpus <= 64 or not 0 <= options.nodes <= 4096:
         raise ConfigError(f"--nodes is {options.nodes} and --gpus {options.gpus}. Set them to 1 or more.")
-    if options.local_cache and not (directory.parent / "roots.json").is_file():
-        raise ConfigError("--local-cache needs roots.json beside the run. `new NAME --like RUN` writes it.")
     nodes = options.nodes or max(-(-config.model.placement.copies // options.gpus), 1)
     cluster = Cluster(
         run_name=config.run_name,

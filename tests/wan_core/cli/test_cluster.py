@@ -63,16 +63,13 @@ def test_words_of_the_script_in_a_path_stay_and_a_name_begins_with_a_letter() ->
 @pytest.mark.parametrize(("reason", "queued"), [("signal SIGUSR1", True), ("", False), ("stopped by the user", False)])
 def test_a_run_that_the_time_limit_stopped_is_queued_again(tmp_path: Path, reason: str, queued: bool) -> None:
     """srun, scontrol and Python are stand-ins: the one notes its words, the other the requeue."""
-    run, tools, cache = tmp_path / "my runs" / "it's HEAD of fox", tmp_path / "tools", tmp_path / "my cache"
-    cache.mkdir()
-    (cache / "entry").write_text("latent")
+    run, tools = tmp_path / "my runs" / "it's HEAD of fox", tmp_path / "tools"
     run.mkdir(parents=True)
-    (run.parent / "roots.json").write_text(json.dumps({"cache": [str(cache), "elsewhere"], "loras": ["x"]}))
     tools.mkdir()
     for name, text in {
         "srun": 'shift; "$@"',
         "scontrol": f'if [ "$1" = show ]; then echo node7; else echo "$@" >> "{tmp_path}/requeued"; fi',
-        "python": f'if [ "$1" = -c ]; then exec python3 "$@"; fi; printf "%s\\n" "$@" > "{tmp_path}/words"; '
+        "python": f'printf "%s\\n" "$@" "$WAN_TRAINER_LOCAL" > "{tmp_path}/words"; '
         'printf \'{\\n  "reason": "' + reason + '"\\n}\' > "$RUN/status.json"; exit 7',
     }.items():
         (tools / name).write_text(f"#!/bin/bash\n{text}\n")
@@ -86,10 +83,8 @@ def test_a_run_that_the_time_limit_stopped_is_queued_again(tmp_path: Path, reaso
     done = subprocess.run([str(BASH), "-c", script], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (7, "")
     words = (tmp_path / "words").read_text().splitlines()
-    assert words[-4:] == ["train", str(run), "--roots", f"{local}/roots.json"]
+    assert words[-3:] == ["train", str(run), str(local)]
     assert words[words.index("--rdzv-endpoint") + 1] == "node7:29500"
-    assert (local / "_cache" / "entry").read_text() == "latent"
-    assert json.loads((local / "roots.json").read_text()) == {"cache": [f"{local}/_cache"], "loras": ["x"]}
     assert (tmp_path / "requeued").exists() is queued
 
 

@@ -1,4 +1,4 @@
-"""Any rank killed at any of its moments: the others end within a minute, and one command goes on as if nothing had been.
+"""Any rank killed at any moment: the others end within a minute, and one command goes on as if nothing had been.
 
 Results are in .cache/killed_ranks.txt.
 """

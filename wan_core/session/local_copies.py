@@ -1,0 +1,121 @@
+"""Copies of what a run reads again and again, base weights and cache entries, on a disk of each machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..cache import LatentCache, is_synthetic
+from ..checkpoint import checkpoint_digest, checkpoint_files
+from ..errors import WanTrainerError
+from ..files import (
+    FileError,
+    Roots,
+    atomic_write,
+    clean_partials,
+    open_regular,
+    opened_folder,
+    remove_file,
+    size_text,
+)
+from ..job.config import RunConfig
+from .session import Session
+
+_LOCAL = "WAN_TRAINER_LOCAL"
+"""environment variable: folder on a disk of this machine for copies; unset: everything is read where it lies"""
+_PIECE_BYTES = 8 << 20
+
+
+def local_roots(session: Session) -> Roots:
+    """Returns the roots of a session, the copies of this machine first. Every rank calls it; no rank copies without
+    `_LOCAL`.
+
+    The first process of each machine copies, the others wait. Where it cannot, its machine reads what all share, and
+    the run says why.
+    """
+    group, folder = session.group, os.environ.get(_LOCAL, "")
+    found = group.gather(_copied(session, Path(folder)) if folder and group.local_rank == 0 else ({}, ""))
+    for rank, (_, why) in enumerate(found):
+        if why:
+            session.warn(f"Rank {rank} could not copy base and cache to its disk, and reads them where they lie: {why}")
+    copies, _ = found[group.rank - group.local_rank]
+    if copies:
+        session.note(f"Base and cache are read from their copies in {folder}.")
+    known = session.roots.folders
+    return Roots(known | {name: (*copied, *known.get(name, ())) for name, copied in copies.items()})
+
+
+def _copied(session: Session, folder: Path) -> tuple[dict[str, tuple[str, ...]], str]:
+    """Copies what is missing; returns the folders of the copies by root, or why there are none."""
+    try:
+        copies: dict[str, tuple[str, ...]] = {}
+        for reference in _base_files(session.config):
+            root, relative = reference.split(":", 1)
+            base = _copied_base(session.roots.resolve(reference), relative, folder / "models")
+            copies[root] = (*copies.get(root, ()), str(base))
+        cache = folder / "cache"
+        _copy_entries(LatentCache(session.roots.first("cache")), LatentCache(cache), session.config.data.fingerprint)
+        return copies | {"cache": (str(cache),)}, ""
+    except (OSError, WanTrainerError) as error:
+        return {}, str(error)
+
+
+def _base_files(config: RunConfig) -> Iterator[str]:
+    """Yields the names of the base files that a run trains."""
+    yield from filter(None, (config.model.base_file, config.model.low_noise_file))
+
+
+def _copied_base(source: Path, relative: str, folder: Path) -> Path:
+    """Copies a model, a file or a folder of them, unless its copy is there; returns the folder that holds `relative`.
+
+    The folder's name is the digest of the model, by which a copy is checked. Raises OSError and FileError.
+    """
+    digest = checkpoint_digest(source)
+    made = folder / digest[:32]
+    target = made / relative
+    files = [*checkpoint_files(source), *(source.rglob("*.json") if source.is_dir() else ())]
+    pairs = [(file, target / file.relative_to(source) if source.is_dir() else target) for file in files]
+    if not _is_copied(pairs) or checkpoint_digest(target) != digest:
+        _copy(pairs, folder)
+        if checkpoint_digest(target) != digest:
+            raise FileError(f"The copy of {source.name} differs from the file. Check the disk of {folder.name}.")
+    return made
+
+
+def _copy_entries(shared: LatentCache, local: LatentCache, fingerprint: str) -> None:
+    """Copies a set and its entries. An entry has its own digest, by which every read checks it.
+
+    Raises OSError, and FileError for an entry that is damaged where it lies, which is no copy then.
+    """
+    entries = [one for one in shared.read_set(fingerprint).entries() if not is_synthetic(one.key)]
+    places = [(one, *(cache.entry_path(one.kind, one.key) for cache in (shared, local))) for one in entries]
+    missing = [(one, here, there) for one, here, there in places if not _is_copied([(here, there)])]
+    its_set = (shared.set_file(fingerprint), local.set_file(fingerprint))
+    files = [(here, there) for _, here, there in missing] + ([] if _is_copied([its_set]) else [its_set])
+    _copy(files, local.root)
+    for one, _, there in missing:
+        if not local.is_sound(one.kind, one.key, one.shape):
+            remove_file(there, local.root)
+            raise FileError(f"The entry {one.key[:12]} of the cache is damaged. Queue Cache Latents + Captions again.")
+
+
+def _is_copied(pairs: list[tuple[Path, Path]]) -> bool:
+    """Returns whether each copy is there, with the size of its source."""
+    return all(there.is_file() and there.stat().st_size == here.stat().st_size for here, there in pairs)
+
+
+def _copy(pairs: list[tuple[Path, Path]], below: Path) -> None:
+    """Copies files into folders below one, each complete or not at all. FileError where its disk has no room."""
+    if not pairs:
+        return
+    with opened_folder(below, make=True):
+        for folder in {there.parent for _, there in pairs}:
+            clean_partials(folder, 0.0, below)
+    need, free = sum(here.stat().st_size for here, _ in pairs), shutil.disk_usage(below).free
+    if need > free:
+        raise FileError(f"The copies need {size_text(need)}, and {size_text(free)} are free there. Make room.")
+    for here, there in pairs:
+        with open_regular(here) as source, atomic_write(there, below) as copy:
+            shutil.copyfileobj(source, copy, _PIECE_BYTES)

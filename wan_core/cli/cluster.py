@@ -51,6 +51,8 @@ class Cluster:
     """where containers see the claim"""
     local_cache: str
     """folder on a disk of each node, for copies of base and cache; "" reads them where they lie"""
+    trackers: str
+    """file with tracker, webhook and mirror, as the nodes see it; "" for none"""
     gloo: bool
     """gradients go over gloo instead of NCCL"""
     interface: str
@@ -86,6 +88,8 @@ class Cluster:
         words += ["--nproc-per-node", str(self.gpus), "--max-restarts", str(_RESTARTS), "--rdzv-backend", "c10d"]
         words += ["--rdzv-id", self.labels, "--rdzv-endpoint"]
         engine = [f"{self.pack}/wan_core/launch.py", self.command, self.run_path]
+        if self.trackers:
+            engine += ["--trackers", self.trackers]
         return f"exec {shlex.join(words)} {rendezvous} {shlex.join(engine)}"
 
 
@@ -224,6 +228,8 @@ def add_cluster_command(command: Callable[..., argparse.ArgumentParser]) -> None
     sub.add_argument(
         "--local-cache", default="", metavar="FOLDER", help="on a disk of each node: copy base and cache there"
     )
+    text = "JSON file with tracker, webhook and mirror, as the nodes see it"
+    sub.add_argument("--trackers", default="", metavar="FILE", help=text)
     sub.add_argument("--interface", default="", help="network interface that ranks meet on, such as ib0")
     sub.add_argument("--gloo", action="store_true", help="gradients over gloo, without NCCL")
     sub.add_argument("--to", type=Path, help="folder of the files; default: cluster in the run's folder")
@@ -252,6 +258,7 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         claim=options.claim,
         mount=options.mount,
         local_cache=options.local_cache.rstrip("/"),
+        trackers=options.trackers,
         gloo=options.gloo,
         interface=options.interface,
     )

@@ -99,6 +99,7 @@ def test_the_busier_of_two_ranks_takes_half_of_the_processor(server: ForkServer,
 
 
 @pytest.mark.lasts(1)
+@pytest.mark.parametrize("clips", [40, pytest.param(200, marks=pytest.mark.soak)])
 def test_a_killed_rank_costs_what_it_was_at_and_the_others_end(
     server: ForkServer, folder: Path, clips: int, tmp_path: Path
 ) -> None:

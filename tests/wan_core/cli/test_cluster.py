@@ -22,7 +22,7 @@ FILES = {"slurm.sbatch": sbatch_of, "pytorchjob.yaml": pytorchjob_of, "trainjob.
 FOX = Cluster(
     run_name="Red Fox_02", command="train", run_path="/data/wan trainer/fox", pack="/data/pack", nodes=2, gpus=4,
     time="1-02:00:00", python="/opt/venv/bin/python", image="registry.example/wan:1", claim="wan-data", mount="/data",
-    local_cache="/scratch/wan", gloo=True, interface="ib0",
+    local_cache="/scratch/wan", trackers="/data/trackers.json", gloo=True, interface="ib0",
 )  # fmt: skip
 BASH = shutil.which("bash")
 
@@ -83,7 +83,7 @@ def test_a_run_that_the_time_limit_stopped_is_queued_again(tmp_path: Path, reaso
     done = subprocess.run([str(BASH), "-c", script], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (7, "")
     words = (tmp_path / "words").read_text().splitlines()
-    assert words[-3:] == ["train", str(run), str(local)]
+    assert words[-5:] == ["train", str(run), "--trackers", "/data/trackers.json", str(local)]
     assert words[words.index("--rdzv-endpoint") + 1] == "node7:29500"
     assert (tmp_path / "requeued").exists() is queued
 

@@ -6,7 +6,9 @@ Results are in .cache/killed_ranks.txt.
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -94,7 +96,7 @@ def plant(where, wrap):
 def killing(call):
     @functools.wraps(call)
     def planted(*given, **named):
-        if os.environ.get("RANK") == {trigger!r}:
+        if os.environ.get("RANK") == {trigger!r} and not (folder / "killed").exists():
             seen[0] += 1
             if seen[0] == {number}:
                 pid = int((folder / "pid{victim}").read_text())
@@ -153,6 +155,14 @@ def last_lora(run: TinyRun) -> dict[str, torch.Tensor]:
     return load_file(saved.lora_file)
 
 
+def assert_as_unkilled(run: TinyRun, expected: dict[int, float], lora: dict[str, torch.Tensor]) -> None:
+    assert losses(run) == pytest.approx(expected, rel=1e-6)
+    assert [*losses(run)] == [*range(1, SETTINGS.steps + 1)]
+    found = last_lora(run)
+    assert found.keys() == lora.keys()
+    assert all(torch.equal(value, lora[key]) for key, value in found.items())
+
+
 @pytest.fixture(scope="module")
 def unkilled(server: ForkServer, tmp_path_factory: pytest.TempPathFactory):
     """By ranks: the losses and the LoRA of a run that nobody killed."""
@@ -196,11 +206,32 @@ def test_a_rank_killed_ends_the_others_and_one_command_goes_on(
     SaveStore(run.directory).latest(run.config.job_id)  # raises for a saved step that is damaged
     again = started(server, run, ranks, ours=ours)
     assert [worker.wait() for worker in again] == [0] * len(again), again[0].log()[-3000:]
-    expected, lora = unkilled(ranks)
-    assert losses(run) == pytest.approx(expected, rel=1e-6)
-    assert list(losses(run)) == [*range(1, SETTINGS.steps + 1)]
-    found = last_lora(run)
-    assert found.keys() == lora.keys()
-    assert all(torch.equal(value, lora[key]) for key, value in found.items())
+    assert_as_unkilled(run, *unkilled(ranks))
     with (ROOT / ".cache" / "killed_ranks.txt").open("a") as table:
         table.write(f"{name} | {'ours' if ours else 'torchrun'} | {victim} of {ranks} | {took:.1f} s | same\n")
+
+
+@pytest.mark.lasts(30)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_torchrun_starts_all_again_after_a_killed_rank_and_the_run_goes_on_from_its_last_save(
+    unkilled, tmp_path: Path, victim: int
+) -> None:
+    run, point = run_of(tmp_path, 2), Point("wan_core.train.trainer:Trainer._train_step", 4)
+    script = tmp_path / "killed_once.py"
+    words = ["train", str(run.directory), "--roots", str(run.roots_file)]
+    first = PLANTED.format(
+        folder=str(tmp_path), trigger=str(victim), victim=victim, call=point.call, number=point.number
+    )
+    script.write_text(f"{first}\nimport sys\nfrom wan_core.__main__ import main\nsys.exit(main({words!r}))\n")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2"]
+    ended = subprocess.run(
+        [*torchrun, str(script)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert (tmp_path / "killed").exists()
+    assert "Continues after saved step 2 of 6." in ended.stdout
+    assert_as_unkilled(run, *unkilled(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.forked import ForkServer
 from tests.support.tiny_run import make_run
 from wan_core.events import CheckpointSaved, Event, Finished, SampleReady
 from wan_core.trackers.mirror import Mirror
@@ -128,3 +130,66 @@ def test_previews_follow_each_once_and_whole(tmp_path: Path, monkeypatch: pytest
     assert (there / "validate-0123456789ab" / "grid-0.png").read_bytes() == b"grid"
     clips = [name for name in written if name.endswith((".mp4", ".png"))]
     assert sorted(clips) == ["grid-0.png", "step-000002_p0.mp4", "step-000004_p0.mp4", "step-000004_p0.mp4"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from wan_core.events import CheckpointSaved
+from wan_core.trackers import mirror
+from wan_core.trackers.settings import MirrorSettings
+
+pieces, mirror._PIECE_BYTES = [0], 1 << 10
+whole = mirror._piece
+
+def piece(file, run, place):
+    pieces[0] += 1
+    if pieces[0] == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(file, run, place)
+
+mirror._piece = piece
+made = mirror.Mirror(MirrorSettings(url=sys.argv[2]), Path(sys.argv[1]))
+made.begin()
+event = CheckpointSaved(step=2, folder="saves/step-000002")
+made.keep(event)
+made.take(event)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
+@pytest.mark.parametrize("piece", [3, 5])
+def test_a_step_whose_sender_was_killed_in_the_middle_is_complete_after_the_next_one(
+    server: ForkServer, tmp_path: Path, piece: int
+) -> None:
+    run, there = make_run(tmp_path), tmp_path / "mirror"
+    store = SaveStore(run.directory)
+    step = store.commit(2, run.config.job_id, bytes(range(256)) * 16, {"a": torch.zeros(1)}, {"step": 2}).folder
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    killed = server.run(script, str(run.directory), there.as_uri(), str(piece))
+    assert killed.returncode == -9, killed.stderr
+    copy = there / run.directory.name / step.name
+    assert not (copy / "manifest.json").exists()
+    later = Mirror(MirrorSettings(url=there.as_uri()), run.directory)
+    later.begin()
+    later.end()
+    for name in ("lora.safetensors", "manifest.json"):
+        assert (copy / name).read_bytes() == (step / name).read_bytes()
+    assert not later.outbox.waiting()
+
+
+def test_storage_that_is_no_folder_takes_the_same_files(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    run = make_run(tmp_path)
+    step = SaveStore(run.directory).commit(2, run.config.job_id, b"lora", {"a": torch.zeros(1)}, {"step": 2}).folder
+    mirror = Mirror(MirrorSettings(url="memory://bucket/loras", state=True), run.directory)
+    mirror.begin()
+    event = CheckpointSaved(step=2, folder=f"saves/{step.name}")
+    mirror.keep(event)
+    mirror.take(event)
+    memory, there = fsspec.filesystem("memory"), f"/bucket/loras/{run.directory.name}"
+    for name in ("lora.safetensors", "state.safetensors", "manifest.json"):
+        assert memory.cat_file(f"{there}/{step.name}/{name}") == (step / name).read_bytes()
+    assert memory.cat_file(f"{there}/run.json") == (run.directory / "run.json").read_bytes()
+    memory.rm("/bucket", recursive=True)

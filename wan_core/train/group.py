@@ -22,7 +22,7 @@ from ..accelerator import backend_of, select
 from ..errors import RESUME, CheckpointError, PlacementError, RankLost, failure
 from ..parallel import ClipRanks
 from ..words import shortened
-from .heartbeat import watch_ranks
+from .heartbeat import attempt_of, watch_ranks
 
 MEETING = "WAN_TRAINER_RANKS"
 """environment variable: rendezvous file of our own launcher's ranks; unset: torchrun's environment"""
@@ -269,16 +269,17 @@ def join_group() -> Group:
         return Group()
     meeting = os.environ.get(MEETING)
     rank = int(os.environ["RANK"])
+    here = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", world))
     patience = _STEP_TIMEOUT if rank == 0 else _LEADER_TIMEOUT
     with _together(list):
         if meeting:
             store, roll = torch.distributed.FileStore(meeting, world), None
         else:  # torchrun's environment says where
             store, *_ = next(torch.distributed.rendezvous("env://", timeout=patience))
+            store = torch.distributed.PrefixStore(attempt_of(store, rank, world), store)
             roll = torch.distributed.PrefixStore("meetings", store)
         torch.distributed.init_process_group("gloo", timeout=patience, store=store, rank=rank, world_size=world)
         in_step = torch.distributed.new_group(backend="gloo", timeout=_STEP_TIMEOUT)
-    here = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", world))
     group = Group(rank, world, in_step, roll, on_this_machine=here)
     if not meeting and here[1] < world:
         group.watch()

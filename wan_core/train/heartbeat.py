@@ -1,6 +1,7 @@
-"""Heartbeats of ranks on several machines: a machine that is cut off ends the others, not their timeouts of hours.
+"""Ranks in torchrun's store: how those of one attempt meet, and heartbeats of ranks on several machines.
 
-A dead process closes its sockets, which the others notice at once; a lost network closes nothing.
+A dead process closes its sockets, which the others notice at once; a lost network closes nothing, so that without
+heartbeats the others would wait for their timeouts of hours.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import os
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 
@@ -23,8 +26,28 @@ _LEFT = float("inf")
 _GOODBYE_S = 2.0
 """for the last message to the store"""
 _TICK_S = 1.0
+_LOOKS_S = 0.02
 _LAST_S = 10.0
 """for this rank to end by itself, before its process is ended"""
+
+
+def attempt_of(store: Any, rank: int, world: int) -> str:
+    """Returns the name of this attempt of torchrun, the same on all ranks and another after a restart; a collective.
+
+    The store outlives a restart, with what ended ranks have written into it, and agents count restarts differently.
+    """
+    name, others = uuid.uuid4().hex, range(1, world)
+    if rank:
+        store.set(f"came {rank}", name)
+        name = store.get(f"attempt of {name}").decode()
+        store.set(f"{name} {rank}", "")
+        return name
+    while not all(store.check([f"{name} {other}"]) for other in others):
+        for other in others:  # a name may be an ended rank's, until its successor has come
+            if store.check([f"came {other}"]):
+                store.set(f"attempt of {store.get(f'came {other}').decode()}", name)
+        time.sleep(_LOOKS_S)
+    return name
 
 
 def watch_ranks(rank: int, others: Sequence[int], abort: Callable[[], None]) -> Callable[[], None]:
@@ -52,19 +75,18 @@ def _beat(rank: int, heard: dict[int, float], ended: threading.Event) -> None:
     # A connection of its own: a call that waits for a lost network would keep the rank's from raising.
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = torch.distributed.TCPStore(*place, is_master=False, timeout=timedelta(seconds=_LOST_S))
-    prefix = f"beats {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     known, beats = dict.fromkeys(heard, 0), 0
     while not ended.is_set():
         beats += 1
         with contextlib.suppress(RuntimeError):  # the store is gone: nobody is heard
-            store.set(f"{prefix} {rank}", str(beats))
+            store.set(f"beats {rank}", str(beats))
             for other in heard:
-                begun = store.check([f"{prefix} {other}"])
-                if begun and (count := int(store.get(f"{prefix} {other}"))) != known[other]:
+                begun = store.check([f"beats {other}"])
+                if begun and (count := int(store.get(f"beats {other}"))) != known[other]:
                     known[other], heard[other] = count, _LEFT if count < 0 else time.monotonic()
         ended.wait(_EVERY_S)
     with contextlib.suppress(RuntimeError):
-        store.set(f"{prefix} {rank}", "-1")
+        store.set(f"beats {rank}", "-1")
 
 
 def _watch(heard: dict[int, float], abort: Callable[[], None], ended: threading.Event) -> None:

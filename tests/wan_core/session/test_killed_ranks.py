@@ -211,11 +211,12 @@ def test_a_rank_killed_ends_the_others_and_one_command_goes_on(
         table.write(f"{name} | {'ours' if ours else 'torchrun'} | {victim} of {ranks} | {took:.1f} s | same\n")
 
 
-@pytest.mark.lasts(30)
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.lasts(40)
+@pytest.mark.parametrize(("machines", "victim"), [(1, 0), (1, 1), (2, 0), (2, 1)])
 def test_torchrun_starts_all_again_after_a_killed_rank_and_the_run_goes_on_from_its_last_save(
-    unkilled, tmp_path: Path, victim: int
+    unkilled, tmp_path: Path, machines: int, victim: int
 ) -> None:
+    """On two machines each has an agent; they meet again by the rendezvous of export-cluster's jobs."""
     run, point = run_of(tmp_path, 2), Point("wan_core.train.trainer:Trainer._train_step", 4)
     script = tmp_path / "killed_once.py"
     words = ["train", str(run.directory), "--roots", str(run.roots_file)]
@@ -223,15 +224,27 @@ def test_torchrun_starts_all_again_after_a_killed_rank_and_the_run_goes_on_from_
         folder=str(tmp_path), trigger=str(victim), victim=victim, call=point.call, number=point.number
     )
     script.write_text(f"{first}\nimport sys\nfrom wan_core.__main__ import main\nsys.exit(main({words!r}))\n")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2"]
-    ended = subprocess.run(
-        [*torchrun, str(script)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts", "2", "--nproc-per-node"]
+    starts = [[*torchrun, "2", str(script)]]
+    if machines == 2:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free.getsockname()[1]}"]
+        nodes = ["--nnodes", "2", "--rdzv-id", "fox", *meeting]
+        starts = [[*torchrun, "1", *nodes, str(script)]] * 2
+    agents = []
+    for number, command in enumerate(starts):
+        with (tmp_path / f"agent{number}.txt").open("wb") as log:
+            environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+            agents.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+    try:
+        codes = [agent.wait(timeout=120) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.wait()
+    said = "".join((tmp_path / f"agent{number}.txt").read_text() for number in range(machines))
+    assert codes == [0] * machines, said[-3000:]
     assert (tmp_path / "killed").exists()
-    assert "Continues after saved step 2 of 6." in ended.stdout
+    assert "Continues after saved step 2 of 6." in said
     assert_as_unkilled(run, *unkilled(2))

@@ -106,6 +106,7 @@ class Planner:
             "measures": {**report["measures"], "gradient_checkpointing": job.train.gradient_checkpointing},
             "card": report["card"],
             "placement": report["placement"],
+            "cards": report["cards"],
             "own_runs": report["own_runs"],
             "routes": report["routes"],
             "notes": report["notes"],

@@ -66,6 +66,11 @@ class Timeline:
         """Returns the share of the time in which a card works."""
         return sum(span.end - span.begin for span in self.cards[card]) / self.seconds
 
+    @property
+    def idle(self) -> float:
+        """The share of the time in which a card waits, mean of all cards: the bubble of the pipeline."""
+        return 1 - sum(map(self.busy, range(len(self.cards)))) / len(self.cards)
+
     def drawn(self, width: int = 72) -> str:
         """Returns a line of text a card: the number of the micro-batch, in brackets where it goes backward."""
         scale, lines = width / self.seconds, list[str]()

@@ -91,7 +91,7 @@ def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) 
     if job.train.optimizer == "custom":
         said.append(UNKNOWN_CLASS)
     if card is not None:
-        said.append(_at_once(plan, card))
+        said.append(at_once(plan, card))
     if routed is not None:
         said += [routed.sentence(job.step.tokens), _routes_advice(routed, job.step.tokens), routes_remark(job.train)]
     if quantized_for_nothing(plan):
@@ -102,7 +102,7 @@ def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) 
     return [one for one in said if one]
 
 
-def _at_once(plan: MemoryPlan, card: Card) -> str:
+def at_once(plan: MemoryPlan, card: Card) -> str:
     """Returns what a split gains from cards that work at once on several micro-batches; "" where it is none."""
     shape = plan.job.shape()
     ids = shape.placement.devices

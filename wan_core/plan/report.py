@@ -31,6 +31,7 @@ from ..placement import (
 from ..placement.plan import split_blocks
 from ..train import TrainConfig, saved_bytes
 from .cards import Card, card_of_size
+from .cards_of_step import cards_of_step
 from .here import counting_partner, in_fullest_process
 from .measured_ratios import SECONDS, MeasuredRatios, measured_ratios_of
 from .modes import plan_on_cards
@@ -50,7 +51,7 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
     `card`: in place of that of this machine.
     """
     job, estimate, card = plan.job, plan.estimate, card or plan.card
-    routed = routed_of(plan, card)
+    routed, of_step = routed_of(plan, card), cards_of_step(plan, card)
     devices = estimate.to_dict()
     for name, needs in devices.items():
         needs["room_bytes"] = plan.room.devices.get(name)
@@ -71,6 +72,7 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
         "disk": {"save_bytes": _save_bytes(job), "lora_bytes": job.lora_bytes()},
         "step_seconds": None if card is None else round(plan.seconds(card), 2),
         "card": None if card is None else card.name,
+        "cards": None if of_step is None else of_step.to_dict(),
         "faster": plan.faster(),
         "exchange": plan.exchange,
         "own_runs": plan.ratios_followed(),
@@ -100,6 +102,8 @@ def plan_sentences(plan: MemoryPlan) -> str:
     if card is not None:
         lines.append(f"about {plan.seconds(card):.1f} s for an optimizer step on a {card.name}")
         lines += _own_measurement(card)
+    if of_step := cards_of_step(plan, card):
+        lines.append(of_step.drawn())
     for name, phases in plan.ratios_followed().items():
         said = ", ".join(f"{_WORDS.get(phase, phase)} x{ratio:.2f}" for phase, ratio in phases.items())
         lines.append(f"{name}: corrected by what runs of this model took on this card ({said})")

@@ -27,6 +27,8 @@ from torch import nn
 
 from ..model import Numerics, WanShape, WanTransformer
 from ..parallel import sent_bytes
+from ..parallel.schedule import in_turn
+from ..parallel.timeline import StageCost, Timeline, replay
 from ..placement import JobShape, MemoryEstimate, StepShape, Traffic, lockable_bytes, step_traffic
 from ..train import FlopCount, StepFlops
 from .cards import Card, CardCost
@@ -53,23 +55,47 @@ def step_seconds(
 
     For `prior_share` of the clips the base model runs forward once more.
     """
-    count, pageable = len(job.placement.devices), _pageable_share(estimate)
+    count = len(job.placement.devices)
     cards = [card] * count if isinstance(card, Card) else card
-    card = min(cards, key=lambda one: one.bytes_per_s)
+    slowest = min(cards, key=lambda one: one.bytes_per_s)
+    optimizer = _optimizer(job).seconds(slowest)
     if count > 1:
-        split = split_step(job, step, estimate, cards, micro_batches, pageable)
+        split = split_step(job, step, estimate, cards, micro_batches, _pageable_share(estimate))
         base = prior_share * sum(cost.forward_s for cost in split.costs) * micro_batches / split.gain
         passes = split.timeline(at_once=not estimate.measures.in_turn).seconds
-        return passes + base + _optimizer(job).seconds(card) / count
+        return passes + base + optimizer / count
+    forward = work_of_passes(job, step, estimate)[0].seconds(slowest)
+    target = prior_share * max(forward, _copied_seconds(estimate)[0])
+    return micro_batches * (target + sum(_pass_seconds(job, step, estimate, slowest))) + optimizer
+
+
+def step_timeline(
+    job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card | Sequence[Card], *, micro_batches: int
+) -> Timeline:
+    """Returns when the cards of a process work in the passes of a step: those of a split by the event model; one card,
+    or the first of those that share out tokens, one pass after the other."""
+    count = len(job.placement.devices)
+    cards = [card] * count if isinstance(card, Card) else card
+    if count > 1:
+        split = split_step(job, step, estimate, cards, micro_batches, _pageable_share(estimate))
+        return split.timeline(at_once=not estimate.measures.in_turn)
+    cost = StageCost(*_pass_seconds(job, step, estimate, min(cards, key=lambda one: one.bytes_per_s)))
+    return replay(in_turn([0], micro_batches), [cost])
+
+
+def _pass_seconds(job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card) -> tuple[float, float]:
+    """Returns the seconds of the forward and of the backward pass of a micro-batch on one card."""
     forward, backward = (work.seconds(card) for work in work_of_passes(job, step, estimate))
-    streamed = sum(estimate.streamed.values())
-    weights, kept = (size * (1 - pageable) / COPIES for size in (streamed, estimate.inputs))
-    blocked = 2 * pageable * (streamed + estimate.inputs) / PAGEABLE_COPIES
-    target = prior_share * max(forward, weights)
+    weights, kept = _copied_seconds(estimate)
+    blocked = _pageable_share(estimate) * (sum(estimate.streamed.values()) + estimate.inputs) / PAGEABLE_COPIES
     there, back = (sent / LINK for sent in exchanged_bytes(job, step))
-    optimizer = _optimizer(job).seconds(card)
-    passes = max(forward + there, weights, kept) + max(backward + back, weights + kept)
-    return micro_batches * (target + passes + blocked) + optimizer
+    return max(forward + there, weights, kept) + blocked, max(backward + back, weights + kept) + blocked
+
+
+def _copied_seconds(estimate: MemoryEstimate) -> tuple[float, float]:
+    """Returns the seconds in which page-locked weights, and kept inputs, are copied once."""
+    locked = 1 - _pageable_share(estimate)
+    return sum(estimate.streamed.values()) * locked / COPIES, estimate.inputs * locked / COPIES
 
 
 def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:

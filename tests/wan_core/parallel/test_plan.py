@@ -32,6 +32,7 @@ from wan_core.placement import (
 from wan_core.placement.shared import OwnMemory
 from wan_core.plan import step_time
 from wan_core.plan.cards import card_named, card_of_size
+from wan_core.plan.cards_of_step import cards_of_step
 from wan_core.plan.planning import plan_memory
 from wan_core.plan.report import plan_sentences
 from wan_core.plan.workload import Workload
@@ -44,6 +45,7 @@ OF_1_3B = WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30)
 CLIP = StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=104)
 """832x480x49: 20,280 tokens"""
 LORA = LoraConfig(rank=32)
+COPIES = PlacementConfig(mode="copy per GPU", devices="all")
 
 
 def adapt(model: Any) -> None:
@@ -198,3 +200,19 @@ def test_a_plan_for_two_cards_says_what_they_send(tmp_path: Path, monkeypatch: p
     card = card_named("RTX 4090")
     assert card is not None
     assert 1.5 < one.seconds(card) / two.seconds(card) < 2
+    drawn = cards_of_step(two, card)
+    assert drawn is not None
+    assert drawn.to_dict() | {"seconds": 0} == {
+        "mode": "split tokens",
+        "reason": two.exchange,
+        "seconds": 0,
+        "idle": 0.0,
+        "cards": [{"name": name, "work": drawn.to_dict()["cards"][0]["work"]} for name in ("cuda:0", "cuda:1")],
+    }
+    assert drawn.timeline.seconds == pytest.approx(two.seconds(card), rel=0.001)
+    assert "Accumulate" not in said, "split tokens need one micro-batch"
+    copies = replace(one, job=replace(one.job, model=replace(one.job.model, placement=COPIES)))
+    each = cards_of_step(copies, card)
+    assert each is not None
+    assert (each.mode, each.names, each.timeline.idle) == ("copy per GPU", ("cuda:0", "cuda:1"), 0)
+    assert cards_of_step(one, card) is None

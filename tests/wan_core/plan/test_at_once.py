@@ -18,6 +18,7 @@ from wan_core.placement import FreeMemory, MemoryMeasures, StepShape, free_memor
 from wan_core.placement.plan import PlacementConfig, split_blocks
 from wan_core.plan import Workload, plan_here, plan_memory
 from wan_core.plan.cards import CARDS, Card
+from wan_core.plan.cards_of_step import cards_of_step
 from wan_core.plan.modes import plan_on_cards
 from wan_core.plan.notes import notes_of
 from wan_core.plan.split_time import split_step
@@ -103,6 +104,27 @@ def test_the_plan_says_in_a_line_what_working_at_once_gains(small: Workload) -> 
         "Both cards work at once on 4 micro-batches: predicted 1.60x. With split_at interleaved: 1.77x."
     ]
     assert said(replace(small, placement=split_blocks(TWO[:1], 30, "midpoint"))) == []
+
+
+def test_the_plan_draws_when_each_card_works(small: Workload) -> None:
+    plan = plan_memory(with_micro_batches(small, 2), free_memory_of_cards([24, 24]), RTX_4090)
+    drawn = cards_of_step(plan, RTX_4090)
+    assert drawn is not None
+    said = drawn.to_dict()
+    assert (said["mode"], [card["name"] for card in said["cards"]]) == ("split blocks", ["cuda:0", "cuda:1"])
+    assert said["reason"].startswith("Both cards work at once on 2 micro-batches: predicted 1.33x.")
+    assert said["idle"] == pytest.approx(1 / 3, abs=0.01), "of 2 micro-batches, on paper"
+    order = [[(forward, micro) for forward, micro, _, _ in card["work"]] for card in said["cards"]]
+    assert order == [
+        [(True, 0), (True, 1), (False, 0), (False, 1)],
+        [(True, 0), (False, 0), (True, 1), (False, 1)],
+    ]
+    for card in said["cards"]:
+        times = [time for _, _, *span in card["work"] for time in span]
+        assert times == sorted(times)
+        assert 0 <= times[0] <= times[-1] <= 1
+    assert plan.seconds(RTX_4090) == pytest.approx(said["seconds"], rel=0.002), "and the optimizer"
+    assert drawn.drawn().startswith("split blocks: the cards wait 34 % of a step\ncard 0 0=")
 
 
 def test_where_two_micro_batches_do_not_fit_the_cards_take_turns(small: Workload) -> None:

@@ -1,0 +1,77 @@
+"""When each card works in a step, by the event model, with the mode of the cards and the reason for it: to be drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..parallel.timeline import Timeline
+from .cards import Card
+from .notes import at_once
+from .planning import MemoryPlan
+from .step_time import step_timeline
+
+_MOST_SPANS = 512
+"""of all cards: with more, a picture of a node's width shows nothing"""
+
+
+@dataclass(frozen=True)
+class CardsOfStep:
+    """The cards of a job in one step."""
+
+    mode: str
+    """one of `placement.MODES`"""
+    reason: str
+    names: tuple[str, ...]
+    timeline: Timeline
+    """in seconds, without the optimizer"""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns JSON data; `work`: [forward, number of the micro-batch, begin, end] as shares of the time."""
+        seconds = self.timeline.seconds
+        drawn = sum(map(len, self.timeline.cards)) <= _MOST_SPANS
+        lines = [
+            [
+                [span.work.forward, span.work.micro, round(span.begin / seconds, 4), round(span.end / seconds, 4)]
+                for span in line
+            ]
+            for line in self.timeline.cards
+        ]
+        return {
+            "mode": self.mode,
+            "reason": self.reason,
+            "seconds": round(seconds, 3),
+            "idle": round(self.timeline.idle, 3),
+            "cards": [
+                {"name": name, "work": line if drawn else []} for name, line in zip(self.names, lines, strict=True)
+            ],
+        }
+
+    def drawn(self) -> str:
+        """Returns the same as lines of text."""
+        idle = f"the cards wait {100 * self.timeline.idle:.0f} % of a step"
+        return f"{self.mode}: {idle}\n{self.timeline.drawn()}"
+
+
+def cards_of_step(plan: MemoryPlan, card: Card | None) -> CardsOfStep | None:
+    """Returns the cards of a plan; None for one card, or an unknown one. `card`: the first."""
+    job, shape = plan.job, plan.job.shape()
+    mode, reason = _mode(plan, card)
+    names = (*plan.estimate.devices,) if mode != "copy per GPU" else job.model.placement.device_names()
+    if card is None or len(names) < 2:
+        return None
+    count = job.train.gradient_accumulation_steps
+    timeline = step_timeline(shape, job.step, plan.estimate, plan.cards(card), micro_batches=count)
+    alike = len(names) // len(timeline.cards)
+    return CardsOfStep(mode, reason, names, Timeline(timeline.cards * alike))
+
+
+def _mode(plan: MemoryPlan, card: Card | None) -> tuple[str, str]:
+    """Returns the mode of a plan's cards, and a sentence that says why or what it gains."""
+    shape, asked = plan.job.shape(), plan.job.model.placement
+    if shape.others:
+        return "split tokens", asked.chosen or plan.exchange
+    if len(shape.placement.devices) > 1:
+        return "split blocks", asked.chosen or (at_once(plan, card) if card is not None else "")
+    copies = "Each card trains a copy of the model on clips of its own; gradients are averaged."
+    return asked.mode, asked.chosen or copies

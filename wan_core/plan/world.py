@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..accelerator import planned_gpu
 from ..errors import WanTrainerError
-from ..placement import FreeMemory, JobShape, MemoryEstimate, free_memory_of_cards
+from ..placement import FreeMemory, JobShape, MemoryEstimate, PlacementConfig, free_memory_of_cards
 from .cards import Card, card_of_size
 from .choices import fewest_measures
 from .modes import AS_QUICK, in_seconds
@@ -69,7 +70,7 @@ class Mesh:
         """Ranks that hold one copy of the blocks together."""
         return self.fsdp * self.context if self.fsdp > 1 else 1
 
-    def settings(self) -> dict[str, int | str]:
+    def settings(self) -> dict[str, Any]:
         """Returns it as settings of `model.placement`."""
         ranks = self.batches * self.context
         return {
@@ -160,14 +161,14 @@ def mesh_line(plans: list[MeshPlan], card: Card, world: World) -> str:
 
 def mesh_plan(job: Workload, card: Card, free: int, world: World, clips: int, mesh: Mesh) -> MeshPlan | None:
     """Returns the plan on one mesh; None where the job refuses it, as several token routes do context parallel."""
-    others = tuple(planned_gpu(number) for number in range(1, mesh.context))
+    model = job.model.with_placement(PlacementConfig(devices="cpu", **mesh.settings()))  # of this machine none is meant
     train = replace(job.train, gradient_accumulation_steps=1)
     if mesh.holders > 1:  # a block's weights come from other ranks
         train = replace(train, blocks_to_swap=0)
-    job = replace(job, train=train, others=others)
+    job = replace(job, train=train, model=model)
     room = FreeMemory(devices={str(planned_gpu(0)): free})
     try:
-        shape = replace(job.shape(), sharders=mesh.holders)
+        shape = job.shape()
         estimate = fewest_measures(job, shape, room)
     except WanTrainerError:
         return None

@@ -94,7 +94,8 @@ def test_the_mesh_of_a_plan_builds_and_a_step_sends_the_bytes_that_were_planned(
     assert groups == [[0, 8, 16, 24], [0, 1]], "neighbours share a clip; copies of the base are a machine apart"
     assert torch.distributed.get_process_group_ranks(holders.get_group()) == [*range(8)]
     assert plan.mesh.settings() == {"mode": "copy per GPU", "copies": 32, "shards": 8, "context_parallel": 2}
-    assert PlacementConfig(mode="copy per GPU", copies=32, shards=8).sharders == plan.mesh.holders
+    placement = PlacementConfig(**plan.mesh.settings())
+    assert (placement.ranks, placement.sharders, placement.parts, placement.batches) == (32, 8, 2, 16)
 
     order = running_order(SHAPE.num_layers)
     inner = BlockOffload(Placement((torch.device("cpu"),) * SHAPE.num_layers), order, MemoryMeasures())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import WanTransformer
-from wan_core.parallel import ShardedBlocks, Sharding
+from wan_core.parallel import ClipRanks, RankTokens, ShardedBlocks, Sharding
 from wan_core.placement import BlockOffload, MemoryMeasures, Placement, PlacementConfig, StepShape
 from wan_core.placement.measures import running_order
 from wan_core.plan import Workload
@@ -78,6 +79,8 @@ class Sent(TorchDispatchMode):
         name = func.name()
         if name == "c10d::_allgather_base_":
             self.bytes["gathered"] += args[1].nbytes * (self.ranks - 1)
+        elif name == "c10d::send":
+            self.bytes["exchanged"] += sum(one.nbytes for one in args[0])
         elif name == "c10d::allreduce_":
             self.bytes["averaged"] += 2 * sum(one.nbytes for one in args[0]) * 31 // 32
         return func(*args, **(kwargs or {}))
@@ -85,7 +88,8 @@ class Sent(TorchDispatchMode):
 
 @pytest.mark.lasts(2)
 def test_the_mesh_of_a_plan_builds_and_a_step_sends_the_bytes_that_were_planned(tiny: Workload, ranks: None) -> None:
-    plan = mesh_plan(tiny, h100(), 79 << 30, WORLD, 16, Mesh(data=4, fsdp=4, context=2))
+    small = replace(tiny, step=StepShape(batch_size=1, latent_frames=2, latent_height=8, latent_width=8))
+    plan = mesh_plan(small, h100(), 79 << 30, WORLD, 16, Mesh(data=4, fsdp=4, context=2))
     assert plan is not None
     sizes = (plan.mesh.data, plan.mesh.fsdp, plan.mesh.context)
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("data", "fsdp", "context"))
@@ -107,10 +111,12 @@ def test_the_mesh_of_a_plan_builds_and_a_step_sends_the_bytes_that_were_planned(
         sharded.settle(f"blocks.{number}", block)
     inject_lora(model, LORA, seed=0)
     model.checkpoint_blocks, model.offload = True, sharded
+    clip = ClipRanks(mesh.get_group("context"), [0, 1], 0, nullcontext)
+    model.team = RankTokens(model, clip, "all-to-all")
     sent = Sent()
     sent.ranks = plan.mesh.holders
     with sent, sharded.together():
-        model(torch.zeros(1, 16, 1, 4, 4), torch.ones(1), torch.zeros(1, 4, 4096)).sum().backward()
+        model(torch.zeros(1, 16, 2, 8, 8), torch.ones(1), torch.zeros(1, 4, 4096)).sum().backward()
         gradients = [one.grad for one in model.parameters() if one.grad is not None]
         torch.distributed.all_reduce(torch.cat([one.reshape(-1) for one in gradients]))
     # FSDP pads the modulation, one row, to a row for each rank.
@@ -118,9 +124,10 @@ def test_the_mesh_of_a_plan_builds_and_a_step_sends_the_bytes_that_were_planned(
     assert plan.passes == 1
     assert sent.bytes["gathered"] - padding == pytest.approx(plan.gathered, rel=0.001)
     assert sent.bytes["averaged"] == plan.averaged
-    # By hand: queries, keys, values and outputs, with their gradients, and again; half of own tokens' heads leave.
-    own = 21 * 45 * 80 // 2
-    assert plan.exchanged == 3 * 4 * own * SHAPE.dim * 4 // 2 * SHAPE.num_layers
+    # By hand: queries, keys, values and outputs, with their gradients, and again; half of own 16 tokens' heads leave.
+    assert plan.exchanged == 3 * 4 * 16 * SHAPE.dim * 4 // 2 * SHAPE.num_layers
+    answer = 16 * 64 * 4
+    assert sent.bytes["exchanged"] == plan.exchanged + answer, "around attention, and the answer of own tokens once"
 
 
 @pytest.mark.lasts(1)

@@ -10,12 +10,12 @@ from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.job import with_expert
 from ..wan_core.lora import LoraConfig
 from ..wan_core.placement import FreeMemory
-from ..wan_core.plan import MemoryPlan, Workload, plan_here, plan_memory, plan_sentences
+from ..wan_core.plan import MemoryPlan, Workload, cards_of_step, plan_here, plan_memory, plan_sentences
 from ..wan_core.train import TrainConfig, expert_named
 from .bridge import folders
 from .bridge.held_models import held_models, idle_bytes, in_words
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, SettingsHandle, WanCache, WanSettings, WanTrainModel
-from .bridge.widgets import check_menus, searched_as, widget
+from .bridge.widgets import check_menus, searched_as, widget, widget_values
 from .engine.requested import RequestedTraining
 from .runs.job import expert_of, lora_config, train_config
 
@@ -33,6 +33,7 @@ class PlanMemory(io.ComfyNode):
             description="Says how much memory a training will take on each GPU and in the computer, which measures it "
             "will take to fit, and how long a step lasts. Trains nothing and loads nothing.",
             is_output_node=True,
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
                 WanTrainModel.Input("model", tooltip="From Load Wan Model, or any node that changes its plan."),
                 WanCache.Input("cache", tooltip="From Cache Latents + Captions, or another node that gives a cache."),
@@ -74,7 +75,14 @@ class PlanMemory(io.ComfyNode):
                 f"\nThe two experts take turns on the device. The one that rests takes {offloaded:.1f} GiB of host "
                 "memory where so much is free; else it is read again."
             )
-        return io.NodeOutput(report, all(one.fits for one in plans), ui={"text": [report]})
+        drawn = cards_of_step(largest, largest.card)
+        facts = {
+            "version": 1,
+            "report": report,
+            "cards": None if drawn is None else drawn.to_dict(),
+            "asked": widget_values(cls),
+        }
+        return io.NodeOutput(report, all(one.fits for one in plans), ui={"text": [report], "wan_plan": [facts]})
 
 
 def _planned(job: Workload) -> MemoryPlan:

@@ -171,6 +171,15 @@ def memory_of(device: torch.device) -> dict[str, int | None]:
     }
 
 
+def utilization_of(device: torch.device) -> int | None:
+    """Returns the percentage of the last moments in which a GPU ran kernels; None where its driver's package (pynvml,
+    amdsmi) is missing or has no answer."""
+    try:
+        return _module(device).utilization(device)
+    except Exception:  # of whichever package answers, as another kind on each
+        return None
+
+
 def reset_peak(device: torch.device) -> None:
     """Starts the peaks of `memory_of` on a GPU from what is held now."""
     _module(device).reset_peak_memory_stats(device)

@@ -80,6 +80,9 @@ class StepDone(Event):
     prior_loss: float | None = None
     """mean error of prior preservation clips, of all ranks; null without them"""
 
+    slowest_rank: int | None = None
+    """the rank that all others waited for; null for one rank, and where all took the same time"""
+
     def left(self, pace: float) -> float:
         """Returns the seconds until the run ends, at `pace` seconds per step, including saves, evaluations and
         previews.

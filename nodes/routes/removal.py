@@ -25,6 +25,7 @@ from ...wan_core.files import (
     remove_file,
 )
 from ...wan_core.job import STATUS_FILES
+from ...wan_core.metrics import FOLDER, RANK_FILE
 from ...wan_core.train import SAVED_FILES
 from ..engine.process import NEXT_LOG
 from ..runs.publish import CHOICE
@@ -133,7 +134,8 @@ def listed_files(directory: Path) -> list[Parts]:
 
 def _of_folders(directory: Path) -> Iterator[Parts]:
     """Yields the files without a manifest, by the form of their names."""
-    for folder, names in (("samples", _PREVIEW), ("tensorboard", _EVENT_FILE), ("profile", _PROFILE)):
+    of_folders = {"samples": _PREVIEW, "tensorboard": _EVENT_FILE, "profile": _PROFILE, FOLDER: RANK_FILE}
+    for folder, names in of_folders.items():
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(directory / folder)):
                 if names.fullmatch(name):

@@ -10,7 +10,7 @@ from ...wan_core.errors import WanTrainerError, failure
 from ...wan_core.families import template_called
 from ...wan_core.files import is_locked
 from ...wan_core.job import read_run
-from ...wan_core.metrics import MetricsTail, finite, read_measured
+from ...wan_core.metrics import MetricsTail, finite, read_measured, read_ranks, whole
 from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun, LiveRuns
 from ..runs.facts import used
@@ -20,8 +20,8 @@ from ..runs.scrub import scrubbed
 from .recorded import DAMAGED, RECORDED, Data, Recorded
 from .run_folders import list_runs
 
-_LONGEST = 200
-"""characters of a setting that is listed, as JSON"""
+_LONGEST, _LONGEST_NAME = 200, 60
+"""characters of a setting that is listed, as JSON, and of the name of a device"""
 
 
 def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> list[Data]:
@@ -99,10 +99,23 @@ def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
         "settings": scrubbed({"train": config.train.to_dict(), "lora": config.lora.to_dict()}),
         "saves": [{"step": step, "eval_loss": losses.get(step)} for step in SaveStore(directory).steps()],
         "chosen": chosen_step(directory),
+        "devices": _devices(directory, running=about["state"] == "running"),
         "in_use": step_in_use(directory, published(loras), run.experts),
         "samples": [sample.to_dict(directory.name) for sample in list_samples(directory)],
         "has_workflow": (directory / "workflow.json").is_file(),
     }
+
+
+def _devices(directory: Path, *, running: bool) -> list[Data]:
+    """Returns the devices of every rank, by the ranks' own files; an ended run holds no memory now, and is silent."""
+    of_now = ("now", "busy", "silent") if running else ()
+    return [
+        {
+            **{name: scrubbed(str(device.get(name, "")))[:_LONGEST_NAME] for name in ("host", "device", "name")},
+            **{name: whole(device.get(name)) for name in ("rank", "peak", "total", *of_now)},
+        }
+        for device in read_ranks(directory)
+    ]
 
 
 def _state(run: Recorded, live: LiveRun | None) -> tuple[str, str]:

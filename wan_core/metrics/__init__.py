@@ -7,20 +7,26 @@ from .health import HealthWatch
 from .jsonl import JsonlSink
 from .measured import broken_previews, read_experts, read_measured
 from .pages import MetricsPages
+from .ranks import FOLDER, RANK_FILE, RankFile, forget_ranks, read_ranks
 from .records import finite, read_loss_curve, records_of, whole
 from .tail import MetricsTail, read_tail
 
 __all__ = [
+    "FOLDER",
+    "RANK_FILE",
     "HealthWatch",
     "JsonlSink",
     "MetricsPages",
     "MetricsTail",
+    "RankFile",
     "Suggestion",
     "broken_previews",
     "finite",
+    "forget_ranks",
     "read_experts",
     "read_loss_curve",
     "read_measured",
+    "read_ranks",
     "read_tail",
     "records_of",
     "suggest",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .card_constants import STATE, Constants, keep_constants, state_file
 from .cards import Card, card_named, unknown_card
+from .cards_of_step import cards_of_step
 from .here import plan_here, with_mode
 from .measured_ratios import measured_ratios_of
 from .planning import MemoryPlan, plan_memory
@@ -21,6 +22,7 @@ __all__ = [
     "Workload",
     "beside_preview",
     "card_named",
+    "cards_of_step",
     "keep_constants",
     "measured_ratios_of",
     "plan_here",

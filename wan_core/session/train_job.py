@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,9 @@ from ..job.remarks import (
     set_aside_note,
     start_note,
 )
+from ..metrics import RankFile, forget_ranks
 from ..train import Group, NotFinite, check_split
+from ..train.meters import device_states
 from ..words import filled, shortened
 from .event_sinks import EventSinks
 from .expert import Expert
@@ -89,6 +91,7 @@ def run_job(
                 worker.saver.write_status("failed", shortened(str(error), 1000))
             raise
         finally:
+            worker.close()
             sinks.close()
 
 
@@ -102,6 +105,11 @@ class _Worker:
         self._open: tuple[OpenRun, ...] = ()
         self._experts: Experts | None = None
         self._training: Training | None = None
+        self._devices: RankFile | None = None
+
+    def close(self) -> None:
+        if self._devices is not None:
+            self._devices.close()
 
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
         """Inside, out-of-memory errors become a sentence with the remedies of this run."""
@@ -196,7 +204,7 @@ class _Worker:
         self.sinks.on_device = lambda: experts.on_device
         turn = experts.next_turn()
         experts.load(turn[0] if turn is not None else experts.all[0])
-        self.sinks.spill = SpillWatch.on(experts.current.trainer.meters.devices)
+        self._watch(experts.current.trainer.meters.devices)
         if saved is not None:
             steps = config.train.steps
             session.note(filled("Continues after saved step {step} of {steps}.", step=saved.step, steps=steps))
@@ -219,6 +227,16 @@ class _Worker:
         session.warn(routes_remark(config.train))
         session.warn(disk_remark(session.directory, experts.bytes_of_a_save))
         return training
+
+    def _watch(self, devices: Sequence[str]) -> None:
+        """Begin to watch the devices of this rank; where there are several, in a file of its own."""
+        session = self.session
+        several = session.group.world if session.group.world > 1 or len(devices) > 1 else 0
+        self.sinks.spill = SpillWatch.on(devices)
+        if session.leads:
+            forget_ranks(session.directory, several)
+        if several:
+            self._devices = RankFile(session.directory, session.group.rank, lambda: device_states(devices))
 
     def _stopped(self, training: Training, reason: str) -> Finished:
         """Save and end a run after a stop between two steps."""

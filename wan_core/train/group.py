@@ -60,6 +60,8 @@ class Group:
         self.parts = 1
         """consecutive ranks that train one clip together, each a part of its tokens; set by the session"""
         self._in_step, self._roll, self._met = in_step, roll, 0
+        self.waited = 0.0
+        """seconds that this rank has spent in collectives, nearly all of them waiting for others"""
         self._nccl_decided, self._over_nccl = False, cast(Any, None)
         self._watched: Callable[[], None] | None = None
         self._groups: dict[str, tuple[Any, list[int]]] = {}
@@ -201,8 +203,10 @@ class Group:
         if self._roll is not None:
             with contextlib.suppress(RuntimeError):  # the store has ended; the collective itself raises too
                 self._roll.set(str(self.rank), str(self._met))
+        began = time.monotonic()
         with self.naming_lost():
             yield
+        self.waited += time.monotonic() - began
 
     def naming_lost(self) -> contextlib.AbstractContextManager[None]:
         """Inside, the RuntimeError of a collective becomes RankLost, which names the ranks that hang or have ended."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from ..accelerator import is_gpu, memory_of, reset_peak
+from ..abilities import abilities_of
+from ..accelerator import is_gpu, memory_of, reset_peak, utilization_of
 from ..cache import CacheSet
 from ..events import Emit, StepDone
 from ..model import WanTransformer
@@ -20,6 +21,8 @@ from .objective import NoisedBatch, TrainedLoss
 
 MemoryReading = dict[str, dict[str, int | None]]
 """device -> bytes `now`, `peak`, `reserved`, `predicted`, and `total` of the device; None = unknown"""
+_WORTH_NAMING = 0.02
+"""of a step's time, by which a rank must be slower than every other"""
 
 
 class DeviceMeters:
@@ -86,6 +89,7 @@ class StepReport:
     ) -> None:
         """`batches_per_epoch`: of all ranks."""
         self._epochs_a_step = config.gradient_accumulation_steps * group.batches / batches_per_epoch
+        self._waited = group.waited
         self._config, self._meters, self._group, self._emit = config, meters, group, emit
         self._flops, self._work = FlopCount(model), Work()
         self.prior_errors = list[Tensor]()
@@ -96,7 +100,7 @@ class StepReport:
 
     def begin(self) -> None:
         """Reset for a new step, or a retry."""
-        self._work = Work()
+        self._work, self._waited = Work(), self._group.waited
         self.prior_errors.clear()
         self._prior_clips.clear()
 
@@ -121,10 +125,10 @@ class StepReport:
         """Emit the step, which started at `began` (monotonic clock); every rank calls it."""
         seconds = time.monotonic() - began
         prior = [(error * clips, clips) for error, clips in zip(self.read_errors, self._prior_clips, strict=True)]
-        ranks = self._group.gather((self._meters.read(), self._work, prior))
-        work = sum((done for _, done, _ in ranks[:: self._group.parts]), Work())
-        memory = _added_up(reading for reading, _, _ in ranks)
-        errors = [part for _, _, parts in ranks[:: self._group.parts] for part in parts]
+        ranks = self._group.gather((self._meters.read(), self._work, prior, self._group.waited - self._waited))
+        work = sum((done for _, done, *_ in ranks[:: self._group.parts]), Work())
+        memory = _added_up(reading for reading, *_ in ranks)
+        errors = [part for *_, parts, _ in ranks[:: self._group.parts] for part in parts]
         self._emit(
             StepDone(
                 step=step,
@@ -140,9 +144,31 @@ class StepReport:
                 clips=work.clips,
                 epoch=round(step * self._epochs_a_step, 4),
                 prior_loss=sum(error for error, _ in errors) / sum(clips for _, clips in errors) if errors else None,
+                slowest_rank=_slowest([waited for *_, waited in ranks], seconds),
                 tflops=work.flops / seconds / 1e12 if seconds > 0 else None,
             )
         )
+
+
+def device_states(names: Iterable[str]) -> list[dict[str, str | int | None]]:
+    """Returns the state of each device now: its names, bytes of this process, and the percentage of time it works."""
+    devices = [torch.device(name) for name in names]
+    return [
+        {
+            "device": str(device),
+            "name": abilities_of(device).name if is_gpu(device) else "",
+            **_present(device),
+            "total": card_bytes(device),
+            "busy": utilization_of(device) if is_gpu(device) else None,
+        }
+        for device in devices
+    ]
+
+
+def _slowest(waited: Sequence[float], seconds: float) -> int | None:
+    """Returns the rank that the others waited for in a step; None where they waited for none in particular."""
+    least, *others = sorted(waited)
+    return waited.index(least) if others and others[0] - least > _WORTH_NAMING * seconds else None
 
 
 def _added_up(readings: Iterable[MemoryReading]) -> MemoryReading:

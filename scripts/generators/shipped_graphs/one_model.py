@@ -220,8 +220,8 @@ model; a step is faster too where gradients are accumulated over two or more bat
             },
         ),
         "model quantize vae clip kept",
-        "split cache dataset",
-        "train",
+        "split dataset",
+        "cache train",
     ),
 )
 

@@ -72,7 +72,7 @@ GAP = 40
 ROOM = {
     "LoadWanModel": 330,
     "Fp8Quantize": 220,
-    "SplitAcrossGPUs": 545,
+    "SplitAcrossGPUs": 690,
     "WanVideoDataset": 910,
     "WanDatasetSettings": 880,
     "VAELoader": 120,

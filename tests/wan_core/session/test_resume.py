@@ -21,6 +21,7 @@ from tests.support.forked import ForkServer, Worker
 from tests.support.tiny_run import TWO_RANKS, TinyRun, make_run
 from wan_core.job.choose import choose_run, prepare_run
 from wan_core.job.config import read_status
+from wan_core.metrics import read_ranks
 from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = pytest.mark.lasts(1)
@@ -202,6 +203,12 @@ def test_two_ranks_train_as_one_with_twice_the_micro_steps_obey_stop_and_report_
     assert [e["loss"] for e in together][:2] == pytest.approx([e["loss"] for e in steps][:2], rel=1e-5)
     of_two, of_one = (found[0]["memory"]["cpu"]["now"] for found in (together, steps))
     assert of_two > 1.5 * of_one, "both processes hold memory of the same device"
+    states = read_ranks(run.directory)
+    assert [(one["rank"], one["device"], one["silent"]) for one in states] == [(0, "cpu", None), (1, "cpu", None)]
+    assert sum(one["peak"] for one in states) > of_two
+    assert {e["slowest_rank"] for e in together} <= {None, 0, 1}
+    assert {e["slowest_rank"] for e in steps} == {None}
+    assert read_ranks(alone.directory) == []
 
 
 def test_sigterm_to_the_controller_of_two_ranks_stops_them_all_with_their_state(

@@ -1,6 +1,8 @@
 // @ts-check
 /** The common part of cards: position in the node, height, and the text before the node has run. */
 
+import { color } from "../chart/chart.mjs";
+import { isDark } from "../chart/plot.mjs";
 import { element, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 
@@ -45,6 +47,12 @@ export class Card {
    */
   show(_facts) {}
 
+  /**
+   * The plan of the training that a node belongs to.
+   * @param {import("./timeline.mjs").Step | null} _step when its GPUs work
+   */
+  showStep(_step) {}
+
   /** The node failed: its card is outdated. @param {string} reason empty when it runs again */
   fail(reason) {
     if (reason) this.show(null);
@@ -61,6 +69,7 @@ export class Card {
   }
 
   draw() {
+    this.paint();
     if (!this.element.clientWidth) return;
     const heads = [...this.element.children].filter((part) => part !== this.body);
     const least = Math.ceil(2 * PADDING + stacked([...heads, ...this.body.children]));
@@ -68,6 +77,26 @@ export class Card {
     this.least = least;
     this.grew();
   }
+
+  /** Give each part of a device its device's colour. */
+  paint() {
+    const parts = this.element.querySelectorAll("[data-device]");
+    const dark = parts.length && isDark(getComputedStyle(this.element).backgroundColor);
+    for (const part of parts) {
+      const { style, dataset } = /** @type {HTMLElement} */ (part);
+      const own = color(Number(dataset.device), Boolean(dark));
+      style.setProperty("--wan-device", own);
+      style.setProperty("--wan-on-device", inkOn(own));
+    }
+  }
+}
+
+/** Black or white, whichever reads better on a colour. @param {string} hex */
+function inkOn(hex) {
+  const [red, green, blue] = [1, 3, 5].map(
+    (at) => (Number.parseInt(hex.slice(at, at + 2), 16) / 255) ** 2.2,
+  );
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#000" : "#fff";
 }
 
 /** Heights of parts, one below the other. @param {Iterable<Element>} parts */

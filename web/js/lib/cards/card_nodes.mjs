@@ -18,6 +18,7 @@ import { ClipsCard } from "./clips_card.mjs";
 import { DatasetCard } from "./dataset_card.mjs";
 import { DensityCard } from "./density_card.mjs";
 import { takeDrops } from "./drops.mjs";
+import { PlanCard } from "./plan_card.mjs";
 import { setMissingCaptions, setTriggerWord } from "./remedies.mjs";
 import { SplitCard } from "./split_card.mjs";
 import { Kept } from "./tab_memory.mjs";
@@ -35,6 +36,7 @@ const FOLDER_NODE = "WanVideoDataset";
 /** Under which name the output of a node has its facts. @type {Record<string, string>} */
 const KEYS = {
   SplitAcrossGPUs: "wan_split",
+  PlanMemory: "wan_plan",
   [FOLDER_NODE]: SHEET,
   WanDatasetFromFile: SHEET,
   ValidateVideo: CLIPS,
@@ -96,6 +98,7 @@ export class CardNodes {
       return new DensityCard(this.frames, grew, facts);
     }
     if (KEYS[kind] === "wan_split") return new SplitCard(this.frames, grew);
+    if (KEYS[kind] === "wan_plan") return new PlanCard(this.frames, grew);
     const address = (/** @type {unknown} */ file) => this.address(file);
     if (KEYS[kind] === CLIPS) return new ClipsCard(this.frames, grew, address);
     if (KEYS[kind] !== SHEET) return null;

@@ -1,14 +1,13 @@
 // @ts-check
 /** The card of Split Across GPUs: a strip of blocks in the colours of their devices, and the memory of each device. */
 
-import { color } from "../chart/chart.mjs";
-import { isDark } from "../chart/plot.mjs";
 import { element, fill } from "../page/dom.mjs";
 import { counted, t } from "../page/words.mjs";
 import { memoryBar } from "../panel/parts.mjs";
 import { Card, notYet } from "./card.mjs";
 import { list, text } from "./lists.mjs";
 import { coverText, deviceRows, mapText } from "./split.mjs";
+import { timeline } from "./timeline.mjs";
 
 /** @typedef {import("./split.mjs").Split} Split */
 
@@ -19,6 +18,7 @@ export class SplitCard extends Card {
   /** @param {import("../page/pacing.mjs").Frames} frames @param {() => void} grew */
   constructor(frames, grew) {
     super(frames, { label: t("Blocks and devices"), kind: "split", grew });
+    this.step = element("div", { hidden: true });
     this.show(null);
   }
 
@@ -26,6 +26,17 @@ export class SplitCard extends Card {
   show(split) {
     if (!split) fill(this.body, notYet(t("Shows which block goes to which device.")));
     else this.fill(split);
+    this.ask();
+  }
+
+  /** When the devices work in a step of the training. @param {import("./timeline.mjs").Step | null} step */
+  showStep(step) {
+    const drawn = JSON.stringify(step);
+    if (this.step.dataset.drawn === drawn) return;
+    this.step.dataset.drawn = drawn;
+    this.step.hidden = !step;
+    this.element.insertBefore(this.step, this.body); // below the bar of fit/fit_bar.mjs
+    fill(this.step, step && timeline(step));
     this.ask();
   }
 
@@ -41,15 +52,6 @@ export class SplitCard extends Card {
       element("ul", { class: "wan-devices" }, ...deviceRows(split).map(deviceRow)),
       element("p", { class: "wan-hint" }, coverText(split)),
     );
-  }
-
-  draw() {
-    const dark = isDark(getComputedStyle(this.element).backgroundColor);
-    for (const part of this.body.querySelectorAll("[data-device]")) {
-      const { style, dataset } = /** @type {HTMLElement} */ (part);
-      style.backgroundColor = color(Number(dataset.device), dark);
-    }
-    super.draw();
   }
 }
 

@@ -201,6 +201,8 @@ export class FitNodes {
 
   draw() {
     const shown = new Set();
+    /** @type {Map<GraphNode, import("../cards/timeline.mjs").Step>} */
+    const steps = new Map();
     for (const { node } of this.trainers()) {
       const mine = this.watched.get(node);
       const title = (/** @type {string} */ name) => titleIn(mine?.training, name);
@@ -215,9 +217,12 @@ export class FitNodes {
         if (mine.asking) bar.wait();
         shown.add(bar);
       }
+      if (!reason && mine.plan?.cards)
+        for (const part of mine.training.nodes) steps.set(part, mine.plan.cards);
     }
     for (const { node } of placed(this.root())) {
       const bar = this.bars.get(node);
+      node.wanTrainerCard?.showStep(steps.get(node) ?? null);
       if (bar && !shown.has(bar)) bar.hide();
     }
   }

@@ -13,10 +13,10 @@ import { clock, fileSize, gib, known, short } from "../run/format.mjs";
  *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
  *   card?: string | null, step_seconds?: number | null, seconds?: number | null, suggestions: Settings[] | null, more?: boolean,
  *   own_runs?: Record<string, Record<string, number>>, notes?: string[], reason?: string,
- *   placement?: { mode: string, chosen: string },
+ *   placement?: { mode: string, chosen: string }, cards?: import("../cards/timeline.mjs").Step | null,
  *   routes?: { kept: number[], flops_saved: number, time_saved: number | null } | null,
  *   run?: import("./standing.mjs").Standing | null }} Plan `own_runs`: by which ratios the plan follows
- *   earlier runs, by device and phase; `held`: what ComfyUI holds of host memory, with the names of its models; `notes`: what the plan does not know, as the server says it; `routes`: of token routes, the share of the tokens that each layer sees, and what they save; `reason`: why nothing could be planned; `chosen`: why auto chose the mode
+ *   earlier runs, by device and phase; `cards`: when each card works in a step; `held`: what ComfyUI holds of host memory, with the names of its models; `notes`: what the plan does not know, as the server says it; `routes`: of token routes, the share of the tokens that each layer sees, and what they save; `reason`: why nothing could be planned; `chosen`: why auto chose the mode
  */
 
 /** Settings that let the planner offload. */

@@ -6,6 +6,8 @@ import { t } from "./words.mjs";
 
 /**
  * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null, total?: number | null }} Memory
+ * @typedef {Memory & { rank?: number | null, host?: string, device: string, name?: string, busy?: number | null, silent?: number | null }} Device
+ *   of a rank: `busy`: percent, `silent`: seconds since its rank was heard
  * @typedef {{ id: string, state: string, step: number, steps: number, reached?: number | null, reason?: string, updated?: number,
  *   loss?: number | null, eval_loss?: number | null, eval_step?: number | null, eval_held_out?: boolean | null, eval_expert?: string,
  *   eval_best?: number | null, eval_best_step?: number | null,
@@ -15,7 +17,7 @@ import { t } from "./words.mjs";
  *   memory?: Record<string, Memory>, settings?: Record<string, unknown> }} Summary `settings`: those in which runs differ
  * @typedef {{ id: string, step: number, label?: string, prompt?: number, strength?: number | null,
  *   rendering?: string, name?: string, text?: string, seed?: string | null }} Sample
- * @typedef {Omit<Summary, "settings"> & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[],
+ * @typedef {Omit<Summary, "settings"> & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[], devices?: Device[],
  *   chosen?: number | null, in_use?: number | null, has_workflow?: boolean, settings?: unknown, use?: import("../run/status.mjs").Use[], template?: string }} Detail
  */
 

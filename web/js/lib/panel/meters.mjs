@@ -3,6 +3,7 @@
 
 import { element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
+import { deviceBars, manyText } from "../run/devices.mjs";
 import { facts, memoryBars, memoryOf } from "../run/facts.mjs";
 import { clock } from "../run/format.mjs";
 import { stageName } from "../run/names.mjs";
@@ -22,6 +23,9 @@ export class Meters {
     this.stages = element("ol", { class: "wan-stages", "aria-label": t("Stages") }, ...chips);
     this.numbers = element("dl", { class: "wan-facts" });
     this.memory = element("div", { class: "wan-memory" });
+    this.many = element("summary");
+    /** The bars of many devices, folded up. */
+    this.folded = element("details", {}, this.many);
   }
 
   /**
@@ -37,7 +41,12 @@ export class Meters {
       drawChip(one, seconds, name === stageClock.active && !gone);
     }
     this.drawNumbers(facts(history, detail).filter(({ name }) => !gone || name !== t("left")));
-    this.drawMemory(memoryBars(memoryOf(history, detail)));
+    const memory = memoryOf(history, detail);
+    const devices = detail?.devices ?? [];
+    const slowest = detail?.state === "running" ? history.newest?.slowest_rank : null;
+    if (devices.length)
+      this.drawMemory(deviceBars(devices, memory, slowest), manyText(devices, slowest));
+    else this.drawMemory(memoryBars(memory));
     for (const part of [this.stages, this.numbers, this.memory])
       part.classList.toggle("wan-stale", gone);
   }
@@ -55,12 +64,15 @@ export class Meters {
     });
   }
 
-  /** @param {import("../run/facts.mjs").MemoryBar[]} bars */
-  drawMemory(bars) {
-    const key = JSON.stringify(bars);
+  /** @param {import("../run/facts.mjs").MemoryBar[]} bars @param {string} many all in one line; empty for few */
+  drawMemory(bars, many = "") {
+    const key = JSON.stringify([bars, many]);
     if (this.memory.dataset.known === key) return;
     this.memory.dataset.known = key;
-    fill(this.memory, ...bars.map(memoryBar));
+    write(this.many, many);
+    const drawn = bars.map(memoryBar);
+    if (many) fill(this.folded, this.many, element("div", { class: "wan-memory" }, ...drawn));
+    fill(this.memory, ...(many ? [this.folded] : drawn));
   }
 }
 

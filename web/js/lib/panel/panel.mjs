@@ -81,7 +81,8 @@ export class Panel {
     this.element = this.face.element;
     const resized = new ResizeObserver(() => frames.ask(this.draw));
     const { legend } = this.plot;
-    for (const part of [this.element, this.player.element, legend, this.trouble.log])
+    const { folded } = this.face.meters;
+    for (const part of [this.element, this.player.element, legend, this.trouble.log, folded])
       resized.observe(part);
     frames.ask(this.draw);
   }

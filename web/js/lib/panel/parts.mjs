@@ -19,7 +19,7 @@ export function number({ name, title, value }) {
 }
 
 /** @param {import("../run/facts.mjs").MemoryBar} bar */
-export function memoryBar({ device, text, now, peak, predicted }) {
+export function memoryBar({ device, title, text, now, peak, predicted }) {
   const fillOf = (/** @type {number | null} */ share, /** @type {string} */ kind) => {
     if (share === null) return null;
     const part = element("span", { class: kind });
@@ -44,7 +44,7 @@ export function memoryBar({ device, text, now, peak, predicted }) {
   );
   return element(
     "div",
-    { class: "wan-device" },
+    { class: "wan-device", title },
     element("span", {}, device),
     meter,
     element("span", {}, text),

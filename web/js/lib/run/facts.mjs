@@ -11,7 +11,7 @@ import { stepOf } from "./trouble.mjs";
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {import("./history.mjs").RunHistory} RunHistory
  * @typedef {{ name: string, title: string, value: string }} Fact
- * @typedef {{ device: string, text: string, now: number | null, peak: number | null, predicted: number | null }} MemoryBar
+ * @typedef {{ device: string, title?: string, text: string, now: number | null, peak: number | null, predicted: number | null }} MemoryBar
  *   shares of the bar's length, 0 to 1
  */
 

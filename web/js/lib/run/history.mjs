@@ -11,7 +11,7 @@ import { Series } from "./series.mjs";
  *   grad_norm?: number | null, seconds?: number | null, seconds_left?: number | null, beside_left?: number | null, expert?: string, timestep_mean?: number | null, prior_loss?: number | null,
  *   eval_loss?: number | null, tflops?: number | null, tokens?: number, clips?: number, sample_id?: string, stage?: string, held_out?: boolean | null,
  *   per_timestep?: Record<string, number | null>, measures?: Record<string, number | null>, best?: number | null, why?: string, overfits_from?: number | null,
- *   updates?: Record<string, number | null>, kind?: string, text?: string, modules?: number | null, passed_over?: number,
+ *   slowest_rank?: number | null, updates?: Record<string, number | null>, kind?: string, text?: string, modules?: number | null, passed_over?: number,
  *   memory?: import("../page/routes.mjs").Summary["memory"] }} Line
  * @typedef {{ best: number | null, why: string, overfitsFrom: number | null }} Suggestion
  *   the saved step that the run suggests, and why; and the step from which it over-fits

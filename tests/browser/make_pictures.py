@@ -4,7 +4,8 @@
 
 docs/images/stage_*.jpg and canvas.jpg are the stages of
 a real run of the smoke graph; panel*.png and runs_tab.png show the panel and the sidebar tab on made-up runs, fit.png
-the bar that says whether a training fits, settings.png the node with the many settings, grid_node.png and grid.png
+the bar that says whether a training fits, split.png when two cards work, settings.png the node with the many settings,
+grid_node.png and grid.png
 Validate Video and what it makes, contact_sheet.png a dataset with some bad files, dropped.jpg what settings of another
 trainer become.
 """
@@ -26,6 +27,7 @@ from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_models
 
 from tests.browser.conftest import BOUNDS, shows, tiny_canvas
+from tests.browser.grown import OUTPUTS, TELL, TOO_LARGE, TWO_CARDS, finished_runs
 from tests.browser.runs_on_page import Runs, whole_run
 from tests.browser.test_captions import GRAPH as DATASET_GRAPH
 from tests.browser.test_cards import PICTURES, queue
@@ -37,6 +39,13 @@ from tests.browser.test_settings import GRAPH as SETTINGS_GRAPH
 pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).resolve().parents[2]
+FITS_TWO = {
+    **TOO_LARGE,
+    "fits": True,
+    "devices": [{"name": f"cuda:{n}", "needed": 20 << 30, "room": 23 << 30, "total": 24 << 30} for n in range(2)],
+    "host": {"needed": 4 << 30, "room": 50 << 30},
+    "suggestions": None,
+}
 
 
 @pytest.fixture
@@ -283,6 +292,24 @@ def fit_picture(canvas: Any) -> Image.Image:
     clip = {"x": box["x"] - 10, "y": box["y"] - 60, "width": box["width"] + 20, "height": 260}
     with Image.open(io.BytesIO(canvas.page.screenshot(clip=clip))) as shot:
         return shot.convert("RGB")
+
+
+def test_the_split_and_its_cards(bare: Any, workflows: dict[str, Any]) -> None:
+    """The Split node of template 06, on the plan of two cards that a test makes up."""
+    pictures = []
+    for palette in ("dark", "light"):
+        bare.server.setting("Comfy.ColorPalette", palette)
+        bare.open()
+        runs = finished_runs(bare, [workflows["06_two_gpus_fp8"]])
+        bare.page.route("**/wan_trainer/plan", lambda route: route.fulfill(json={**FITS_TWO, "cards": TWO_CARDS}))
+        bare.load(workflows["06_two_gpus_fp8"])
+        shows(bare.page.locator('.wan-card[data-card="split"]'), TWO_CARDS["reason"])
+        bare.script(TELL, {"SplitAcrossGPUs": OUTPUTS["SplitAcrossGPUs"]})
+        shows(bare.page.locator('.wan-card[data-card="split"]'), "blocks 20–39")
+        pictures.append(picture(bare, ids=[3]))
+        runs.leave(bare.page)
+    bare.server.setting("Comfy.ColorPalette", "dark")
+    save(pictures, "split.png")
 
 
 def sweeps(base: Path) -> Runs:

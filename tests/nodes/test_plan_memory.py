@@ -27,7 +27,15 @@ def plan_graph(**plan: object) -> Graph:
 
 
 def test_a_training_is_planned_and_nothing_is_trained(comfy: ComfyServer) -> None:
-    said = comfy.outputs(comfy.run(plan_graph(rank=8)), PLAN)["text"][0]
+    outputs = comfy.outputs(comfy.run(plan_graph(rank=8)), PLAN)
+    said = outputs["text"][0]
+    (card,) = outputs["wan_plan"]
+    assert card == {
+        "version": 1,
+        "report": said,
+        "cards": None,
+        "asked": {"rank": 8, **card["asked"]},
+    }, "one device: nothing is drawn"
     assert "48x48x5, rank 8" in said
     assert "cpu: " in said
     assert "step " in said

@@ -148,6 +148,24 @@ def test_the_detail_has_everything_a_reloaded_page_draws(routes: RouteServer) ->
         assert (answer.status, answer.headers["content-type"], answer.body) == (200, "video/mp4", CLIP)
 
 
+def test_the_detail_has_the_devices_of_every_rank_by_their_files(routes: RouteServer) -> None:
+    run, card = routes.runs / "cat", {"device": "cuda:0", "name": "A card", "now": 3, "peak": 4, "total": 8, "busy": 98}
+    assert routes.get("/runs/cat").data["devices"] == []
+    for rank, host in ((0, "alpha"), (1, "beta")):
+        file = {"version": 1, "rank": rank, "host": host, "devices": [{**card, "secret": "x"}]}
+        atomic_write_json(run / "ranks" / f"rank-{rank:04d}.json", file, run)
+    os.utime(run / "ranks" / "rank-0001.json", (1e9, 1e9))
+    ended = routes.get("/runs/cat").data["devices"]
+    of_first = {"rank": 0, "host": "alpha", "device": "cuda:0", "name": "A card", "peak": 4, "total": 8}
+    assert ended == [of_first, {**of_first, "rank": 1, "host": "beta"}], "an ended run holds nothing now"
+    write_status(run, RunStatus(state="running", step=4, steps=10))
+    with locked(run / ".lock", ""):
+        first, silent = routes.get("/runs/cat").data["devices"]
+    assert first == of_first | {"now": 3, "busy": 98, "silent": None}
+    assert silent["silent"] > 20
+    assert routes.post("/runs/cat/delete", {"confirm": "cat"}).data["kept"] == []
+
+
 RENDERING = "validate-0123456789ab"
 
 

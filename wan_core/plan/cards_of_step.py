@@ -47,10 +47,9 @@ class CardsOfStep:
             ],
         }
 
-    def drawn(self) -> str:
-        """Returns the same as lines of text."""
-        idle = f"the cards wait {100 * self.timeline.idle:.0f} % of a step"
-        return f"{self.mode}: {idle}\n{self.timeline.drawn()}"
+    def sentence(self) -> str:
+        """Returns the mode, and the share of a step in which cards wait."""
+        return f"{self.mode}: the cards wait {100 * self.timeline.idle:.0f} % of a step"
 
 
 def cards_of_step(plan: MemoryPlan, card: Card | None) -> CardsOfStep | None:

@@ -103,7 +103,7 @@ def plan_sentences(plan: MemoryPlan) -> str:
         lines.append(f"about {plan.seconds(card):.1f} s for an optimizer step on a {card.name}")
         lines += _own_measurement(card)
     if of_step := cards_of_step(plan, card):
-        lines.append(of_step.drawn())
+        lines.append(of_step.sentence())
     for name, phases in plan.ratios_followed().items():
         said = ", ".join(f"{_WORDS.get(phase, phase)} x{ratio:.2f}" for phase, ratio in phases.items())
         lines.append(f"{name}: corrected by what runs of this model took on this card ({said})")

@@ -210,6 +210,7 @@ def test_a_plan_for_two_cards_says_what_they_send(tmp_path: Path, monkeypatch: p
         "cards": [{"name": name, "work": drawn.to_dict()["cards"][0]["work"]} for name in ("cuda:0", "cuda:1")],
     }
     assert drawn.timeline.seconds == pytest.approx(two.seconds(card), rel=0.001)
+    assert "split tokens: the cards wait 0 % of a step" in said
     assert "Accumulate" not in said, "split tokens need one micro-batch"
     copies = replace(one, job=replace(one.job, model=replace(one.job.model, placement=COPIES)))
     each = cards_of_step(copies, card)

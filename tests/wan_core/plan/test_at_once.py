@@ -124,7 +124,7 @@ def test_the_plan_draws_when_each_card_works(small: Workload) -> None:
         assert times == sorted(times)
         assert 0 <= times[0] <= times[-1] <= 1
     assert plan.seconds(RTX_4090) == pytest.approx(said["seconds"], rel=0.002), "and the optimizer"
-    assert drawn.drawn().startswith("split blocks: the cards wait 34 % of a step\ncard 0 0=")
+    assert drawn.sentence() == "split blocks: the cards wait 34 % of a step"
 
 
 def test_where_two_micro_batches_do_not_fit_the_cards_take_turns(small: Workload) -> None:

@@ -45,6 +45,11 @@ test("more than four devices are one line", () => {
   assert.equal(manyText(ranks, 7), "32 devices, 21.4 to 22.9 of 24.0 GiB · slowest rank 7");
   ranks[3].silent = 60;
   assert.ok(manyText(ranks, null).endsWith(" · ⚠ 1 rank is silent"));
+  const first = deviceBars(ranks, undefined, 7).slice(0, 3);
+  assert.deepEqual(
+    first.map((bar) => bar.device),
+    ["rank 3 · cuda:0", "rank 7 · cuda:0", "rank 0 · cuda:0"],
+  );
   assert.equal(manyText(ranks.slice(0, 4), 1), "");
 });
 

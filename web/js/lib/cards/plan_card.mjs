@@ -25,7 +25,7 @@ export class PlanCard extends Card {
       fill(
         this.body,
         facts.cards ? timeline(facts.cards) : null,
-        element("pre", { class: "wan-report", "data-scrolls": "true" }, text(facts.report)),
+        element("pre", { class: "wan-report" }, text(facts.report)),
       );
     this.ask();
   }

@@ -55,7 +55,7 @@ export function timeline(step) {
       "p",
       { class: "wan-hint" },
       known(step.seconds) && known(step.idle) ? `${timeText(step)} ` : "",
-      ...(drawn ? [key("forward"), `${t("forward")} `, key("backward"), t("backward")] : []),
+      ...(drawn ? [key("forward", t("forward")), " ", key("backward", t("backward"))] : []),
     ),
   );
 }
@@ -83,7 +83,8 @@ function row(card, index) {
   );
 }
 
-/** @param {string} part */
-function key(part) {
-  return element("span", { class: "wan-key", "data-part": part, "aria-hidden": "true" });
+/** @param {string} part @param {string} name */
+function key(part, name) {
+  const swatch = element("span", { class: "wan-key", "data-part": part, "aria-hidden": "true" });
+  return element("span", { class: "wan-word" }, swatch, name);
 }

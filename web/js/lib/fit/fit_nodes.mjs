@@ -220,9 +220,11 @@ export class FitNodes {
       if (!reason && mine.plan?.cards)
         for (const part of mine.training.nodes) steps.set(part, mine.plan.cards);
     }
+    const trains = this.trainers().some(({ node }) => node.wanTrainerPanel?.live);
     for (const { node } of placed(this.root())) {
       const bar = this.bars.get(node);
-      node.wanTrainerCard?.showStep(steps.get(node) ?? null);
+      // Nothing is planned while a run trains: a card goes on showing the last plan.
+      if (steps.has(node) || !trains) node.wanTrainerCard?.showStep(steps.get(node) ?? null);
       if (bar && !shown.has(bar)) bar.hide();
     }
   }

@@ -71,7 +71,8 @@ export class Meters {
     this.memory.dataset.known = key;
     write(this.many, many);
     const drawn = bars.map(memoryBar);
-    if (many) fill(this.folded, this.many, element("div", { class: "wan-memory" }, ...drawn));
+    const list = { class: "wan-memory", role: "group", tabindex: 0, "aria-label": many };
+    if (many) fill(this.folded, this.many, element("div", list, ...drawn));
     fill(this.memory, ...(many ? [this.folded] : drawn));
   }
 }

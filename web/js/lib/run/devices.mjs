@@ -14,7 +14,7 @@ import { clock, gib, known } from "./format.mjs";
 const MOST_BARS = 4;
 
 /**
- * A bar per device.
+ * A bar per device; of many, first those of silent ranks and of the slowest.
  * @param {Device[]} devices
  * @param {Record<string, Memory> | undefined} memory by device, of all ranks together: with one rank, its predictions
  * @param {number | null | undefined} slowest rank
@@ -23,7 +23,11 @@ const MOST_BARS = 4;
 export function deviceBars(devices, memory, slowest) {
   const ranks = numberOf(devices, "rank");
   const hosts = numberOf(devices, "host");
-  return devices.map((one) => {
+  const worth = (/** @type {Device} */ one) =>
+    known(one.silent) ? 2 : Number(one.rank === slowest);
+  const many = devices.length > MOST_BARS;
+  const shown = many ? [...devices].sort((one, other) => worth(other) - worth(one)) : devices;
+  return shown.map((one) => {
     const { device, host, name, rank, now, busy, silent } = one;
     const { peak, predicted } = { peak: one.peak, ...(ranks > 1 ? {} : memory?.[device]) };
     const whole = Math.max(...[one.total, now, peak, predicted].filter(known), 1);

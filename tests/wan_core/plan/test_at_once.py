@@ -185,6 +185,9 @@ def test_cards_of_unequal_speed_share_blocks_within_a_tenth_of_the_ideal(small: 
     found = float(plan.job.model.placement.chosen.split()[2])
     assert plan.job.model.placement.split_at == "22", "30 blocks by 165.2 and 58.3 TFLOP/s; by memory it would be 21"
     assert 5 * together / found >= 0.9, "two stages of equal time, m + 1 of them"
+    drawn = cards_of_step(plan, RTX_4090)
+    assert drawn is not None
+    assert (drawn.mode, drawn.reason) == ("split blocks", plan.job.model.placement.chosen)
 
 
 def test_what_does_not_fit_is_not_taken_and_the_reason_says_what_it_lacks(small: Workload) -> None:

@@ -13,7 +13,7 @@ const ICONS = { fits: "✓", short: "✗", open: "…" };
 export class FitBar {
   /**
    * @param {{ apply: (settings: Settings) => void, able: (settings: Settings) => boolean, changed: () => void,
-   *   brief?: boolean, split?: boolean }} page `brief`: without details, and nothing where there is no plan; `split`: with the mode that auto chose and why; `able`: whether the canvas has the widgets of a suggestion; `changed` is told when the bar may have another height
+   *   brief?: boolean, split?: boolean }} page `brief`: without details, and nothing where there is no plan; `split`: with the mode that auto chose and why, where the card draws no cards; `able`: whether the canvas has the widgets of a suggestion; `changed` is told when the bar may have another height
    */
   constructor({ apply, able, changed, brief = false, split = false }) {
     this.brief = brief;
@@ -73,7 +73,7 @@ export class FitBar {
     this.draw(plan.routes);
     const more = looking ? [t("Looking for what would fit …")] : [];
     const all = inOneText([...details(plan), ...more]);
-    const chosen = this.split ? (plan.placement?.chosen ?? "") : "";
+    const chosen = this.split && !plan.cards ? (plan.placement?.chosen ?? "") : "";
     write(this.about, this.brief ? chosen : all);
     this.about.hidden = this.brief && !chosen;
     this.element.title = this.brief ? all : "";

@@ -79,7 +79,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     roots = Roots({**known, "diffusion_models": (str(file.parent),), **({"runs": runs} if runs else {})})
     cards, mode = _gibibytes(options.card), PlacementConfig(mode=options.mode).mode
     if options.world < 0 or options.clips < 0 or (options.world and not cards):
-        raise ConfigError("--world takes a number of ranks, and --card GIB of the card of each.")
+        raise ConfigError("--world must be a number of ranks. Set --card to the GiB of the card of each.")
     settings = (LoraConfig(rank=options.rank), train, options.size, cards, mode)
     return report_settings(_model(options, file), roots, *settings, world=options.world, clips=options.clips)
 

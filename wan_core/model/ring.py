@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
+from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import torch
@@ -74,7 +75,9 @@ def check_ring(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> No
 
 
 _rings: WeakValueDictionary[int, Turns] = WeakValueDictionary()
-_operators = torch.library.Library("wan_trainer", "FRAGMENT")
+_NAMESPACE = f"wan_ring_{uuid4().hex[:12]}"
+"""of each import of this file: torch refuses an operator that is registered twice"""
+_operators = torch.library.Library(_NAMESPACE, "DEF")
 """A ring is one operator, with a name by which a checkpoint policy keeps what it returns (`keeping.py`)."""
 _operators.define("ring_scaled_dot_product(Tensor query, Tensor key, Tensor value, int ring) -> (Tensor, Tensor)")
 
@@ -107,7 +110,7 @@ _operators.impl("ring_scaled_dot_product", _in_turns, "CompositeExplicitAutograd
 class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ring: Turns, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        attended, total = torch.ops.wan_trainer.ring_scaled_dot_product(query, key, value, id(ring))
+        attended, total = getattr(torch.ops, _NAMESPACE).ring_scaled_dot_product(query, key, value, id(ring))
         ctx.ring = ring
         ctx.save_for_backward(query, key, value, attended, total)
         return attended

@@ -237,12 +237,12 @@ def seed_of(device: torch.device) -> int:
     return generators[device.index].initial_seed() if generators else torch.initial_seed()
 
 
-def profiled() -> tuple[list[torch.profiler.ProfilerActivity], str]:
-    """Returns what torch's profiler records here, and the column by which its table is sorted."""
+def profiled() -> list[torch.profiler.ProfilerActivity]:
+    """Returns what torch's profiler records here."""
     activities = torch.profiler.ProfilerActivity
     kind, count = _counted()
     own = getattr(activities, kind.upper(), None) if count else None
-    return [activities.CPU, *([own] if own else [])], f"self_{'device' if own else 'cpu'}_time_total"
+    return [activities.CPU, *([own] if own else [])]
 
 
 def allocator() -> Any:

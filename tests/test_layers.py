@@ -284,7 +284,6 @@ _CHANGES_FILES = re.compile(
 _MAY_CHANGE = {
     "wan_core/selftest/findings.py": "a temporary folder",
     "wan_core/selftest/tiny_run.py": "a temporary folder",
-    "wan_core/session/profiling.py": "a temporary folder",
     "wan_core/video/writer.py": "a temporary folder",
     "wan_core/job/choose.py": "the folder of a run, which must not be there",
     "wan_core/cli/measure.py": "a folder that the command line names, and that of the user's state",

@@ -9,8 +9,6 @@ A tiny model is trained on the CPU by the schedule of each row; what its threads
 from __future__ import annotations
 
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.predicted_steps import Row, job_of
+from benchmarks.result_files import write_page
 from tests.support.tiny_run import TINY, random_weights
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import WanTransformer
@@ -35,7 +34,6 @@ from wan_core.placement.plan import INTERLEAVED, split_blocks
 from wan_core.plan.cards import Card, card_named
 from wan_core.plan.split_time import split_step
 
-RESULTS = ROOT / "benchmarks" / "results"
 CPU = (torch.device("cpu"), torch.device("cpu", 0))
 """two names of one device: two cards to the engine"""
 CUDA = [torch.device("cuda", 0), torch.device("cuda", 1)]
@@ -201,14 +199,5 @@ def page(folder: Path) -> str:
     )
 
 
-def main() -> int:
-    """Writes the page."""
-    with tempfile.TemporaryDirectory() as folder:
-        text = page(Path(folder))
-    (RESULTS / f"cards_at_once_{time.strftime('%Y-%m')}.md").write_text(text, encoding="utf-8")
-    print(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write_page("cards_at_once", page)

@@ -10,8 +10,6 @@ empty card. The roofline: FLOP at the peak and nothing else. `wan_core/plan/step
 from __future__ import annotations
 
 import sys
-import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
+from benchmarks.result_files import write_page
 from tests.support.headers import write_empty_model
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
@@ -32,7 +31,6 @@ from wan_core.plan.cards import Card, card_named
 from wan_core.precision import QuantizeConfig
 from wan_core.train import TrainConfig
 
-RESULTS = ROOT / "benchmarks" / "results"
 CHECKPOINTED = TrainConfig(memory="manual", checkpointing_policy="full")
 UNCHECKED = TrainConfig(memory="manual", gradient_checkpointing=False)
 
@@ -193,14 +191,5 @@ def page(folder: Path) -> str:
     )
 
 
-def main() -> int:
-    """Writes the page."""
-    with tempfile.TemporaryDirectory() as folder:
-        text = page(Path(folder))
-    (RESULTS / f"predicted_steps_{time.strftime('%Y-%m')}.md").write_text(text, encoding="utf-8")
-    print(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write_page("predicted_steps", page)

@@ -100,7 +100,7 @@ TWO_CARDS = CardsOfStep(
     "split blocks",
     REASON,
     ("cuda:0", "cuda:1"),
-    replay(pipelined([0, 1], 4), [StageCost(2.9, 6.0, sent_bytes=1 << 27), StageCost(2.7, 6.1, sent_bytes=1 << 27)]),
+    replay(pipelined((0, 1), 4), [StageCost(2.9, 6.0, sent_bytes=1 << 27), StageCost(2.7, 6.1, sent_bytes=1 << 27)]),
 ).to_dict()
 TOO_LARGE = {
     "version": 1,

@@ -48,7 +48,7 @@ RENAMED = {
     "scale_weight_norms": "max_norm",
 }
 OWN: dict[str, dict[str, Any]] = {
-    "SplitAcrossGPUs.mode": {"default": "auto", "options": ["auto", *MODES[1:]]},
+    "SplitAcrossGPUs.mode": {"default": "auto", "options": ["auto", *(mode for mode in MODES[1:] if mode != "auto")]},
     "SplitAcrossGPUs.devices": {"default": "all"},
     "WanPrecisionPolicy.preset": {"default": "as loaded", "options": ["as loaded", *PRESETS]},
     "WanPreviewSettings.negative_prompt": {"default": DEFAULT_NEGATIVE_PROMPT},

@@ -107,7 +107,7 @@ def short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module]
         adapt(model)
     for module in model.modules():
         if isinstance(module, WanAttention):
-            module.kernel = attention_kernel("sdpa_math") if numerics.plain_attention else _flash_attention
+            module.kernel = _plain_attention if numerics.plain_attention else _flash_attention
     return model
 
 
@@ -170,6 +170,13 @@ class _Absent:
         ]
         found[me] = parcels[me]
         return Arriving(found, lambda: None)
+
+
+def _plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The kernel sdpa_math as a worker runs it. ComfyUI lets its own process keep scores in 16 bits, and a plan made
+    there would count half of them."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    return attention_kernel("sdpa_math")(query.to(wide), key.to(wide), value.to(wide)).to(query.dtype)
 
 
 def _flash_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 Each stack gets a virtual environment below .cache/matrix (6 GB: torch with CUDA libraries), made once: ComfyUI's
 packages, then `pip install -r requirements.txt` as a user does it. `oldest` and `newest` run the imports of other
 packs, the engine's tests, the nodes' tests in a real ComfyUI, and a graph that trains and generates; `torch-2.6`,
-`torch-2.7` and `torch-2.9` only the imports of other packs. Results: docs/versions.md. Run `scripts/test.py` first: it
-tests the usual stack, and fetches ComfyUI and the clips.
+`torch-2.7` and `torch-2.9` only the imports of other packs. Results: docs/use/versions.md. Run `scripts/test.py`
+first: it tests the usual stack, and fetches ComfyUI and the clips.
 """
 
 from __future__ import annotations

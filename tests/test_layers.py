@@ -11,7 +11,7 @@ from code_trees import nodes_of, parents_in
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Lowest first; a room imports only rooms that stand before it (docs/architecture.md).
+# Lowest first; a room imports only rooms that stand before it (docs/develop/architecture.md).
 # The last two are one room: the door.
 ROOMS = (
     "words",
@@ -176,7 +176,7 @@ def test_a_room_imports_only_rooms_below_it() -> None:
         if here == "__init__":
             here = "errors"  # the package itself knows nothing
         if here not in RANK:
-            yield f"{name_of(file)}: new room; give it a place in ROOMS and in docs/architecture.md"
+            yield f"{name_of(file)}: new room; give it a place in ROOMS and in docs/develop/architecture.md"
             return
         for room, line in rooms_imported(file, nodes):
             if room in ("", "__version__") or room == here:

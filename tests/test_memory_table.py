@@ -16,14 +16,14 @@ def test_a_few_cells_are_those_of_the_planner(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "memory.md").write_text(page.replace("| 9.8a | 12.7a |", "| 7.5a | 12.7a |", 1), encoding="utf-8")
     monkeypatch.setattr(make_memory_table, "PAGE", tmp_path / "memory.md")
     monkeypatch.setattr(make_memory_table, "SPOT_CHECKS", make_memory_table.SPOT_CHECKS[:1])
-    assert make_memory_table.wrong() == ["docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, 12 GB: 7.5a, planned 9.8a"]
+    assert make_memory_table.wrong() == ["docs/use/memory.md: Wan 2.1 T2V-1.3B, 33 frames, 12 GB: 7.5a, planned 9.8a"]
     row = next(line for line in page.splitlines() if line.startswith("| Wan 2.1 T2V-1.3B | 33 |"))
     *cells, ram, hours, _ = row.split(" | ")[:-1] + row.rpartition(" | ")[2].split(" |")
     other = " | ".join([*cells, "777", "88.8 |"])
     (tmp_path / "memory.md").write_text(page.replace(row, other, 1), encoding="utf-8")
     assert make_memory_table.wrong() == [
-        f"docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, RAM: 777, planned {ram}",
-        f"docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, hours: 88.8, planned {hours}",
+        f"docs/use/memory.md: Wan 2.1 T2V-1.3B, 33 frames, RAM: 777, planned {ram}",
+        f"docs/use/memory.md: Wan 2.1 T2V-1.3B, 33 frames, hours: 88.8, planned {hours}",
     ]
 
 

@@ -1,7 +1,7 @@
 """Text is data: places where a file or a graph could make code run, each tried with code that would leave a mark.
 
-The rules at the end keep it so (docs/security.md, "Text that chooses something", has a row for each place). Optimizers
-are in tests/wan_core/train/test_optimizer_classes.py, a running ComfyUI in tests/nodes/test_text_is_data.py.
+The rules at the end keep it so (docs/use/security.md, "Text that chooses something", has a row for each place).
+Optimizers are in tests/wan_core/train/test_optimizer_classes.py, a running ComfyUI in tests/nodes/test_text_is_data.py.
 """
 
 from __future__ import annotations
@@ -399,7 +399,7 @@ def test_every_file_of_the_lists_still_needs_its_place() -> None:
 
 
 def test_every_row_of_the_table_has_tests_that_are_there() -> None:
-    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "use" / "security.md").read_text(encoding="utf-8")
     section = page.partition("## Text that chooses something")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith(("| ---", "| what"))]
     assert len(rows) >= 20

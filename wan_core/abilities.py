@@ -94,8 +94,9 @@ class Abilities:
         """Returns the capabilities as a sentence; "" for a CPU."""
         if not (backend := backend_of(self.kind)).proven:
             return (
-                f"{self.what} is used through {backend.title} and computes in bf16. This pack was never run on such a "
-                "device; docs/cards.md says what is expected. If a run fails, set device to cpu and please report it."
+                f"{self.what} is used through {backend.title} and computes in bf16. This pack was never run on such "
+                "a device; docs/use/cards.md says what is expected. If a run fails, set device to cpu and please "
+                "report it."
             )
         if self.capability is None and not self.amd:
             return ""

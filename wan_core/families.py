@@ -1,7 +1,7 @@
 """The table of Wan models: one record per family holds all its differences. Data only, no torch.
 
-`docs/adding_a_model.md` says how to add a family or a model. Sources: the configs of Wan2.1 and Wan2.2; the PAI Fun
-models as detected by ComfyUI and DiffSynth; ComfyUI's workflow templates.
+`docs/develop/adding_a_model.md` says how to add a family or a model. Sources: the configs of Wan2.1 and Wan2.2; the
+PAI Fun models as detected by ComfyUI and DiffSynth; ComfyUI's workflow templates.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ _LOSSES_KEPT = 500
 def run_report(
     directory: Path, facts: RunFacts, step: int, loras: Path, *, variant: str, note: str, stop_pressed: bool
 ) -> dict[str, Any]:
-    """Returns the entry `wan_run` of the node's output (keys: docs/headless.md); `step` is the newest saved one."""
+    """Returns the entry `wan_run` of the node's output (keys: docs/use/headless.md); `step` is the newest saved one."""
     status, losses, evaluated = read_status(directory), facts.step_losses, facts.eval_losses
     config = read_run(directory)
     experts = lora_experts(config.train)

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/coming_from.md: each key of another trainer, its widget, and the difference.
+"""Writes the tables of docs/use/coming_from.md: each key of another trainer, its widget, and the difference.
 
 The source is the tables of wan_core/migrate, which read the settings.
 
@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT)]
 from wan_core.migrate import TRAINERS
 from wan_core.migrate.keys import Key
 
-PAGE = ROOT / "docs" / "coming_from.md"
+PAGE = ROOT / "docs" / "use" / "coming_from.md"
 TITLES = {
     "LoadWanModel": "Load Wan Model",
     "Fp8Quantize": "Fp8 / Int8 Quantize",

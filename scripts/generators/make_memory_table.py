@@ -1,4 +1,4 @@
-"""Writes the tables of docs/memory.md and README.md, card x model x frames, from the planner: headers only, no GPU.
+"""Writes the tables of docs/use/memory.md and README.md, card x model x frames, from the planner: headers only, no GPU.
 
 Run make_workflows.py afterwards: the notes of the graphs have these figures too.
 
@@ -128,9 +128,9 @@ def wrong() -> list[str]:
             ("hours", said[len(CARDS) + 1], hours),
         ):
             if told != now:
-                found.append(f"docs/memory.md: {name}, {frames} frames, {what}: {told}, planned {now}")
+                found.append(f"docs/use/memory.md: {name}, {frames} frames, {what}: {told}, planned {now}")
     if readme_table() not in README.read_text(encoding="utf-8"):
-        found.append("README.md: its table is not that of docs/memory.md")
+        found.append("README.md: its table is not that of docs/use/memory.md")
     return found
 
 

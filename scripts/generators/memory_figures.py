@@ -1,4 +1,4 @@
-"""Reads the table of docs/memory.md, written by make_memory_table.py, for the README and the notes of the graphs.
+"""Reads the table of docs/use/memory.md, written by make_memory_table.py, for the README and the notes of the graphs.
 
 Standard library only.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "memory.md"
+PAGE = ROOT / "docs" / "use" / "memory.md"
 TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
 _CELL = re.compile(r"(?P<gib>\d+\.\d)(?P<marks>[ar*]*)(?: (?P<swapped>\d+))?")
 
@@ -30,7 +30,7 @@ class Cell(NamedTuple):
 def _rows() -> list[dict[str, str]]:
     """Returns the rows of the page's table by column."""
     found = TABLE.search(PAGE.read_text(encoding="utf-8"))
-    assert found, "docs/memory.md has no table"
+    assert found, "docs/use/memory.md has no table"
     head, _rule, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines())
     return [dict(zip(head, row, strict=True)) for row in rows]
 

@@ -1,11 +1,11 @@
-"""The three journeys of docs/journey.md to the first training step: clicks by the page, seconds by the clock.
+"""The three journeys of docs/measured/journey.md to the first training step: clicks by the page, seconds by the clock.
 
 A new user, somebody who comes from another trainer, and a pipeline engineer.
 
     OMP_NUM_THREADS=2 .venv/bin/python -m pytest tests/browser/test_first_hour.py
 
-keeps its table in .cache/first_hour.md; with WAN_TRAINER_UPDATE=1 it stands in docs/journey.md. Nobody thinks or reads
-here, the models are the tiny ones, and a worker starts as a user's does.
+keeps its table in .cache/first_hour.md; with WAN_TRAINER_UPDATE=1 it stands in docs/measured/journey.md. Nobody
+thinks or reads here, the models are the tiny ones, and a worker starts as a user's does.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def table() -> Iterator[list[tuple[str, ...]]]:
 
 
 def write_between(mark: str, lines: list[str]) -> None:
-    """Put them between the two places of docs/journey.md that are marked so, where the page is to be made anew."""
+    """Write `lines` between the two marks in docs/measured/journey.md, with WAN_TRAINER_UPDATE=1."""
     if os.environ.get("WAN_TRAINER_UPDATE"):
-        page = ROOT / "docs" / "journey.md"
+        page = ROOT / "docs" / "measured" / "journey.md"
         before, _, after = page.read_text(encoding="utf-8").split(mark)
         page.write_text(mark.join([before, "\n".join(["", "", *lines, "", ""]), after]), encoding="utf-8")
 
@@ -224,13 +224,13 @@ def first_line(process: subprocess.Popen[str], pattern: str, said: list[str]) ->
 def test_a_pipeline_engineer_without_a_page(
     canvas_server: ComfyServer, frontend: str, repo: Path, tmp_path: Path, table: list[tuple[str, ...]]
 ) -> None:
-    """The client of docs/headless.md queues a graph of the API; then one like it from the command line."""
+    """The client of docs/use/headless.md queues a graph of the API; then one like it from the command line."""
     if frontend != "shipped":
         pytest.skip("no page is opened")
     graph = json.loads((repo / "workflows" / "api" / f"{CLIPS_02}.json").read_text(encoding="utf-8"))
     tiny = tiny_graph(graph, WanVideoDataset=SMALL, TrainLoRA={**STEPS, "run_name": "engineer"})
     (tmp_path / "graph.json").write_text(json.dumps(tiny), encoding="utf-8")
-    client = (repo / "docs" / "headless.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    client = (repo / "docs" / "use" / "headless.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     (tmp_path / "client.py").write_text(client, encoding="utf-8")
 
     def row(who: str, commands: list[list[str]], pattern: str) -> list[str]:

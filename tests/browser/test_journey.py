@@ -1,4 +1,4 @@
-"""The way of docs/journey.md, on the canvas and with the nodes that the newer page draws itself, in two languages.
+"""The way of docs/measured/journey.md, on the canvas and with the nodes that the newer page draws, in two languages.
 
 Template 03 does not fit, fits after a click, trains both experts of a pair, and the second half of template 07 uses the
 two LoRAs.

@@ -64,7 +64,7 @@ def server(
 
 
 def prefixed(graph: Graph) -> Graph:
-    """With second ids for every node of ours, as docs/headless.md has them."""
+    """With second ids for every node of ours, as docs/use/headless.md has them."""
     others = {"VAELoader", CLIP}
     return {
         node: body if (kind := body["class_type"]) in others else {**body, "class_type": f"WanTrainer_{kind}"}

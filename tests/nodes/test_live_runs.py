@@ -1,4 +1,4 @@
-"""The buttons of a run that trains in a real ComfyUI, the client of docs/headless.md, and runs of another process."""
+"""Buttons of a run that trains in a real ComfyUI, the client of docs/use/headless.md, and runs of another process."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_save_preview_stop_and_keep_resume_delete(comfy: ComfyServer) -> None:
 def test_the_client_of_the_docs_queues_follows_and_reads_the_result(
     comfy: ComfyServer, repo: Path, tmp_path: Path
 ) -> None:
-    text = (repo / "docs" / "headless.md").read_text(encoding="utf-8")
+    text = (repo / "docs" / "use" / "headless.md").read_text(encoding="utf-8")
     (client,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len([line for line in client.splitlines() if line.strip()]) <= 20
     (tmp_path / "client.py").write_text(client, encoding="utf-8")

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.support.refusing import Outcome
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "file_systems.md"
+PAGE = ROOT / "docs" / "use" / "file_systems.md"
 KEPT = ROOT / ".cache" / "file_systems.json"
 _LONGEST = 170
 """letters of a sentence that the page quotes"""

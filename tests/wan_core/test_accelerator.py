@@ -100,7 +100,7 @@ def test_a_kind_that_was_never_run_is_said_to_be(
     assert isinstance(copies_of(device), PlainCopies)
     plan = ModelPlan(base_file="diffusion_models:a", precision=PrecisionPolicy(preset="reference"))
     notes = notes_on_cards(plan, torch.bfloat16)
-    assert "never run on such a device; docs/cards.md" in notes[0]
+    assert "never run on such a device; docs/use/cards.md" in notes[0]
     assert ["rotated in fp32" in one for one in notes[1:]] == [True] * (not float64)
     with pytest.raises(
         (ConfigError, DependencyError), match=rf"needs the package|runs on CUDA devices and this job uses {kind}"

@@ -18,7 +18,7 @@ _LIMITS = {
 }
 """measure -> (minimum difference, minimum ratio, words) by which a broken preview exceeds the one before training
 
-Likeness (`ssim`) has no limit: a run that learns differs as much as one that overfits (docs/training_run.md).
+Likeness (`ssim`) has no limit: a run that learns differs as much as one that overfits (docs/measured/training_run.md).
 """
 
 

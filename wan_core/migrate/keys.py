@@ -1,6 +1,6 @@
 """Tables of a trainer's keys: the widget a key becomes, and the reason for a difference.
 
-`take_over` reads settings by such a table; docs/coming_from.md is generated from the same tables.
+`take_over` reads settings by such a table; docs/use/coming_from.md is generated from the same tables.
 """
 
 from __future__ import annotations

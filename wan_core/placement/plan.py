@@ -25,7 +25,7 @@ chooses (plan/modes.py), and split blocks until then."""
 INTERLEAVED = "interleaved"
 BESIDE_BLOCKS_GIB = 4
 """of each card, however many blocks lie on it: a GiB for the driver and gaps, and what one block of a 14B model needs
-while it runs, three to four GiB at 49 frames (docs/memory.md)"""
+while it runs, three to four GiB at 49 frames (docs/use/memory.md)"""
 
 
 @dataclass(frozen=True, kw_only=True)

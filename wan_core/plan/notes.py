@@ -28,7 +28,7 @@ _TRIED_MICRO_BATCHES = 4
 _WORTH_INTERLEAVING = 0.05
 """times one card after the other"""
 _TRIED_ROUTE = "0.25: 2..-2"
-"""of the routes in docs/token_routes.md the one that cost least"""
+"""of the routes in docs/measured/token_routes.md the one that cost least"""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def routes_offered(job: Workload) -> str:
     saved = 100 * (1 - shares[0].useful / shares[1].useful)
     return (
         f'{job.step.tokens:,} tokens a clip: tread_routes "{_TRIED_ROUTE}" takes {saved:.0f} % off the arithmetic of a '
-        "step, and a LoRA learns less in it (docs/token_routes.md)."
+        "step, and a LoRA learns less in it (docs/measured/token_routes.md)."
     )
 
 

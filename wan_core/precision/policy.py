@@ -17,7 +17,7 @@ _DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16,
 
 # "compute" follows the base precision. Reference is official Wan 2.1; balanced drops only what was measured to be free
 # (float64 in the rotation product); fast also stores the token stream in the compute dtype, which is where nearly all
-# of the bf16 error of other trainers comes from. Figures: docs/precision.md.
+# of the bf16 error of other trainers comes from. Figures: docs/use/precision.md.
 PRESETS: dict[str, dict[str, str]] = {
     "reference": {
         "residual": "fp32", "norm": "fp32", "qk_norm": "fp32", "time": "fp32", "modulation": "fp32", "head": "fp32",

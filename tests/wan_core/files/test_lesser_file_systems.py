@@ -1,7 +1,7 @@
 """The smallest training, with a save, a resume and a delete, on file systems that refuse calls of the C library.
 
 Each pass trains the very LoRA of a whole file system, or says in one sentence what is lacking. The table in
-docs/file_systems.md is the soak's: every call, with the errors that its manual page names.
+docs/use/file_systems.md is the soak's: every call, with the errors that its manual page names.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def musubis_change(parts: dict[str, torch.Tensor]) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["LoRA", "rsLoRA", "PiSSA", "OLoRA", "LoKr", "whole LoKr", "LoHa"])
 def test_musubi_tuner_makes_the_same_of_what_its_converter_makes_of_a_file(kind: str, trial: Trial) -> None:
-    """Its rules, read out of its code; its own functions gave 1.4e-6 at most (docs/adapters.md)."""
+    """Its rules, read out of its code; its own functions gave 1.4e-6 at most (docs/use/adapters.md)."""
     found = {musubis_name(key): value for key, value in load_file(trial.path(kind)).items()}
     used: set[str] = set()
     for one in linears_of(trial.models[kind]):

@@ -1,4 +1,4 @@
-"""docs/coming_from.md says of every key what the reader makes of it."""
+"""docs/use/coming_from.md says of every key what the reader makes of it."""
 
 from __future__ import annotations
 

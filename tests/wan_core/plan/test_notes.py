@@ -62,7 +62,7 @@ def test_token_routes_are_drawn_with_what_they_save(
     assert routed is not None
     assert routed.kept == (1.0, 1.0, *[0.5] * 27, 1.0)
     assert routed.drawn() == "██" + "▅" * 27 + "█"
-    # docs/token_routes.md counts 0.40 of the arithmetic at this size.
+    # docs/measured/token_routes.md counts 0.40 of the arithmetic at this size.
     assert routed.flops_saved == pytest.approx(0.60, abs=0.005)
     assert routed.time_saved is not None
     assert 0.5 < routed.time_saved < routed.flops_saved

@@ -224,7 +224,7 @@ def test_two_gpus_average_over_nccl(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 def test_torchrun_itself_trains_it_on_one_machine_and_as_two_groups_that_meet(tmp_path: Path) -> None:
-    """As docs/headless.md says it, the two machines being one."""
+    """As docs/use/headless.md says it, the two machines being one."""
     runs = [make_run(tmp_path / name, train=SETTINGS) for name in ("one", "two")]
     module = ["-m", "wan_core"]
     assert endings([torchrun("--nproc-per-node", "2", *module, *words(runs[0]))])[0][0] == 0

@@ -11,7 +11,7 @@ from ..wan_core.job import check_quantize
 from ..wan_core.precision import QuantizeConfig
 from ..wan_core.words import logger
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import check_menus, judged_when_it_runs, searched_as, widget
+from .bridge.widgets import advanced, check_menus, judged_when_it_runs, searched_as, widget
 
 _log = logger(__name__)
 
@@ -31,7 +31,8 @@ class Fp8Quantize(io.ComfyNode):
             "(fp8, GGUF) stays as it is.",
             inputs=[
                 WanTrainModel.Input("model", tooltip="From Load Wan Model or Split Across GPUs."),
-                *(widget(QuantizeConfig, name) for name in ("scheme", "keep_high_precision", "include", "exclude")),
+                *(widget(QuantizeConfig, name) for name in ("scheme", "keep_high_precision")),
+                *advanced(*(widget(QuantizeConfig, name) for name in ("include", "exclude"))),
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with quantization added.")],
         )

@@ -21,6 +21,7 @@ from .bridge import folders
 from .bridge.progress import announced
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
 from .bridge.widgets import (
+    advanced,
     check_menus,
     combo,
     comfyui_checks_menus,
@@ -75,21 +76,27 @@ class LoadWanModel(io.ComfyNode):
                     [NONE, *folders.diffusion_models()],
                     "The low-noise file of a Wan 2.2 A14B pair. none: train the model above alone.",
                 ),
-                combo(
-                    "variant",
-                    VARIANTS,
-                    "Which Wan model the file is. auto: by shapes, and by the file name where shapes cannot tell. "
-                    "Choose when the guess in info is wrong.",
+                *advanced(
+                    combo(
+                        "variant",
+                        VARIANTS,
+                        "Which Wan model the file is. auto: by shapes, and by the file name where shapes cannot tell. "
+                        "Choose when the guess in info is wrong.",
+                    )
                 ),
                 widget(ModelPlan, "base_precision"),
-                combo(
-                    "precision_policy",
-                    POLICIES,
-                    "What the small, sensitive parts compute in. "
-                    + " ".join(f"{name}: {_MEANING[name]}." for name in POLICIES),
+                *advanced(
+                    combo(
+                        "precision_policy",
+                        POLICIES,
+                        "What the small, sensitive parts compute in. "
+                        + " ".join(f"{name}: {_MEANING[name]}." for name in POLICIES),
+                    ),
+                    combo(
+                        "device", devices(), "Where to train. default: the first GPU, or the CPU when there is none."
+                    ),
+                    widget(ModelPlan, "attention"),
                 ),
-                combo("device", devices(), "Where to train. default: the first GPU, or the CPU when there is none."),
-                widget(ModelPlan, "attention"),
             ],
             outputs=[
                 WanTrainModel.Output(

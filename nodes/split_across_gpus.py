@@ -16,7 +16,7 @@ from ..wan_core.footprint import placements_of, planned_weights
 from ..wan_core.placement import MODES, PlacementConfig, resolve_placement, total_bytes
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import judged_when_it_runs, one_of, searched_as, widget, widget_values
+from .bridge.widgets import advanced, judged_when_it_runs, one_of, searched_as, widget, widget_values
 
 AUTO = "auto"
 
@@ -46,7 +46,7 @@ class SplitAcrossGPUs(io.ComfyNode):
                     tooltip=settings_of(PlacementConfig)["mode"].sentence,
                 ),
                 widget(PlacementConfig, "devices", default="all"),
-                widget(PlacementConfig, "split_at"),
+                *advanced(widget(PlacementConfig, "split_at")),
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with the split added.")],
         )

@@ -31,7 +31,7 @@ from .bridge.types import (
     WanValidation,
 )
 from .bridge.unreadable import check_readable
-from .bridge.widgets import check_menus, combo, judged_when_it_runs, one_of, searched_as, text, whole, widget
+from .bridge.widgets import advanced, check_menus, combo, judged_when_it_runs, one_of, searched_as, text, whole, widget
 from .engine.requested import RequestedTraining, note_training
 from .runs.job import (
     NONE,
@@ -82,31 +82,37 @@ class TrainLoRA(io.ComfyNode):
                 widget(TrainConfig, "steps"),
                 widget(TrainConfig, "learning_rate"),
                 widget(LoraConfig, "rank"),
-                widget(LoraConfig, "alpha"),
-                *(widget(TrainConfig, name) for name in ("expert", "save_every_n_steps", "preview_every_n_steps")),
-                combo(
-                    "resume",
-                    RESUME,
-                    "auto: go on with the same job if there is one. new: start in a new folder. require: go on, or "
-                    "refuse when there is nothing to go on with.",
+                *advanced(
+                    widget(LoraConfig, "alpha"),
+                    widget(TrainConfig, "expert"),
+                    widget(TrainConfig, "save_every_n_steps"),
                 ),
-                combo(
-                    "start_from_lora",
-                    [NONE, *folders.file_names("loras")],
-                    "A LoRA whose weights the training starts from, at step 0. none: from nothing. To go on with a run "
-                    "use resume. Of both experts the second starts from the file of that name with low_noise for "
-                    "high_noise, where there is one.",
+                widget(TrainConfig, "preview_every_n_steps"),
+                *advanced(
+                    combo(
+                        "resume",
+                        RESUME,
+                        "auto: go on with the same job if there is one. new: start in a new folder. require: go on, or "
+                        "refuse when there is nothing to go on with.",
+                    ),
+                    combo(
+                        "start_from_lora",
+                        [NONE, *folders.file_names("loras")],
+                        "A LoRA whose weights the training starts from, at step 0. none: from nothing. To go on with a "
+                        "run use resume. Of both experts the second starts from the file of that name with low_noise "
+                        "for high_noise, where there is one.",
+                    ),
+                    widget(TrainConfig, "seed", control_after_generate=False),
+                    whole(
+                        "steps_this_queue",
+                        0,
+                        0,
+                        10_000_000,
+                        "Optimizer steps to train in this queue; then the graph goes on, and the next queue resumes. "
+                        "0 = all.",
+                    ),
+                    widget(TrainConfig, "blocks_to_swap"),
                 ),
-                widget(TrainConfig, "seed", control_after_generate=False),
-                whole(
-                    "steps_this_queue",
-                    0,
-                    0,
-                    10_000_000,
-                    "Optimizer steps to train in this queue; then the graph goes on, and the next queue resumes. 0 = "
-                    "all.",
-                ),
-                widget(TrainConfig, "blocks_to_swap"),
             ],
             outputs=[
                 WanRun.Output(display_name="run", tooltip="For Validate Video and Apply Wan LoRA."),

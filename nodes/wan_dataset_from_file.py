@@ -27,7 +27,7 @@ from .bridge.interrupts import stops_become_interrupts
 from .bridge.progress import announced
 from .bridge.scanning import chosen_elsewhere, dataset_input, dataset_outputs, scanned_output
 from .bridge.types import CATEGORY, DatasetSettingsHandle, ModelHandle
-from .bridge.widgets import combo, flag, searched_as, text, widget
+from .bridge.widgets import advanced, combo, flag, searched_as, text, widget
 
 _ROLES = ("path", "caption", "repeats", "control", "mask")
 
@@ -56,38 +56,44 @@ class WanDatasetFromFile(io.ComfyNode):
                     "A list, tar, dataset folder or settings file in ComfyUI's input folder, or in a root listed in "
                     "user/wan_trainer/roots.json.",
                 ),
-                text(
-                    "other_file",
-                    "",
-                    "In place of file, typed: a path below those folders, or root:path. Empty: file counts.",
+                *advanced(
+                    text(
+                        "other_file",
+                        "",
+                        "In place of file, typed: a path below those folders, or root:path. Empty: file counts.",
+                    ),
+                    text("path_column", "", f"Column with the path of each clip, relative to the list. {usual}"),
+                    text("caption_column", "", f"Column with the captions. {usual}"),
+                    text("repeats_column", "", f"Column with how often a clip is seen in one epoch. {usual}"),
+                    text("control_column", "", f"Column with the control video of each clip. {usual}"),
+                    text("mask_column", "", f"Column with the mask of each clip (white = inside). {usual}"),
                 ),
-                text("path_column", "", f"Column with the path of each clip, relative to the list. {usual}"),
-                text("caption_column", "", f"Column with the captions. {usual}"),
-                text("repeats_column", "", f"Column with how often a clip is seen in one epoch. {usual}"),
-                text("control_column", "", f"Column with the control video of each clip. {usual}"),
-                text("mask_column", "", f"Column with the mask of each clip (white = inside). {usual}"),
                 widget(
                     DatasetConfig,
                     "trigger_word",
                     tooltip="Put in front of every caption that lacks it. Empty: none.",
                 ),
-                widget(
-                    DatasetConfig,
-                    "caption_extension",
-                    tooltip="Ending of the caption file beside clips that the list has no caption for: clip.mp4 has "
-                    "clip.txt.",
+                *advanced(
+                    widget(
+                        DatasetConfig,
+                        "caption_extension",
+                        tooltip="Ending of the caption file beside clips that the list has no caption for: clip.mp4 "
+                        "has clip.txt.",
+                    )
                 ),
                 widget(DatasetConfig, "width"),
                 widget(DatasetConfig, "height"),
                 widget(DatasetConfig, "num_frames", tooltip="Frames taken of each clip: 4n+1. 1 trains on stills."),
-                dataset_input("force_rate"),
-                widget(
-                    DatasetConfig,
-                    "num_repeats",
-                    tooltip="How often each clip is seen in one epoch, times what the list says for it.",
+                *advanced(
+                    dataset_input("force_rate"),
+                    widget(
+                        DatasetConfig,
+                        "num_repeats",
+                        tooltip="How often each clip is seen in one epoch, times what the list says for it.",
+                    ),
+                    widget(DatasetConfig, "weight"),
+                    widget(DatasetConfig, "enable_bucket"),
                 ),
-                widget(DatasetConfig, "weight"),
-                widget(DatasetConfig, "enable_bucket"),
                 flag(
                     "use_file_settings",
                     True,

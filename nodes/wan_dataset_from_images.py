@@ -19,7 +19,7 @@ from .bridge.interrupts import stops_become_interrupts
 from .bridge.progress import announced
 from .bridge.scanning import dataset_input, scan_context
 from .bridge.types import CATEGORY, ModelHandle, WanDataset
-from .bridge.widgets import combo, number, one_of, searched_as, text, widget
+from .bridge.widgets import advanced, combo, number, one_of, searched_as, text, widget
 
 _BATCH_IS = ["clip", "stills"]
 
@@ -52,18 +52,22 @@ class WanDatasetFromImages(io.ComfyNode):
                     multiline=True,
                 ),
                 combo("batch_is", _BATCH_IS, "clip: each IMAGE is one clip. stills: each frame is a picture."),
-                number(
-                    "fps",
-                    0.0,
-                    0.0,
-                    120.0,
-                    "Frames per second the clips were made for. 0 = a VIDEO's own rate; of an IMAGE the model's.",
+                *advanced(
+                    number(
+                        "fps",
+                        0.0,
+                        0.0,
+                        120.0,
+                        "Frames per second the clips were made for. 0 = a VIDEO's own rate; of an IMAGE the model's.",
+                    )
                 ),
                 widget(DatasetConfig, "width"),
                 widget(DatasetConfig, "height"),
                 widget(DatasetConfig, "num_frames", tooltip="Frames from the start of each clip: 4n+1."),
-                widget(DatasetConfig, "num_repeats", tooltip="How often each clip is seen in one epoch."),
-                widget(DatasetConfig, "enable_bucket"),
+                *advanced(
+                    widget(DatasetConfig, "num_repeats", tooltip="How often each clip is seen in one epoch."),
+                    widget(DatasetConfig, "enable_bucket"),
+                ),
                 dataset_input("append_to"),
             ],
             outputs=[

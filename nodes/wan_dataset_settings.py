@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..wan_core.dataset import DatasetConfig
 from ..wan_core.errors import ConfigError
 from .bridge.types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsType
-from .bridge.widgets import check_menus, searched_as, widget
+from .bridge.widgets import advanced, check_menus, searched_as, widget
 
 _NEW_HELD_OUT_RATIO = -1.0
 """default of a new node: a few files, where there are enough; a queue without it means 0, DatasetConfig's default"""
@@ -26,21 +26,17 @@ class WanDatasetSettings(io.ComfyNode):
             description="Which parts of each clip are trained on, and which part of the picture. Optional: "
             "Wan Video Dataset works without it.",
             inputs=[
-                *(
-                    widget(DatasetConfig, name)
-                    for name in (
-                        *("frame_extraction", "frame_stride", "frame_sample", "frame_buckets", "frame_rounding"),
-                        *("crop", "horizontal_flip", "variants", "split_scenes", "scene_threshold", "recursive"),
-                        *("weight", "caption_prefix", "caption_shuffles", "keep_tokens", "missing_captions"),
-                        "mask_use",
-                    )
-                ),
+                widget(DatasetConfig, "frame_extraction"),
+                *_advanced("frame_stride", "frame_sample", "frame_buckets", "frame_rounding"),
+                widget(DatasetConfig, "crop"),
+                widget(DatasetConfig, "horizontal_flip"),
+                *_advanced("variants", "split_scenes", "scene_threshold", "recursive", "weight", "caption_prefix"),
+                *_advanced("caption_shuffles", "keep_tokens"),
+                widget(DatasetConfig, "missing_captions"),
+                *_advanced("mask_use"),
                 widget(DatasetConfig, "held_out_ratio", default=_NEW_HELD_OUT_RATIO),
-                widget(DatasetConfig, "held_out", multiline=True),
-                *(
-                    widget(DatasetConfig, name)
-                    for name in ("latent_dtype", "cache_compression", "cache_limit_gb", "prior_preservation")
-                ),
+                *advanced(widget(DatasetConfig, "held_out", multiline=True)),
+                *_advanced("latent_dtype", "cache_compression", "cache_limit_gb", "prior_preservation"),
             ],
             outputs=[
                 WanDatasetSettingsType.Output(
@@ -57,6 +53,10 @@ class WanDatasetSettings(io.ComfyNode):
         # Checked here as far as possible; num_frames and other settings come from WanVideoDataset.
         DatasetConfig.from_dict(values)
         return io.NodeOutput(DatasetSettingsHandle(tuple(values.items())))
+
+
+def _advanced(*names: str) -> list[io.Input]:
+    return advanced(*(widget(DatasetConfig, name) for name in names))
 
 
 def _held_out(names: list[str]) -> dict[str, Any]:

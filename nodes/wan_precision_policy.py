@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..wan_core.config import settings_of
 from ..wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import check_menus, judged_when_it_runs, one_of, searched_as, widget
+from .bridge.widgets import advanced, check_menus, judged_when_it_runs, one_of, searched_as, widget
 
 AS_LOADED, AS_PRESET = "as loaded", "as preset"
 
@@ -36,18 +36,20 @@ class WanPrecisionPolicy(io.ComfyNode):
                     options=[AS_LOADED, *PRESETS],
                     tooltip=f"{known['preset'].sentence} as loaded: that of the model.",
                 ),
-                *(
-                    widget(
-                        PrecisionPolicy,
-                        part,
-                        default=AS_PRESET,
-                        options=[AS_PRESET, *switch_values(part)],
-                        tooltip=f"{known[part].sentence} compute: as the linear layers.",
+                *advanced(
+                    *(
+                        widget(
+                            PrecisionPolicy,
+                            part,
+                            default=AS_PRESET,
+                            options=[AS_PRESET, *switch_values(part)],
+                            tooltip=f"{known[part].sentence} compute: as the linear layers.",
+                        )
+                        for part in SWITCHES
                     )
-                    for part in SWITCHES
                 ),
                 widget(PrecisionPolicy, "matmul"),
-                widget(PrecisionPolicy, "float32_matmul_precision"),
+                *advanced(widget(PrecisionPolicy, "float32_matmul_precision")),
             ],
             outputs=[
                 WanTrainModel.Output(display_name="model", tooltip="The plan with this policy."),

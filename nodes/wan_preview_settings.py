@@ -19,7 +19,7 @@ from .bridge.progress import NodeProgress
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, encoder_identity, is_linked
 from .bridge.start_images import keep_picture, vision_tokens_key, write_vision_tokens
 from .bridge.types import CATEGORY, WanLoras, WanValidation
-from .bridge.widgets import check_menus, judged_when_it_runs, searched_as, widget
+from .bridge.widgets import advanced, check_menus, judged_when_it_runs, searched_as, widget
 
 
 class WanPreviewSettings(io.ComfyNode):
@@ -61,19 +61,19 @@ class WanPreviewSettings(io.ComfyNode):
                     tooltip="From Wan LoRA File: LoRAs that act in previews alone, such as the one of 4-step LoRA.",
                 ),
                 widget(SampleConfig, "prompts", multiline=True),
-                widget(SampleConfig, "negative_prompt", default=DEFAULT_NEGATIVE_PROMPT, multiline=True),
-                *(
-                    widget(SampleConfig, name)
-                    for name in ("sampling", "width", "height", "num_frames", "steps", "cfg", "shift")
-                ),
-                widget(SampleConfig, "seed", control_after_generate=False),
-                *(
-                    widget(SampleConfig, name)
-                    for name in (
-                        *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star"),
-                        *("skip_layer_guidance", "skip_layers", "skip_layer_scale"),
-                        *("skip_layer_start", "skip_layer_end", "trigger_word", "preview_size", "attention"),
-                    )
+                *advanced(widget(SampleConfig, "negative_prompt", default=DEFAULT_NEGATIVE_PROMPT, multiline=True)),
+                *(widget(SampleConfig, name) for name in ("sampling", "width", "height", "num_frames")),
+                *advanced(
+                    *(widget(SampleConfig, name) for name in ("steps", "cfg", "shift")),
+                    widget(SampleConfig, "seed", control_after_generate=False),
+                    *(
+                        widget(SampleConfig, name)
+                        for name in (
+                            *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star"),
+                            *("skip_layer_guidance", "skip_layers", "skip_layer_scale"),
+                            *("skip_layer_start", "skip_layer_end", "trigger_word", "preview_size", "attention"),
+                        )
+                    ),
                 ),
             ],
             outputs=[WanValidation.Output(display_name="validation", tooltip="For Train Wan LoRA and Validate Video.")],

@@ -10,7 +10,7 @@ from ..wan_core.cache import SyntheticConfig, report_of, synthetic_note, synthet
 from .bridge import folders
 from .bridge.handed import cache_state, hand_cache
 from .bridge.types import CATEGORY, ModelHandle, WanCache, WanTrainModel
-from .bridge.widgets import searched_as, widget
+from .bridge.widgets import advanced, searched_as, widget
 
 
 class WanSyntheticDataset(io.ComfyNode):
@@ -29,8 +29,11 @@ class WanSyntheticDataset(io.ComfyNode):
                 WanTrainModel.Input(
                     "model", tooltip="Tells the channels, the size grid and the conditioning. From Load Wan Model."
                 ),
-                *(widget(SyntheticConfig, name) for name in ("count", "width", "height", "num_frames", "text_length")),
-                widget(SyntheticConfig, "seed", control_after_generate=False),
+                *(widget(SyntheticConfig, name) for name in ("count", "width", "height", "num_frames")),
+                *advanced(
+                    widget(SyntheticConfig, "text_length"),
+                    widget(SyntheticConfig, "seed", control_after_generate=False),
+                ),
             ],
             outputs=[
                 WanCache.Output(

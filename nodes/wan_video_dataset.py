@@ -18,7 +18,7 @@ from .bridge.folders import allowed_places, dataset_folder, dataset_folders, dat
 from .bridge.progress import announced
 from .bridge.scanning import chosen_elsewhere, dataset_input, dataset_outputs, scanned_output
 from .bridge.types import CATEGORY, DatasetSettingsHandle, ModelHandle
-from .bridge.widgets import combo, searched_as, widget
+from .bridge.widgets import advanced, combo, searched_as, widget
 
 
 class WanVideoDataset(io.ComfyNode):
@@ -42,13 +42,14 @@ class WanVideoDataset(io.ComfyNode):
                     dataset_folders(),
                     "A folder in ComfyUI's input folder, or in a root listed in user/wan_trainer/roots.json.",
                 ),
-                *(
-                    widget(DatasetConfig, name)
-                    for name in ("trigger_word", "caption_extension", "width", "height", "num_frames")
+                widget(DatasetConfig, "trigger_word"),
+                *advanced(widget(DatasetConfig, "caption_extension")),
+                *(widget(DatasetConfig, name) for name in ("width", "height", "num_frames")),
+                *advanced(
+                    dataset_input("force_rate"),
+                    widget(DatasetConfig, "num_repeats"),
+                    widget(DatasetConfig, "enable_bucket"),
                 ),
-                dataset_input("force_rate"),
-                widget(DatasetConfig, "num_repeats"),
-                widget(DatasetConfig, "enable_bucket"),
                 dataset_input("append_to"),
                 dataset_input("settings"),
             ],

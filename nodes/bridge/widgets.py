@@ -45,6 +45,16 @@ def _shown(known: Setting, name: str, **own: Any) -> io.Input:
     return text(name, default if isinstance(default, str) else listed(default), tooltip, **own)
 
 
+def advanced(*inputs: io.Input) -> list[io.Input]:
+    """Returns inputs, marked as advanced: the page shows them on request.
+
+    The schema of ComfyUI 0.3.75 has no argument for the mark, so it is an extra option, which 0.33 reads as its own.
+    """
+    for made in inputs:
+        made.extra_dict["advanced"] = True
+    return list(inputs)
+
+
 def listed(values: Sequence[object]) -> str:
     """Returns values as the text of a widget: numbers with commas, texts a line each."""
     if all(isinstance(value, int | float) for value in values):

@@ -29,6 +29,8 @@ def shape_of(info: dict[str, Any]) -> dict[str, Any]:
                 entry["options"] = options["options"]
             if options.get("lazy"):
                 entry["lazy"] = True
+            if options.get("advanced"):
+                entry["advanced"] = True
             inputs.append(entry)
     return {
         "display_name": info["display_name"],

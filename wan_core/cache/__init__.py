@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..model import TEXT_LENGTH
 from .batch_reader import BatchReader
 from .batches import Batch, Batches, pad_text, stack_texts
-from .cache_set import CacheItem, CacheSet
+from .cache_set import CacheItem, CacheSet, Entry
 from .encode import Encoders, encode_missing
 from .encoding_plan import EncodingPlan, plan_encoding
 from .encoding_report import EncodingReport, report_of
@@ -36,6 +36,7 @@ __all__ = [
     "Encoders",
     "EncodingPlan",
     "EncodingReport",
+    "Entry",
     "LatentCache",
     "Order",
     "ShareDone",

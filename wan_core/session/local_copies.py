@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..cache import LatentCache, is_synthetic
+from ..cache import CacheSet, Entry, LatentCache, is_synthetic
 from ..checkpoint import checkpoint_digest, checkpoint_files
 from ..errors import WanTrainerError
 from ..files import (
@@ -21,6 +21,7 @@ from ..files import (
     size_text,
 )
 from ..job.config import RunConfig
+from ..sampler import SampleConfig
 from .session import Session
 
 _LOCAL = "WAN_TRAINER_LOCAL"
@@ -56,7 +57,7 @@ def _copied(session: Session, folder: Path) -> tuple[dict[str, tuple[str, ...]],
             base = _copied_base(session.roots.resolve(reference), relative, folder / "models")
             copies[root] = (*copies.get(root, ()), str(base))
         cache = folder / "cache"
-        _copy_entries(LatentCache(session.roots.first("cache")), LatentCache(cache), session.config.data.fingerprint)
+        _copy_entries(LatentCache(session.roots.first("cache")), LatentCache(cache), session.config)
         return copies | {"cache": (str(cache),)}, ""
     except (OSError, WanTrainerError) as error:
         return {}, str(error)
@@ -84,12 +85,24 @@ def _copied_base(source: Path, relative: str, folder: Path) -> Path:
     return made
 
 
-def _copy_entries(shared: LatentCache, local: LatentCache, fingerprint: str) -> None:
-    """Copies a set and its entries. An entry has its own digest, by which every read checks it.
+def _entries_of(config: RunConfig, clips: CacheSet) -> Iterator[Entry]:
+    """Yields the entries that a run reads: those of its set, and those of its previews."""
+    yield from clips.entries()
+    preview = config.preview or SampleConfig()
+    yield from (Entry("text", key, None) for key in preview.prompt_keys)
+    for own in (preview, *preview.prompt_settings):
+        keys = {"text": own.negative_key, "condition": own.condition_key, "latent": own.first_frame_key}
+        yield from (Entry(kind, key, None) for kind, key in keys.items() if key)
+
+
+def _copy_entries(shared: LatentCache, local: LatentCache, config: RunConfig) -> None:
+    """Copies the set and the entries of a run. An entry has its own digest, by which every read checks it.
 
     Raises OSError, and FileError for an entry that is damaged where it lies, which is no copy then.
     """
-    entries = [one for one in shared.read_set(fingerprint).entries() if not is_synthetic(one.key)]
+    fingerprint = config.data.fingerprint
+    found = {(one.kind, one.key): one for one in _entries_of(config, shared.read_set(fingerprint))}
+    entries = [one for one in found.values() if not is_synthetic(one.key)]
     places = [(one, *(cache.entry_path(one.kind, one.key) for cache in (shared, local))) for one in entries]
     missing = [(one, here, there) for one, here, there in places if not _is_copied([(here, there)])]
     its_set = (shared.set_file(fingerprint), local.set_file(fingerprint))

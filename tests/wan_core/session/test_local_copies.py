@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,12 @@ import torch
 from tests.support.forked import ForkServer
 from tests.support.tiny_run import TWO_RANKS, TinyRun, make_run, steady
 from tests.wan_core.session.test_killed_ranks import losses
+from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.events import Event, Note
 from wan_core.files import Roots
 from wan_core.job.open import open_run
+from wan_core.sampler import PreviewPrompt, SampleConfig
 from wan_core.session import local_copies
 from wan_core.session.session import Session
 
@@ -71,6 +74,22 @@ def test_a_run_reads_its_copies_which_are_made_once_and_anew_where_one_is_damage
         base.write_bytes(damage)
         copied(run)
         assert base.read_bytes() == run.roots.resolve(run.config.model.base_file).read_bytes()
+
+
+def test_what_previews_read_is_copied_too(run: TinyRun, local: Path) -> None:
+    shared = LatentCache(run.roots.first("cache"))
+    clips = shared.read_set(run.config.data.fingerprint)
+    text, negative = "5" * 64, "6" * 64
+    for key in (text, negative):
+        shared.write_text(key, shared.read_text(clips.empty_text_key))
+    prompts = (
+        PreviewPrompt(negative_prompt="blurry", negative_key=negative, first_frame_key=clips.items[0].latent_key),
+    )
+    asked = SampleConfig(prompts=("of its own",), prompt_keys=(text,), prompt_settings=prompts)
+    run = replace(run, config=replace(run.config, preview=asked))
+    cache = LatentCache(copied(run)[0].first("cache"))
+    assert cache.root == local / "cache"
+    assert all(cache.is_sound("text", key) for key in (text, negative))
 
 
 def full(monkeypatch: pytest.MonkeyPatch, _run: TinyRun) -> None:

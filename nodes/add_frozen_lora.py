@@ -23,11 +23,11 @@ class AddFrozenLora(io.ComfyNode):
             display_name="Add Frozen LoRA (Training)",
             category=CATEGORY,
             **searched_as("lora loader", "stack lora", "lightning", "lightx2v", "distilled lora", "base lora"),
-            description="Lets a LoRA act under the one that is trained. It is not trained and not in the file: put it "
-            "on a loader too when you generate.",
+            description="Applies a LoRA to the base model during training. It stays frozen and is not part of the "
+            "trained file: when you generate, add it to a LoRA loader too.",
             inputs=[
                 WanTrainModel.Input(
-                    "model", tooltip="From Load Wan Model, or another node that gives a model to train."
+                    "model", tooltip="From Load Wan Model, or another node that outputs a model to train."
                 ),
                 *lora_widgets(),
             ],

@@ -26,19 +26,23 @@ class ApplyWanLoRA(io.ComfyNode):
             display_name="Apply Wan LoRA",
             category=CATEGORY,
             **searched_as("load lora", "lora loader", "use lora"),
-            description="Puts the trained LoRA on a model from Load Diffusion Model, for a sampler in the same graph.",
+            description="Applies the trained LoRA to a model from Load Diffusion Model, for a sampler in the same "
+            "graph.",
             inputs=[
                 WanRun.Input("run", tooltip="From Train Wan LoRA."),
-                io.Model.Input(
-                    "model", lazy=True, tooltip="From Load Diffusion Model. Loaded only when training is over."
+                io.Model.Input("model", lazy=True, tooltip="From Load Diffusion Model. Loaded only after training."),
+                text(
+                    "saved_step",
+                    "latest",
+                    "Saved step (checkpoint) to use: latest, best (the suggested one), or a number such as 500.",
                 ),
-                text("saved_step", "latest", "latest, best (the suggested one), or a number such as 500."),
                 number(
                     "strength_high_noise",  # the id in saved workflows, shown as strength_model
                     1.0,
                     -100.0,
                     100.0,
-                    "Strength of the LoRA on model, of a pair the high noise one. 1.0 = as trained, 0 = without it.",
+                    "Strength of the LoRA on model; for a pair, on the high noise model. 1.0 = as trained, 0 = no "
+                    "effect.",
                     display_name="strength_model",
                 ),
                 io.Model.Input(
@@ -52,7 +56,7 @@ class ApplyWanLoRA(io.ComfyNode):
                     1.0,
                     -100.0,
                     100.0,
-                    "Strength of the low noise LoRA on model_low_noise. 1.0 = as trained, 0 = without it.",
+                    "Strength of the low noise LoRA on model_low_noise. 1.0 = as trained, 0 = no effect.",
                 ),
             ],
             outputs=[

@@ -51,32 +51,35 @@ class CacheLatents(io.ComfyNode):
             display_name="Cache Latents + Captions",
             category=CATEGORY,
             **searched_as("encode dataset", "vae encode", "text encoder", "umt5", "precompute"),
-            description="Encodes clips with the VAE and captions with umT5, once, into output/wan_trainer/_cache. For "
-            "an image-to-video model also the given frames. What is there already is used again; a complete cache "
-            "loads no encoder.",
+            description="Encodes clips with the VAE and captions with umT5 once, and caches them in "
+            "output/wan_trainer/_cache. For image-to-video models it also encodes the start frames. Cached entries "
+            "are reused; a complete cache loads no encoder.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
                 WanDataset.Input("dataset", tooltip="From Wan Video Dataset, or another dataset node."),
                 io.Vae.Input(
-                    "vae", lazy=True, tooltip="Load VAE with wan_2.1_vae (TI2V-5B: wan2.2_vae). Loaded only if needed."
+                    "vae",
+                    lazy=True,
+                    tooltip="Load VAE with wan_2.1_vae (TI2V-5B: wan2.2_vae). Loaded only when needed.",
                 ),
-                io.Clip.Input("clip", lazy=True, tooltip="Load CLIP with umt5_xxl, type wan. Loaded only if needed."),
+                io.Clip.Input("clip", lazy=True, tooltip="Load CLIP with umt5_xxl, type wan. Loaded only when needed."),
                 io.ClipVision.Input(
                     "clip_vision",
                     optional=True,
                     lazy=True,
-                    tooltip="Only for Wan 2.1 image-to-video: Load CLIP Vision, clip_vision_h. Loaded only if needed.",
+                    tooltip="Only for Wan 2.1 image-to-video: Load CLIP Vision, clip_vision_h. Loaded only when "
+                    "needed.",
                 ),
                 combo(
                     "mode",
                     MODES,
-                    "auto: encode what is missing. rebuild: encode everything of this dataset again. all GPUs: as "
-                    "auto, with a further ComfyUI process on each further GPU.",
+                    "What to encode. auto: only what is missing. rebuild: everything of this dataset again. all GPUs: "
+                    "like auto, with one more ComfyUI process for each further GPU.",
                 ),
             ],
             outputs=[
                 WanCache.Output(display_name="cache", tooltip="For Train Wan LoRA."),
-                io.String.Output(display_name="report", tooltip="What was encoded, what was reused."),
+                io.String.Output(display_name="report", tooltip="Report of what was encoded and what was reused."),
             ],
         )
 

@@ -26,9 +26,9 @@ class Fp8Quantize(io.ComfyNode):
             display_name="Fp8 / Int8 Quantize (Wan)",
             category=CATEGORY,
             **searched_as("8 bit", "quantization", "low vram", "save memory"),
-            description="Trains on an 8-bit copy of the base model: about half the memory of bf16. Weights only; the "
-            "LoRA is not quantized. May stand before or after Split Across GPUs. A file that is quantized already "
-            "(fp8, GGUF) stays as it is.",
+            description="Quantizes the base model to 8 bits for training: about half the memory of bf16. Only frozen "
+            "weights are quantized, not the LoRA. It works before or after Split Across GPUs. A file that is already "
+            "quantized (fp8, GGUF) stays unchanged.",
             inputs=[
                 WanTrainModel.Input("model", tooltip="From Load Wan Model or Split Across GPUs."),
                 *(widget(QuantizeConfig, name) for name in ("scheme", "keep_high_precision")),

@@ -37,8 +37,8 @@ NONE = "none"
 POLICIES = ["balanced", "reference", "fast"]
 _MEANING = {
     "balanced": "residual stream, norms, time embedding, modulation, head and rotary embedding in fp32",
-    "reference": "as official Wan, all of these and the LoRA in fp32, rotary embedding in fp64",
-    "fast": "residual stream and head as the linear layers, the rest in fp32 (fastest, least exact)",
+    "reference": "like official Wan, all of these and the LoRA in fp32, rotary embedding in fp64",
+    "fast": "residual stream and head like the linear layers, the rest in fp32 (fastest, least exact)",
 }
 FLOAT32 = (
     "The file is fp32 and is computed in bf16: on a GPU fp32 takes twice the memory and has no fast attention. Set "
@@ -60,28 +60,28 @@ class LoadWanModel(io.ComfyNode):
             display_name="Load Wan Model (Training)",
             category=CATEGORY,
             **searched_as("unet loader", "load diffusion model", "wan 2.1", "wan 2.2", "t2v", "i2v", "vace", "gguf"),
-            description="The Wan diffusion model to train on: a file, a GGUF or a folder. Reads its header; "
-            "Train Wan LoRA "
-            "loads it.",
+            description="The Wan diffusion model to train: a file, a GGUF or a folder. This node reads only its "
+            "header; Train Wan LoRA loads the weights.",
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
                 combo(
                     "diffusion_model",
                     folders.diffusion_models(),
-                    "A Wan model in models/diffusion_models: .safetensors (fp32, bf16, fp16, fp8), .gguf, or a folder "
-                    "in diffusers' or the official layout. Of a 2.2 A14B pair, the high-noise one.",
+                    "The Wan model to train, from models/diffusion_models: .safetensors (fp32, bf16, fp16, fp8), "
+                    ".gguf, or a folder in diffusers' or the official layout. For a 2.2 A14B pair, choose the "
+                    "high-noise file.",
                 ),
                 combo(
                     "low_noise_model",
                     [NONE, *folders.diffusion_models()],
-                    "The low-noise file of a Wan 2.2 A14B pair. none: train the model above alone.",
+                    "The low-noise file of a Wan 2.2 A14B pair. none: only the model above is trained.",
                 ),
                 *advanced(
                     combo(
                         "variant",
                         VARIANTS,
-                        "Which Wan model the file is. auto: by shapes, and by the file name where shapes cannot tell. "
-                        "Choose when the guess in info is wrong.",
+                        "Which Wan model the file holds. auto: detected from tensor shapes, and from the file name "
+                        "where shapes are ambiguous. Choose it by hand when the guess in info is wrong.",
                     )
                 ),
                 widget(ModelPlan, "base_precision"),
@@ -89,20 +89,22 @@ class LoadWanModel(io.ComfyNode):
                     combo(
                         "precision_policy",
                         POLICIES,
-                        "What the small, sensitive parts compute in. "
+                        "Precision of the small, sensitive parts of the model. "
                         + " ".join(f"{name}: {_MEANING[name]}." for name in POLICIES),
                     ),
                     combo(
-                        "device", devices(), "Where to train. default: the first GPU, or the CPU when there is none."
+                        "device",
+                        devices(),
+                        "Device to train on. default: the first GPU, or the CPU when there is none.",
                     ),
                     widget(ModelPlan, "attention"),
                 ),
             ],
             outputs=[
                 WanTrainModel.Output(
-                    display_name="model", tooltip="The plan of the model. No weights travel on this wire."
+                    display_name="model", tooltip="The plan of the model. This link carries settings, no weights."
                 ),
-                io.String.Output(display_name="info", tooltip="What the file is, in words."),
+                io.String.Output(display_name="info", tooltip="What the file holds, as text."),
             ],
         )
 

@@ -30,21 +30,21 @@ class PlanMemory(io.ComfyNode):
             display_name="Plan Memory (Wan)",
             category=CATEGORY,
             **searched_as("vram", "out of memory", "oom", "memory estimate", "block swap", "offload"),
-            description="Says how much memory a training will take on each GPU and in the computer, which measures it "
-            "will take to fit, and how long a step lasts. Trains nothing and loads nothing.",
+            description="Predicts how much memory a training needs on each GPU and in host memory (RAM), which "
+            "measures make it fit, and how long a step takes. It trains and loads nothing.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
-                WanTrainModel.Input("model", tooltip="From Load Wan Model, or any node that changes its plan."),
-                WanCache.Input("cache", tooltip="From Cache Latents + Captions, or another node that gives a cache."),
+                WanTrainModel.Input("model", tooltip="From Load Wan Model, or any node that changes its output."),
+                WanCache.Input("cache", tooltip="From Cache Latents + Captions, or another node that outputs a cache."),
                 WanSettings.Input("settings", optional=True, tooltip="From Wan Train Settings, as for Train Wan LoRA."),
                 widget(LoraConfig, "rank"),
                 widget(TrainConfig, "expert"),
                 widget(TrainConfig, "blocks_to_swap"),
             ],
             outputs=[
-                io.String.Output(display_name="report", tooltip="Each device, phase and measure in GiB."),
-                io.Boolean.Output(display_name="fits", tooltip="Whether it fits into what is free now."),
+                io.String.Output(display_name="report", tooltip="Memory of each device, phase and measure in GiB."),
+                io.Boolean.Output(display_name="fits", tooltip="Whether it fits into the memory that is free now."),
             ],
         )
 

@@ -36,22 +36,24 @@ class PrecisionAudit(io.ComfyNode):
             display_name="Precision Audit (Wan)",
             category=CATEGORY,
             **searched_as("quantization error", "numerical error", "float32 reference", "compare precision"),
-            description="Measures how far each precision preset and switch is from float32, on your own model and "
-            "clips: error of the prediction and of the LoRA's gradients. Trains nothing.",
+            description="Measures how far each precision preset and switch differs from float32, on your own model "
+            "and clips: error of the prediction and of the LoRA's gradients. It trains nothing.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id],
             inputs=[
-                WanTrainModel.Input("model", tooltip="From Load Wan Model, or any node that changes its plan."),
+                WanTrainModel.Input("model", tooltip="From Load Wan Model, or any node that changes its output."),
                 WanCache.Input(
                     "cache",
-                    tooltip="From Cache Latents + Captions, or another node that gives a cache. A short clip is "
+                    tooltip="From Cache Latents + Captions, or another node that outputs a cache. A short clip is "
                     "enough.",
                 ),
                 *(widget(AuditConfig, name) for name in ("clips", "timesteps", "alone")),
             ],
             outputs=[
-                io.String.Output(display_name="report", tooltip="The ranking as a table. Also in the output folder."),
-                io.Image.Output(display_name="chart", tooltip="The same as bars on a logarithmic axis."),
+                io.String.Output(
+                    display_name="report", tooltip="The ranking as a table. Also saved in the output folder."
+                ),
+                io.Image.Output(display_name="chart", tooltip="The ranking as bars on a logarithmic axis."),
             ],
         )
 

@@ -31,9 +31,9 @@ class SplitAcrossGPUs(io.ComfyNode):
             display_name="Split Across GPUs (Wan)",
             category=CATEGORY,
             **searched_as("multi gpu", "two gpus", "model parallel", "data parallel", "low vram"),
-            description="Spreads the transformer blocks over several GPUs (for a model that does not fit on one), "
-            "trains one full copy per GPU, or splits the tokens of each clip (both faster). No mode needs NCCL, so all "
-            "work on Windows.",
+            description="Uses several GPUs: splits the transformer blocks over them (for a model that does not fit on "
+            "one), trains one full copy per GPU, or splits the tokens of each clip (both faster). No mode needs NCCL, "
+            "so all work on Windows.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[

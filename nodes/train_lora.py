@@ -55,30 +55,34 @@ class TrainLoRA(io.ComfyNode):
             display_name="Train Wan LoRA",
             category=CATEGORY,
             **searched_as("lora trainer", "finetune", "fine-tune", "musubi-tuner", "diffusion-pipe", "ai-toolkit"),
-            description="Trains a LoRA in a process of its own. Cancel saves and stops; press Run again to resume. "
-            "A finished run trains nothing again.",
+            description="Trains a LoRA in a separate process. Cancel saves and stops; press Run again to resume. A "
+            "finished run is not trained again.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
                 WanTrainModel.Input("model", tooltip="From Load Wan Model, Fp8 / Int8 Quantize or Split Across GPUs."),
                 WanCache.Input(
-                    "cache", lazy=True, tooltip="From Cache Latents + Captions, or another node that gives a cache."
+                    "cache", lazy=True, tooltip="From Cache Latents + Captions, or another node that outputs a cache."
                 ),
                 io.Vae.Input(
                     "vae",
                     optional=True,
-                    tooltip="Load VAE with wan_2.1_vae (TI2V-5B: wan2.2_vae). Decodes previews; without it there are "
-                    "none.",
+                    tooltip="Decodes previews: Load VAE with wan_2.1_vae (TI2V-5B: wan2.2_vae). Unconnected: no "
+                    "previews.",
                 ),
                 WanSettings.Input(
-                    "settings", optional=True, tooltip="From Wan Train Settings. Without it its defaults are used."
+                    "settings", optional=True, tooltip="From Wan Train Settings. Unconnected: its defaults are used."
                 ),
                 WanValidation.Input(
                     "validation",
                     optional=True,
-                    tooltip="From Wan Preview Settings. Without it the first cached caption is previewed.",
+                    tooltip="From Wan Preview Settings. Unconnected: the first cached caption is previewed.",
                 ),
-                text("run_name", "my_lora", "Folder below output/wan_trainer, and name of the LoRA."),
+                text(
+                    "run_name",
+                    "my_lora",
+                    "Name of the run: the folder below output/wan_trainer, and the name of the LoRA.",
+                ),
                 widget(TrainConfig, "steps"),
                 widget(TrainConfig, "learning_rate"),
                 widget(LoraConfig, "rank"),
@@ -92,15 +96,15 @@ class TrainLoRA(io.ComfyNode):
                     combo(
                         "resume",
                         RESUME,
-                        "auto: go on with the same job if there is one. new: start in a new folder. require: go on, or "
-                        "refuse when there is nothing to go on with.",
+                        "Whether to resume a run with the same settings. auto: resume it if there is one. new: start "
+                        "in a new folder. require: resume, or refuse when there is nothing to resume.",
                     ),
                     combo(
                         "start_from_lora",
                         [NONE, *folders.file_names("loras")],
-                        "A LoRA whose weights the training starts from, at step 0. none: from nothing. To go on with a "
-                        "run use resume. Of both experts the second starts from the file of that name with low_noise "
-                        "for high_noise, where there is one.",
+                        "A LoRA whose weights initialise the training, at step 0. To continue a run, use resume "
+                        "instead. none: a new LoRA. For both experts, the second starts from the file with low_noise "
+                        "instead of high_noise in its name, if it exists.",
                     ),
                     widget(TrainConfig, "seed", control_after_generate=False),
                     whole(
@@ -108,24 +112,25 @@ class TrainLoRA(io.ComfyNode):
                         0,
                         0,
                         10_000_000,
-                        "Optimizer steps to train in this queue; then the graph goes on, and the next queue resumes. "
-                        "0 = all.",
+                        "Optimizer steps to train per Run; then the graph continues, and the next Run resumes. 0 = "
+                        "all.",
                     ),
                     widget(TrainConfig, "blocks_to_swap"),
                 ),
             ],
             outputs=[
                 WanRun.Output(display_name="run", tooltip="For Validate Video and Apply Wan LoRA."),
-                io.LoraModel.Output(display_name="lora", tooltip="For core LoraModelLoader and SaveLoRA."),
-                io.LossMap.Output(display_name="loss_map", tooltip="For core LossGraphNode."),
-                io.Int.Output(display_name="steps", tooltip="The newest saved step."),
-                io.String.Output(display_name="lora_name", tooltip="The LoRA as loader lists spell it."),
+                io.LoraModel.Output(display_name="lora", tooltip="The LoRA for core LoraModelLoader and SaveLoRA."),
+                io.LossMap.Output(display_name="loss_map", tooltip="The loss of each step, for core LossGraphNode."),
+                io.Int.Output(display_name="steps", tooltip="Number of the newest saved step (checkpoint)."),
+                io.String.Output(display_name="lora_name", tooltip="The LoRA's name as in loader lists."),
                 io.LoraModel.Output(
                     display_name="lora_low_noise",
-                    tooltip="Where both experts are trained: the LoRA for the low noise model; lora is the other.",
+                    tooltip="The LoRA for the low noise model, when both experts are trained; lora is the other.",
                 ),
                 io.String.Output(
-                    display_name="lora_name_low_noise", tooltip="That LoRA as loader lists spell it; else empty."
+                    display_name="lora_name_low_noise",
+                    tooltip="The name of that LoRA as in loader lists; otherwise empty.",
                 ),
             ],
         )

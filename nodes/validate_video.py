@@ -41,41 +41,49 @@ class ValidateVideo(io.ComfyNode):
             **searched_as(
                 "compare lora", "before and after", "lora strength", "lora grid", "sample video", "test lora"
             ),
-            description="Renders clips with and without the LoRA from the same noise, and says how far they drift.",
+            description="Renders clips with and without the LoRA from the same noise, and measures the difference.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
                 io.MultiType.Input(
                     "run",
                     types=[WanRun, WanTrainModel],
-                    tooltip="From Train Wan LoRA. Or from Load Wan Model: then the LoRAs at loras are rendered on that "
-                    "model, and no run is needed.",
+                    tooltip="From Train Wan LoRA. Or from Load Wan Model: then only the LoRAs at loras are rendered, "
+                    "without a run.",
                 ),
-                io.Vae.Input("vae", tooltip="Decodes the clips: wan_2.1_vae (TI2V-5B: wan2.2_vae)."),
+                io.Vae.Input("vae", tooltip="Decodes clips: wan_2.1_vae (TI2V-5B: wan2.2_vae)."),
                 WanValidation.Input(
                     "validation",
                     optional=True,
-                    tooltip="From Wan Preview Settings. Without it: the previews of the run.",
+                    tooltip="From Wan Preview Settings. Unconnected: the previews of the run.",
                 ),
                 WanLoras.Input(
                     "loras",
                     optional=True,
-                    tooltip="From Wan LoRA File: LoRAs of any trainer to compare on the model, a column each.",
+                    tooltip="LoRAs of any trainer to compare, one column each. From Wan LoRA File.",
                 ),
                 text(
                     "saved_steps",
                     "latest",
-                    "latest, best (the suggested one), all, none (only what is at loras), or numbers such as 250, 500.",
+                    "Saved steps (checkpoints) to render: latest, best (the suggested one), all, none (only the LoRAs "
+                    "at loras), or numbers such as 250, 500.",
                 ),
                 text("strengths", "1.0", "LoRA strengths to render, such as 0.5, 1.0. 1.0 = as trained."),
-                flag("baseline", True, "Also render the base model without LoRA, and compare with it."),
-                text("seeds", "", "Seeds of the noise, such as 1, 2, 3: a row for each. Empty: that of the previews."),
-                combo("grid_format", FORMATS, "File of grid_video. mp4: H.264. webm: VP9, smaller and slower to make."),
+                flag("baseline", True, "Also render the base model without LoRA, for comparison."),
+                text(
+                    "seeds", "", "Seeds of the noise, such as 1, 2, 3, one row each. Empty: the seed of the previews."
+                ),
+                combo(
+                    "grid_format",
+                    FORMATS,
+                    "File format of grid_video. mp4: H.264. webm: VP9, smaller and slower to encode.",
+                ),
                 WanTrainModel.Input(
                     "partner",
                     optional=True,
-                    tooltip="Where the run trained one expert of a pair: Load Wan Model with the other one, or both. "
-                    "Clips go through the pair. Its own LoRA: Add Frozen LoRA in between.",
+                    tooltip="For a run that trained one expert of a pair: Load Wan Model with the other expert, or "
+                    "with both. Clips are sampled with both experts. To give it a LoRA, put Add Frozen LoRA in "
+                    "between.",
                 ),
             ],
             outputs=[
@@ -85,9 +93,10 @@ class ValidateVideo(io.ComfyNode):
                     tooltip="Middle frames with labels: a row per prompt and seed, a column per step and strength.",
                 ),
                 io.String.Output(
-                    display_name="metrics", tooltip="JSON: drift from the baseline. A distance, not a quality."
+                    display_name="metrics",
+                    tooltip="JSON: difference from the baseline. It is a distance, not a quality score.",
                 ),
-                io.Video.Output(display_name="grid_video", tooltip="All clips side by side in one, with labels."),
+                io.Video.Output(display_name="grid_video", tooltip="All clips in one video, with labels."),
             ],
         )
 

@@ -29,39 +29,44 @@ class WanCacheFromLatents(io.ComfyNode):
             display_name="Wan Cache from Latents",
             category=CATEGORY,
             **searched_as("latent dataset", "conditioning dataset", "make training dataset"),
-            description="Stores latents and text features of core nodes as a cache for Train Wan LoRA. Latents are "
-            "taken as VAEEncode gives them and normalised here. What is there already is not written again.",
+            description="Stores latents and text features from core nodes as a cache for Train Wan LoRA. It expects "
+            "latents as VAEEncode outputs them and normalises them. Cached entries are not written again.",
             is_input_list=True,
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
                 WanTrainModel.Input(
                     "model",
-                    tooltip="Tells the channels, the frame rate and what the model reads besides latents. From "
-                    "Load Wan Model.",
+                    tooltip="Sets the channels, the frame rate and the conditioning inputs. From Load Wan Model.",
                 ),
-                io.Latent.Input("latents", tooltip="A list, from VAEEncode with a Wan VAE. A batch is several clips."),
+                io.Latent.Input(
+                    "latents", tooltip="A list of latents from VAEEncode with a Wan VAE. A batch is several clips."
+                ),
                 io.Conditioning.Input(
                     "conditioning",
-                    tooltip="A list, one for each latent, from CLIPTextEncode with umT5. For an image-to-video model "
+                    tooltip="A list, one for each latent, from CLIPTextEncode with umT5. For an image-to-video model, "
                     "through WanImageToVideo.",
                 ),
                 io.Clip.Input(
                     "clip",
                     optional=True,
                     lazy=True,
-                    tooltip="Load CLIP with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
-                    "once. Loaded only if needed.",
+                    tooltip="Load CLIP with umt5_xxl, type wan: encodes the empty and the default negative prompt "
+                    "once. Loaded only when needed.",
                 ),
                 io.Conditioning.Input(
-                    "empty", optional=True, tooltip="The encoded empty prompt, in place of clip. For caption dropout."
+                    "empty",
+                    optional=True,
+                    tooltip="The encoded empty prompt, instead of clip. Used for caption dropout.",
                 ),
                 io.Conditioning.Input(
-                    "negative", optional=True, tooltip="The encoded negative prompt, in place of clip. For previews."
+                    "negative",
+                    optional=True,
+                    tooltip="The encoded negative prompt, instead of clip. Used for previews.",
                 ),
             ],
             outputs=[
                 WanCache.Output(display_name="cache", tooltip="For Train Wan LoRA."),
-                io.String.Output(display_name="report", tooltip="What was stored."),
+                io.String.Output(display_name="report", tooltip="Report of what was stored."),
             ],
         )
 

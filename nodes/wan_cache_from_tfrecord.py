@@ -30,14 +30,13 @@ class WanCacheFromTFRecord(io.ComfyNode):
             display_name="Wan Cache from TFRecord",
             category=CATEGORY,
             **searched_as("maxdiffusion", "tensorflow"),
-            description="Reads TFRecords of latents and text features, as MaxDiffusion trains Wan on them, into the "
-            "cache. What is there already is not written again.",
+            description="Reads TFRecords of latents and text features, in MaxDiffusion's format for Wan, into the "
+            "cache. Cached entries are not written again.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
                 WanTrainModel.Input(
                     "model",
-                    tooltip="From Load Wan Model: the model to be trained. Latents of another kind of model are "
-                    "refused.",
+                    tooltip="The model to train, from Load Wan Model. Latents of another kind of model are refused.",
                 ),
                 combo(
                     "folder",
@@ -49,18 +48,18 @@ class WanCacheFromTFRecord(io.ComfyNode):
                     optional=True,
                     lazy=True,
                     tooltip="Load CLIP with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
-                    "which files of other programs lack. Loaded only if needed.",
+                    "which files of other programs lack. Loaded only when needed.",
                 ),
                 flag(
                     "raw_latents",
                     False,
-                    "On: the latents are as the VAE gives them, and are normalised here. Off: they are normalised "
-                    "already, as MaxDiffusion's are.",
+                    "Whether latents still need normalisation. On: latents are raw VAE output and are normalised "
+                    "here. Off: they are normalised already, like MaxDiffusion's.",
                 ),
             ],
             outputs=[
                 WanCache.Output(display_name="cache", tooltip="For Train Wan LoRA."),
-                io.String.Output(display_name="report", tooltip="What was read."),
+                io.String.Output(display_name="report", tooltip="Report of what was read."),
             ],
         )
 

@@ -37,7 +37,7 @@ class WanDatasetFromFile(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        usual = "Empty: the usual names are looked for."
+        usual = "Empty: common names are tried."
         return io.Schema(
             node_id="WanDatasetFromFile",
             display_name="Wan Dataset From File",
@@ -45,7 +45,7 @@ class WanDatasetFromFile(io.ComfyNode):
             **searched_as("jsonl", "csv", "webdataset", "hugging face", "musubi", "diffusion-pipe", "ai-toolkit"),
             description="Reads a list of clips with captions (jsonl, json, csv, tsv, parquet), a WebDataset tar, a "
             "Hugging Face dataset on disk, or the dataset settings of musubi-tuner, diffusion-pipe, SimpleTuner or "
-            "ai-toolkit, and says what became of every row and every setting.",
+            "ai-toolkit. Reports what happened to every row and every setting.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
@@ -60,36 +60,36 @@ class WanDatasetFromFile(io.ComfyNode):
                     text(
                         "other_file",
                         "",
-                        "In place of file, typed: a path below those folders, or root:path. Empty: file counts.",
+                        "Path to use instead of file: below those folders, or root:path. Empty: file is used.",
                     ),
                     text("path_column", "", f"Column with the path of each clip, relative to the list. {usual}"),
                     text("caption_column", "", f"Column with the captions. {usual}"),
-                    text("repeats_column", "", f"Column with how often a clip is seen in one epoch. {usual}"),
+                    text("repeats_column", "", f"Column with the number of repeats of each clip per epoch. {usual}"),
                     text("control_column", "", f"Column with the control video of each clip. {usual}"),
                     text("mask_column", "", f"Column with the mask of each clip (white = inside). {usual}"),
                 ),
                 widget(
                     DatasetConfig,
                     "trigger_word",
-                    tooltip="Put in front of every caption that lacks it. Empty: none.",
+                    tooltip="Word that is added to the start of every caption that lacks it. Empty: none.",
                 ),
                 *advanced(
                     widget(
                         DatasetConfig,
                         "caption_extension",
-                        tooltip="Ending of the caption file beside clips that the list has no caption for: clip.mp4 "
-                        "has clip.txt.",
+                        tooltip="File extension of caption files, for clips without a caption in the list: clip.mp4 "
+                        "has its caption in clip.txt.",
                     )
                 ),
                 widget(DatasetConfig, "width"),
                 widget(DatasetConfig, "height"),
-                widget(DatasetConfig, "num_frames", tooltip="Frames taken of each clip: 4n+1. 1 trains on stills."),
+                widget(DatasetConfig, "num_frames", tooltip="Frames per clip: 4n+1. 1 trains on stills."),
                 *advanced(
                     dataset_input("force_rate"),
                     widget(
                         DatasetConfig,
                         "num_repeats",
-                        tooltip="How often each clip is seen in one epoch, times what the list says for it.",
+                        tooltip="How often each clip is trained in one epoch, times the repeats in the list.",
                     ),
                     widget(DatasetConfig, "weight"),
                     widget(DatasetConfig, "enable_bucket"),
@@ -97,8 +97,8 @@ class WanDatasetFromFile(io.ComfyNode):
                 flag(
                     "use_file_settings",
                     True,
-                    "Another trainer's settings decide over size, frames, repeats and captions where they state them. "
-                    "Off: the widgets decide.",
+                    "Use size, frames, repeats and captions from another trainer's settings file where it states "
+                    "them. Off: the widgets are used.",
                 ),
                 dataset_input("append_to"),
                 dataset_input("settings"),

@@ -34,8 +34,8 @@ class WanDatasetFromImages(io.ComfyNode):
             display_name="Wan Dataset from Images",
             category=CATEGORY,
             **searched_as("image dataset", "video list", "stills", "photos", "training data"),
-            description="A dataset of images from the graph. They are kept without loss in the cache folder, so "
-            "training, resuming and caching need the graph no more; queueing again writes and encodes nothing.",
+            description="Builds a dataset from images of the graph. They are stored without loss in the cache folder, "
+            "so training and resuming do not need the graph again; pressing Run again writes and encodes nothing.",
             is_input_list=True,
             hidden=[io.Hidden.unique_id],
             inputs=[
@@ -43,36 +43,40 @@ class WanDatasetFromImages(io.ComfyNode):
                 io.MultiType.Input(
                     "images",
                     [io.Image, io.Video],
-                    tooltip="A list: one IMAGE or VIDEO for each clip, or stills, alone or in batches.",
+                    tooltip="A list: one IMAGE or VIDEO for each clip; or stills, single or in batches.",
                 ),
                 text(
                     "captions",
                     "",
-                    "One for each clip or still: a list of texts, or one text with a line for each.",
+                    "One caption for each clip or still: a list of texts, or one text with one line for each.",
                     multiline=True,
                 ),
-                combo("batch_is", _BATCH_IS, "clip: each IMAGE is one clip. stills: each frame is a picture."),
+                combo(
+                    "batch_is",
+                    _BATCH_IS,
+                    "What an image batch is. clip: each IMAGE is one clip. stills: each frame is a picture.",
+                ),
                 *advanced(
                     number(
                         "fps",
                         0.0,
                         0.0,
                         120.0,
-                        "Frames per second the clips were made for. 0 = a VIDEO's own rate; of an IMAGE the model's.",
+                        "Frames per second of the clips. 0 = a VIDEO's own rate; for an IMAGE, the model's.",
                     )
                 ),
                 widget(DatasetConfig, "width"),
                 widget(DatasetConfig, "height"),
-                widget(DatasetConfig, "num_frames", tooltip="Frames from the start of each clip: 4n+1."),
+                widget(DatasetConfig, "num_frames", tooltip="Frames per clip, from its start: 4n+1."),
                 *advanced(
-                    widget(DatasetConfig, "num_repeats", tooltip="How often each clip is seen in one epoch."),
+                    widget(DatasetConfig, "num_repeats", tooltip="How often each clip is trained in one epoch."),
                     widget(DatasetConfig, "enable_bucket"),
                 ),
                 dataset_input("append_to"),
             ],
             outputs=[
                 WanDataset.Output(display_name="dataset", tooltip="For Cache Latents + Captions."),
-                io.String.Output(display_name="report", tooltip="What will be trained."),
+                io.String.Output(display_name="report", tooltip="Report of what will be trained."),
             ],
         )
 

@@ -23,8 +23,8 @@ class WanDatasetSettings(io.ComfyNode):
             display_name="Wan Dataset Settings",
             category=CATEGORY,
             **searched_as("frame extraction", "frame buckets", "crop", "flip", "scene cuts", "held out clips", "masks"),
-            description="Which parts of each clip are trained on, and which part of the picture. Optional: "
-            "Wan Video Dataset works without it.",
+            description="Sets which frames and which part of the picture are trained. Optional: Wan Video Dataset "
+            "works without it.",
             inputs=[
                 widget(DatasetConfig, "frame_extraction"),
                 *_advanced("frame_stride", "frame_sample", "frame_buckets", "frame_rounding"),

@@ -20,16 +20,17 @@ class WanLoraFile(io.ComfyNode):
             display_name="Wan LoRA File",
             category=CATEGORY,
             **searched_as("lora loader", "compare lora", "lightning", "lightx2v", "few-step lora", "4-step"),
-            description="A LoRA of any trainer: acts in previews (the few-step LoRA of a preset), or is compared with "
-            "the trained one in a grid.",
+            description="Selects a LoRA from any trainer: to use in previews (such as the few-step LoRA of a preset), "
+            "or to compare with the trained one in a grid.",
             inputs=[
-                WanLoras.Input("loras", optional=True, tooltip="From another Wan LoRA File: its LoRAs come first."),
+                WanLoras.Input("loras", optional=True, tooltip="From another Wan LoRA File, to add to its LoRAs."),
                 *lora_widgets(),
             ],
             outputs=[
                 WanLoras.Output(
                     display_name="loras",
-                    tooltip="For Wan Preview Settings, where all of them act; and Validate Video, a column each.",
+                    tooltip="For Wan Preview Settings, which applies all of them, and Validate Video, which renders "
+                    "one column for each.",
                 )
             ],
         )

@@ -25,8 +25,8 @@ class WanPrecisionPolicy(io.ComfyNode):
             display_name="Precision Policy (Wan)",
             category=CATEGORY,
             **searched_as("bf16", "fp16", "float32", "mixed precision", "dtype"),
-            description="Sets single precision switches of the training model. Most people need only the presets of "
-            "Load Wan Model; Precision Audit measures what a switch costs on your model.",
+            description="Sets single precision switches of the model to train. Most people need only the presets of "
+            "Load Wan Model. Precision Audit measures what a switch costs on your model.",
             inputs=[
                 WanTrainModel.Input("model", tooltip="From Load Wan Model, Fp8 / Int8 Quantize or Split Across GPUs."),
                 widget(
@@ -34,7 +34,7 @@ class WanPrecisionPolicy(io.ComfyNode):
                     "preset",
                     default=AS_LOADED,
                     options=[AS_LOADED, *PRESETS],
-                    tooltip=f"{known['preset'].sentence} as loaded: that of the model.",
+                    tooltip=f"{known['preset'].sentence} as loaded: the model's own preset.",
                 ),
                 *advanced(
                     *(
@@ -43,7 +43,7 @@ class WanPrecisionPolicy(io.ComfyNode):
                             part,
                             default=AS_PRESET,
                             options=[AS_PRESET, *switch_values(part)],
-                            tooltip=f"{known[part].sentence} compute: as the linear layers.",
+                            tooltip=f"{known[part].sentence} compute: like the linear layers.",
                         )
                         for part in SWITCHES
                     )

@@ -32,9 +32,8 @@ class WanPreviewSettings(io.ComfyNode):
             display_name="Wan Preview Settings",
             category=CATEGORY,
             **searched_as("sample prompts", "sample video", "validation prompt"),
-            description="Prompts and sampling of the preview clips. Optional: without it Train Wan LoRA "
-            "previews the first "
-            "caption the way ComfyUI's own Wan template samples.",
+            description="Prompts and sampling settings of preview clips. Optional: without it Train Wan LoRA previews "
+            "the first caption, sampled like ComfyUI's own Wan template.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
                 io.Clip.Input(
@@ -49,16 +48,17 @@ class WanPreviewSettings(io.ComfyNode):
                 io.Image.Input(
                     "start_image",
                     optional=True,
-                    tooltip="First frame of the clips of image-to-video models. Without it: that of the first training "
-                    "clip.",
+                    tooltip="First frame of previews of image-to-video models. Unconnected: the first frame of the "
+                    "first training clip.",
                 ),
                 io.Image.Input(
-                    "end_image", optional=True, tooltip="Last frame, for models that are given the first and the last."
+                    "end_image", optional=True, tooltip="Last frame, for models that use a first and a last frame."
                 ),
                 WanLoras.Input(
                     "loras",
                     optional=True,
-                    tooltip="From Wan LoRA File: LoRAs that act in previews alone, such as the one of 4-step LoRA.",
+                    tooltip="LoRAs used only in previews, from Wan LoRA File; for example the LoRA for sampling "
+                    "4-step LoRA.",
                 ),
                 widget(SampleConfig, "prompts", multiline=True),
                 *advanced(widget(SampleConfig, "negative_prompt", default=DEFAULT_NEGATIVE_PROMPT, multiline=True)),

@@ -42,26 +42,25 @@ class WanSweepSettings(io.ComfyNode):
             display_name="Sweep Wan Settings",
             category=CATEGORY,
             **searched_as("grid search", "hyperparameter", "compare learning rates", "xy plot"),
-            description="Trains one LoRA for each value of a setting: runs of their own, whose names say the value. "
-            "The runs tab compares them. Put it between Wan Train Settings and Train Wan LoRA.",
+            description="Trains one LoRA for each value of a setting. Each is a separate run with the value in its "
+            "name; the runs tab compares them. Put it between Wan Train Settings and Train Wan LoRA.",
             inputs=[
                 WanSettings.Input(
                     "settings",
                     optional=True,
-                    tooltip="From Wan Train Settings, or another sweep: then every value of one with every "
-                    "value of the "
-                    "other. Without it defaults are used.",
+                    tooltip="From Wan Train Settings, or another sweep: then each value of one runs with each value "
+                    "of the other. Unconnected: defaults are used.",
                 ),
                 combo(
                     "setting",
                     _SWEPT,
-                    "The setting whose values are tried. It leads over the widgets of Train Wan LoRA and Wan "
-                    "Train Settings.",
+                    "The setting to vary. It overrides the widgets of Train Wan LoRA and Wan Train Settings.",
                 ),
                 text(
                     "values",
                     "5e-5, 1e-4, 2e-4",
-                    "Its values, by commas or a line each, such as 8, 16, 32. Menus by their words: adamw, lion.",
+                    "Values to try, separated by commas or one per line, such as 8, 16, 32. For menus, use their "
+                    "words: adamw, lion.",
                     multiline=True,
                 ),
             ],

@@ -23,11 +23,11 @@ class WanSyntheticDataset(io.ComfyNode):
             display_name="Wan Synthetic Dataset (benchmark)",
             category=CATEGORY,
             **searched_as("random data", "dummy data", "smoke test"),
-            description="Random latents and captions for benchmarks and smoke tests: no clip, no VAE, no text encoder. "
-            "A LoRA trained on them has learned nothing, and its file says so.",
+            description="Random latents and captions for benchmarks and smoke tests: no clip, no VAE, no text "
+            "encoder. A LoRA trained on them learns nothing, and its file says so.",
             inputs=[
                 WanTrainModel.Input(
-                    "model", tooltip="Tells the channels, the size grid and the conditioning. From Load Wan Model."
+                    "model", tooltip="Sets the channels, the size grid and the conditioning. From Load Wan Model."
                 ),
                 *(widget(SyntheticConfig, name) for name in ("count", "width", "height", "num_frames")),
                 *advanced(
@@ -37,9 +37,9 @@ class WanSyntheticDataset(io.ComfyNode):
             ],
             outputs=[
                 WanCache.Output(
-                    display_name="cache", tooltip="For Train Wan LoRA, in place of Cache Latents + Captions."
+                    display_name="cache", tooltip="For Train Wan LoRA, instead of Cache Latents + Captions."
                 ),
-                io.String.Output(display_name="report", tooltip="What will be drawn."),
+                io.String.Output(display_name="report", tooltip="Report of what will be drawn."),
             ],
         )
 

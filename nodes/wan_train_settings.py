@@ -37,8 +37,7 @@ class WanTrainSettings(io.ComfyNode):
                 "dora",
                 "lokr",
             ),
-            description="Batch size, optimizer, timestep sampling and the rest. Optional: Train Wan LoRA works "
-            "without it.",
+            description="Batch size, optimizer, timestep sampling and more. Optional: Train Wan LoRA works without it.",
             inputs=[
                 *(
                     widget(TrainConfig, name)
@@ -79,8 +78,8 @@ class WanTrainSettings(io.ComfyNode):
                 combo(
                     "target_preset",
                     list(TARGET_PRESETS),
-                    "The layers that get an adapter, where lora_targets is empty. motion: queries and keys by which "
-                    "frames meet. all linears: VACE's second stream too.",
+                    "Layers that get an adapter when lora_targets is empty. motion: the queries and keys that connect "
+                    "frames. all linears: also VACE's second stream.",
                 ),
                 widget(
                     LoraConfig,

@@ -21,18 +21,23 @@ def lora_widgets() -> list[io.Input]:
         combo(
             "lora",
             known,
-            "A LoRA in models/loras, of any trainer. Of a Wan 2.2 A14B pair, the high-noise one, or a file with both.",
+            "A LoRA in models/loras, from any trainer. For a Wan 2.2 A14B pair, the high-noise file, or a file with "
+            "both experts.",
         ),
-        number("strength", 1.0, -100.0, 100.0, "How strongly it acts. 1.0 = as trained, 0 = not at all."),
-        combo("low_noise_lora", known, "Its file for the low-noise model of a Wan 2.2 A14B pair. none: none there."),
+        number("strength", 1.0, -100.0, 100.0, "Strength of the LoRA. 1.0 = as trained, 0 = no effect."),
+        combo(
+            "low_noise_lora",
+            known,
+            "The LoRA file for the low-noise model of a Wan 2.2 A14B pair. none: no LoRA on that model.",
+        ),
         number(
-            "strength_low_noise", 1.0, -100.0, 100.0, "How strongly that one acts. 1.0 = as trained, 0 = not at all."
+            "strength_low_noise", 1.0, -100.0, 100.0, "Strength of the low-noise LoRA. 1.0 = as trained, 0 = no effect."
         ),
         flag(
             "only_what_fits",
             False,
-            "Skip what this model has no place for, such as the keys of a text encoder or of other channels; the "
-            "log names it. Off: such a file is refused.",
+            "Skip keys that do not fit this model, such as those of a text encoder or of other channels; the log "
+            "names them. Off: such a file is refused.",
         ),
     ]
 

@@ -74,11 +74,13 @@ SCANS = Scans()
 def dataset_input(name: str) -> io.Input:
     """Returns a shared input of the dataset nodes: model, force_rate, append_to or settings."""
     if name == "model":
-        return WanTrainModel.Input(name, tooltip="Tells the frame rate and the size grid. From Load Wan Model.")
+        return WanTrainModel.Input(name, tooltip="Sets the frame rate and the size grid. From Load Wan Model.")
     if name == "force_rate":
-        return number(name, 0.0, 0.0, 120.0, "Frames per second clips are resampled to. 0 = the model's own rate.")
+        return number(
+            name, 0.0, 0.0, 120.0, "Frames per second to which clips are resampled. 0 = the model's own rate."
+        )
     if name == "append_to":
-        return WanDataset.Input(name, optional=True, tooltip="Another dataset, to train on both.")
+        return WanDataset.Input(name, optional=True, tooltip="Another dataset. Both are trained together.")
     return WanDatasetSettingsType.Input("settings", optional=True, tooltip="From Wan Dataset Settings.")
 
 
@@ -95,8 +97,8 @@ def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSet
 def dataset_outputs() -> list[io.Output]:
     return [
         WanDataset.Output(display_name="dataset", tooltip="For Cache Latents + Captions."),
-        io.String.Output(display_name="report", tooltip="What was found, and what was skipped and why."),
-        io.Image.Output(display_name="contact_sheet", tooltip="The first frame of up to 48 files."),
+        io.String.Output(display_name="report", tooltip="Report of what was found, and what was skipped and why."),
+        io.Image.Output(display_name="contact_sheet", tooltip="Preview image: the first frame of up to 48 files."),
     ]
 
 

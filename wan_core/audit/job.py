@@ -62,12 +62,13 @@ def import_libraries() -> None:
 class AuditConfig(Config):
     """Amount of measurements."""
 
-    clips: int = setting(1, "How many cached clips to measure on.", low=1, high=100)
+    clips: int = setting(1, "Number of cached clips to measure.", low=1, high=100)
     """measured one at a time"""
-    timesteps: int = setting(3, "Noise levels per clip, spread over the range of the model.", low=1, high=100)
+    timesteps: int = setting(3, "Number of noise levels per clip, spread over the model's range.", low=1, high=100)
     """centres of equal parts of the range"""
     alone: bool = setting(
-        False, "Also float32 with each part lowered alone: tells small effects apart, takes twice as long."
+        False,
+        "Also measure float32 with each single part lowered. This separates small effects and takes twice as long.",
     )
 
 

@@ -122,22 +122,22 @@ class SyntheticConfig(Config):
 
     count: int = setting(
         16,
-        "Clips in an epoch. 0 = endless: no clip comes twice.",
+        "Number of clips in an epoch. 0 = endless: no clip is repeated.",
         low=0,
         high=50_000,
         refusal="{name} is {value}. Set it between 1 and {high}, or to 0 for endless.",
     )
     width: int = setting(832, "Width in pixels. TI2V-5B needs multiples of 32.", offered=(16, 4096), step=16)
-    height: int = setting(480, "Height in pixels.", offered=(16, 4096), step=16)
+    height: int = setting(480, "Training height in pixels.", offered=(16, 4096), step=16)
     num_frames: int = setting(33, "Frames of each clip, 4n+1. 1 makes stills.", offered=(1, 1001), step=4)
     text_length: int = setting(
         64,
-        "Tokens of each caption; the model pads them to 512.",
+        "Tokens per caption; the model pads them to 512.",
         low=1,
         high=TEXT_LENGTH,
         refusal="{name} is {value}. Set it between {low} and {high}.",
     )
-    seed: int = setting(0, "Other seeds draw other clips. Never changes by itself.", offered=(0, 2**63 - 1))
+    seed: int = setting(0, "Seed of the random clips. It never changes by itself.", offered=(0, 2**63 - 1))
 
 
 def synthetic_set(

@@ -27,21 +27,23 @@ class DatasetConfig(Config):
     folder: str = ""
     """root:relative, such as "input:clips" """
     trigger_word: str = setting(
-        "", "Put in front of every caption that lacks it; the whole caption of files without one. Empty: none."
+        "",
+        "Word that is added to the start of every caption that lacks it. A file without a caption gets this word "
+        "as its caption. Empty: none.",
     )
-    caption_extension: str = setting(".txt", "Ending of the caption file beside each clip: clip.mp4 has clip.txt.")
+    caption_extension: str = setting(".txt", "File extension of captions: clip.mp4 has its caption in clip.txt.")
     width: int = setting(
         832,
-        "Width in pixels. Clips of another aspect ratio keep it, at the same area.",
+        "Training width in pixels. Clips of another aspect ratio keep theirs, at the same area.",
         high=4096,
         offered=(16, 4096),
         step=16,
         refusal=_SIDE,
     )
-    height: int = setting(480, "Height in pixels.", high=4096, offered=(16, 4096), step=16, refusal=_SIDE)
+    height: int = setting(480, "Training height in pixels.", high=4096, offered=(16, 4096), step=16, refusal=_SIDE)
     num_frames: int = setting(
         33,
-        "Frames from the start of each clip: 4n+1. 1 trains on stills.",
+        "Frames per clip, from its start: 4n+1. 1 trains on stills.",
         offered=(1, MOST_FRAMES),
         step=4,
     )
@@ -53,8 +55,10 @@ class DatasetConfig(Config):
         high=120,
         refusal=_BETWEEN + "; Wan was trained at 16, TI2V-5B at 24.",
     )
-    num_repeats: int = setting(1, "How often each file is seen in one epoch.", low=1, high=10_000)
-    enable_bucket: bool = setting(True, "Keep each clip's aspect ratio. Off: crop everything to width x height.")
+    num_repeats: int = setting(1, "How often each file is trained in one epoch.", low=1, high=10_000)
+    enable_bucket: bool = setting(
+        True, "Aspect ratio buckets: each clip keeps its aspect ratio. Off: everything is cropped to width x height."
+    )
     """same pixel area, aspect ratio of the clip"""
     read_fps: float = setting(
         0.0,
@@ -71,38 +75,42 @@ class DatasetConfig(Config):
     conditioning: str = "none"
     """ConditionKind.name"""
     # Sources and captions.
-    recursive: bool = setting(False, "Subfolders too. One named like 10_walk is seen ten times as often.")
+    recursive: bool = setting(False, "Also scan subfolders. A folder named like 10_walk is repeated ten times.")
     weight: float = setting(
         1.0,
-        "How often the clips of this dataset are seen beside those of others; 0.5 is every second epoch.",
+        "How often clips of this dataset are trained relative to other datasets. 0.5 is every second epoch.",
         low=0.0001,
         high=10_000,
         refusal=_BETWEEN + "; 1 is every file once.",
     )
     prior_preservation: float = setting(
         0.0,
-        "For clips of other things, beside the dataset that is learnt: their target is what the base model makes of "
-        "them, so that what it knows stays. The number is their weight in the loss, 5 a good one. 0 = off.",
+        "Weight of prior preservation in the loss: clips of this dataset are trained towards the base model's own "
+        "prediction, so that the model keeps what it knows. Set it on a second dataset of other subjects; 5 is a good "
+        "value. 0 = off.",
         low=0.0,
         high=1000.0,
         step=1.0,
     )
     """one more forward pass of the base model per clip"""
     caption_prefix: str = setting(
-        "", "Put in front of every caption, before the trigger word is looked for. Empty: none."
+        "", "Text added to the start of every caption, before the trigger word is checked. Empty: none."
     )
     caption_shuffles: int = setting(
         0,
-        "Orders of comma-separated tags that are cached and take turns, one per epoch. 0 = as written.",
+        "Number of shuffled orders of comma-separated tags that are cached. One is used per epoch, in turn. 0 = as "
+        "written.",
         low=0,
         high=64,
         refusal="{name} is {value}. Set it between {low} (as written) and {high}.",
     )
-    keep_tokens: int = setting(0, "For caption_shuffles: tags at the start that stay there.", low=0, high=1000)
+    keep_tokens: int = setting(
+        0, "For caption_shuffles: number of tags at the start that are not shuffled.", low=0, high=1000
+    )
     missing_captions: str = setting(
         "refuse",
-        "What happens to files without a caption, when there is no trigger word either. refuse: the scan "
-        "names them, nothing is encoded.",
+        "What happens to files without a caption when no trigger word is set. refuse: the scan lists them and nothing "
+        "is encoded.",
         choices=_MISSING_CAPTIONS,
         refusal="{name} is {quoted}. Choose one of " + ", ".join(f'"{choice}"' for choice in _MISSING_CAPTIONS) + ".",
     )
@@ -110,50 +118,53 @@ class DatasetConfig(Config):
     # frames: which stretches of a clip, and which part of its picture
     frame_extraction: str = setting(
         "head",
-        "Which windows of num_frames are taken. head: the first. chunk: one after the other. slide: one "
-        "every frame_stride frames. uniform: frame_sample, evenly spread. full: the whole clip, up to "
-        "num_frames. random: another place each epoch, of as many as variants says.",
+        "Which windows of num_frames are cut from a clip. head: the first. chunk: one after the other. slide: one "
+        "every frame_stride frames. uniform: frame_sample windows, evenly spaced. full: the complete clip, up to "
+        "num_frames. random: another place each epoch; variants sets how many.",
         choices=FRAME_EXTRACTIONS,
     )
     frame_stride: int = setting(
         16,
-        "For slide: frames from the beginning of one window to that of the next, at the model's frame rate.",
+        "For slide: frames between the starts of two windows, at the model's frame rate.",
         low=1,
         high=10_000,
     )
     frame_sample: int = setting(4, "For uniform: windows per clip.", low=1, high=1000)
     """per scene with split_scenes"""
     variants: int = setting(
-        4, "Random windows and crops cached per clip; they take turns, one per epoch.", low=1, high=1000
+        4, "Number of random windows and crops cached per clip. One is used per epoch, in turn.", low=1, high=1000
     )
     frame_buckets: tuple[int, ...] = setting(
         (),
-        "Lengths in place of num_frames, such as 17, 33, 81: each window gets the longest it fills. Empty: num_frames.",
+        "Lengths instead of num_frames, such as 17, 33, 81: each window gets the longest one it fills. Empty: "
+        "num_frames.",
     )
     """each 4n+1"""
     frame_rounding: str = setting(
         "refuse",
-        "What happens to a frame count that is not 4n+1, such as 75. refuse: stop. down: 73. nearest: the nearer one.",
+        "What happens to a frame count that is not 4n+1, such as 75. refuse: an error. down: 73. nearest: the nearer "
+        "one.",
         choices=FRAME_ROUNDINGS,
     )
     crop: str = setting(
         "center",
-        "Which part stays of pictures that have another aspect ratio than the training size. center: the middle. "
-        "random: another place each epoch, of as many as variants says. none: each clip keeps its own size "
-        "(never above width x height in area).",
+        "Which part of a picture is kept when its aspect ratio is not the training size's. center: the middle. "
+        "random: another place each epoch; variants sets how many. none: each clip keeps its own size (never above "
+        "width x height in area).",
         choices=("center", "random", "none"),
     )
     horizontal_flip: str = setting(
         "off",
-        "off: never. both: every clip also mirrored. turns: mirrored in every second epoch.",
+        "Mirrored copies of clips. off: never. both: every clip is also trained mirrored. turns: mirrored in every "
+        "second epoch.",
         choices=("off", "both", "turns"),
     )
     split_scenes: bool = setting(
-        False, "Find the cuts in each clip, so that no window crosses one. Needs the package scenedetect."
+        False, "Detect cuts in each clip, so that no window crosses one. Needs the package scenedetect."
     )
     scene_threshold: float = setting(
         27.0,
-        "How different two frames must be to count as a cut (1 to 255). Lower finds more cuts.",
+        "How different two frames must be to count as a cut (1 to 255). Lower values find more cuts.",
         low=1,
         high=255,
         step=0.5,
@@ -164,30 +175,30 @@ class DatasetConfig(Config):
     # masks
     mask_use: str = setting(
         "off",
-        "What is done with mask/clip.* or clip_mask.* (white = inside). off: nothing. loss: only white is "
-        "trained; known to make Wan worse. condition: VACE and Fun-InP paint inside it.",
+        "How masks (mask/clip.* or clip_mask.*, white = inside) are used. off: not at all. loss: only white areas are "
+        "trained; this is known to make Wan worse. condition: VACE and Fun-InP paint inside the mask.",
         choices=("off", "loss", "condition", "both"),
         refusal="{name} is {quoted}. Use one of: {known}.",
     )
     # cache
     latent_dtype: str = setting(
         "bf16",
-        "Dtype of cached latents. fp16 keeps three more bits of each value.",
+        "Dtype of cached latents. fp16 stores three more bits of each value.",
         choices=("bf16", "fp16"),
         refusal='{name} "{value}" is unknown. Use bf16 or fp16.',
     )
     """also of conditioning; each dtype is another cache entry"""
     cache_compression: str = setting(
         "none",
-        "none: as they are. zstd: new cache entries are about a third smaller; nothing is lost. Needs the "
-        "package zstandard.",
+        "Compression of the cache. none: uncompressed. zstd: new cache entries are about a third smaller, without "
+        "loss. Needs the package zstandard.",
         choices=("none", "zstd"),
         refusal='{name} "{value}" is unknown. Use none or zstd.',
     )
     cache_limit_gb: float = setting(
         0.0,
-        "GiB the whole cache may take: what was used longest ago goes, never what an unfinished run needs. "
-        "0 = no limit.",
+        "Size limit of the complete cache in GiB. The least recently used entries are deleted first, never those an "
+        "unfinished run needs. 0 = no limit.",
         low=0,
         high=1_000_000,
         step=1.0,
@@ -195,12 +206,13 @@ class DatasetConfig(Config):
     )
     held_out: tuple[str, ...] = setting(
         (),
-        "Names of files to evaluate instead of training on, one per line; or a folder below the dataset, ending in /.",
+        "Names of files used for validation instead of training, one per line; or a subfolder of the dataset, ending "
+        "in /.",
     )
     held_out_ratio: float = setting(
         0.0,
-        "Share of files (0 to 0.9) that is not trained but evaluated, chosen by content: adding clips moves no other. "
-        "-1: of 20 files or more one in ten, 3 to 8 of them.",
+        "Share of files (0 to 0.9) used for validation (evaluation loss) and not for training. The choice depends on "
+        "file content, so adding clips changes no other choice. -1: one in ten of 20 files or more, 3 to 8 of them.",
         low=-1,
         high=0.9,
         refusal=_BETWEEN + "; 0.1 is usual.",

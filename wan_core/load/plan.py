@@ -45,9 +45,8 @@ class ModelPlan(Config):
     """auto, or a variant name where shapes are ambiguous"""
     base_precision: str = counted(
         _BASE_PRECISIONS[0],
-        "Dtype the base weights are kept and computed in. as in file: runs fp16 files in bf16, fp32 files too "
-        "where there is a GPU, and keeps fp8, int8, nvfp4 and GGUF linear layers as they are. Cards without bf16 "
-        "take fp16.",
+        "Dtype in which the base weights are stored and computed. as in file: fp16 files run in bf16, and so do fp32 "
+        "files on a GPU; fp8, int8, nvfp4 and GGUF linear layers stay quantized. Cards without bf16 use fp16.",
         choices=_BASE_PRECISIONS,
         refusal='{name} "{value}" is unknown. Use one of: {known}.',
     )
@@ -65,9 +64,9 @@ class ModelPlan(Config):
     placement: PlacementConfig = PlacementConfig()
     attention: str = counted(
         ATTENTIONS[0],
-        "The attention backend. sdpa: torch's own choice. auto: from 4096 tokens on the fastest one that is installed "
-        "for the card. Another one is used exactly as named, or refused: it is never switched. flash_attn, "
-        "flash_attn_3, flash_attn_4 and xformers need their package.",
+        "The attention backend. sdpa: PyTorch's own choice. auto: the fastest installed backend for the card, from "
+        "4096 tokens on. Any other backend is used exactly as named; the run is refused if it is unavailable. "
+        "flash_attn, flash_attn_3, flash_attn_4 and xformers need their package.",
         choices=ATTENTIONS,
     )
 

@@ -63,14 +63,14 @@ class LoraConfig(Config):
 
     rank: int = counted(
         16,
-        "Size of the LoRA (network_dim). 16 or 32 is usual; more can learn more, and makes a larger file.",
+        "Size of the LoRA (network_dim). 16 or 32 is usual; a higher rank can learn more and makes a larger file.",
         low=1,
         high=1024,
         refusal="{name} {value} is out of range. Use {low} to {high}; 16 or 32 is usual.",
     )
     alpha: float = counted(
         0.0,
-        "The LoRA is scaled by alpha / rank (network_alpha). 0 = the same as rank, a scale of 1.",
+        "Scale of the LoRA: alpha / rank (network_alpha). 0 = the same as rank, a scale of 1.",
         low=0,
         offered=(0.0, 1024.0),
         step=1.0,
@@ -87,8 +87,7 @@ class LoraConfig(Config):
     )
     targets: tuple[str, ...] = counted(
         _DEFAULT_TARGETS,
-        "Regular expressions for the names of the layers that get a LoRA, one a line. Empty: attention and "
-        "feed-forward.",
+        "Layers that get a LoRA: regular expressions for their names, one per line. Empty: attention and feed-forward.",
         called="lora_targets",
     )
     """original Wan names"""
@@ -99,26 +98,27 @@ class LoraConfig(Config):
 
     kind: str = setting(
         "LoRA",
-        "LoRA: two thin matrices. rsLoRA: alpha / sqrt(rank). DoRA: rows' lengths too. LoKr, LoHa: other products. "
-        "OFT: turns outputs in blocks of rank.",
+        "Type of adapter. LoRA: two thin matrices. rsLoRA: scaled by alpha / sqrt(rank). DoRA: also trains row "
+        "lengths. LoKr, LoHa: other matrix products. OFT: rotates outputs in blocks of size rank.",
         choices=tuple(KINDS),
         called="adapter",
     )
     init: str = setting(
         "default",
-        "First values. default: the kind's own. gaussian: A of a LoRA, rsLoRA or DoRA normal. PiSSA: the weight's "
-        "largest directions; OLoRA: its QR form; both LoRA and rsLoRA, with a file of twice the rank.",
+        "Initial values of the adapter. default: the usual ones of its type. gaussian: normal A of a LoRA, rsLoRA or "
+        "DoRA. PiSSA: the largest directions of the weight; OLoRA: its QR form; both for LoRA and rsLoRA, with a file "
+        "of twice the rank.",
         choices=_INITS,
         called="adapter_init",
     )
     rank_patterns: tuple[str, ...] = setting(
         (),
-        "Other ranks for some layers, one a line: expression = rank, or = rank, alpha. The first that matches counts. "
+        "Other ranks for some layers, one per line: expression = rank, or = rank, alpha. The first match counts. "
         "Empty: one rank for all.",
     )
     rank_dropout: float = setting(
         0.0,
-        "Share of the ranks (LoKr, LoHa: outputs; OFT: blocks) skipped in a training step. 0 = none.",
+        "Share of the ranks (LoKr, LoHa: outputs; OFT: blocks) that a training step skips. 0 = none.",
         low=0,
         high=math.nextafter(1, 0),
         offered=(0.0, 0.99),
@@ -126,7 +126,7 @@ class LoraConfig(Config):
     )
     module_dropout: float = setting(
         0.0,
-        "Share of the layers whose adapter is skipped in a training step. 0 = none.",
+        "Share of the layers whose adapter a training step skips. 0 = none.",
         low=0,
         high=math.nextafter(1, 0),
         offered=(0.0, 0.99),
@@ -134,7 +134,7 @@ class LoraConfig(Config):
     )
     max_norm: float = setting(
         0.0,
-        "Largest norm of a layer's change; a larger one is scaled down after each step. 0 = none.",
+        "Largest norm of a layer's change; a larger change is scaled down after each step. 0 = none.",
         low=0,
         offered=(0.0, 1000.0),
         step=0.1,
@@ -142,7 +142,7 @@ class LoraConfig(Config):
     )
     lokr_factor: int = setting(
         0,
-        "Of a LoKr: size of its first matrix, where it divides the layer's. 0 = near the square root, the smallest "
+        "LoKr: size of its first matrix, where it divides the layer's size. 0 = near the square root, the smallest "
         "file. 8 or 16 learns more.",
         low=0,
         high=1024,
@@ -150,8 +150,8 @@ class LoraConfig(Config):
 
     also_train: str = setting(
         "nothing",
-        "Trained besides, as whole differences, which ComfyUI loads. biases: of the adapted layers. norms: scales and "
-        "shifts of the norms in their blocks. nothing: neither.",
+        "More weights to train, stored as full differences that ComfyUI loads. biases: of the adapted layers. norms: "
+        "scales and shifts of the norms in their blocks. nothing: neither.",
         choices=_ALSO,
     )
 

@@ -34,14 +34,16 @@ class PlacementConfig(Config):
 
     mode: str = setting(
         "one device",
-        "split blocks: a part of the model on each GPU. copy per GPU: a full model on each GPU, gradients averaged. "
-        "split tokens: a full model and a part of each clip on each GPU. auto: the quickest of these that fits, as "
-        "predicted for this training.",
+        "How the GPUs share the work. split blocks: a part of the model on each GPU. copy per GPU: a full model on "
+        "each GPU, gradients averaged. split tokens: a full model and a part of each clip on each GPU. auto: the mode "
+        "that is predicted to be fastest for this training and fits.",
         choices=MODES,
         refusal='Split mode "{value}" is unknown.{nearest}',
     )
     devices: str = setting(
-        "default", 'all, or a list such as "cuda:0,cuda:1". The first also holds the embeddings, the last the head.'
+        "default",
+        'Devices to use: all, or a list such as "cuda:0,cuda:1". The first also holds the embeddings, the last '
+        "the head.",
     )
     """default takes the first GPU, or the CPU; "0,1" means "cuda:0,cuda:1" """
     split_at: str = setting(

@@ -77,42 +77,44 @@ class PrecisionPolicy(Config):
 
     preset: str = counted(
         "balanced",
-        "The preset the switches below start from.",
+        "The preset that the switches below start from.",
         choices=tuple(PRESETS),
         refusal='precision_policy "{value}" is unknown.{nearest}',
     )
     residual: str = _switch(
-        "residual", "The token stream between blocks. In bf16 the largest loss of precision by far."
+        "residual", "Dtype of the token stream between blocks. bf16 here loses the most precision by far."
     )
-    norm: str = _switch("norm", "Layer norms of blocks and head, with their scale and shift.")
+    norm: str = _switch("norm", "Dtype of the layer norms of blocks and head, with their scale and shift.")
     qk_norm: str = _switch(
-        "qk_norm", "RMS norm of queries and keys. In 16 bits rounded before its learned scale is multiplied too."
+        "qk_norm",
+        "Dtype of the RMS norm of queries and keys. In 16 bits, values are rounded before the learned scale too.",
     )
-    time: str = _switch("time", "Time embedding and its projection.")
-    modulation: str = _switch("modulation", "Modulation tables and gates.")
-    head: str = _switch("head", "The output projection.")
+    time: str = _switch("time", "Dtype of the time embedding and its projection.")
+    modulation: str = _switch("modulation", "Dtype of the modulation tables and gates.")
+    head: str = _switch("head", "Dtype of the output projection.")
     rope_table: str = _switch(
         "rope_table",
-        "Angles of the rotary position embedding, with their cosine and sine. bf16 is too coarse for them.",
+        "Dtype of the angles of the rotary position embedding, their cosine and sine. bf16 is too coarse for them.",
     )
-    rope: str = _switch("rope", "The rotation of queries and keys by that table.")
+    rope: str = _switch("rope", "Dtype in which queries and keys are rotated by that table.")
     attention: str = _switch(
-        "attention", "The attention product. fp32 has no flash kernel, is slow and takes much memory."
+        "attention", "Dtype of the attention product. fp32 has no flash kernel, so it is slow and needs much memory."
     )
-    adapter: str = _switch("adapter", "The matmuls of the LoRA. Its weights are always fp32.")
+    adapter: str = _switch("adapter", "Dtype of the LoRA's matrix products. Its weights are always fp32.")
     matmul: str = setting(
         "compute",
-        "Products with frozen 8-bit weights. compute: unpacked. fp8, int8: in 8 bits, for weights of that kind with "
-        "one scale per weight or row; less exact, and refused where the device cannot.",
+        "Dtype of matrix products with frozen 8-bit weights. compute: weights are dequantized first. fp8, int8: "
+        "computed in 8 bits, for weights of that dtype with one scale per weight or row; less exact, and refused "
+        "where the device does not support it.",
         choices=tuple(_MATMULS),
         refusal='{name} "{value}" is not a choice. Use one of: {known}.',
     )
     """no preset has it; inputs and gradients are rounded row by row as they come (precision/matmul.py)"""
     float32_matmul_precision: str = setting(
         "highest",
-        "For base_precision fp32: how exact its matrix products are while a step is trained, as torch has it. highest: "
-        "float32. high: TF32 on a GPU that has it, which is faster. medium: bfloat16 inside. Previews and "
-        "evaluations are computed in float32.",
+        "Precision of float32 matrix products in a training step, as in PyTorch; for base_precision fp32. highest: "
+        "float32. high: TF32 on a GPU that supports it, which is faster. medium: bfloat16 internally. Previews and "
+        "evaluations always use float32.",
         choices=("highest", "high", "medium"),
     )
     """no preset has it; with other base precisions the parts in float32 are few, and stay exact"""

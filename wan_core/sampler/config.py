@@ -51,10 +51,10 @@ class SampleConfig(Config):
 
     prompts: tuple[str, ...] = counted(
         (),
-        "One prompt a line, one clip each, or JSON of nicknames. Settings of one prompt stand behind it: --w 480 "
-        "--h 832 --f 33 --s 20 --l 6 --d 7 --n blurry. Empty: the first cached caption.",
+        "One prompt per line, with one clip each; or JSON of nicknames. Settings of one prompt follow it: --w 480 --h "
+        "832 --f 33 --s 20 --l 6 --d 7 --n blurry. Empty: the first cached caption.",
     )
-    negative_prompt: str | None = counted(None, "What the clips should not show. By default Wan's own text.")
+    negative_prompt: str | None = counted(None, "What the clips should not show. The default is Wan's own text.")
     """None: the default negative prompt of Wan"""
     prompt_keys: tuple[str, ...] = ()
     """cache keys of the encoded prompts; the worker never encodes text"""
@@ -75,32 +75,38 @@ class SampleConfig(Config):
     """cache key of the picture's image tokens"""
     sampling: str = counted(
         "auto",
-        "auto: as ComfyUI's own template of the model samples. Wan 2.1 text-to-video: 30 steps, cfg 6, shift 8, "
-        "uni_pc. Its other models: 20 steps, cfg 6, shift 8, uni_pc, but first and last frame cfg 3, Fun-Control shift "
-        "5. TI2V-5B: 20 steps, cfg 5, shift 8, uni_pc. A pair of 2.2 A14B: 20 steps, cfg 3.5, shift 5, euler, but "
-        "Fun-Control and Fun-Camera shift 8. ComfyUI template: 20 steps, cfg 6, shift 8, euler. "
-        "official: 50 steps, cfg 5, shift 5, euler. 4-step LoRA: 4 steps, cfg 1, shift 5, euler, with a distilled LoRA "
-        "at loras. custom: the numbers below.",
+        "Preset of the sampling settings. auto: those of ComfyUI's own template for the model. Wan 2.1 text-to-video: "
+        "30 steps, cfg 6, shift 8, uni_pc. Its other models: 20 steps, cfg 6, shift 8, uni_pc, but first and last "
+        "frame cfg 3, Fun-Control shift 5. TI2V-5B: 20 steps, cfg 5, shift 8, uni_pc. A pair of 2.2 A14B: 20 steps, "
+        "cfg 3.5, shift 5, euler, but Fun-Control and Fun-Camera shift 8. ComfyUI template: 20 steps, cfg 6, shift 8, "
+        "euler. official: 50 steps, cfg 5, shift 5, euler. 4-step LoRA: 4 steps, cfg 1, shift 5, euler, with a "
+        "distilled LoRA at loras. custom: the numbers below.",
         choices=("auto", *PRESETS, "custom"),
     )
-    width: int = counted(0, "Width in pixels. 0 = as preview_size says.", low=0, high=16384, offered=(0, 4096), step=16)
+    width: int = counted(
+        0, "Width of previews in pixels. 0 = set by preview_size.", low=0, high=16384, offered=(0, 4096), step=16
+    )
     height: int = counted(
-        0, "Height in pixels. 0 = as preview_size says.", low=0, high=16384, offered=(0, 4096), step=16
+        0, "Height of previews in pixels. 0 = set by preview_size.", low=0, high=16384, offered=(0, 4096), step=16
     )
     num_frames: int = counted(
-        0, "Frames of each preview clip: 4n+1. 0 = as preview_size says.", low=0, high=10_001, offered=(0, 1001)
+        0, "Frames of each preview clip: 4n+1. 0 = set by preview_size.", low=0, high=10_001, offered=(0, 1001)
     )
-    steps: int = counted(0, "Sampling steps. 0 = as sampling says.", low=0, high=1000)
-    cfg: float = counted(0.0, "Guidance scale. 0 = as sampling says. 1 = no guidance.", low=0, high=100.0, step=0.1)
+    steps: int = counted(0, "Sampling steps. 0 = set by sampling.", low=0, high=1000)
+    cfg: float = counted(
+        0.0,
+        "Guidance scale (classifier-free guidance). 0 = set by sampling. 1 = no guidance.",
+        low=0,
+        high=100.0,
+        step=0.1,
+    )
     shift: float = counted(
-        0.0, "Sampling shift. 0 = as sampling says.", low=0, high=1000.0, offered=(0.0, 100.0), step=0.1
+        0.0, "Sampling shift. 0 = set by sampling.", low=0, high=1000.0, offered=(0.0, 100.0), step=0.1
     )
-    trigger_word: str = setting(
-        "", f"What {TRIGGER} in a prompt stands for: the trigger word of the dataset. Empty: none."
-    )
+    trigger_word: str = setting("", f"Replaces {TRIGGER} in prompts: the trigger word of your dataset. Empty: none.")
     seed: int = counted(
         42,
-        "Seed of the preview noise. The same at every saved step, so that clips can be compared.",
+        "Seed of the preview noise. It is the same at every saved step, so that clips can be compared.",
         low=0,
         high=2**64 - 1,
         offered=(0, 2**63 - 1),
@@ -108,66 +114,70 @@ class SampleConfig(Config):
 
     sampler_name: str = setting(
         _AS_SAMPLING,
-        "The sampler, by its name in KSampler. as sampling says: that of the preset.",
+        "The sampler, by its name in KSampler. as sampling says: the preset's sampler.",
         choices=(_AS_SAMPLING, *SOLVERS),
     )
     scheduler: str = setting(
         _AS_SAMPLING,
-        "The schedule, by its name in KSampler. as sampling says: that of the preset.",
+        "The scheduler, by its name in KSampler. as sampling says: the preset's scheduler.",
         choices=(_AS_SAMPLING, *SCHEDULERS),
     )
     cfg_low_noise: float = setting(
         0.0,
-        "Guidance scale of the low-noise expert of a Wan 2.2 pair. 0 = as the high-noise expert. 1 = no guidance.",
+        "Guidance scale of the low-noise expert of a Wan 2.2 pair. 0 = same as the high-noise expert. 1 = no guidance.",
         low=0,
         high=100.0,
         step=0.1,
     )
     cfg_passes: str = setting(
         "in turn",
-        "in turn: prompt and negative prompt in two passes. batched: in one, a little faster, with more memory.",
+        "How guidance is computed. in turn: prompt and negative prompt in two passes. batched: in one pass, a little "
+        "faster, with more memory.",
         choices=("in turn", "batched"),
     )
     cfg_zero_star: bool = setting(
-        False, "CFG-Zero*: scales the negative prediction to fit the positive one, as ComfyUI's node CFGZeroStar."
+        False, "CFG-Zero*: scales the negative prediction to fit the positive one, like ComfyUI's node CFGZeroStar."
     )
     skip_layer_guidance: str = setting(
         "off",
-        "off: none. extra pass: moves away from a third pass without skip_layers (SkipLayerGuidanceDiT). "
-        "negative pass: skips them in the negative pass (SkipLayerGuidanceDiTSimple).",
+        "Skip-layer guidance. off: none. extra pass: steers away from a third pass without skip_layers "
+        "(SkipLayerGuidanceDiT). negative pass: skips them in the negative pass (SkipLayerGuidanceDiTSimple).",
         choices=_SKIPS,
     )
     skip_layers: str = setting("7, 8, 9", "Blocks that skip-layer guidance skips, counted from 0.")
     skip_layer_scale: float = setting(
         3.0,
-        "How far the extra pass of skip-layer guidance moves the clip. 0 = not at all.",
+        "Strength of the extra pass of skip-layer guidance. 0 = no effect.",
         low=0,
         high=100.0,
         offered=(0, 10),
         step=0.1,
     )
     skip_layer_start: float = setting(
-        0.01, "Share of sampling at which skip-layer guidance begins. 0 = at once.", low=0, high=1, step=0.01
+        0.01, "Share of sampling at which skip-layer guidance begins. 0 = from the start.", low=0, high=1, step=0.01
     )
     skip_layer_end: float = setting(
-        0.15, "Share of sampling at which skip-layer guidance ends. 1 = never.", low=0, high=1, step=0.01
+        0.15,
+        "Share of sampling at which skip-layer guidance ends. 1 = at the end of sampling.",
+        low=0,
+        high=1,
+        step=0.01,
     )
 
     loras: tuple[FrozenLora, ...] = internal((), "changed")
     """frozen LoRAs of sampling alone, such as a preset's few-step LoRA"""
     preview_size: str = counted(
         _AS_FIRST_CLIP,
-        "What a width, height or num_frames of 0 is while training. clip: as the first training clip. template: as "
-        "ComfyUI's own template of the model: 832x480x33 for 2.1 text-to-video, 512x512x33 for image-to-video, "
-        "1280x704x121 for TI2V-5B, 640x640x81 for a pair of 2.2 A14B, with as many frames as fit beside the training; "
-        "Train Wan LoRA says how many. Without a GPU, and for image-to-video without a "
-        "start_image, as the first clip.",
+        "Size of previews where width, height or num_frames is 0. clip: the first training clip's. template: that of "
+        "ComfyUI's own template: 832x480x33 for 2.1 text-to-video, 512x512x33 for image-to-video, 1280x704x121 for "
+        "TI2V-5B, 640x640x81 for a pair of 2.2 A14B, with as many frames as fit during training; Train Wan LoRA says "
+        "how many. Without a GPU, and for image-to-video without a start_image, the first training clip's.",
         choices=(_AS_FIRST_CLIP, AS_TEMPLATE),
     )
     attention: str = setting(
         PREVIEW_ATTENTIONS[0],
-        "The attention backend of previews alone; training never uses it. as in training: that of Load Wan Model. "
-        "sage: SageAttention, which quantizes queries and keys: faster on long clips, and a clip may differ a little. "
+        "Attention backend of previews; training does not use it. as in training: the backend of Load Wan Model. "
+        "sage: SageAttention, which quantizes queries and keys: faster on long clips, and a clip may differ slightly. "
         "It needs the package sageattention.",
         choices=PREVIEW_ATTENTIONS,
     )

@@ -33,68 +33,73 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
 
     caption_dropout: float = batch_setting(
         0.0,
-        "Share of captions (0 to 1) replaced by the empty prompt, so that guidance without a prompt is trained too.",
+        "Share of captions (0 to 1) replaced by the empty prompt. This trains guidance without a prompt too.",
         low=0.0,
         high=1.0,
         counts="always",
     )
     gradient_checkpointing: bool = _memory_setting(
-        True, "Recompute blocks in the backward pass: a third more compute, a fraction of the memory."
+        True,
+        "Gradient checkpointing: blocks are recomputed in the backward pass. It needs a third more compute and a "
+        "fraction of the memory.",
     )
     expert: str = counted(
         "auto",
-        "Wan 2.2 A14B: which of the two models is trained. both: the two in one run. high, low: that one alone. auto: "
-        "both where two files are loaded, else the one that is, as its name says.",
+        "Wan 2.2 A14B: which of the two experts is trained. both: the two in one run. high, low: only that one. auto: "
+        "both when two files are loaded, otherwise the one that the file name states.",
         choices=("auto", "both", "high", "low"),
     )
     seed: int = counted(
         0,
-        "Seed of the start weights, the noise and the order of clips. Never changes by itself.",
+        "Seed of the initial weights, the noise and the order of clips. It never changes by itself.",
         offered=(0, 2**63 - 1),
     )
     save_every_n_steps: int = _evaluation_setting(
-        250, "Optimizer steps from one saved step to the next.", low=1, high=10_000_000
+        250, "Optimizer steps between saved steps (checkpoints).", low=1, high=10_000_000
     )
     preview_every_n_steps: int = _evaluation_setting(
-        250, "Optimizer steps between preview clips. 0 = none.", low=0, high=10_000_000
+        250, "Optimizer steps between preview clips. 0 = no previews.", low=0, high=10_000_000
     )
     eval_items: int = _evaluation_setting(
-        4, "Clips whose loss is measured at every save, always with the same noise. 0 = none.", low=0, high=1000
+        4,
+        "Validation: number of clips whose loss is measured at every save, always with the same noise. 0 = none.",
+        low=0,
+        high=1000,
     )
     keep_last_saves: int = _evaluation_setting(
         0,
-        "So many of the newest saved steps stay, and the best one; older ones go with their resume state. LoRAs "
-        "already in the loader lists stay. 0 = all stay.",
+        "Number of newest saved steps (checkpoints) to keep, plus the best one; older ones are deleted with their "
+        "resume state. LoRAs already in the loader lists are kept. 0 = keep all.",
         low=0,
         high=100_000,
     )
     eval_every_n_steps: int = _evaluation_setting(
         0,
-        "Optimizer steps from one such measurement to the next, besides those at every save. 0 = at saves alone.",
+        "Optimizer steps between validations, in addition to those at every save. 0 = only at saves.",
         low=0,
         high=10_000_000,
     )
     eval_timesteps: tuple[float, ...] = _evaluation_setting(
         EVALUATION_TIMESTEPS,
-        "Noise levels (0 to 1000) at which that loss is measured. For an expert the usual four are spread "
+        "Noise levels (0 to 1000) at which the validation loss is measured. For one expert, the usual four are spread "
         "over its own range.",
     )
     save_dtype: str = _evaluation_setting(
         "bf16",
-        "Dtype of the LoRA file. The state to resume from is always float32.",
+        "Dtype of the saved LoRA file. The resume state is always float32.",
         choices=("bf16", "fp16", "fp32"),
     )
     max_bad_steps: int = batch_setting(
         10,
-        "So many optimizer steps in a row without a finite loss and gradient end the run.",
+        "The run stops after this many optimizer steps in a row without a finite loss and gradient.",
         low=1,
         high=1_000_000,
         counts="never",
     )
     first_frame_conditioning_p: float = batch_setting(
         0.5,
-        "TI2V-5B only: share of clips trained as image-to-video, the others as text-to-video. 0.5 serves "
-        "both, 0 is text-to-video alone, 1 image-to-video alone.",
+        "TI2V-5B only: share of clips trained as image-to-video; the rest is text-to-video. 0.5 trains both, 0 only "
+        "text-to-video, 1 only image-to-video.",
         low=0.0,
         high=1.0,
     )
@@ -102,8 +107,8 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     # batches
     bucket_sampling: str = batch_setting(
         "proportional",
-        "proportional: every clip equally often. balanced: every size equally often, so clips of rare "
-        "sizes come up more.",
+        "How batches are chosen from size buckets. proportional: every clip equally often. balanced: every size "
+        "equally often, so clips of rare sizes are trained more.",
         choices=BUCKET_SAMPLINGS,
     )
     prefetch_batches: int = _memory_setting(
@@ -111,16 +116,16 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     compile: bool = _memory_setting(
         False,
-        "Compile what blocks compute (torch.compile): the first steps take a minute longer, later ones less time. On a "
+        "Compile the blocks with torch.compile: the first steps take a minute longer, later steps are faster. On a "
         "GPU it needs triton.",
         counts="changed",
     )
     # memory against time; none of it changes a number
     checkpointing_policy: str = _memory_setting(
         "auto",
-        "What gradient checkpointing keeps of a block besides its input. auto: attn_output if it fits. full: nothing. "
-        "attn_output: what attention returns, so that it is computed once. matmul_without_batch: the result of every "
-        "linear; with offload_ in host memory. custom: what the two lists below name.",
+        "Activations of a block that gradient checkpointing keeps in addition to its input. auto: attn_output if it "
+        "fits. full: none. attn_output: the attention output, which is then computed only once. matmul_without_batch: "
+        "the result of every linear; with offload_ in host memory. custom: those in the two lists below.",
         choices=("auto", *POLICIES, "custom"),
     )
     checkpointing_names_saved: tuple[str, ...] = _memory_setting(
@@ -133,8 +138,8 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     unchecked_blocks: int = _memory_setting(
         0,
-        "So many of the last blocks keep all of their activations, where memory is left; 0 = none. Each saves the time "
-        "of its own recomputation.",
+        "Number of last blocks that keep all their activations, for when memory is free. Each one saves the time of "
+        "its recomputation. 0 = none.",
         low=0,
         high=1000,
         offered=(0, 64),
@@ -142,38 +147,39 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
 
     profile_steps: int = _memory_setting(
         0,
-        "So many optimizer steps are profiled by torch, a trace of every operator for Perfetto or chrome://tracing; on "
-        "a GPU the memory of one more is recorded. Both lie in the folder profile of the run. 0 = none.",
+        "Number of optimizer steps to profile with PyTorch: a trace of every operator for Perfetto or "
+        "chrome://tracing, and on a GPU a memory record of one more step. Both are saved in the run's folder profile. "
+        "0 = none.",
         low=0,
         high=10,
     )
     profile_skip_steps: int = _memory_setting(
         1,
-        "Optimizer steps of a queue before those that profile_steps profiles: the first ones compile and allocate.",
+        "Optimizer steps to skip before profile_steps starts: the first steps compile and allocate.",
         low=0,
         high=10_000_000,
     )
     memory: str = _memory_setting(
         "auto",
-        "auto: before the run begins it is worked out what fits, and the cheapest measures are taken. manual: what "
-        "offload_activations and blocks_to_swap say, and nothing is refused.",
+        "Memory planning. auto: computes before the run what fits, and applies the cheapest measures. manual: uses "
+        "offload_activations and blocks_to_swap as set, and refuses nothing.",
         choices=("auto", "manual"),
     )
     offload_activations: str = _memory_setting(
         "auto",
-        "Whether what gradient checkpointing keeps rests in the computer's own memory between the passes. auto: where "
-        "it is needed to fit.",
+        "Offload the activations that gradient checkpointing keeps to CPU RAM between the passes. auto: when it is "
+        "needed to fit.",
         choices=("auto", "on", "off"),
     )
     offload_optimizer: bool = _memory_setting(
         False,
-        "The optimizer keeps its state in the computer's own memory and steps there: 8 bytes less of the GPU for each "
-        "LoRA value with AdamW. Weights and gradients travel once a step.",
+        "Offload the optimizer: its state stays in CPU RAM and its step runs on the CPU. With AdamW this saves 8 "
+        "bytes of GPU memory per LoRA value. Weights and gradients are copied once per step.",
     )
     blocks_to_swap: int = _memory_setting(
         -1,
-        "So many blocks of the model rest in the computer's own memory and travel to the GPU when they run. -1: as "
-        "few as are needed to fit. 0: none.",
+        "Number of transformer blocks kept in CPU RAM and streamed to the GPU when they run (block swap). Raise it "
+        "when the GPU runs out of memory. -1 (default): as few as needed to fit. 0: none.",
         low=-1,
         high=1000,
         offered=(-1, 100),
@@ -181,27 +187,28 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     # both experts of a pair in one run
     high_noise_share: float = _pair_setting(
         0.5,
-        "Where both experts are trained: the share of the steps (0 to 1) of the high noise expert.",
+        "When both experts are trained: share of the steps (0 to 1) for the high noise expert.",
         low=0.01,
         high=0.99,
         step=0.05,
     )
     expert_order: str = _pair_setting(
         "high first",
-        "Where both experts are trained. high first: all steps of the high noise expert, then those of the other. "
-        "alternating: in turns, so that both are of use early; models change at each turn.",
+        "Order in which both experts are trained. high first: all steps of the high noise expert, then those of the "
+        "other. alternating: in turns, so that both are usable early; each turn swaps the models.",
         choices=_EXPERT_ORDERS,
     )
     expert_turn_steps: int = _pair_setting(
         100,
-        "Where experts alternate: optimizer steps of a turn, on average; high_noise_share makes one longer, the other "
-        "shorter.",
+        "When experts alternate: average number of optimizer steps per turn. high_noise_share makes one longer, the "
+        "other shorter.",
         low=1,
         high=1_000_000,
     )
     low_noise_learning_rate: float = _pair_setting(
         0.0,
-        "Where both experts are trained: learning rate of the low noise expert. 0 = learning_rate, as the other.",
+        "When both experts are trained: learning rate of the low noise expert. 0 = learning_rate, as for the high "
+        "noise expert.",
         low=0.0,
         high=10.0,
         offered=(0.0, 1.0),
@@ -209,21 +216,21 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     low_noise_rank: int = _pair_setting(
         0,
-        "Where both experts are trained: rank of the low noise expert's LoRA. 0 = rank, as the other's.",
+        "When both experts are trained: rank of the low noise expert's LoRA. 0 = rank, as for the high noise expert.",
         low=0,
         high=1024,
     )
 
     tread_routes: str = objective_setting(
         "",
-        "TREAD: a share of the tokens passes by layers while it is trained, which saves their time. 0.5: 2..-2 is half "
-        "of them, layer 2 to the last but one; several by semicolons, or SimpleTuner's JSON. Evaluation and previews "
-        "see all. Empty: off.",
+        "TREAD token routing: a share of the tokens skips some layers in training, which saves time. 0.5: 2..-2 "
+        "routes half of them around layer 2 to the last but one. Separate several by semicolons, or use SimpleTuner's "
+        "JSON. Evaluation and previews use all tokens. Empty: off.",
     )
     loss_scaling: str = objective_setting(
         "off",
-        "For base_precision fp16, which loses small gradients. dynamic: the loss is scaled up before the backward "
-        "pass, as far as fits, and the gradients down again. off: neither.",
+        "Loss scaling for base_precision fp16, in which small gradients are lost. dynamic: scales the loss up before "
+        "the backward pass, as far as it fits, and the gradients down again. off: no scaling.",
         choices=LOSS_SCALINGS,
     )
 

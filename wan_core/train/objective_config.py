@@ -18,16 +18,16 @@ class ObjectiveConfig(Config):
 
     timestep_sampling: str = objective_setting(
         "shift",
-        "Which noise levels are trained. shift: logistic-normal, then the training shift. sigmoid: without "
-        "the shift. uniform: all alike. flux_shift, qwen_shift: the shift by the size of the clip. logsnr: a normal "
-        "signal-to-noise ratio. mode: as Stable Diffusion 3. beta: more of the middle.",
+        "Distribution of the noise levels (timesteps) that are trained. shift: logistic-normal, then the training "
+        "shift. sigmoid: without the shift. uniform: all equally. flux_shift, qwen_shift: shift by clip size. logsnr: "
+        "normal log signal-to-noise ratio. mode: as in Stable Diffusion 3. beta: more of the middle.",
         choices=TIMESTEP_SAMPLINGS,
         counts="always",
     )
     discrete_flow_shift: float = objective_setting(
         0.0,
-        "Training shift: higher trains more on high noise. 0 = the model's: 12 for 2.2 T2V-A14B, 5 for 2.2 "
-        "I2V-A14B and 2.2 TI2V-5B, 3 for the others. The sampling shift is another number.",
+        "Training shift: a higher value trains more on high noise. 0 = the model's own: 12 for 2.2 T2V-A14B, 5 for "
+        "2.2 I2V-A14B and 2.2 TI2V-5B, 3 for the others. The sampling shift is a separate setting.",
         low=0.0,
         high=1000.0,
         counts="always",
@@ -35,71 +35,74 @@ class ObjectiveConfig(Config):
     """0 = `WanVariant.training_shift`"""
     sigmoid_scale: float = objective_setting(
         1.0,
-        "Width of the logistic-normal draw of sigmoid and the shifts. Above 1.0: more of very low and very high noise.",
+        "Width of the logistic-normal distribution of sigmoid and the shifts. Above 1.0: more of very low and very "
+        "high noise.",
         low=0.01,
         high=100.0,
         counts="always",
     )
     logit_mean: float = objective_setting(
         0.0,
-        "logsnr: mean of the logarithm of the signal-to-noise ratio. 0 = as much signal as noise; below it, more of "
-        "high noise is trained.",
+        "logsnr: mean of the log signal-to-noise ratio. 0 = as much signal as noise; below it, more high noise is "
+        "trained.",
         low=-20.0,
         high=20.0,
         step=0.1,
     )
-    logit_std: float = objective_setting(1.0, "logsnr: its standard deviation.", low=0.01, high=20.0, step=0.1)
+    logit_std: float = objective_setting(
+        1.0, "logsnr: standard deviation of the log signal-to-noise ratio.", low=0.01, high=20.0, step=0.1
+    )
     mode_scale: float = objective_setting(
-        1.29, "mode: how much the middle is favoured; below 0 the ends are.", low=-1.0, high=1.75
+        1.29, "mode: how strongly the middle is favoured; below 0 the ends are favoured.", low=-1.0, high=1.75
     )
     min_timestep: float = objective_setting(
         0.0,
-        "Lowest noise level (0 to 1000) that is trained; draws below are drawn again. 0 = the model's own.",
+        "Lowest noise level (0 to 1000) that is trained; lower samples are drawn again. 0 = the model's own.",
         low=0.0,
         high=999.0,
         step=1.0,
     )
     max_timestep: float = objective_setting(
         1000.0,
-        "Highest noise level (0 to 1000) that is trained; draws above are drawn again. 1000 = the model's own.",
+        "Highest noise level (0 to 1000) that is trained; higher samples are drawn again. 1000 = the model's own.",
         low=1.0,
         high=1000.0,
         step=1.0,
     )
     loss_type: str = objective_setting(
         "mse",
-        "How an error counts. mse: by its square. l1: by its size. huber: by its square up to huber_delta, by its "
-        "size above. pseudo_huber: the same in one smooth curve.",
+        "Loss function. mse: squared error. l1: absolute error. huber: squared up to huber_delta, absolute above. "
+        "pseudo_huber: the same as one smooth curve.",
         choices=LOSSES,
     )
     huber_delta: float = objective_setting(
         1.0,
-        "Up to this error huber and pseudo_huber count its square. Smaller forgives outliers more.",
+        "Error up to which huber and pseudo_huber use the square. Smaller values reduce the effect of outliers.",
         low=1e-6,
         high=1000.0,
         offered=(0.001, 1000.0),
     )
     loss_weighting: str = objective_setting(
         "none",
-        "How much a noise level counts. none: all alike. bell: the middle most. sigma_sqrt: low noise far more. "
-        "cosmap: the middle up to twice as much. min_snr: as Min-SNR with gamma 5, low and middle noise most.",
+        "Weight of each noise level in the loss. none: all equal. bell: the middle most. sigma_sqrt: low noise far "
+        "more. cosmap: the middle up to twice as much. min_snr: Min-SNR with gamma 5, low and middle noise most.",
         choices=LOSS_WEIGHTINGS,
     )
     timestep_range: str = objective_setting(
         "cut",
-        "What min_timestep and max_timestep do. cut: draws outside are drawn again, the others stay as they are. "
-        "rescaled: all draws are squeezed into the range.",
+        "How min_timestep and max_timestep apply. cut: samples outside are drawn again, the others stay unchanged. "
+        "rescaled: all samples are squeezed into the range.",
         choices=TIMESTEP_RANGES,
     )
     timestep_list: tuple[float, ...] = objective_setting(
         (),
-        "The noise levels (0 to 1000) that are trained and no others, equally often, such as 1000, 750, 500, 250. "
-        "Empty: as timestep_sampling says.",
+        "Train only these noise levels (0 to 1000), equally often, such as 1000, 750, 500, 250. Empty: "
+        "timestep_sampling is used.",
     )
     timestep_strata: int = objective_setting(
         0,
-        "So many clips in a row are spread evenly over the draw: one of each equal part of it. Take the clips of an "
-        "optimizer step, or of an epoch. 0 = each is drawn by itself.",
+        "Stratified sampling: noise levels of this many consecutive clips are spread evenly over the distribution, "
+        "one per equal part. Use the clips per optimizer step, or per epoch. 0 = each is drawn independently.",
         low=0,
         high=1_000_000,
     )

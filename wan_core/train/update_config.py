@@ -22,33 +22,42 @@ class UpdateConfig(Config):
     """The part of the train settings on length, batch, optimizer and schedule."""
 
     steps: int = setting(
-        1500, "Optimizer steps of the whole run. Raise it later to train on.", low=1, high=10_000_000, counts="never"
+        1500,
+        "Optimizer steps of the complete run. Raise it later to continue training.",
+        low=1,
+        high=10_000_000,
+        counts="never",
     )
     learning_rate: float = counted(
         1e-4,
-        "How far one optimizer step moves the LoRA. 1e-4 is usual; sensible from 5e-5 to 3e-4.",
+        "Learning rate: how far one optimizer step moves the LoRA. 1e-4 is usual; 5e-5 to 3e-4 is sensible.",
         low=0.0,
         high=10.0,
         offered=(0.0, 1.0),
         step=1e-6,
     )
     batch_size: int = batch_setting(
-        1, "Clips per forward pass, all of one size. More takes more memory.", low=1, high=1024, counts="always"
+        1,
+        "Number of clips per forward pass, all of one size. A larger batch needs more memory.",
+        low=1,
+        high=1024,
+        counts="always",
     )
     gradient_accumulation_steps: int = batch_setting(
         1,
-        "Forward and backward passes per optimizer step: as a larger batch, without its memory.",
+        "Gradient accumulation: forward and backward passes per optimizer step. It acts like a larger batch, without "
+        "its memory.",
         low=1,
         high=4096,
         counts="always",
     )
     optimizer: str = _optimizer_setting(
         "adamw",
-        "adamw: PyTorch's AdamW. adamw8bit, adamw4bit, adamwfp8: with small moments; need torchao. adafactor, muon: "
-        "PyTorch's; adafactor with 100 times AdamW's learning_rate. lion: with a third of it. prodigy: finds the rate "
-        "itself; learning_rate 1. schedule_free: with lr_scheduler constant. came: with a tenth, less memory. These "
-        "four need pytorch-optimizer. "
-        "bnb_adamw8bit, bnb_paged_adamw8bit, bnb_lion8bit: of bitsandbytes. custom: what optimizer_class names.",
+        "The optimizer. adamw: PyTorch's AdamW. adamw8bit, adamw4bit, adamwfp8: with quantized state; these need "
+        "torchao. adafactor, muon: PyTorch's; adafactor with 100 times AdamW's learning_rate. lion: with a third of "
+        "it. prodigy: finds the rate itself; set learning_rate 1. schedule_free: with lr_scheduler constant. came: "
+        "with a tenth, needs less memory. These four need pytorch-optimizer. bnb_adamw8bit, bnb_paged_adamw8bit, "
+        "bnb_lion8bit: bitsandbytes. custom: the class in optimizer_class.",
         choices=(
             *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "adafactor", "muon", "lion", "prodigy", "schedule_free"),
             *("came", "custom", "bnb_adamw8bit", "bnb_paged_adamw8bit", "bnb_lion8bit"),
@@ -58,7 +67,8 @@ class UpdateConfig(Config):
     """classes in `optimizer_classes.py`"""
     weight_decay: float = _optimizer_setting(
         0.01,
-        "Pull of the LoRA weights towards zero at every optimizer step, times the learning rate. 0 = none.",
+        "Weight decay: how strongly each optimizer step pulls the LoRA weights towards zero, times the learning rate. "
+        "0 = none.",
         low=0.0,
         high=10.0,
         step=0.001,
@@ -66,7 +76,7 @@ class UpdateConfig(Config):
     )
     adam_beta1: float = _optimizer_setting(
         0.9,
-        "Memory of Adam's mean gradient: 0.9 is about the last 10 optimizer steps.",
+        "Adam's decay of the mean gradient: 0.9 averages about the last 10 optimizer steps.",
         low=0.0,
         high=0.9999999,
         offered=(0.0, 0.9999),
@@ -75,7 +85,7 @@ class UpdateConfig(Config):
     )
     adam_beta2: float = _optimizer_setting(
         0.999,
-        "Memory of Adam's mean squared gradient: 0.999 is about the last 1000 optimizer steps.",
+        "Adam's decay of the mean squared gradient: 0.999 averages about the last 1000 optimizer steps.",
         low=0.0,
         high=0.9999999,
         offered=(0.0, 0.99999),
@@ -84,7 +94,7 @@ class UpdateConfig(Config):
     )
     adam_epsilon: float = _optimizer_setting(
         1e-8,
-        "Added to the denominator of Adam, so that it is never 0.",
+        "Small value added to Adam's denominator, so that it is never 0.",
         low=0.0,
         high=1.0,
         offered=(1e-9, 1.0),
@@ -93,16 +103,16 @@ class UpdateConfig(Config):
     )
     optimizer_class: str = _optimizer_setting(
         "",
-        "custom: a class of torch.optim, torchao.optim, bitsandbytes.optim, pytorch_optimizer, prodigyopt or "
-        "schedulefree, such as pytorch_optimizer.Adan.",
+        "For optimizer custom: a class of torch.optim, torchao.optim, bitsandbytes.optim, pytorch_optimizer, "
+        "prodigyopt or schedulefree, such as pytorch_optimizer.Adan.",
     )
     optimizer_args: str = _optimizer_setting(
         "",
-        "What else the optimizer is given: key=value by commas, such as betas=(0.9, 0.99), eps=1e-8. Empty: nothing.",
+        "More optimizer arguments: key=value, separated by commas, such as betas=(0.9, 0.99), eps=1e-8. Empty: none.",
     )
     loraplus_lr_ratio: float = _optimizer_setting(
         1.0,
-        "LoRA+: so many times the learning rate for the second matrix (B) of each pair. 1 = off; 16 is usual.",
+        "LoRA+: factor of the learning rate for the second matrix (B) of each pair. 1 = off; 16 is usual.",
         low=0.001,
         high=10_000.0,
         offered=(0.001, 1000.0),
@@ -110,68 +120,75 @@ class UpdateConfig(Config):
     )
     lr_patterns: tuple[str, ...] = _schedule_setting(
         (),
-        "Other learning rates for some layers, one a line: expression = factor of the learning rate. The first that "
-        "matches counts; LoRA+ and the rate of an expert stay on top. Empty: one rate for all.",
+        "Other learning rates for some layers, one per line: expression = factor of the learning rate. The first "
+        "match counts; LoRA+ and the rate of an expert still apply. Empty: one rate for all.",
     )
     max_grad_norm: float = _optimizer_setting(
-        1.0, "Longer gradients are scaled down to this norm. 0 = off.", low=0.0, high=1e9, counts="always"
+        1.0,
+        "Gradient clipping: gradients with a larger norm are scaled down to this norm. 0 = off.",
+        low=0.0,
+        high=1e9,
+        counts="always",
     )
     lr_scheduler: str = _schedule_setting(
         "cosine",
-        "Course of the learning rate after warm-up. cosine: down to 0 along a cosine, which learns best. linear: "
-        "straight down. polynomial: by a power. rex: late and steep. cosine_with_restarts: several times. wsd: stays, "
-        "and falls at the end. constant: stays, for runs that will be made longer later.",
+        "Schedule of the learning rate after warm-up. cosine: falls to 0 along a cosine, learns best. linear: a "
+        "straight line to 0. polynomial: by a power. rex: late and steep. cosine_with_restarts: several times. wsd: "
+        "constant, with a fall at the end. constant: for runs that you extend later.",
         choices=("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex", "wsd"),
         counts="always",
     )
     """a schedule to 0 gives the best loss by far (benchmarks/results/learning_recipes_CPU_2026-11.md)"""
     lr_warmup_steps: int = _schedule_setting(
         0,
-        "Optimizer steps in which the learning rate rises from 0 to its full value. 0 = no warm-up.",
+        "Optimizer steps of warm-up, over which the learning rate rises from 0 to its full value. 0 = no warm-up.",
         low=0,
         high=10_000_000,
         counts="always",
     )
     lr_warmup_share: float = _schedule_setting(
         0.0,
-        "The same as a share of the run (0 to 1), instead of lr_warmup_steps. 0 = what lr_warmup_steps says.",
+        "Warm-up as a share of the run (0 to 1), instead of lr_warmup_steps. 0 = lr_warmup_steps is used.",
         low=0.0,
         high=0.999,
         offered=(0.0, 0.9),
     )
     lr_scheduler_num_cycles: int = _schedule_setting(
-        3, "cosine_with_restarts: so many times the learning rate falls.", low=1, high=1000
+        3, "cosine_with_restarts: how often the learning rate falls.", low=1, high=1000
     )
     lr_scheduler_power: float = _schedule_setting(
-        2.0, "polynomial: the power of the course. 1 is a straight line; higher falls earlier.", low=0.01, high=100.0
+        2.0,
+        "polynomial: the power of the curve. 1 is a straight line; higher values fall earlier.",
+        low=0.01,
+        high=100.0,
     )
     lr_scheduler_min_lr_ratio: float = _schedule_setting(
         0.0,
-        "Share of the learning rate (0 to 1) that the schedule falls to. 0 = it falls to 0.",
+        "Final learning rate as a share of learning_rate (0 to 1). 0 = it falls to 0.",
         low=0.0,
         high=1.0,
     )
     lr_decay_share: float = _schedule_setting(
-        0.2, "wsd: share of the run (0 to 1), at its end, in which the learning rate falls.", low=0.0, high=1.0
+        0.2, "wsd: final share of the run (0 to 1) in which the learning rate falls.", low=0.0, high=1.0
     )
     lr_scaling: str = _schedule_setting(
         "none",
-        "Learning rate by batch: times the clips per optimizer step (batch size x accumulation x GPUs). linear: times "
-        "them. sqrt: times their root, usual for Adam. none: as given.",
+        "Scales the learning rate by the clips per optimizer step (batch size x accumulation x GPUs). linear: times "
+        "that number. sqrt: times its square root, usual for Adam. none: as set.",
         choices=("none", "linear", "sqrt"),
     )
     max_train_epochs: int = batch_setting(
         0,
-        "Length in epochs, passes over all clips, in place of steps; where both experts are trained, of each. 0 = "
-        "steps says it.",
+        "Length of the run in epochs (passes over all clips), instead of steps. When both experts are trained, the "
+        "length of each. 0 = steps is used.",
         low=0,
         high=1_000_000,
         counts="never",
     )
     max_train_hours: float = batch_setting(
         0.0,
-        "After so many hours of work on it the run is saved and done, if its steps are not before. Encoding is not "
-        "counted, all else is, of every queue. 0 = no limit.",
+        "Time limit in hours: the run is saved and finished then, unless its steps are done earlier. All sessions of "
+        "the run count, without encoding. 0 = no limit.",
         low=0.0,
         high=100_000.0,
         step=0.5,
@@ -179,7 +196,7 @@ class UpdateConfig(Config):
     )
     global_batch_size: int = batch_setting(
         0,
-        "Clips of an optimizer step over all GPUs, in place of gradient_accumulation_steps, which is then this / "
+        "Clips per optimizer step over all GPUs. Replaces gradient_accumulation_steps, which becomes this / "
         "(batch_size x GPUs). 0 = not used.",
         low=0,
         high=1_000_000,
@@ -187,8 +204,8 @@ class UpdateConfig(Config):
     )
     ema_decay: float = _optimizer_setting(
         0.0,
-        "Mean of the weights over past steps (EMA), which is then saved, evaluated and previewed. 0.99 is about the "
-        "last 100 optimizer steps. 0 = off.",
+        "EMA (exponential moving average) of the LoRA weights. The average is saved, evaluated and previewed. 0.99 "
+        "averages about the last 100 optimizer steps. 0 = off.",
         low=0.0,
         high=0.999999,
         offered=(0.0, 0.9999),

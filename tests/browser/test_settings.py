@@ -61,3 +61,36 @@ def test_settings_are_found_by_search_and_group_and_changes_are_marked(pages: Pa
     sees(canvas, *FIRST, *OF_THE_PAIR)
     assert canvas.to_prompt()["1"]["inputs"] == before
     assert canvas.our_problems == []
+
+
+DATASET = 'window.app.graph._nodes.find(n => n.type === "WanDatasetSettings")'
+USUAL = ["frame_extraction", "crop", "horizontal_flip", "missing_captions", "held_out_ratio"]
+
+
+def test_advanced_inputs_are_shown_on_request_or_where_they_are_changed(pages: Pages, frontend: str) -> None:
+    """On the newer frontend with the nodes it draws itself."""
+    canvas = pages.take(vue=frontend != "shipped")
+    kind = "WanDatasetSettings"
+
+    def shows_inputs(*names: str) -> None:
+        seen = SEEN.replace("WanTrainSettings", kind)
+        canvas.page.wait_for_function(f"names => ({seen})().join() === names", arg=",".join(names))
+
+    canvas.load_api({"1": {"class_type": kind, "inputs": {}}})
+    shows_inputs(*USUAL)
+    before = canvas.to_prompt()["1"]["inputs"]
+    assert len(before) == 23, "what is not shown is queued all the same"
+    low = canvas.script(f"() => {DATASET}.size[1]")
+    canvas.page.get_by_role("button", name="18 more settings").click()
+    shows_inputs(*before)
+    assert canvas.script(f"() => {DATASET}.size[1]") > low + 300
+    canvas.script(TURN.replace("WanTrainSettings", kind), ["recursive", True])
+    canvas.page.get_by_role("button", name="Fewer settings").click()
+    changed = [*USUAL[:3], "recursive", *USUAL[3:]]
+    shows_inputs(*changed)
+    high = canvas.script(f"() => {DATASET}.size[1]")
+    canvas.load(canvas.script("() => window.app.graph.serialize()"))
+    shows_inputs(*changed)
+    assert abs(canvas.script(f"() => {DATASET}.size[1]") - high) < 5, "a workflow opens as it was saved"
+    assert canvas.to_prompt()["1"]["inputs"] == {**before, "recursive": True}
+    assert canvas.our_problems == []

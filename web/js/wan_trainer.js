@@ -44,6 +44,7 @@ import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { lineOf } from "./lib/run/line.mjs";
 import { watchQueue } from "./lib/run/queue_refusals.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
+import { MoreInputs } from "./lib/settings/more_inputs.mjs";
 import { SettingNodes } from "./lib/settings/setting_nodes.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
 import { keepByName } from "./lib/values/restore.mjs";
@@ -70,6 +71,10 @@ const trainers = new TrainerNodes({ app, api, routes, frames, root });
 const create = (kind) => /** @type {any} */ (window).LiteGraph?.createNode(idHere(kind)) ?? null;
 const cards = new CardNodes({ app, api, routes, frames, root, storage: sessionStorage, create });
 const settingNodes = new SettingNodes(frames);
+const moreInputs = new MoreInputs(
+  frames,
+  () => setting("Comfy.Node.AlwaysShowAdvancedWidgets") === true,
+);
 const fits = new FitNodes({ routes, frames, root, create });
 
 /** What the newest queue refused of the graph. @type {import("./lib/run/queue_refusals.mjs").Reasons} */
@@ -313,6 +318,7 @@ const extension = {
     const kind = kindOf(node);
     chooseFolder(node, setting);
     if (isOurs(node)) nameTextBoxes(node);
+    moreInputs.add(node); // below the inputs, above what others add
     if (LINE_NODES.includes(kind)) lines.add(node);
     if (kind === TRAINER) trainers.add(node);
     settingNodes.add(node);
@@ -328,6 +334,7 @@ const extension = {
     if (node.wanTrainerPanel) namePanel(root()?.extra, node);
     cards.loaded(node);
     settingNodes.loaded(node);
+    moreInputs.loaded(node);
     fits.turned();
   },
 

@@ -11,17 +11,19 @@ export const WIDGET = "wan_trainer_status";
 let made = 0;
 /** What the canvas leaves free above and below a widget, in pixels. */
 export const MARGINS = 20;
+/** A size that takes back the gap the canvas adds to every row. */
+const NO_ROW = () => [0, -4];
 
 /**
  * A widget that only shows. Added last and never saved, so that it shifts no value of a workflow.
  * @param {GraphNode} node
  * @param {HTMLElement} shown
- * @param {{ least: () => number, most?: () => number }} height in pixels, margins included
+ * @param {{ least: () => number, most?: () => number, name?: string }} height in pixels, margins included
  */
-export function addWidget(node, shown, { least, most }) {
+export function addWidget(node, shown, { least, most, name = WIDGET }) {
   made += 1;
   // Vue nodes keep the element of a widget whose node and name stay: in another workflow the ids are the same.
-  const widget = node.addDOMWidget(`${WIDGET}_${made}`, WIDGET, shown, {
+  const widget = node.addDOMWidget(`${name}_${made}`, WIDGET, shown, {
     serialize: false,
     hideOnZoom: false,
     hideInPanel: true,
@@ -89,4 +91,28 @@ export function watchWidgets(node, wanted, changed) {
       return result;
     };
   }
+}
+
+/**
+ * Hides widgets. Frontends as old as 1.32 reserve a row for hidden widgets and draw Vue nodes from the widget's
+ * options, read when the list of widgets changes. Newer ones use `hidden`.
+ * @param {GraphNode} node
+ * @param {any[]} widgets
+ * @param {Set<string>} wanted
+ */
+export function showOnly(node, widgets, wanted) {
+  const turned = widgets.filter(({ name, hidden }) => Boolean(hidden) === wanted.has(name));
+  for (const widget of turned) {
+    const hidden = !wanted.has(widget.name);
+    widget.hidden = hidden;
+    if (!Object.hasOwn(widget, "hidden")) continue;
+    // Newer pages keep the first object, older ones notice a new one.
+    widget.options = { ...Object.assign(widget.options ?? {}, { hidden }) };
+    if (hidden) widget.computeSize = NO_ROW;
+    else delete widget.computeSize;
+  }
+  if (!turned.some((widget) => Object.hasOwn(widget, "hidden"))) return;
+  const all = [...(node.widgets ?? [])];
+  node.widgets = []; // the same list again would be no change
+  node.widgets = all;
 }

@@ -2,7 +2,7 @@
 /** Nodes with many settings show the first ones, the changed ones, and open groups. */
 
 import { idHere, kindOf, widgetsOf } from "../page/ids.mjs";
-import { addWidget, MARGINS, watchWidgets } from "../page/widget.mjs";
+import { addWidget, MARGINS, showOnly, watchWidgets } from "../page/widget.mjs";
 import { Finder } from "./finder.mjs";
 import { FIRST, groupTitle, knownGroup } from "./groups.mjs";
 
@@ -11,8 +11,6 @@ import { FIRST, groupTitle, knownGroup } from "./groups.mjs";
 const KINDS = ["WanTrainSettings"];
 /** Under which name a workflow keeps which groups are open. */
 const OPEN = "wan_trainer_open";
-/** A size that takes back the gap the canvas adds to every row. */
-const NO_ROW = () => [0, -4];
 
 export class SettingNodes {
   /** @param {import("../page/pacing.mjs").Frames} frames */
@@ -93,29 +91,6 @@ export class SettingNodes {
     const show = this.shown.get(node);
     if (show) this.frames.ask(show);
   }
-}
-
-/**
- * Hides widgets. Frontends as old as 1.32 reserve a row for hidden widgets and draw Vue nodes from the widget's
- * options, read when the list of widgets changes. Newer ones use `hidden`.
- * @param {GraphNode} node
- * @param {any[]} widgets
- * @param {Set<string>} wanted
- */
-function showOnly(node, widgets, wanted) {
-  const turned = widgets.filter(({ name, hidden }) => Boolean(hidden) === wanted.has(name));
-  for (const widget of turned) {
-    const hidden = !wanted.has(widget.name);
-    widget.hidden = hidden;
-    if (!Object.hasOwn(widget, "hidden")) continue;
-    widget.options = { ...widget.options, hidden };
-    if (hidden) widget.computeSize = NO_ROW;
-    else delete widget.computeSize;
-  }
-  if (!turned.some((widget) => Object.hasOwn(widget, "hidden"))) return;
-  const all = [...(node.widgets ?? [])];
-  node.widgets = []; // the same list again would be no change
-  node.widgets = all;
 }
 
 /** Fit the node's height to its visible widgets. @param {GraphNode} node */

@@ -1,0 +1,110 @@
+// @ts-check
+/**
+ * Nodes show the inputs a beginner changes. Those that the server marks as advanced are shown on request, or where their
+ * value is changed or linked. Nodes that the page draws itself know the mark, a canvas does not: this is one way for both.
+ */
+
+import { element, mark, toggle, write } from "../page/dom.mjs";
+import { kindOf, widgetsOf } from "../page/ids.mjs";
+import { addWidget, showOnly, watchWidgets } from "../page/widget.mjs";
+import { counted, t } from "../page/words.mjs";
+
+/** @typedef {import("../page/graph.mjs").GraphNode} GraphNode */
+
+/** Under which name a workflow keeps whether all inputs of a node are shown. */
+const MORE = "wan_trainer_more";
+/** Height of the button in pixels, margins included. */
+const HIGH = 40;
+
+export class MoreInputs {
+  /**
+   * @param {import("../page/pacing.mjs").Frames} frames
+   * @param {() => boolean} always whether the user wants all inputs of all nodes shown
+   */
+  constructor(frames, always) {
+    this.frames = frames;
+    this.always = always;
+    /** @type {WeakMap<GraphNode, { show: () => void, saved: number }>} `saved`: pixels of the hidden rows */
+    this.shown = new WeakMap();
+  }
+
+  /** @param {GraphNode} node a new one, whose widgets still have their defaults */
+  add(node) {
+    const known = widgetsOf(kindOf(node));
+    const widgets = (node.widgets ?? []).filter((one) => one.serialize !== false);
+    const advanced = widgets.filter(({ name }) => known[name]?.advanced);
+    if (!advanced.length || this.always()) return;
+    for (const widget of advanced) if (widget.options) delete widget.options.advanced;
+    const usual = new Map(advanced.map(({ name, value }) => [name, value]));
+    const whole = node.computeSize?.()[1] ?? 0;
+    const more = toggle("", t("Show or hide these settings"), false, (on) => {
+      node.properties = { ...node.properties, [MORE]: on };
+      show(true);
+    });
+    const place = element("div", { class: "wan-more" }, more);
+    addWidget(node, place, { name: MORE, least: () => HIGH, most: () => HIGH });
+    const show = (exact = false) => {
+      const on = node.properties?.[MORE] === true;
+      const linked = new Set(
+        (node.inputs ?? [])
+          .filter((one) => (one.link ?? null) !== null)
+          .map((one) => one.widget?.name),
+      );
+      const less = advanced
+        .filter(({ name, value }) => value === usual.get(name) && !linked.has(name))
+        .map(({ name }) => name);
+      const names = widgets.map(({ name }) => name);
+      const wanted = new Set(on ? names : names.filter((name) => !less.includes(name)));
+      fitted(node, exact, () => showOnly(node, widgets, wanted));
+      mark(more, "aria-pressed", String(on));
+      write(
+        more,
+        on ? t("Fewer settings") : counted(less.length, "1 more setting", "{n} more settings"),
+      );
+    };
+    watchWidgets(
+      node,
+      () => true,
+      () => this.ask(node),
+    );
+    show(true);
+    // A frame later, as what a workflow says of a node comes between.
+    const drawn = () => {
+      show();
+      node.properties = { [MORE]: false, ...node.properties };
+    };
+    this.shown.set(node, { show: drawn, saved: whole - (node.computeSize?.()[1] ?? 0) });
+    this.ask(node);
+  }
+
+  /** A workflow was loaded; before inputs were hidden it was saved with room for all. @param {GraphNode} node */
+  loaded(node) {
+    const known = this.shown.get(node);
+    if (!known) return;
+    const [width, height] = node.size ?? [0, 0];
+    if (node.properties?.[MORE] === undefined) node.setSize?.([width, height - known.saved]);
+    known.show();
+  }
+
+  /** @param {GraphNode} node */
+  ask(node) {
+    const known = this.shown.get(node);
+    if (known) this.frames.ask(known.show);
+  }
+}
+
+/**
+ * Calls `change`, and makes the node as high as it needs.
+ * @param {GraphNode} node
+ * @param {boolean} exact whether it grows and shrinks by the rows that come and go; else it grows where there is no room
+ * @param {() => void} change
+ */
+function fitted(node, exact, change) {
+  const before = node.computeSize?.()[1] ?? 0;
+  change();
+  const after = node.computeSize?.()[1] ?? 0;
+  const [width, height] = node.size ?? [0, 0];
+  const high = exact ? height + after - before : Math.max(height, after);
+  if (high !== height) node.setSize?.([width, high]);
+  node.setDirtyCanvas?.(true, true);
+}

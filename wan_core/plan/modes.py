@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 
 import torch
 
-from ..accelerator import planned_gpu
+from ..accelerator import is_gpu, planned_gpu
 from ..errors import WanTrainerError
 from ..placement import FreeMemory, Placement, PlacementConfig, free_memory_of_cards
 from ..placement.plan import INTERLEAVED, split_blocks
@@ -57,7 +57,8 @@ class Way:
 
 def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None = None) -> MemoryPlan | None:
     """Returns the plan of a job in the quickest mode that fits, with the reason in `placement.chosen`; where none fits,
-    that of the mode that lacks least. None where nothing is planned, as on a CPU.
+    that of the mode that lacks least. Split blocks where one of several devices is no GPU. None where nothing is
+    planned, as on a CPU.
 
     `plan_of(job)`: the plan of a job whose mode is a single one. `cards`: by the names of their devices; None: those of
     this machine that the job may use.
@@ -65,7 +66,8 @@ def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None
     asked = job.model.placement
     names = asked.device_names() if cards is None else tuple(cards)
     first = replace(asked, mode=_BLOCKS)
-    if len({*names}) < 2 or asked.split_at != "auto":
+    # The speed of a CPU is not known: listed with a GPU, it takes blocks where the user wants it to.
+    if len({*names}) < 2 or asked.split_at != "auto" or not all(map(is_gpu, names)):
         return plan_of(_placed(job, first))
     here = cards or {name: card_of(torch.device(name), job) or unknown_card(name) for name in names}
     ways = [_way(tried, why_not, here, plan_of) for tried, why_not in _jobs(job, here)]

@@ -205,8 +205,8 @@ def test_a_list_of_blocks_and_a_mode_that_is_named_stay(small: Workload, monkeyp
     put_in(monkeypatch, *[gpu("NVIDIA GeForce RTX 4090", (8, 9), 24)] * 2)
     monkeypatch.setenv("WAN_TRAINER_HOST_GIB", "64")
 
-    def planned(**placement: str) -> PlacementConfig:
-        model = small.model.with_placement(PlacementConfig(devices="all", **placement))
+    def planned(devices: str = "all", **placement: str) -> PlacementConfig:
+        model = small.model.with_placement(PlacementConfig(devices=devices, **placement))
         plan = plan_here(replace(automatic(small, 2), model=model))
         assert plan is not None
         return plan.job.model.placement
@@ -216,4 +216,6 @@ def test_a_list_of_blocks_and_a_mode_that_is_named_stay(small: Workload, monkeyp
     assert found.identity() == {"copies": 2}
     listed = planned(mode="auto", split_at="12")
     assert (listed.mode, listed.split_at, listed.chosen) == ("split blocks", "12", "")
+    with_cpu = planned("cuda:0,cpu", mode="auto")
+    assert (with_cpu.mode, with_cpu.chosen) == ("split blocks", ""), "a CPU has no speed to compare"
     assert planned(mode="split tokens") == PlacementConfig(mode="split tokens", devices="all")

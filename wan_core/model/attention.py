@@ -16,7 +16,7 @@ from .names import each_named, naming
 from .ring import RingSeat
 from .rope import rotate
 from .shape import Numerics, WanShape
-from .texts import lengthened
+from .texts import repeated
 
 
 def together(linears: Sequence[nn.Module], x: Tensor, names: Sequence[str] = ()) -> tuple[Tensor, ...]:
@@ -124,7 +124,7 @@ class WanCrossAttention(WanAttention):
     """Attention of the video tokens to the text, and to image tokens where the variant has them."""
 
     text_rows = 0
-    """how many rows a text has; the last one that is given stands for the missing. 0: those that are given"""
+    """how many rows a text has; the last one stands for the missing, and is given twice. 0: those that are given"""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__(shape, numerics)
@@ -141,7 +141,7 @@ class WanCrossAttention(WanAttention):
         """
         dtype = self.numerics.qk_norm
         key, value = together((self.k, self.v), text)
-        found = tuple(self._heads(lengthened(rows, self.text_rows)) for rows in (self.norm_k(key, dtype), value))
+        found = tuple(self._heads(repeated(rows, self.text_rows)) for rows in (self.norm_k(key, dtype), value))
         if not self.reads_images:
             return found
         assert image is not None

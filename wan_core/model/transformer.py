@@ -39,7 +39,7 @@ from .routing import Passage
 from .scopes import scope
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS
-from .texts import lengthened
+from .texts import lengthened, with_last_twice
 from .walk import Carrier, StayHere, Walk
 
 
@@ -349,7 +349,7 @@ class WanTransformer(nn.Module):
         first, gelu, last = self.text_embedding
         dtype = self.numerics.compute
         rows = cast_linear(last, gelu(cast_linear(first, text, dtype)), dtype)
-        return lengthened(rows, self.text_rows) if self.rows_differ else rows
+        return (lengthened if self.rows_differ else with_last_twice)(rows, self.text_rows)
 
     def unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
         """Returns tokens (B, N, 4 * C), channel fastest, as (B, C, F, H, W), float32 at least."""

@@ -16,6 +16,7 @@ from wan_core.load import materialize
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer, lengthened
 from wan_core.model.attention import WanCrossAttention
+from wan_core.model.texts import repeated, with_last_twice
 from wan_core.train import TrainConfig
 from wan_core.train.draws import Draws
 from wan_core.train.group import Group
@@ -162,7 +163,7 @@ def test_the_attention_sees_512_keys_and_the_layers_before_it_do_not(monkeypatch
             kernel = module.kernel
             module.kernel = _noting(attended, kernel)
     passed(model, texts()[1], torch.float32)
-    assert set(projected) == {32}
+    assert set(projected) == {33}, "those that differ, and the last one once more"
     assert set(attended) == {512}
 
 
@@ -183,6 +184,18 @@ def test_a_text_that_is_long_enough_is_left_alone() -> None:
     longer = lengthened(rows, 20)
     assert torch.equal(longer[:, :16], rows)
     assert torch.equal(longer[:, 16:], rows[:, -1:].expand(2, 4, 8))
+
+
+def test_gradients_of_equal_rows_are_summed_in_float32() -> None:
+    generator = torch.Generator().manual_seed(1)
+    rows = with_last_twice(torch.randn(2, 16, 8, generator=generator, dtype=torch.bfloat16), 512).requires_grad_()
+    gradient = torch.randn(2, 512, 8, generator=generator, dtype=torch.bfloat16)
+    repeated(rows, 512).backward(gradient)
+    assert rows.grad is not None
+    assert torch.equal(rows.grad[:, :15], gradient[:, :15])
+    exact = gradient[:, 15:].double().sum(1)
+    error = (rows.grad[:, 15:].double().sum(1) - exact).abs() / exact.abs()
+    assert error.max() < 2**-15, "one bfloat16 is up to 2**-9 off"
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.25])

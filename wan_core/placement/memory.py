@@ -128,7 +128,7 @@ def estimate_memory(
     adapters = Counter[str]()
     for linear, values in job.adapter_values.items():
         adapters[str(job.placement.device_of(linear))] += values
-    alone, step = step if job.parts > 1 else replace(step, parts=job.cards), replace(step, parts=job.cards)
+    step = replace(step, parts=job.cards)
     if job.others:
         check_shared_out(step.tokens // step.latent_frames, step.parts, len(job.routes))
     offloaded = measures.offload_inputs and job.recomputing.blocks
@@ -143,7 +143,7 @@ def estimate_memory(
         shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
         recomputing = replace(job.recomputing, unchecked=job.unchecked_on(device))
         trace = _traced(job, step, shape, mine, recomputing, unpacking, measures)
-        watched = {"evaluate": alone, **({} if preview is None else {"preview": preview})}
+        watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
         watching = {
             kind: traced_watching(job.shape, job.numerics, size, unpacking, measures.chunk_tokens)
             for kind, size in watched.items()

@@ -133,6 +133,9 @@ def _for_training(config: RunConfig, stored_small: bool, gpus: int) -> list[str]
         in_a_new_run("the node Fp8 / Int8 Quantize (Wan) between Load Wan Model and Train Wan LoRA"): not is_8_bit,
         filled("split blocks in Split Across GPUs, over the {gpus} cards here", gpus=gpus): gpus > 1
         and plan.placement.mode != "split blocks",
+        filled("model.placement.context_parallel above {parts}", parts=plan.placement.context_parallel): (
+            plan.placement.context_parallel > 1
+        ),
         in_a_new_run(filled("a rank below {rank}", rank=config.lora.rank)): config.lora.rank > _USUAL_RANK,
     }
     return [measure for measure, helps in measures.items() if helps]

@@ -106,4 +106,9 @@ def make_previews(session: Session, experts: Experts, previews: PreviewInputs | 
     elif not experts.both:
         note = preview_note(run.variant, previews)
     session.note(note)
+    if session.group.parts > 1:
+        session.note(
+            "The first process renders previews alone, with all tokens of a clip. If its GPU is too small for that, "
+            "set a smaller width, height or num_frames in Wan Preview Settings."
+        )
     return Previews(session, experts, previews)

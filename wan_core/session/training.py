@@ -80,7 +80,7 @@ class Training:
                 self._limit.ended = "end" in self._due and self.saver.saved_step == experts.step
                 if self._due & {"save", "evaluate", "sample"}:
                     session.emit(Stage(stage="train", done=experts.step, total=total))
-                if experts.step < total:
+                if session.leads and experts.step < total:
                     self.profiler.begin(experts.step)
                 self._due = set()
                 experts.load(expert)
@@ -97,10 +97,19 @@ class Training:
             raise NotFinite(f"{expert_setting(expert.name)} noise expert, counted in its own steps: {error}") from error
 
     def _is_due(self) -> bool:
-        """Note what is due after a step; returns whether anything is and the last step was finite."""
+        """Note what is due after a step; returns whether anything is for this rank and the last step was finite."""
+        group = self.session.group
+        is_due = group.leads and self._note_due()
+        if group.parts > 1:  # ranks that share clips evaluate together
+            evaluates = group.share(is_due and "evaluate" in self._due)
+            if not group.leads:
+                self._due = {"evaluate"} if evaluates else set()
+                return evaluates
+        return is_due
+
+    def _note_due(self) -> bool:
+        """Note what is due for the leader after a step; returns whether anything is and the last step was finite."""
         train, step, take = self.session.config.train, self.experts.step, self.session.control.take
-        if not self.session.leads:
-            return False
         self.profiler.after(step)
         if step % train.save_every_n_steps == 0:
             self._due |= {"save", "evaluate"}
@@ -140,13 +149,17 @@ class Training:
 
     def _evaluate(self, *, if_due: bool = False) -> None:
         """Evaluate the current model; with `if_due` only where it was trained since its last evaluation."""
-        if not self.session.leads or not self.experts.needs_evaluation(if_due=if_due):
+        group = self.session.group
+        due = group.leads and self.experts.needs_evaluation(if_due=if_due)
+        if group.parts > 1:
+            due = group.share(due)  # the others wait here while the leader saves
+        if not due:
             return
         with self.session.timed("evaluate", self.experts.step):
             evaluated = self.experts.evaluate()
         if evaluated is not None:
             self.session.emit(evaluated)
-            if evaluated.step:
+            if evaluated.step and group.leads:
                 self._due.add("suggest")
 
     def _sample(self) -> None:

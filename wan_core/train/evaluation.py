@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from ..cache import Batches
-from ..control import Control
-from ..errors import Stopped
 from ..events import Emit, Evaluated, Note, Stage
 from ..flow import EVALUATION_TIMESTEPS, draw_noise, is_in_range, seeded_generator
 from ..model import WanTransformer
@@ -33,11 +31,13 @@ class Evaluation:
         sigma_range: tuple[float, float],
         first_frame_share: float,
         emit: Emit,
-        control: Control,
+        check: Callable[[], None],
+        alone: bool,
     ) -> None:
+        """`check()` raises Stopped on a stop request. `alone`: no other rank evaluates with this one."""
         self._model, self._batches, self._config, self._loss = model, batches, config, loss
         self._sigma_range, self._first_frame_share = sigma_range, first_frame_share
-        self._emit, self._control = emit, control
+        self._emit, self._check, self._alone = emit, check, alone
         self._device = next(model.parameters()).device
         self._warned = False
 
@@ -47,7 +47,10 @@ class Evaluation:
         return bool(self._config.eval_timesteps and self._batches.evaluation_items(self._config.eval_items))
 
     def measure(self, step: int) -> Evaluated | None:
-        """Returns the losses after `step` steps; None without clips to evaluate on, or without memory."""
+        """Returns the losses after `step` steps; None without clips to evaluate on, or without memory.
+
+        Raises torch.OutOfMemoryError where other ranks wait for this one's tokens.
+        """
         if not self.possible:
             return None
         said = ""
@@ -56,7 +59,7 @@ class Evaluation:
             try:
                 return self._measure(step)
             except RuntimeError as error:
-                if not device_memory_ran_out(error):
+                if not (self._alone and device_memory_ran_out(error)):
                     raise
                 said = first_line(error)
             release_cached_memory()
@@ -77,8 +80,7 @@ class Evaluation:
                 stored = self._batches.evaluation_noise(item)
                 of_clip = 0.0
                 for timestep in timesteps:
-                    if reason := self._control.stop_reason():
-                        raise Stopped(reason)
+                    self._check()
                     noise = stored[timestep][None] if timestep in stored else None
                     if noise is None:
                         draw = seeded_generator("evaluation", item.latent_key, timestep)

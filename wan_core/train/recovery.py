@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import TrainingError
 from ..events import Emit, Note, StepSkipped
 from ..model import CHUNK_TOKENS, Policy, WanTransformer
-from ..parallel import ShardedBlocks
+from ..parallel import RankTokens, ShardedBlocks
 from ..placement.model_offload import device_memory_ran_out, release_cached_memory
 from ..placement.offload import BlockOffload
 from ..words import counted, first_line, logger
@@ -131,10 +131,13 @@ class Relief:
         return error.with_traceback(None)
 
     def make_room(self, step: int, error: RuntimeError, *, stronger: bool) -> None:
-        """Frees cached memory and, with `stronger`, takes the next measure; raises `error` after the last one."""
+        """Frees cached memory and, with `stronger`, takes the next measure.
+
+        Raises `error` after the last measure, and where this rank shares blocks or clips with others.
+        """
         release_cached_memory()
-        if isinstance(self._model.offload, ShardedBlocks):
-            raise error  # the other ranks wait for this one's part of a block: it cannot try again alone
+        if isinstance(self._model.offload, ShardedBlocks) or isinstance(self._model.team, RankTokens):
+            raise error  # the other ranks wait for this one's part of a block or clip: it cannot try again alone
         if not stronger:
             return
         for measure in (self._shorten_chunks, self._check_all_blocks, self._keep_inputs_only, self._offload_more):

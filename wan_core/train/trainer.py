@@ -108,7 +108,8 @@ class Trainer:
             sigma_range=sigma_range,
             first_frame_share=first_frame_share,
             emit=emit,
-            control=control,
+            check=self._end_evaluation_if_stopped,
+            alone=group.parts == 1,
         )
         self._at_once = CardsAtOnce(model, self._objective, self._report, self._scale, check=self._end_if_stopped)
         self.relief = Relief(model, emit, alone=group.world == 1)
@@ -325,6 +326,13 @@ class Trainer:
         if self._group.world == 1 and (reason := self._control.stop_reason()):
             raise Stopped(reason)
 
+    def _end_evaluation_if_stopped(self) -> None:
+        """Raises Stopped on every rank that evaluates where there is a stop request."""
+        if self._group.parts > 1:
+            self._raise_if_stopped()
+        elif reason := self._control.stop_reason():
+            raise Stopped(reason)
+
     def _forget_gradients(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
@@ -356,9 +364,12 @@ class Trainer:
         return self._evaluation.possible
 
     def evaluate(self) -> Evaluated | None:
-        """Returns the evaluation loss; None without clips or memory for it."""
-        alone = contextlib.nullcontext() if self._group.parts > 1 else shared_out(self.model)
-        with self.optimizer.evaluated_weights(), alone:
+        """Returns the evaluation loss; None without clips or memory for it.
+
+        Every rank calls it where ranks share clips: the ranks of each clip evaluate the same clips.
+        """
+        together = self._together() if self._group.parts > 1 else contextlib.nullcontext()
+        with self.optimizer.evaluated_weights(), shared_out(self.model), together:
             return self._evaluation.measure(self.step)
 
     def rehearse(self) -> None:

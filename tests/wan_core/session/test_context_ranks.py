@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -47,12 +48,13 @@ share = ranks.parts_of
 def noted(*given):
     parts = share(*given)
     sizes = " ".join(str(len(part.numbers)) for part in parts)
-    pathlib.Path({folder!r}, "parts" + os.environ["RANK"]).write_text(sizes)
+    kind = "parts" if torch.is_grad_enabled() else "watched"
+    pathlib.Path({folder!r}, kind + os.environ["RANK"]).write_text(sizes)
     return parts
 
 ranks.parts_of = noted
 """
-"""code before the command: notes how the tokens of a clip are shared out"""
+"""code before the command: notes how the tokens of a clip are shared out, trained and evaluated"""
 
 
 def over(ranks: int, parts: int, exchange: str = "auto", shards: int = 1, **plan: Any) -> ModelPlan:
@@ -65,6 +67,11 @@ def made(
 ) -> TinyRun:
     train = replace(SETTINGS, **changes)
     return make_run(folder, shape=shape, plan=plan, lora=LoraConfig(rank=4), train=train, size=size)
+
+
+def evaluated(run: TinyRun) -> list[float]:
+    lines = map(json.loads, (run.directory / "metrics.jsonl").read_text().splitlines())
+    return [line["eval_loss"] for line in lines if line["event"] == "evaluated"]
 
 
 def same_format(one: TinyRun, other: TinyRun) -> None:
@@ -81,12 +88,14 @@ def test_two_ranks_that_share_each_clip_train_the_losses_of_one_and_go_on_with_o
     alone, run = made(tmp_path / "alone", steps=3), made(tmp_path / "two", over(2, 2), steps=3)
     expected = train(server, alone, 1, 3)
     found = train(server, run, 2, 1, PARTS.format(folder=str(tmp_path)))
-    assert [(tmp_path / f"parts{rank}").read_text() for rank in (0, 1)] == ["4 4", "4 4"]
+    for kind in ("parts", "watched"):
+        assert [(tmp_path / f"{kind}{rank}").read_text() for rank in (0, 1)] == ["4 4", "4 4"]
     change_run(run.directory, run.roots, ["model.placement.context_exchange=ring"])
     found += train(server, run, 2, 1)
     change_run(run.directory, run.roots, ["model.placement.copies=1"])
     found += train(server, run, 1, 1)
     assert losses(found) == pytest.approx(losses(expected), rel=1e-5)
+    assert evaluated(run)[-3:] == pytest.approx(evaluated(alone)[-3:], rel=1e-5)
     for what in ("clips", "tokens", "epoch"):
         assert [step[what] for step in found] == [step[what] for step in expected]
     same_format(run, alone)
@@ -127,6 +136,8 @@ def test_ranks_that_share_clips_train_the_losses_of_one(
     settings = {**changes, "gradient_accumulation_steps": 2 * parts // ranks}
     run = made(tmp_path / "together", over(ranks, parts, exchange, shards, **plan), steps=3, **settings)
     assert losses(train(server, run, ranks, 3)) == pytest.approx(expected, rel=1e-5)
+    assert len(evaluated(run)) >= 3
+    assert evaluated(run) == pytest.approx(evaluated(alone), rel=1e-5)
     same_format(run, alone)
 
 

@@ -51,6 +51,13 @@ def test_the_measures_come_in_order_of_what_they_bring() -> None:
     )
 
 
+def test_processes_that_share_a_clip_are_told_to_be_more() -> None:
+    """One of them cannot try a step again alone, so the run ends with this."""
+    placement = PlacementConfig(mode="copy per GPU", devices="cpu", copies=4, context_parallel=2)
+    text = said(replace(PLAIN, model=PLAIN.model.with_placement(placement)))
+    assert "; model.placement.context_parallel above 2. Saved steps are kept." in text
+
+
 def test_what_was_asked_for_and_what_there_was_are_said() -> None:
     full = (
         "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 15.70 GiB of which 4.50 MiB is "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from wan_core.events import Evaluated, Event, Note
 from wan_core.model import WanShape, WanTransformer
 from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing, _Pass
+from wan_core.parallel import ClipRanks, RankTokens
 from wan_core.train import TrainConfig, Trainer, objective, trainer
 from wan_core.train.optimizer_bytes import check_room
 from wan_core.train.optimizer_state import AdapterOptimizer
@@ -251,7 +252,7 @@ def test_an_update_is_probed_on_gpus_only() -> None:
     check_room(AdapterOptimizer({"a": torch.nn.Parameter(torch.zeros(2))}, SETTINGS))
 
 
-def test_larger_chunks_are_given_up_first_and_by_a_model_alone() -> None:
+def test_larger_chunks_are_given_up_first_and_ranks_of_one_clip_give_up_nothing() -> None:
     with torch.device("meta"):
         model = WanTransformer(WanShape(dim=16, ffn_dim=32, num_heads=2, num_layers=2))
     model.run_in_chunks(0)
@@ -259,6 +260,11 @@ def test_larger_chunks_are_given_up_first_and_by_a_model_alone() -> None:
     full = torch.OutOfMemoryError(FULL)
     Relief(model, said.append, alone=False).make_room(3, full, stronger=True)
     assert model.chunk_tokens == 0, "ranks keep one size"
+    model.team = RankTokens(model, ClipRanks(None, range(2), 0, nullcontext), "ring")
+    for stronger in (False, True):  # the other ranks of the clip wait in the middle of their pass
+        with pytest.raises(torch.OutOfMemoryError):
+            Relief(model, said.append, alone=False).make_room(3, full, stronger=stronger)
+    model.team = None
     model.checkpoint_blocks = True
     Relief(model, said.append).make_room(3, full, stronger=True)
     assert [block.chunk_tokens for block in model.blocks] == [4096, 4096]

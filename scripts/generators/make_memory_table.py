@@ -45,7 +45,7 @@ class Model(NamedTuple):
     scheme: str = ""
     size: str = "832x480"
     cards: int = 1
-    """cards over which its blocks are split"""
+    """cards that share the job in the mode that `auto` chooses"""
     frames: tuple[int, ...] = (33, 49, 81)
     rank: int = 32
     batch: int = 1
@@ -64,8 +64,8 @@ MODELS = {
         "wan2.2-i2v-A14B-expert", "wan2.2_i2v_high_noise_14B_bf16.safetensors", "fp8_e4m3fn"
     ),
     "Wan 2.2 TI2V-5B, 1280x704": Model("wan2.2-ti2v-5B", "wan2.2_ti2v_5B_bf16.safetensors", size="1280x704"),
-    "Wan 2.1 T2V-14B, fp8, two cards": Model(
-        "wan2.1-t2v-14B", "wan2.1_t2v_14B_bf16.safetensors", "fp8_e4m3fn", cards=2
+    "Wan 2.2 I2V-A14B expert, fp8, two cards": Model(
+        "wan2.2-i2v-A14B-expert", "wan2.2_i2v_high_noise_14B_bf16.safetensors", "fp8_e4m3fn", cards=2
     ),
 }
 
@@ -100,7 +100,7 @@ def planned(name: str, frames: int, card: int) -> dict[str, Any]:
         write_empty_model(Path(folder) / model.file, model.template)
         roots = Roots({"diffusion_models": (folder,)})
         return report_settings(
-            plan, roots, LoraConfig(rank=model.rank), TrainConfig(batch_size=model.batch), size, cards
+            plan, roots, LoraConfig(rank=model.rank), TrainConfig(batch_size=model.batch), size, cards, "auto"
         )
 
 

@@ -32,7 +32,8 @@ _STAGES = {
     "SaveVideo": "Video",
 }
 """nodes that get a chip, in this order"""
-_RESULTS = {"LoadImage": "learning_test_i2v", "pair": "learning_test_pair", "": "learning_test"}
+_RESULTS = {"image-to-video": "learning_test_i2v", "A14B": "learning_test_pair", "": "learning_test"}
+"""word of a title -> picture in docs/images with the result"""
 _ROWS = ((66, 36), (66, 94))
 """left and top of the first seed in such a picture, without and with the LoRA: 9 frames of 56 pixels, 2 apart"""
 _FRAME, _PITCH, _FRAMES = 56, 58, 9
@@ -69,8 +70,8 @@ def words_of(workflow: dict[str, Any]) -> Words:
         gib, most = max((_most(sizes), -gib) for gib, sizes in fits)[::-1]
         cards = "2 x " if "SplitAcrossGPUs" in kinds else ""
         card = f"from {cards}{-gib} GB: {f'up to {most} frames' if most else 'pictures'} of {size} (predicted)"
-    kind = "LoadImage" if "LoadImage" in kinds else "pair" if "A14B" in title else ""
-    return Words(title, tuple(stages), card, _RESULTS[kind])
+    result = next(picture for word, picture in _RESULTS.items() if word in title)
+    return Words(title, tuple(stages), card, result)
 
 
 def _most(sizes: str) -> int:

@@ -22,7 +22,7 @@ from wan_core.metrics import JsonlSink
 pytestmark = pytest.mark.browser
 
 SPLIT, PANEL = '.wan-card[data-card="split"]', ".wan-panel"
-RUN = "my_14b_lora"
+RUN = "my_motion_high_noise"
 CARD = {"name": "NVIDIA GeForce RTX 4090", "peak": 23 * GIB, "total": 24 * GIB}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from route_server import our_module
 from shipped_graphs.core_nodes import CONTROL
 
 from wan_core.dataset.held_out import A_FEW
+from wan_core.lora import LoraConfig
+from wan_core.train import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CANVAS = sorted((ROOT / "workflows").glob("*.json"))
@@ -103,6 +106,21 @@ def test_a_graph_keeps_a_few_of_many_files_from_training_so_that_a_step_gets_a_s
     settings = graph[dataset["inputs"]["settings"][0]]
     assert (settings["class_type"], settings["inputs"]["held_out_ratio"]) == ("WanDatasetSettings", A_FEW)
     assert {node["inputs"].get("held_out") for node in graph.values()} <= {None, ""}, "nothing else is held out"
+
+
+def test_the_graph_for_two_gpus_has_the_settings_of_the_published_benchmark() -> None:
+    graph = {node["class_type"]: node["inputs"] for node in read(API[5]).values()}
+    assert graph["LoadWanModel"]["diffusion_model"] == "wan2.2_i2v_high_noise_14B_fp16.safetensors"
+    assert graph["LoadWanModel"]["low_noise_model"] == "none"
+    assert [graph["WanVideoDataset"][name] for name in ("width", "height", "num_frames")] == [832, 480, 49]
+    assert [graph["TrainLoRA"][name] for name in ("rank", "expert")] == [32, "high"]
+    assert "settings" not in graph["TrainLoRA"], "targets and accumulation are the defaults"
+    assert (graph["Fp8Quantize"]["scheme"], graph["SplitAcrossGPUs"]["mode"]) == ("fp8_e4m3fn", "auto")
+    assert TrainConfig().gradient_accumulation_steps == 1
+    attention = [f"{kind}.{layer}" for kind in ("self_attn", "cross_attn") for layer in "qkvo"]
+    names = [f"blocks.0.{layer}" for layer in (*attention, "ffn.0", "ffn.2")]
+    others = ["blocks.0.norm3", "blocks.0.modulation", "head.head", "text_embedding.0"]
+    assert [name for name in names + others if any(re.fullmatch(one, name) for one in LoraConfig().targets)] == names
 
 
 @pytest.mark.comfy

@@ -8,7 +8,6 @@ from typing import Any
 UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
 VAE_21 = "wan_2.1_vae.safetensors"
 T2V_1_3B = "wan2.1_t2v_1.3B_fp16.safetensors"
-T2V_14B = "wan2.1_t2v_14B_fp16.safetensors"
 I2V_HIGH = "wan2.2_i2v_high_noise_14B_fp16.safetensors"
 I2V_LOW = "wan2.2_i2v_low_noise_14B_fp16.safetensors"
 TI2V_5B = "wan2.2_ti2v_5B_fp16.safetensors"

@@ -81,10 +81,7 @@ def _split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
         "control_blocks": len(shape.vace_layers),
         "devices": [{"name": str(device), "title": _title(device)} for device in devices],
         "copies": [[devices.index(device) for device in placement.block_devices] for placement in placements],
-        "memory": {
-            str(device): {"weights": weights[str(device)], "predicted": None, "total": _total(device)}
-            for device in devices
-        },
+        "memory": {str(device): {"weights": weights[str(device)], "total": _total(device)} for device in devices},
     }
 
 

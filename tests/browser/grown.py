@@ -88,7 +88,7 @@ OUTPUTS = {
                 "control_blocks": 0,
                 "devices": [{"name": f"cuda:{n}", "title": "A card of 24 GB"} for n in range(2)],
                 "copies": [[int(block >= 20) for block in range(40)]],
-                "memory": {f"cuda:{n}": {"weights": 7 * GIB, "predicted": None, "total": 24 * GIB} for n in range(2)},
+                "memory": {f"cuda:{n}": {"weights": 7 * GIB, "total": 24 * GIB} for n in range(2)},
             }
         ]
     },

@@ -300,9 +300,10 @@ def test_the_split_and_its_cards(bare: Any, workflows: dict[str, Any]) -> None:
     for palette in ("dark", "light"):
         bare.server.setting("Comfy.ColorPalette", palette)
         bare.open()
-        runs = finished_runs(bare, [workflows["06_two_gpus_fp8"]])
+        workflow = tiny_canvas(workflows["06_two_gpus_fp8"], SplitAcrossGPUs={"mode": TWO_CARDS["mode"]})
+        runs = finished_runs(bare, [workflow])
         bare.page.route("**/wan_trainer/plan", lambda route: route.fulfill(json={**FITS_TWO, "cards": TWO_CARDS}))
-        bare.load(workflows["06_two_gpus_fp8"])
+        bare.load(workflow)
         shows(bare.page.locator('.wan-card[data-card="split"]'), TWO_CARDS["reason"])
         bare.script(TELL, {"SplitAcrossGPUs": OUTPUTS["SplitAcrossGPUs"]})
         shows(bare.page.locator('.wan-card[data-card="split"]'), "blocks 20–39")

@@ -13,7 +13,7 @@ import pytest
 from environment import OTHER_FRONTEND
 
 from tests.browser.conftest import Pages, shows
-from tests.browser.grown import GIB, REASON, TOO_LARGE, TWO_CARDS
+from tests.browser.grown import GIB, OUTPUTS, REASON, TELL, TOO_LARGE, TWO_CARDS
 from tests.browser.test_panel import serious
 from tests.nodes.route_server import step_done, write_run
 from wan_core.files import atomic_write_json, locked
@@ -69,6 +69,8 @@ def test_template_06_draws_when_both_cards_work_and_the_panel_shows_the_devices_
     wide, (begin, end) = rows.nth(1).bounding_box()["width"], TWO_CARDS["cards"][1]["work"][0][2:]
     assert begin > 0, "the second card waits for the first"
     assert rows.nth(1).locator("span").first.bounding_box()["width"] == pytest.approx(wide * (end - begin), abs=1)
+    canvas.script(TELL, {"SplitAcrossGPUs": OUTPUTS["SplitAcrossGPUs"]})
+    shows(card, "7.0 GiB weights · 30.0 GiB predicted peak · of 24.0 GiB")
     assert serious(canvas, SPLIT) == []
 
     run = write_run(Path(canvas.server.base) / "output" / "wan_trainer", RUN, state="running")

@@ -42,13 +42,14 @@ class CardsOfStep:
             "reason": self.reason,
             "seconds": round(seconds, 3),
             "idle": round(self.timeline.idle, 3),
+            "sentence": self.sentence(),
             "cards": [
                 {"name": name, "work": line if drawn else []} for name, line in zip(self.names, lines, strict=True)
             ],
         }
 
     def sentence(self) -> str:
-        """Returns the mode, and the share of a step in which cards wait."""
+        """Returns the mode, and the bubble fraction in words: the share of a step in which cards wait."""
         return f"{self.mode}: the cards wait {100 * self.timeline.idle:.0f} % of a step"
 
 

@@ -207,6 +207,7 @@ def test_a_plan_for_two_cards_says_what_they_send(tmp_path: Path, monkeypatch: p
         "reason": two.exchange,
         "seconds": 0,
         "idle": 0.0,
+        "sentence": "split tokens: the cards wait 0 % of a step",
         "cards": [{"name": name, "work": drawn.to_dict()["cards"][0]["work"]} for name in ("cuda:0", "cuda:1")],
     }
     assert drawn.timeline.seconds == pytest.approx(two.seconds(card), rel=0.001)

@@ -6,6 +6,7 @@ import {
   coverText,
   deviceRows,
   mapText,
+  planned,
   runsOf,
 } from "../../../web/js/lib/cards/split.mjs";
 
@@ -20,8 +21,8 @@ const two = {
   ],
   copies: [[...Array(20).fill(0), ...Array(20).fill(1)]],
   memory: {
-    "cuda:0": { weights: 16 * GIB, predicted: null, total: 24 * GIB },
-    "cuda:1": { weights: 12 * GIB, predicted: null, total: 24 * GIB },
+    "cuda:0": { weights: 16 * GIB, total: 24 * GIB },
+    "cuda:1": { weights: 12 * GIB, total: 24 * GIB },
   },
 };
 
@@ -63,15 +64,15 @@ test("every device says what it holds and how much of it the weights take", () =
   ]);
 });
 
-test("a prediction is drawn as soon as there is one, also above what the device has", () => {
-  const predicted = {
-    ...two,
-    memory: { "cuda:0": { weights: 16 * GIB, predicted: 32 * GIB, total: 24 * GIB } },
-  };
+test("the peak that a plan predicts is drawn, also above what the device has", () => {
+  const known = { ...two, memory: { "cuda:0": two.memory["cuda:0"] } };
+  const needs = ["cuda:0", "cuda:7"].map((name) => ({ name, needed: 32 * GIB, room: 0, total: 0 }));
+  const predicted = planned(known, needs);
   const [row, bare] = deviceRows(predicted);
   assert.equal(row.text, "16.0 GiB weights · 32.0 GiB predicted peak · of 24.0 GiB");
   assert.deepEqual([row.now, row.predicted], [0.5, 1]);
   assert.deepEqual([bare.text, bare.now], ["", null], "nothing is made up");
+  assert.deepEqual(planned(known, []), known);
   assert.notEqual(coverText(predicted), coverText(two));
 });
 

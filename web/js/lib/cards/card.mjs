@@ -49,9 +49,9 @@ export class Card {
 
   /**
    * The plan of the training that a node belongs to.
-   * @param {import("./timeline.mjs").Step | null} _step when its GPUs work
+   * @param {import("../fit/sentences.mjs").Plan | null} _plan with `cards`
    */
-  showStep(_step) {}
+  showPlan(_plan) {}
 
   /** The node failed: its card is outdated. @param {string} reason empty when it runs again */
   fail(reason) {

@@ -6,7 +6,7 @@ import { gib, known } from "../run/format.mjs";
 import { list } from "./lists.mjs";
 
 /**
- * What SplitAcrossGPUs leaves as `wan_split`. Bytes; `predicted` is the peak of a training step.
+ * What SplitAcrossGPUs leaves as `wan_split`. Bytes; `predicted`, the peak of a training, is of the plan (`planned`).
  * @typedef {{ weights?: number | null, predicted?: number | null, total?: number | null }} Memory
  * @typedef {{ model?: string, mode?: string, control_blocks?: number, devices?: { name: string, title?: string }[],
  *   copies?: number[][], memory?: Record<string, Memory> }} Split
@@ -53,6 +53,19 @@ export function mapText(split, blocks) {
       ? t("embeddings and head on {device}", { device: first })
       : t("embeddings on {first}, head on {last}", { first, last });
   return [ends, ...parts].join(", ");
+}
+
+/**
+ * A split with what the plan of the training says of its devices.
+ * @param {Split} split
+ * @param {import("../fit/sentences.mjs").Device[]} needs
+ * @returns {Split}
+ */
+export function planned(split, needs) {
+  const memory = { ...split.memory };
+  for (const { name, needed } of needs)
+    if (memory[name]) memory[name] = { ...memory[name], predicted: needed };
+  return { ...split, memory };
 }
 
 /**

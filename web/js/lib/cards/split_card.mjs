@@ -6,7 +6,7 @@ import { counted, t } from "../page/words.mjs";
 import { memoryBar } from "../panel/parts.mjs";
 import { Card, notYet } from "./card.mjs";
 import { list, text } from "./lists.mjs";
-import { coverText, deviceRows, mapText } from "./split.mjs";
+import { coverText, deviceRows, mapText, planned } from "./split.mjs";
 import { timeline } from "./timeline.mjs";
 
 /** @typedef {import("./split.mjs").Split} Split */
@@ -19,29 +19,37 @@ export class SplitCard extends Card {
   constructor(frames, grew) {
     super(frames, { label: t("Blocks and devices"), kind: "split", grew });
     this.step = element("div", { hidden: true });
+    /** @type {Split | null} */
+    this.split = null;
+    /** @type {import("../fit/sentences.mjs").Device[]} what each device needs by the last plan */
+    this.needs = [];
     this.show(null);
   }
 
   /** @param {Split | null} split */
   show(split) {
+    this.split = split;
     if (!split) fill(this.body, notYet(t("Shows which block goes to which device.")));
     else this.fill(split);
     this.ask();
   }
 
-  /** When the devices work in a step of the training. @param {import("./timeline.mjs").Step | null} step */
-  showStep(step) {
-    const drawn = JSON.stringify(step);
+  /** When the devices work in a step of the training, and what each needs. @param {import("../fit/sentences.mjs").Plan | null} plan */
+  showPlan(plan) {
+    const drawn = JSON.stringify([plan?.cards, plan?.devices]);
     if (this.step.dataset.drawn === drawn) return;
+    const step = plan?.cards ?? null;
     this.step.dataset.drawn = drawn;
     this.step.hidden = !step;
+    this.needs = list(plan?.devices);
     this.element.insertBefore(this.step, this.body); // below the bar of fit/fit_bar.mjs
     fill(this.step, step && timeline(step));
-    this.ask();
+    this.show(this.split);
   }
 
-  /** @param {Split} split */
-  fill(split) {
+  /** @param {Split} facts */
+  fill(facts) {
+    const split = planned(facts, this.needs);
     const copies = list(split.copies);
     const rest = copies.length - MOST_COPIES;
     fill(

@@ -201,8 +201,8 @@ export class FitNodes {
 
   draw() {
     const shown = new Set();
-    /** @type {Map<GraphNode, import("../cards/timeline.mjs").Step>} */
-    const steps = new Map();
+    /** @type {Map<GraphNode, import("./sentences.mjs").Plan>} */
+    const plans = new Map();
     for (const { node } of this.trainers()) {
       const mine = this.watched.get(node);
       const title = (/** @type {string} */ name) => titleIn(mine?.training, name);
@@ -218,13 +218,13 @@ export class FitNodes {
         shown.add(bar);
       }
       if (!reason && mine.plan?.cards)
-        for (const part of mine.training.nodes) steps.set(part, mine.plan.cards);
+        for (const part of mine.training.nodes) plans.set(part, mine.plan);
     }
     const trains = this.trainers().some(({ node }) => node.wanTrainerPanel?.live);
     for (const { node } of placed(this.root())) {
       const bar = this.bars.get(node);
       // Nothing is planned while a run trains: a card goes on showing the last plan.
-      if (steps.has(node) || !trains) node.wanTrainerCard?.showStep(steps.get(node) ?? null);
+      if (plans.has(node) || !trains) node.wanTrainerCard?.showPlan(plans.get(node) ?? null);
       if (bar && !shown.has(bar)) bar.hide();
     }
   }

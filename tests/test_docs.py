@@ -70,6 +70,23 @@ def test_links_in_pages_lead_somewhere() -> None:
     assert not missing, "\n".join(["", *missing])
 
 
+def test_every_guide_is_two_clicks_from_the_readme() -> None:
+    near = _linked_from(_linked_from({ROOT / "README.md"}))
+    guides = {page for page in current_pages() if page.is_relative_to(ROOT / "docs")}
+    assert len(guides) > 25
+    assert sorted(page.relative_to(ROOT).as_posix() for page in guides - near) == []
+
+
+def _linked_from(found: set[Path]) -> set[Path]:
+    """Returns `found` and the pages that they link to."""
+    links = (
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in found
+        for link in re.findall(r"\]\(([^)\s:]+)\)", page.read_text(encoding="utf-8"))
+    )
+    return found | {page for page in links if page.suffix == ".md" and page.is_file()}
+
+
 def test_tests_that_pages_choose_by_name_are_there() -> None:
     """`pytest FILE -k WORD` finds at least one test of that name below FILE."""
     missing: list[str] = []

@@ -190,7 +190,7 @@ def draw_clips(folder: Path, size: int, seed: int) -> None:
 def tables(jobs: list[Job]) -> str:
     """Returns Markdown of the medians; each ratio is the median over rounds."""
     lines = [
-        "| case | program | CPU s / step | s / step | whole job s | its CPU s | peak of the process that trains, MiB |",
+        "| case | program | CPU s / step | s / step | complete job s | its CPU s | peak of the training process, MiB |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for case in CASES:

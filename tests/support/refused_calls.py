@@ -103,7 +103,7 @@ class Table:
             PAGE.write_text(text, encoding="utf-8")
 
     def _text(self) -> str:
-        lines = ["| call | error | what came of it |", "| --- | --- | --- |"]
+        lines = ["| call | error | result |", "| --- | --- | --- |"]
         for call in REFUSALS:
             for came in dict.fromkeys(self._rows[call].values()):
                 names = ", ".join(name for name, other in self._rows[call].items() if other == came)

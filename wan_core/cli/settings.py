@@ -40,7 +40,8 @@ def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
         section[key] = _value(text, section[key])
     changed = type(config).from_dict(data)
     placement = changed.model.placement
-    if placement.mode != config.model.placement.mode:  # `auto` did not choose it
+    before = config.model.placement
+    if (placement.mode, placement.context_parallel) != (before.mode, before.context_parallel):  # not chosen by `auto`
         changed = replace(changed, model=changed.model.with_placement(replace(placement, chosen="")))
     changed.lora.check_grammar()
     changed.train.check_grammar()
@@ -57,6 +58,8 @@ def _as_in_run(name: str, text: str) -> tuple[str, str]:
         return "lora.targets", json.dumps(TARGET_PRESETS[text])
     if name == "start_from_lora":
         return "lora.start_from", "" if text == "none" else text if ":" in text else f"loras:{text}"
+    if name == "model.placement.context_parallel" and text in ("auto", "-1"):
+        return name, "0"
     own = names_on_nodes(LoraConfig).get(name, name)
     return name if own == name else f"lora.{own}", text
 

@@ -67,11 +67,11 @@ class PlacementConfig(Config):
     context_parallel: int = setting(
         1,
         "For copy per GPU: processes that train one clip together, each a part of its tokens. 1 = each trains clips of "
-        "its own.",
-        low=1,
+        "its own, 0 = as is quickest, chosen once.",
+        low=0,
         high=4096,
     )
-    """no widget; more than there are processes: all of them"""
+    """no widget; more than there are processes: all of them; 0 stands in no run.json that was trained"""
     context_exchange: str = setting(
         "auto",
         "How these processes attend to each other's tokens. auto: all-to-all where the heads divide, else ring.",
@@ -91,7 +91,7 @@ class PlacementConfig(Config):
         runs a token changes the order of sums, so rounding alone."""
         listed = self.devices.count(",") + 1 if "," in self.devices else self.devices
         known = (self.copies or listed) if self.mode == "copy per GPU" else 1
-        if known == 1 or self.context_parallel == 1:
+        if known == 1 or self.context_parallel <= 1:
             return {"copies": known}
         if isinstance(known, int):
             return {"copies": known // min(known, self.context_parallel)}
@@ -125,7 +125,7 @@ class PlacementConfig(Config):
     def parts(self) -> int:
         """The number of processes that train one clip together. PlacementError where it divides no group."""
         ranks = self.ranks
-        parts = min(self.context_parallel, ranks)
+        parts = max(1, min(self.context_parallel, ranks))
         if ranks % parts:
             raise PlacementError(
                 f"{ranks} processes are no multiple of context_parallel {parts}, so some would lack the other tokens "

@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
+
 from ..cache import CacheSet
 from ..errors import WanTrainerError
 from ..files import Roots
@@ -22,17 +24,20 @@ from ..placement import (
     can_share,
     devices_of,
     free_memory_here,
+    free_memory_of_cards,
     processes_by_free_memory,
     resolve_placement,
 )
 from ..sampler import SampleConfig
 from ..train import Group
 from ..words import logger
+from .cards import card_of
 from .choices import asked_measures, largest
 from .measured_ratios import Measured
-from .modes import AUTO, UNPLANNED, choose_mode
+from .modes import AUTO, PER_GPU, UNPLANNED, choose_mode
 from .planning import MemoryPlan, plan_memory, rest_alike, without_a_plan
 from .workload import Workload, workload_of_run, workload_on_clips
+from .world import with_mesh
 
 _log = logger(__name__)
 
@@ -56,21 +61,41 @@ def plan_here(job: Workload, host_freed: int = 0) -> MemoryPlan | None:
 
 
 def with_mode(config: RunConfig, roots: Roots, clips: CacheSet) -> RunConfig:
-    """Returns a new run's job with the mode that `auto` stands for on this machine, and as many clips a step as before;
-    as it is with every other mode. Of both experts of a pair the first one decides.
+    """Returns a new run's job with what `auto` stands for on this machine (mode, `context_parallel`), and as many clips
+    a step as before; as it is with every other value. Of both experts of a pair the first one decides.
     """
-    if config.model.placement.mode != AUTO:
+    asked = config.model.placement
+    shares = asked.mode == PER_GPU and not asked.context_parallel
+    if asked.mode != AUTO and not shares:
         return config
     one = config.of_expert(config.train.experts[0], roots)
-    plan = plan_here(workload_on_clips(one.model, roots, one.lora, one.train, clips, preview=one.preview))
+    job = workload_on_clips(one.model, roots, one.lora, one.train, clips, preview=one.preview)
+    if shares:
+        return _as_planned(config, _with_mesh_here(job))
+    plan = plan_here(job)
     if plan is None:
         return replace(config, model=config.model.with_placement(replace(config.model.placement, mode=UNPLANNED)))
-    passes = plan.job.train.gradient_accumulation_steps
+    return _as_planned(config, plan.job)
+
+
+def _as_planned(config: RunConfig, job: Workload) -> RunConfig:
+    passes = job.train.gradient_accumulation_steps
     return replace(
         config,
-        model=config.model.with_placement(plan.job.model.placement),
+        model=config.model.with_placement(job.model.placement),
         train=replace(config.train, gradient_accumulation_steps=passes),
     )
+
+
+def _with_mesh_here(job: Workload) -> Workload:
+    """Returns a job on ranks with the mesh for cards as this machine's first one; on CPUs each trains its own clips."""
+    asked = job.model.placement
+    names = asked.device_names()
+    card = card_of(torch.device(names[0]), job)
+    if card is None or asked.ranks == 1:
+        return replace(job, model=job.model.with_placement(replace(asked, context_parallel=1)))
+    (free,) = free_memory_of_cards([card.gibibytes]).devices.values()
+    return with_mesh(job, card, free, len(names))
 
 
 def in_fullest_process(job: Workload, *, ask_driver: bool) -> tuple[Workload, FreeMemory]:

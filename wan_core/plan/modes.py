@@ -26,7 +26,8 @@ from .workload import Workload
 
 AUTO, UNPLANNED = "auto", "split blocks"
 """and the mode where no device has an end, as the CPU"""
-_ONE, _BLOCKS, _TOKENS, _COPIES = "one device", "split blocks", "split tokens", "copy per GPU"
+PER_GPU = "copy per GPU"
+_ONE, _BLOCKS, _TOKENS = "one device", "split blocks", "split tokens"
 _GIB = 1 << 30
 AS_QUICK = 0.01
 """of a step: what gains less than this on an earlier mode of the list is not taken"""
@@ -149,7 +150,7 @@ def _jobs(job: Workload, cards: Mapping[str, Card]) -> Iterator[tuple[Workload, 
     for split_at in dict.fromkeys(("auto", *_by_speed(job, cards), *([INTERLEAVED] if passes > 1 else []))):
         yield _placed(job, replace(asked, mode=_BLOCKS, devices=listed, split_at=split_at)), ""
     yield _placed(job, replace(asked, mode=_TOKENS, devices=listed)), ""
-    copies = _placed(job, replace(asked, mode=_COPIES, devices=listed))
+    copies = _placed(job, replace(asked, mode=PER_GPU, devices=listed))
     train = replace(job.train, gradient_accumulation_steps=max(passes // count, 1))
     why_not = f"needs a gradient_accumulation_steps that {count} divides" if passes % count else ""
     yield replace(copies, train=train), why_not
@@ -188,7 +189,7 @@ def _way(job: Workload, why_not: str, cards: Mapping[str, Card], plan_of: PlanOf
 def _seconds(plan: MemoryPlan, cards: Mapping[str, Card]) -> float:
     """Returns the seconds of a step of a plan. Cards with equal parts wait for the slowest."""
     job, shape, mode = plan.job, plan.job.shape(), plan.job.model.placement.mode
-    names = [*(cards if mode == _COPIES else plan.estimate.devices)]
+    names = [*(cards if mode == PER_GPU else plan.estimate.devices)]
 
     def on(card: Card | Sequence[Card]) -> float:
         micro_batches = job.train.gradient_accumulation_steps
@@ -198,6 +199,6 @@ def _seconds(plan: MemoryPlan, cards: Mapping[str, Card]) -> float:
 
     used = [cards[name] for name in names]
     seconds = on(used) if mode == _BLOCKS else max(map(on, dict.fromkeys(used)))
-    if mode == _COPIES:  # gradients are averaged once a step
+    if mode == PER_GPU:  # gradients are averaged once a step
         seconds += 8 * sum(shape.adapter_values.values()) * (len(cards) - 1) / len(cards) / LINK
     return seconds * (1.0 if used[0].own is not None else job.ratio(names[0], SECONDS) or 1.0)

@@ -19,7 +19,8 @@ from typing import Any
 
 from ..accelerator import planned_gpu
 from ..errors import WanTrainerError
-from ..placement import FreeMemory, JobShape, MemoryEstimate, PlacementConfig, free_memory_of_cards
+from ..parallel import check_clip
+from ..placement import FreeMemory, JobShape, MemoryEstimate, Placement, PlacementConfig, free_memory_of_cards
 from .cards import Card, card_of_size
 from .choices import fewest_measures
 from .modes import AS_QUICK, in_seconds
@@ -118,8 +119,8 @@ def choose_mesh(job: Workload, card: Card, free: int, world: World, clips: int) 
     plans = [plan for mesh in _meshes(job, world, clips) if (plan := mesh_plan(job, card, free, world, clips, mesh))]
     if not plans:
         raise WanTrainerError(
-            f"{clips} clips a step cannot be shared out over {world.ranks} ranks with {_heads(job)} heads. Set "
-            "another batch_size or gradient_accumulation_steps."
+            f"{clips} clips a step cannot be shared out over {world.ranks} ranks. Set another batch_size or "
+            "gradient_accumulation_steps."
         )
     fits = [plan for plan in plans if not plan.why_not]
     if not fits:
@@ -139,14 +140,34 @@ def world_report(job: Workload, gibibytes: float, ranks: int, clips: int) -> dic
     `clips`: of an optimizer step. Cards of 80 GB and more are taken to have NVLink and a network card each.
     """
     card, (free,) = card_of_size(gibibytes), free_memory_of_cards([gibibytes]).devices.values()
-    links = _LINKED if gibibytes >= _LARGE else _PCIE
-    world = World(ranks, min(ranks, _A_MACHINE), *links)
+    world = _world(card, ranks, _A_MACHINE)
     plans = choose_mesh(job, card, free, world, clips)
     return {
         "line": mesh_line(plans, card, world),
         "settings": plans[0].mesh.settings(),
-        "links_gb_per_s": {"inside": links[0] / 1e9, "between": links[1] / 1e9},
+        "links_gb_per_s": {"inside": world.inside / 1e9, "between": world.between / 1e9},
     }
+
+
+def with_mesh(job: Workload, card: Card, free: int, a_machine: int) -> Workload:
+    """Returns a job on ranks with the mesh that is best for as many clips a step as before, and why it is.
+
+    `free`: bytes of each card; `a_machine`: ranks of one machine. Raises what `choose_mesh` does.
+    """
+    asked, train = job.model.placement, job.train
+    world = _world(card, asked.ranks, a_machine)
+    clips = asked.ranks * job.step.batch_size * train.gradient_accumulation_steps
+    on_card = Placement((planned_gpu(0),) * job.file.variant.shape.num_layers)
+    plans = choose_mesh(replace(job, placement=on_card), card, free, world, clips)
+    mesh = plans[0].mesh
+    placement = replace(asked, shards=mesh.holders, context_parallel=mesh.context, chosen=mesh_line(plans, card, world))
+    train = replace(train, gradient_accumulation_steps=plans[0].passes)
+    return replace(job, train=train, model=job.model.with_placement(placement))
+
+
+def _world(card: Card, ranks: int, a_machine: int) -> World:
+    """Returns ranks with such cards, and the links that they are taken to have."""
+    return World(ranks, min(ranks, a_machine), *(_LINKED if card.gibibytes >= _LARGE else _PCIE))
 
 
 def mesh_line(plans: list[MeshPlan], card: Card, world: World) -> str:
@@ -160,7 +181,10 @@ def mesh_line(plans: list[MeshPlan], card: Card, world: World) -> str:
 
 
 def mesh_plan(job: Workload, card: Card, free: int, world: World, clips: int, mesh: Mesh) -> MeshPlan | None:
-    """Returns the plan on one mesh; None where the job refuses it, as several token routes do context parallel."""
+    """Returns the plan on one mesh; None where the job refuses it, as several token routes do context parallel.
+
+    Context parallel is all-to-all where the heads divide, else a ring.
+    """
     model = job.model.with_placement(PlacementConfig(devices="cpu", **mesh.settings()))  # of this machine none is meant
     train = replace(job.train, gradient_accumulation_steps=1)
     if mesh.holders > 1:  # a block's weights come from other ranks
@@ -169,6 +193,8 @@ def mesh_plan(job: Workload, card: Card, free: int, world: World, clips: int, me
     room = FreeMemory(devices={str(planned_gpu(0)): free})
     try:
         shape = job.shape()
+        if mesh.context > 1:
+            check_clip(job.step.tokens // job.step.latent_frames, mesh.context, shape.routes)
         estimate = fewest_measures(job, shape, room)
     except WanTrainerError:
         return None
@@ -205,16 +231,11 @@ def _micro_batch(
 
 
 def _meshes(job: Workload, world: World, clips: int) -> Iterator[Mesh]:
-    heads = _heads(job)
     for context in _divisors(world.ranks):
         for fsdp in _divisors(world.ranks // context):
             mesh = Mesh(world.ranks // context // fsdp, fsdp, context)
-            if heads % context == 0 and clips % (mesh.batches * job.step.batch_size) == 0:
+            if clips % (mesh.batches * job.step.batch_size) == 0:
                 yield mesh
-
-
-def _heads(job: Workload) -> int:
-    return job.file.variant.shape.num_heads
 
 
 def _divisors(number: int) -> list[int]:

@@ -215,6 +215,12 @@ def test_auto_becomes_a_mode_in_run_json_with_its_reason_and_as_many_clips_a_ste
     assert run.train.gradient_accumulation_steps == 2
     assert run.model.placement.chosen.startswith("copy per GPU ")
     assert "split blocks is refused (" in run.model.placement.chosen, "it has one block"
+    parts = "model.placement.context_parallel=auto"
+    shared = made("--set", "model.placement.mode=copy per GPU", *placement[2:], "--set", parts, *settings)
+    ranks = shared.model.placement
+    assert ranks.chosen.startswith("2 x 24 GB: "), "of a mesh"
+    assert (ranks.context_parallel, ranks.batches * shared.train.gradient_accumulation_steps) == (1, 8)
+    assert with_settings(shared, ["model.placement.context_parallel=2"]).model.placement.chosen == ""
     named = with_settings(run, ["model.placement.mode=split tokens"]).model.placement
     assert (named.mode, named.chosen) == ("split tokens", "")
 

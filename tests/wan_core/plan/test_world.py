@@ -25,12 +25,13 @@ from wan_core.placement import BlockOffload, MemoryMeasures, Placement, Placemen
 from wan_core.placement.measures import running_order
 from wan_core.plan import Workload
 from wan_core.plan.cards import Card, card_named
-from wan_core.plan.world import Mesh, World, choose_mesh, mesh_line, mesh_plan
+from wan_core.plan.world import Mesh, World, choose_mesh, mesh_line, mesh_plan, with_mesh
 from wan_core.train import TrainConfig
 
 SHAPE = replace(TINY, dim=512, ffn_dim=1024, num_heads=4)
 WORLD = World(ranks=32, a_machine=8, inside=300e9, between=50e9)
 LARGE = StepShape(batch_size=1, latent_frames=21, latent_height=90, latent_width=160)
+SMALL = StepShape(batch_size=1, latent_frames=2, latent_height=8, latent_width=8)
 LORA = LoraConfig(rank=4)
 TRAIN = TrainConfig(checkpointing_policy="full", memory="manual")
 
@@ -88,7 +89,7 @@ class Sent(TorchDispatchMode):
 
 @pytest.mark.lasts(2)
 def test_the_mesh_of_a_plan_builds_and_a_step_sends_the_bytes_that_were_planned(tiny: Workload, ranks: None) -> None:
-    small = replace(tiny, step=StepShape(batch_size=1, latent_frames=2, latent_height=8, latent_width=8))
+    small = replace(tiny, step=SMALL)
     plan = mesh_plan(small, h100(), 79 << 30, WORLD, 16, Mesh(data=4, fsdp=4, context=2))
     assert plan is not None
     sizes = (plan.mesh.data, plan.mesh.fsdp, plan.mesh.context)
@@ -141,5 +142,19 @@ def test_a_quarter_of_a_clip_for_each_rank_is_context_parallel_of_four(tiny: Wor
     tight = choose_mesh(tiny, h100(), small, WORLD, clips=8)
     assert (tight[0].why_not, tight[0].peak) == ("", small)
     assert mesh_line(choose_mesh(tiny, h100(), 1, WORLD, 8), h100(), WORLD).startswith("32 x 80 GB: no mesh fits; ")
-    with pytest.raises(WanTrainerError, match="3 clips a step cannot be shared out over 32 ranks with 4 heads"):
-        choose_mesh(tiny, h100(), 79 << 30, WORLD, clips=3)
+    with pytest.raises(WanTrainerError, match=r"3 clips a step cannot be shared out over 32 ranks\."):
+        choose_mesh(replace(tiny, step=SMALL), h100(), 79 << 30, WORLD, clips=3)
+
+
+@pytest.mark.lasts(1)
+def test_a_job_on_ranks_gets_the_mesh_for_its_clips_and_a_ring_where_heads_do_not_divide(tiny: Workload) -> None:
+    """The exchange decides: 3 ranks of one clip, with 4 heads."""
+    three = PlacementConfig(mode="copy per GPU", devices="cpu", copies=3, context_parallel=0)
+    train = replace(TRAIN, gradient_accumulation_steps=2)
+    found = with_mesh(replace(tiny, model=tiny.model.with_placement(three), train=train), h100(), 79 << 30, 8)
+    assert (found.model.placement.context_parallel, found.train.gradient_accumulation_steps) == (1, 2)
+    assert found.model.placement.chosen.startswith("3 x 80 GB: data 3, ")
+    plans = choose_mesh(tiny, h100(), 79 << 30, replace(WORLD, ranks=3), clips=1)
+    assert str(plans[0].mesh) == "cp 3"
+    # By hand: keys and values in float32 to both others; forward, again, backward, and then their gradients.
+    assert plans[0].exchanged == 4 * 2 * 2 * 4 * LARGE.tokens // 3 * SHAPE.dim * SHAPE.num_layers

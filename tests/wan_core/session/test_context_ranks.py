@@ -20,11 +20,13 @@ from tests.support.tiny_run import (
     TINY_TI2V,
     TINY_VACE,
     TinyRun,
+    make_pair_run,
     make_run,
     steady,
 )
 from tests.wan_core.session.test_sharded_ranks import losses, saved
 from tests.wan_core.session.test_world_sizes import on, train
+from tests.wan_core.train.test_prior import marked
 from wan_core.cache import LatentCache
 from wan_core.cli.settings import change_run
 from wan_core.errors import ConfigError, PlacementError
@@ -39,6 +41,7 @@ from wan_core.precision import QuantizeConfig
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="ranks are forked")
 SHAPE = replace(TINY, dim=256, num_heads=2, num_layers=2)
 SETTINGS = steady(steps=4, save_every_n_steps=1, gradient_accumulation_steps=2, eval_items=1, eval_timesteps=(500.0,))
+PAIR_OF_RANKS = ("mode=copy per GPU", "devices=cpu", "copies=2", "context_parallel=2")
 PARTS = """
 import os, pathlib
 import wan_core.parallel.ranks as ranks
@@ -65,8 +68,8 @@ def over(ranks: int, parts: int, exchange: str = "auto", shards: int = 1, **plan
 def made(
     folder: Path, plan: ModelPlan = PLAN, shape: WanShape = SHAPE, size: Any = (2, 4, 4), **changes: Any
 ) -> TinyRun:
-    train = replace(SETTINGS, **changes)
-    return make_run(folder, shape=shape, plan=plan, lora=LoraConfig(rank=4), train=train, size=size)
+    lora = changes.pop("lora", LoraConfig(rank=4))
+    return make_run(folder, shape=shape, plan=plan, lora=lora, train=replace(SETTINGS, **changes), size=size)
 
 
 def evaluated(run: TinyRun) -> list[float]:
@@ -153,6 +156,35 @@ def test_every_variant_trains_in_parts(server: ForkServer, tmp_path: Path, varia
     found = losses(train(server, run, 2, 2, PARTS.format(folder=str(tmp_path))))
     assert found == pytest.approx(expected, rel=1e-5)
     assert (tmp_path / "parts1").read_text() == "21 24"
+
+
+@pytest.mark.soak
+@pytest.mark.lasts(20)
+@pytest.mark.parametrize("exchange", ["all-to-all", "ring"])
+@pytest.mark.parametrize("what", ["prior", "DoRA", "compile"])
+def test_ranks_that_share_clips_train_more(server: ForkServer, tmp_path: Path, what: str, exchange: str) -> None:
+    lora, changes = LoraConfig(rank=4, kind="DoRA" if what == "DoRA" else "LoRA"), {"compile": what == "compile"}
+    alone = made(tmp_path / "alone", steps=2, lora=lora, **changes)
+    run = made(tmp_path / "together", over(2, 2, exchange), steps=2, lora=lora, **changes)
+    if what == "prior":
+        alone, run = marked(alone, 0), marked(run, 0)
+    expected = losses(train(server, alone, 1, 2))
+    assert losses(train(server, run, 2, 2)) == pytest.approx(expected, rel=1e-5)
+    same_format(run, alone)
+
+
+@pytest.mark.soak
+@pytest.mark.lasts(20)
+def test_ranks_that_share_clips_train_both_experts(server: ForkServer, tmp_path: Path) -> None:
+    alone, run = (
+        make_pair_run(tmp_path / name, steps=4, save_every_n_steps=1, eval_items=1, gradient_accumulation_steps=2)
+        for name in ("alone", "together")
+    )
+    expected = losses(train(server, alone, 1, 4))
+    change_run(run.directory, run.roots, [f"model.placement.{name}" for name in PAIR_OF_RANKS])
+    assert losses(train(server, run, 2, 4)) == pytest.approx(expected, rel=1e-5)
+    assert evaluated(run) == pytest.approx(evaluated(alone), rel=1e-5)
+    same_format(run, alone)
 
 
 @pytest.mark.soak

@@ -102,11 +102,17 @@ def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
     """Returns what a card sends to the others that share out the tokens, in a forward and in a backward pass."""
     tokens = job.tokens(step)
     layers = [*tokens, *(tokens[layer] for layer in job.shape.vace_layers)]
-    again = sum(layers) - sum(tokens[len(tokens) - job.recomputing.unchecked :]) if job.recomputing.blocks else 0
+    # VACE's second stream has gradients only of adapters in it or before it.
+    walked = tokens if all(name.startswith("blocks.") for name in job.adapter_values) else layers
+    again = sum(walked) - sum(tokens[len(tokens) - job.recomputing.unchecked :]) if job.recomputing.blocks else 0
     if job.exchange == "ring" and "attn_output" in job.recomputing.policy.names:
         again = 0  # it keeps what the ring returns
     size, clips = job.numerics.compute.itemsize, step.batch_size
-    return sent_bytes(job.exchange, job.cards, [clips * one for one in layers], clips * again, job.shape.dim, size)
+    there, back = (
+        sent_bytes(job.exchange, job.cards, [clips * one for one in some], clips * again, job.shape.dim, size)
+        for some in (layers, walked)
+    )
+    return there[0], back[1]
 
 
 def _pageable_share(estimate: MemoryEstimate) -> float:

@@ -106,6 +106,12 @@ def test_what_is_not_recomputed_is_not_sent_again() -> None:
         there, again = step_time.exchanged_bytes(job(OF_1_3B, 2, recomputing=recomputing), CLIP)
         assert step_time.exchanged_bytes(job(OF_1_3B, parts=2, recomputing=recomputing), CLIP) == (there, again)
         assert again / there == back
+    # VACE's second stream, with no adapters of its own, sends in the forward pass alone.
+    control = replace(OF_1_3B, vace_layers=tuple(range(0, 30, 2)))
+    for walked, prefix in ((30, "blocks."), (45, "vace_blocks.")):
+        adapters = {f"{prefix}0.self_attn.q": 1}
+        there, again = step_time.exchanged_bytes(replace(job(OF_1_3B, 2), shape=control, adapter_values=adapters), CLIP)
+        assert again / there == 2 * walked / 45
     # Of 4 cards each keeps a quarter of the tokens, and sends three quarters of their heads.
     half, quarter = (step_time.exchanged_bytes(job(OF_1_3B, cards), CLIP)[0] for cards in (2, 4))
     assert quarter / half == pytest.approx(0.75)

@@ -63,13 +63,9 @@ def serve(place: str) -> None:
     sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != DOOR.parent]
     sys.path.insert(0, str(ROOT))
     gc.disable()  # what is imported stays
-    import torch
+    from tests.support.forked import import_engine
 
-    import wan_core.__main__
-    import wan_core.audit
-    import wan_core.session.sample_job  # noqa: F401
-
-    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+    import_engine()
     os.fsync = lambda _: None  # nothing of a test outlives the machine, so nobody waits for its disk
     gc.freeze()  # else the first full collection of every fork copies each page of these libraries: 0.3 s
     gc.enable()

@@ -22,6 +22,8 @@ _EVERY_S = 2.0
 _SILENT_S = 20.0
 """behind the newest file of the run, after which a rank counts as silent"""
 _LARGEST = 1 << 20
+_MOST_DEVICES = 64
+"""of a rank; more in a file were not written by this pack, and a page would draw each of them"""
 
 
 class RankFile:
@@ -73,7 +75,7 @@ def read_ranks(directory: Path) -> list[dict[str, Any]]:
     return [
         {**device, "rank": about.get("rank"), "host": about.get("host"), "silent": _silent(newest - written)}
         for written, about in found
-        for device in about["devices"]
+        for device in about["devices"][:_MOST_DEVICES]
         if isinstance(device, dict)
     ]
 

@@ -59,6 +59,12 @@ def test_damaged_files_and_links_are_left_out(tmp_path: Path) -> None:
     assert [one["rank"] for one in read_ranks(run)] == [0]
 
 
+def test_a_file_with_a_hundred_thousand_devices_shows_a_few(tmp_path: Path) -> None:
+    folder = written(tmp_path, 0).parent
+    (folder / "rank-0000.json").write_text(json.dumps({"rank": 0, "devices": [{}] * 100_000}))
+    assert len(read_ranks(tmp_path)) == 64
+
+
 def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "ranks").write_text("a file")
     RankFile(tmp_path, 0, lambda: [CARD]).close()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import quick_torchvision
 import torch
 
 
@@ -22,6 +23,7 @@ def import_comfyui(tree: str) -> None:
     """For the CPU, and without other packs."""
     sys.path.insert(0, tree)
     sys.argv = [sys.argv[0], "--cpu", "--disable-all-custom-nodes"]
+    quick_torchvision.install()
     import comfy.options
 
     comfy.options.enable_args_parsing()

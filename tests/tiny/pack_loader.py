@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import quick_torchvision
+
 SECOND = "WanTrainer_"
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,6 +26,7 @@ def load_pack(comfyui: Path, base: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     sys.path.insert(0, str(comfyui))
+    quick_torchvision.install()
     arguments, sys.argv = sys.argv, sys.argv[:1]
     try:
         from comfy.cli_args import args

@@ -26,9 +26,11 @@ from pathlib import Path
 import environment
 from environment import ROOT, Environment, say
 
-LAYERS = ("lint", "unit", "comfy", "browser")
-PARTS = {"set-up": ("set-up",), "python": ("lint", "unit", "comfy"), "browser": ("browser",)}
-BUDGET_S = {"set-up": 240, "python": 360, "browser": 240}
+LAYERS = ("unit", "comfy", "browser", "lint")
+PARTS = {"set-up": ("set-up",), "python": ("unit", "comfy"), "browser": ("browser",), "all": ("set-up", *LAYERS)}
+BUDGET_S = {"set-up": 240, "python": 360, "browser": 240, "all": 600}
+"""Wall seconds of a part, from its first start to its last end. In a complete run lint takes what the other layers
+leave of the cores, and counts in "all" alone."""
 MARKS = {
     "unit": "not comfy and not browser and not gpu and not multi_gpu and not soak",
     "comfy": "comfy and not browser and not gpu and not multi_gpu and not soak",
@@ -87,19 +89,19 @@ def main() -> int:
         say(f"Missing. {sentence}")
 
     totals = Totals()
-    # In parallel, because each alone leaves a core idle: pyright uses one, and a test of a server often waits.
-    beside = [layer for layer in ("unit", "comfy") if layer in chosen] if cores() > 1 and len(chosen) > 1 else []
+    # In parallel, because each alone leaves a core idle: a test of a server or a browser often waits.
+    aside = ("unit", "comfy", "lint") if cores() > 1 and len(chosen) == len(LAYERS) else ()
     with ExitStack() as runs:
-        begun = {layer: runs.enter_context(PytestRun(layer, rest, ready, aside=True)) for layer in beside}
+
+        def begin(layer: str) -> Checkers | PytestRun:
+            if layer in ("ruff", "lint"):
+                return Checkers(layer, ruff(ready) if layer == "ruff" else checkers(ready, totals), aside=bool(aside))
+            return runs.enter_context(PytestRun(layer, rest, ready, aside=layer in aside))
+
+        begun = {layer: begin(layer) for layer in aside}
         for layer in chosen:
             say(f"\n== {layer}")
-            began = time.monotonic()
-            if layer in ("ruff", "lint"):
-                verdict = lint(ready, totals) if layer == "lint" else run_tools(ruff(ready), totals)
-                stages.append(Stage(layer, began, time.monotonic(), "ok" if verdict else "FAILED"))
-            else:
-                run = begun.get(layer) or runs.enter_context(PytestRun(layer, rest, ready))
-                stages.append(run.result(totals))
+            stages.append((begun.get(layer) or begin(layer)).result(totals))
 
     report(stages, totals, ready, budgets=not asked.fast)
     say(f"{totals.passed} passed, {totals.failed} failed, {totals.skipped} skipped")
@@ -109,8 +111,9 @@ def main() -> int:
 # ---- lint ------------------------------------------------------------------------------------
 
 
-def lint(ready: Environment, totals: Totals) -> bool:
-    """Style, types, and the unit tests of web/, in parallel. Each tool counts as one test."""
+def checkers(ready: Environment, totals: Totals) -> dict[str, list[str]]:
+    """Returns name -> command: style, types, and the unit tests of web/. Adds those that this machine lacks to the
+    skipped of `totals`."""
     tools: dict[str, list[str]] = {}  # the slowest first
     typed = [name for name in ("wan_core", "nodes") if any((ROOT / name).rglob("*.py"))]
     if ready.node_tools and typed:
@@ -127,7 +130,7 @@ def lint(ready: Environment, totals: Totals) -> bool:
     if "tests/web" not in tools:
         totals.skipped += 1
         say("skipped  tests/web: no node")
-    return run_tools(tools, totals)
+    return tools
 
 
 def ruff(ready: Environment) -> dict[str, list[str]]:
@@ -144,25 +147,35 @@ def node_tests() -> list[str]:
     return ["node", "--input-type=module", "--eval", "\n".join(f'import "./{file}";' for file in files)]
 
 
-def run_tools(tools: dict[str, list[str]], totals: Totals) -> bool:
-    """Runs checkers two at a time; prints the output of those that fail."""
+class Checkers:
+    """Commands that run two at a time, each counted as one test. With `aside` at the lowest priority: they take what
+    tests leave of the cores."""
 
-    def run(command: list[str]) -> tuple[float, subprocess.CompletedProcess[str]]:
+    def __init__(self, layer: str, commands: dict[str, list[str]], *, aside: bool) -> None:
+        self.layer = layer
+        self.began = time.monotonic()
+        self._before = ["nice", "-n", "19"] if aside and shutil.which("nice") else []
+        pool = ThreadPoolExecutor(max_workers=2)
+        self._running = {name: pool.submit(self._run, command) for name, command in commands.items()}
+
+    def _run(self, command: list[str]) -> tuple[float, float, subprocess.CompletedProcess[str]]:
         began = time.monotonic()
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        return time.monotonic() - began, done
+        done = subprocess.run([*self._before, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        return began, time.monotonic(), done
 
-    ok = True
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        for name, (seconds, done) in zip(tools, pool.map(run, tools.values()), strict=True):
+    def result(self, totals: Totals) -> Stage:
+        """Waits for each; prints the output of those that fail."""
+        ok, last = True, self.began
+        for name, running in self._running.items():
+            began, ended, done = running.result()
             counted = count_node_tests(done, totals) if name == "tests/web" else totals.tool(done.returncode == 0)
-            ok &= done.returncode == 0
-            say(f"{'FAILED' if done.returncode else 'ok':8} {name} ({seconds:.1f} s){counted or ''}")
+            ok, last = ok and done.returncode == 0, max(last, ended)
+            say(f"{'FAILED' if done.returncode else 'ok':8} {name} ({ended - began:.1f} s){counted or ''}")
             if done.returncode:
                 lines = (done.stdout + done.stderr).strip().splitlines()
                 left_out = [f"... {len(lines) - 75} lines left out"] if len(lines) > 75 else []
                 say("\n".join(lines[:60] + left_out + lines[60:][-15:]))
-    return ok
+        return Stage(self.layer, self.began, last, "ok" if ok else "FAILED")
 
 
 def count_node_tests(done: subprocess.CompletedProcess[str], totals: Totals) -> str:
@@ -293,9 +306,9 @@ def report(stages: list[Stage], totals: Totals, ready: Environment, *, budgets: 
         say("\nSlowest tests, each with what was set up for it first")
     for seconds, name in sorted(totals.slowest, reverse=True)[:SLOWEST]:
         say(f"{seconds:7.1f} s  {name}")
-    say("\nStage      seconds  result")
-    for stage in stages:
-        say(f"{stage.name:<10} {stage.seconds:7.1f}  {stage.verdict}")
+    say("\nStage        start  seconds  result")
+    for stage in sorted(stages, key=lambda stage: stage.began):
+        say(f"{stage.name:<10} {stage.began - stages[0].began:7.1f}  {stage.seconds:7.1f}  {stage.verdict}")
     for name, layers in PARTS.items() if budgets else ():
         of_part = [stage for stage in stages if stage.name in layers]
         # From the first start to the last end: they ran in parallel.

@@ -57,6 +57,7 @@ def server(
     with ComfyServer(
         comfy_base("crowded"),
         comfyui=comfyui_tree,
+        main=ROOT / "tests" / "tiny" / "quick_main.py",
         flags=["--extra-model-paths-config", str(place / "paths.yaml")],
         env={"PYTHONPATH": str(place / "packages")},  # it comes first
     ) as server:

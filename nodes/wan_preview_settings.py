@@ -128,8 +128,8 @@ class WanPreviewSettings(io.ComfyNode):
         check_menus(SampleConfig, values)
         if values.get("sampling") == FEW_STEPS and not loras:
             raise ConfigError(
-                'sampling "{sampling}" is for a LoRA that was made for 4 steps; without it clips end in noise. '
-                "Connect one to loras (Wan LoRA File), or set sampling to auto.",
+                'sampling "{sampling}" is for a LoRA that was made for 4 steps; without it clips are noise. Connect '
+                "one to loras (Wan LoRA File), or set sampling to auto.",
                 sampling=FEW_STEPS,
             )
         cache = folders.cache()

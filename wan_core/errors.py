@@ -117,7 +117,7 @@ class RankLost(TrainingError):  # noqa: N818  the other rank failed
 RESUME = "Saved steps are kept; press Run again to resume."
 _KEPT = "Saved steps are kept."
 _REMEDIES = "What helps most, in this order: {helps}."
-_REMEDIES_IF_AGAIN = "If it ends again by itself, what helps most, in this order: {helps}."
+_REMEDIES_IF_AGAIN = "If it stops again, what helps most, in this order: {helps}."
 
 
 def failure(
@@ -181,7 +181,7 @@ class OutOfMemory(WanTrainerError):  # noqa: N818  the usual name
     def of_host(cls, account: str = "", rendering: bool = False) -> OutOfMemory:
         """Returns the refusal for full host memory; `account`: how much there is."""
         helps = host_helps(os.environ.get(HELD_ELSEWHERE, ""), rendering)
-        what = filled("The computer's own memory (RAM) ran out{account}.", account=account)
+        what = filled("The computer's memory (RAM) ran out{account}.", account=account)
         return OutOfMemory(failure(what, helps=helps, closing=_KEPT))
 
     @classmethod

@@ -65,8 +65,8 @@ def check_versions() -> None:
         )
     if _numbers(torch) < TORCH_FLOOR:
         raise DependencyError(
-            "Wan Trainer needs torch 2.6 or newer; here it is torch {torch}. Update the torch of this "
-            "ComfyUI, with torchvision and torchaudio from the same index, and start again.",
+            "Wan Trainer needs torch 2.6 or newer, but torch {torch} is installed. Update the torch of this ComfyUI, "
+            "with torchvision and torchaudio from the same index, and start again.",
             torch=torch,
         )
 

@@ -48,7 +48,7 @@ def frozen_lora(
     """Returns the LoRA of the widgets. Raises ConfigError where they name no file."""
     file, low = (_reference(name, value) for name, value in (("lora", lora), ("low_noise_lora", low_noise_lora)))
     if not file and not low:
-        raise ConfigError("lora and low_noise_lora are both none. Choose a LoRA, or take the node out.")
+        raise ConfigError("lora and low_noise_lora are both none. Choose a LoRA, or remove the node.")
     # One file can hold the LoRAs of both experts; it then acts on both at one strength.
     if file and not low and holds_both_experts(folders.roots().resolve(file)):
         low, strength_low_noise = file, strength

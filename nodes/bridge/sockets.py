@@ -39,8 +39,8 @@ class ComfyVae:
         channels = getattr(vae, "latent_channels", None)
         if getattr(vae, "latent_dim", None) != 3 or channels != space.channels:
             raise ConfigError(
-                "The VAE makes latents of {channels} channels, the model needs {needed} ({kind}). Choose "
-                "{vae} in Load VAE.",
+                "The VAE makes latents of {channels} channels, the model needs {needed} ({kind}). Choose {vae} in "
+                "Load VAE.",
                 channels=channels,
                 needed=space.channels,
                 kind=space.name,

@@ -65,8 +65,8 @@ def _encoded(
         return _first_frame(config, cache, how, codec)
     if variant.family.starts_from != CHANNELS:
         raise ConfigError(
-            "Wan Preview Settings has a start_image, but previews of {name} do not start from one. "
-            "Disconnect it, or choose an image-to-video model.",
+            "Wan Preview Settings has a start_image, but {name} does not use one in previews. Disconnect it, or "
+            "choose an image-to-video model.",
             name=variant.name,
         )
     return _channels(config, cache, cache_set, how, codec)
@@ -89,7 +89,7 @@ def _channels(
     kind, count = cache_set.kind, config.num_frames or cache_set.items[0].num_frames
     if kind.vision and not config.vision_key:
         raise ConfigError(
-            "This model also reads CLIP vision tokens of the start image. Connect Load CLIP Vision with clip_vision_h "
+            "This model also needs CLIP vision tokens of the start image. Connect Load CLIP Vision with clip_vision_h "
             "to clip_vision of Wan Preview Settings."
         )
     pictures = {0: config.start_image, -1: config.end_image}

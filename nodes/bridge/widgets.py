@@ -129,8 +129,8 @@ def file_of(name: str, value: str, known: list[str], kind: str) -> str:
         close = get_close_matches(str(value)[:200], known, n=1, cutoff=0.8)
         hint = filled(' Did you mean "{close}"?', close=close[0]) if close else ""
         raise ConfigError(
-            '{name} "{value}" is not a choice: models/{kind} holds no file of that name. Put it there, or '
-            "choose another.{hint}",
+            '{name} "{value}" is not a choice: models/{kind} has no file of that name. Put it there, or choose '
+            "another.{hint}",
             name=name,
             value=str(value)[:200],
             kind=kind,

@@ -143,9 +143,9 @@ class HostWatch:
                 free_now = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB"
                 if held > _JUST_STARTED:
                     self.in_words = filled(
-                        "it held {held} GiB, and {free} were free when last seen",
+                        "it used {held} GiB, and {free} were free at the last measurement",
                         held=f"{held / _GIB:.1f}",
                         free=free_now,
                     )
                 else:
-                    self.in_words = filled("{free} were free when last seen", free=free_now)
+                    self.in_words = filled("{free} were free at the last measurement", free=free_now)

@@ -34,12 +34,11 @@ from .process import (
 
 _LOG_TAIL_BYTES = 4000
 _KILLED_WHEN_FULL = (
-    "The training process was killed by the system, most likely because the computer's own memory (RAM) was full: "
-    "{reason}."
+    "The system killed the training process, most likely because the computer's memory (RAM) was full: {reason}."
 )
 _KILLED_WITH_ROOM = (
-    "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) "
-    "had room ({reason}). If you or another program ended it, nothing has to change."
+    "The training process was killed from outside, for an unknown reason. Shortly before, the computer's memory (RAM) "
+    "was not full ({reason}). If you or another program ended it, change nothing."
 )
 _KILLED = (-9, 137)
 """exit codes after Linux' out-of-memory kill; 137 is the same through a shell or torchrun"""
@@ -81,7 +80,7 @@ class Ending:
         if self.failed is not None:
             return self.failed.message
         if self.exit_code in _KILLED:
-            seen = self.memory or "how much was in use is not known"
+            seen = self.memory or "the memory in use is not known"
             what = _KILLED_WHEN_FULL if self.was_full else _KILLED_WITH_ROOM
             helps = host_helps(self.held)
             return failure(filled(what, reason=seen), helps=helps, if_again=not self.was_full, closing=RESUME)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .guard import Refused
 
-_NO_DESKTOP = "The computer that runs ComfyUI has no desktop to open a folder on. The run lies in output/wan_trainer."
+_NO_DESKTOP = "The computer that runs ComfyUI has no desktop to open a folder on. The run is in output/wan_trainer."
 
 
 def open_folder(folder: Path) -> None:

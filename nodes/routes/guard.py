@@ -65,7 +65,7 @@ def read_body(body: bytes) -> dict[str, Any]:
 def check_local(remote: str | None, headers: Mapping[str, str]) -> None:
     """Raises Refused(403) unless the request comes from this computer, and not through a proxy on it."""
     if not _is_this_computer(remote or "") or any(name in headers for name in _PROXY_HEADERS):
-        raise Refused(403, "A folder opens on the server's own screen, so only its own browser may ask for it.")
+        raise Refused(403, "A folder opens on the server's own screen, so only a browser on that computer may open it.")
 
 
 def _is_this_computer(remote: str) -> bool:
@@ -103,10 +103,10 @@ def check_host(headers: Headers, known_hosts: Collection[str] = ()) -> None:
 
 def _unknown(name: str) -> str:
     if not _HOST_NAME.fullmatch(name):
-        return "This server does not know itself by the name it was called. Open ComfyUI by its address."
+        return "This server does not recognise the address that was used. Open ComfyUI by its address."
     return filled(
-        "This server does not know itself as {name}. Open ComfyUI by its address, or write {json} into "
-        "wan_trainer/hosts.json of its user folder (beside the names that stand there).",
+        "This server does not recognise {name} as its address. Open ComfyUI by its address, or add {json} to "
+        "wan_trainer/hosts.json in its user folder (and keep the names that are in it).",
         name=name,
         json=json.dumps([name]),
     )

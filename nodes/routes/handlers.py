@@ -43,7 +43,7 @@ _OPEN_FILES = 64
 _LOG_BYTES, _LOG_LINES = 32 << 10, 200
 _LONGEST_PLAIN = 16
 """characters; every secret is longer"""
-_NOT_LIVE = "This run is not being trained by this ComfyUI. Open its workflow and press Run to go on with it."
+_NOT_LIVE = "This ComfyUI is not training this run. Open its workflow and press Run to resume it."
 _NO_PREVIEW = (
     "This run makes no previews. Connect a VAE to Train Wan LoRA, set preview_every_n_steps above 0, and press Run "
     "again."
@@ -144,7 +144,7 @@ class RunRoutes:
         def read() -> Any:
             file = confine(directory, "workflow.json", "workflow")
             if not file.is_file():
-                raise Refused(404, "This run has no workflow: it was not started from ComfyUI.")
+                raise Refused(404, "This run has no workflow, because it was not started from ComfyUI.")
             return scrubbed(read_json(file))  # a run folder may come from another machine
 
         return as_json(await _reading(directory, read))

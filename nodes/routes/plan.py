@@ -57,7 +57,7 @@ class Planner:
         free = self._busy.acquire(timeout=_PATIENCE_S)
         self._waiting -= 1
         if not free:
-            raise Refused(503, "Another plan is being made. Try again in a moment.")
+            raise Refused(503, "Another plan is being computed. Try again in a moment.")
         try:
             with waits_end_with(lambda: False):  # Cancel stops the queue, not a plan
                 if "run" not in body:

@@ -46,10 +46,7 @@ _VIDEOS = {
     ".mkv": "video/x-matroska",
     ".avi": "video/x-msvideo",
 }
-_UNKNOWN = (
-    "The server does not know this scan any more: it was started again, or has made many scans since. Run the node "
-    "again."
-)
+_UNKNOWN = "The server no longer has this scan: it was restarted, or has made many scans since. Run the node again."
 
 
 @dataclass(frozen=True)

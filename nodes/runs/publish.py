@@ -67,8 +67,8 @@ def publish(directory: Path, saved: SavedStep) -> Published:
     except (OSError, FileError) as error:
         why = (disk_sentence(error) if isinstance(error, OSError) else str(error)).rstrip(".")
         raise ExportError(
-            "The LoRA could not be put into {file} ({why}). It is safe in {run}/saves/{step}; make the "
-            "folder writable and press Run again.",
+            "The LoRA could not be put into {file} ({why}). It is safe in {run}/saves/{step}; make the folder "
+            "writable and press Run again.",
             file=os.path.join(target.parent.name, target.name),
             why=why,
             run=directory.name,

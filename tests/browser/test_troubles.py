@@ -93,7 +93,13 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     for worker in psutil.Process(canvas.server.pid).children():
         worker.send_signal(signal.SIGKILL)
     box = canvas.page.locator(".wan-trouble")
-    shows(box, "Failed after step", "The training process was killed", "were free when last seen", "Retry from step")
+    shows(
+        box,
+        "Failed after step",
+        "The system killed the training process",
+        "were free at the last measurement",
+        "Retry from step",
+    )
     assert len(box.locator("li").all()) == 4, "what helps is a list"
     dialogs = canvas.page.get_by_role("dialog")
     if dialogs.count():

@@ -44,7 +44,7 @@ def test_the_partner_renders_with_it_and_is_named(comfy: ComfyServer) -> None:
     with comfy.events() as seen:
         entry = comfy.run(graph)
     said = [status["text"] for status in seen.of("wan_trainer.status") if status["node"] == VALIDATE]
-    assert [text for text in said if "Clips go through the pair. The low noise expert" in text and PAIR["low"] in text]
+    assert [text for text in said if "Previews use both experts. The low noise expert" in text and PAIR["low"] in text]
     folders = list((folder_of(comfy, "one_of_two") / "samples").glob("validate-*"))
     assert len(folders) == 2, "clips of the expert alone are others"
     assert all(len(list(folder.glob("*.mp4"))) >= 2 for folder in folders)
@@ -86,7 +86,7 @@ def test_previews_of_one_expert_go_through_the_pair_that_is_loaded(comfy: ComfyS
         with comfy.events() as seen:
             comfy.run(graph)
         texts = [status["text"] for status in seen.of("wan_trainer.status") if status["node"] == TRAIN]
-        return [text for text in texts if "go through the pair" in text or "expert alone" in text]
+        return [text for text in texts if "use both experts" in text or "expert alone" in text]
 
     (text,) = set(said(graph))
     assert f"The low noise expert, which this run does not train, is {PAIR['low']}" in text
@@ -102,6 +102,6 @@ def test_previews_of_one_expert_go_through_the_pair_that_is_loaded(comfy: ComfyS
     graph["model"]["inputs"]["low_noise_model"] = "none"
     graph[TRAIN]["inputs"]["model"] = ["model", 0]
     (alone,) = set(said(graph))
-    assert "Previews of this run are made by the high-noise expert alone" in alone
+    assert "The high-noise expert alone makes the previews of this run" in alone
     other = folder_of(comfy, "previewed_one_of_two_002")
     assert json.loads((other / "run.json").read_text(encoding="utf-8"))["partner"] is None

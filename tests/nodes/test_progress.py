@@ -88,7 +88,7 @@ EVENTS: list[Event] = [
     SampleReady(sample_id="step-000008_p0", step=8, file="samples/step-000008_p0.mp4"),
     StepSkipped(step=9, reason="the gradients are not finite", in_a_row=1),
     Finished(state="stopped", step=9),
-    Note(text="Continues after saved step 8 of 40."),
+    Note(text="Resumes after saved step 8 of 40."),
 ]
 
 

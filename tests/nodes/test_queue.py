@@ -62,7 +62,7 @@ def test_more_steps_continue_and_other_data_starts_a_new_folder(comfy: ComfyServ
     assert foreseen(comfy, training_graph("nobody")) is None
     longer = run_of(comfy, comfy.run(training_graph("grow", "growing", steps=6)))
     assert (longer["run"], longer["step"]) == ("grow", 6)
-    assert "continues after step 4" in longer["note"]
+    assert "resumes after step 4" in longer["note"]
     assert steps_trained(comfy, "grow") == 6
     before = content(folder_of(comfy, "grow"))
 

@@ -68,7 +68,7 @@ def test_a_truncated_file(comfy: ComfyServer) -> None:
         said = refusal(comfy, with_model("half.safetensors"))
     assert "half.safetensors has" in said
     told = seen.of("wan_trainer.sentences")[0]["sentences"][said.partition(": ")[2]]
-    assert told["template"].startswith("{name} has {size} bytes where its header promises {wanted}")
+    assert told["template"].startswith("{name} has {size} bytes, but its header says {wanted}")
     assert told["values"]["size"] == f"{len(whole) // 2:,}"
 
 

@@ -423,7 +423,7 @@ def test_a_chosen_step_is_published_as_the_runs_lora_until_the_run_is_trained_on
     assert routes.get("/runs/cat").data["chosen"] == 4
     assert routes.get("/runs/cat").data["in_use"] == 4
     assert publishing.chosen(run, job).step == 4
-    assert publishing.chosen(run, "another job") is None
+    assert publishing.chosen(run, "other settings") is None
     store.commit(8, job, save({"a": 8 * torch.ones(2)}), {"lora.a": torch.ones(2)}, {"step": 8})
     assert publishing.chosen(run, job) is None
     assert routes.get("/runs/cat").data["chosen"] is None

@@ -31,7 +31,7 @@ def test_settings_become_a_workflow_and_an_account(routes: RouteServer) -> None:
     assert {"LoadWanModel", "WanDatasetFromFile", "TrainLoRA", "MarkdownNote"} <= set(kinds)
     assert said["missing"], "the dataset and the prompts were not dropped with it"
     assert {Path(name).suffix for name in said["missing"]} == {".toml", ".txt"}
-    assert not any("not known, so not used" in line for line in said["note"])
+    assert not any("unknown, so not used" in line for line in said["note"])
 
 
 def test_what_is_dropped_together_is_read_together_in_any_order(routes: RouteServer) -> None:

@@ -215,7 +215,9 @@ def test_a_worker_that_was_killed_says_whether_memory_was_full(
     assert f"hat helps most, in this order: {first}" in ending.sentence()
     assert ending.sentence().count("(begins a new run)") == 2, "each remedy that begins a new run says so"
     assert "INFO wan_trainer: the training process was ended by signal 9, without a word\n" in worker.log_tail()
-    assert re.search(rf"it held [\d.]+ GiB, and {free}\.0 of 16\.0 GiB were free when last seen", ending.sentence())
+    assert re.search(
+        rf"it held [\d.]+ GiB, and {free}\.0 of 16\.0 GiB were free at the last measurement", ending.sentence()
+    )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signals")
@@ -225,7 +227,7 @@ def test_what_a_process_held_that_had_just_started_is_not_told(
     monkeypatch.setattr(sys.modules[worker_module.HostWatch.__module__], "_JUST_STARTED", 1 << 50)
     with start("waits") as worker:
         ending = worker.follow(lambda _event: worker.process.kill(), never)
-    assert "GiB were free when last seen" in ending.sentence()
+    assert "GiB were free at the last measurement" in ending.sentence()
     assert "it held" not in ending.sentence()
 
 

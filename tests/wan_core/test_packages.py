@@ -56,7 +56,7 @@ def test_the_pip_line_names_this_very_python_also_below_a_folder_with_a_space(mo
 
 @pytest.mark.parametrize(
     ("torch", "said"),
-    [("2.5.1", "needs torch 2.6 or newer; here it is torch 2.5.1."), ("2.6.0", ""), ("2.15.0", ""), ("3.0", "")],
+    [("2.5.1", "needs torch 2.6 or newer, but torch 2.5.1 is installed."), ("2.6.0", ""), ("2.15.0", ""), ("3.0", "")],
 )
 def test_a_torch_below_the_floor_is_refused_in_one_sentence(
     torch: str, said: str, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +107,7 @@ def test_the_command_line_with_an_old_torch_ends_with_5_and_one_sentence(start: 
     assert done.returncode == 5, done.stderr[-2000:]
     assert "Traceback" not in done.stderr
     event = json.loads(done.stdout)
-    assert event["message"].startswith("Wan Trainer needs torch 2.6 or newer; here it is torch 2.4.1.")
+    assert event["message"].startswith("Wan Trainer needs torch 2.6 or newer, but torch 2.4.1 is installed.")
     assert done.stderr.strip() == event["message"]
 
 
@@ -134,4 +134,4 @@ def test_comfyui_is_told_of_an_old_torch_in_one_sentence_and_goes_on(tmp_path: P
     assert done.stderr == ""
     said = done.stdout.splitlines()
     assert len(said) == 1
-    assert "Wan Trainer needs torch 2.6 or newer; here it is torch 2.4.1." in said[0]
+    assert "Wan Trainer needs torch 2.6 or newer, but torch 2.4.1 is installed." in said[0]

@@ -11,7 +11,7 @@ export function filled(template, values = {}) {
 
 /** Why a run ended, as `failure` of wan_core/errors.py makes it. */
 export function failure(what, { helps = [], ifAgain = false, ...also } = {}) {
-  const lead = ifAgain ? "If it ends again by itself, what" : "What";
+  const lead = ifAgain ? "If it stops again, what" : "What";
   const remedies = helps.length
     ? { remedies: filled(`${lead} helps most, in this order: {helps}.`, { helps }) }
     : {};

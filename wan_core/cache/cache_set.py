@@ -189,17 +189,16 @@ class CacheSet(Config):
         """CacheError if the model's latent space or conditioning differs."""
         if self.latent_space != space.name:
             raise CacheError(
-                "The cache holds {latent_space} latents, {model} needs {name}. Choose the VAE that belongs to "
-                "the model in Load VAE.",
+                "The cache holds {latent_space} latents, {model} needs {name}. Choose the VAE that belongs to the "
+                "model in Load VAE.",
                 latent_space=self.latent_space,
                 model=model,
                 name=space.name,
             )
         if self.conditioning not in (kind.name, kind.masked or kind.name, *kind.fits):
             raise CacheError(
-                'The cache was made for a model whose conditioning is "{conditioning}", {model} needs "{name}". '
-                "Connect the model that is trained to Wan Video Dataset, and queue Cache Latents + Captions "
-                "again.",
+                'The cache was made for a model whose conditioning is "{conditioning}", but {model} needs '
+                '"{name}". Connect the model to train to Wan Video Dataset, and run Cache Latents + Captions again.',
                 conditioning=self.conditioning,
                 model=model,
                 name=kind.name,
@@ -242,7 +241,7 @@ class CacheSet(Config):
     def require_items(self) -> None:
         """CacheError if there is nothing to train on."""
         if not self.items:
-            raise CacheError("The cache set holds no clips. Connect a dataset and run Cache Latents + Captions again.")
+            raise CacheError("The cache set has no clips. Connect a dataset and run Cache Latents + Captions again.")
 
     @property
     def prior_share(self) -> float:

@@ -219,8 +219,8 @@ def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:
         )
     if kind.vision and not vision_identity:
         raise CacheError(
-            "This model (Wan 2.1 image-to-video) also reads CLIP vision tokens of the given frames. Connect "
-            "Load CLIP Vision with clip_vision_h to clip_vision of Cache Latents + Captions."
+            "This model (Wan 2.1 image-to-video) also needs CLIP vision tokens of the start frames. Connect Load CLIP "
+            "Vision with clip_vision_h to clip_vision of Cache Latents + Captions."
         )
 
 

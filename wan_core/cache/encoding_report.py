@@ -29,8 +29,8 @@ def require_enough(reasons: Sequence[str], of: int, *, finished: bool) -> None:
     different = list(dict.fromkeys(_reason(why) for why in reasons))
     more = filled("; and {n} more", n=len(different) - 3) if len(different) > 3 else ""
     raise DatasetError(
-        "{reasons} of {of} clips cannot be read: {different}{more}. Copy them again, or take them out "
-        "of the dataset; what is encoded is kept.",
+        "{reasons} of {of} clips cannot be read: {different}{more}. Copy them again, or remove them from the dataset; "
+        "encoded clips are kept.",
         reasons=len(reasons),
         of=of,
         different="; ".join(different[:3]),

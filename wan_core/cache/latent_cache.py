@@ -223,7 +223,7 @@ class LatentCache:
             yield
         except OSError as error:
             raise CacheError(
-                "The cache folder {root} cannot be written: {strerror}. Make room or make it writable, then "
+                "The cache folder {root} cannot be written: {strerror}. Free disk space or make it writable, then "
                 "press Run again; finished entries are kept.",
                 root=shown_folder(self.root),
                 strerror=error.strerror,

@@ -67,8 +67,8 @@ def nothing_shown_reason(cache_set: CacheSet, entries: KnownEntries) -> str:
     if 2 * len(names) < len(cache_set.all_items) or not names:
         return ""
     return filled(
-        "No step is suggested: {count} of {all} clips show noise or one colour alone, such as {name}, "
-        "and a loss that falls on those is no better LoRA. Replace those clips, and press Run again.",
+        "No step is suggested: {count} of {all} clips show only noise or one colour, such as {name}, and a lower loss "
+        "on those does not mean a better LoRA. Replace those clips, and press Run again.",
         count=len(names),
         all=len(cache_set.all_items),
         name=names[0],

@@ -72,7 +72,7 @@ def synthetic_note(cache_set: CacheSet) -> str:
     """Returns the warning about synthetic data; "" for real sets."""
     if cache_set.vae_identity != _SYNTHETIC:
         return ""
-    return "These are random tensors, not data: a LoRA trained on them has learned nothing. For benchmarks and tests."
+    return "These are random tensors, not data: a LoRA trained on them learns nothing. For benchmarks and tests."
 
 
 def synthetic_mark(cache_set: CacheSet) -> dict[str, str]:

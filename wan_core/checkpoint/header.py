@@ -31,9 +31,9 @@ _LONGEST_NAME = 500
 _NOT_SAFETENSORS = (
     (b"PK\x03\x04", "a pickled PyTorch file (.pt/.pth/.ckpt), which can run code when opened"),
     (b"\x80", "a pickle, which can run code when opened"),
-    (b"GGUF", "a GGUF file under another name; let it end in .gguf"),
+    (b"GGUF", "a GGUF file with another file extension; rename it to end in .gguf"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself"),
-    (b"<", "a web page, not a model (a download that failed)"),
+    (b"<", "a web page, not a model (from a failed download)"),
 )
 
 
@@ -216,7 +216,7 @@ def _what_it_is(start: bytes, size: int) -> str:
 def truncated(path: Path, size: int, wanted: int) -> CheckpointError:
     """Returns the error for a file whose size differs from the one its header states."""
     return CheckpointError(
-        "{name} has {size} bytes where its header promises {wanted}: truncated or damaged. Download it again.",
+        "{name} has {size} bytes, but its header says {wanted}: the file is truncated or damaged. Download it again.",
         name=path.name,
         size=f"{size:,}",
         wanted=f"{wanted:,}",

@@ -142,8 +142,8 @@ def _refuse_unknown(header: CheckpointHeader, weights: Weights) -> None:
     for name, weight in weights.items():
         if not weight.gguf and weight.dtype not in known and name.endswith((".weight", ".bias")):
             raise CheckpointError(
-                "{name} stores {weight} as {dtype}, which cannot be trained on. Choose an fp8, int8, bf16 or "
-                "fp16 file, or a GGUF.",
+                "{name} stores {weight} as {dtype}, which cannot be trained. Choose an fp8, int8, bf16 or fp16 file, "
+                "or a GGUF.",
                 name=header.path.name,
                 weight=name[:80],
                 dtype=weight.dtype,

@@ -125,7 +125,7 @@ def _existing(folder: Path, text: str) -> Path:
     if not os.path.exists(folder):
         raise DatasetError("Folder {text} does not exist. Choose one that does.", text=_short(text))
     if not os.path.isdir(folder):
-        raise DatasetError("{text} is a file. Choose the folder it is in.", text=_short(text))
+        raise DatasetError("{text} is a file. Choose the folder that contains it.", text=_short(text))
     return folder
 
 

@@ -90,7 +90,7 @@ def folder_files(folder: Path) -> list[MediaFile]:
     if not folder.is_dir():
         problem = "is a file, not a folder" if folder.exists() else "does not exist"
         raise DatasetError(
-            "Dataset folder {name} {problem}. Choose a folder that holds clips.",
+            "Dataset folder {name} {problem}. Choose a folder with clips.",
             name=f"{folder.name!r}",
             problem=problem,
         )

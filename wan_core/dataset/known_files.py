@@ -77,7 +77,7 @@ class KnownFiles:
             now = file_mark(file.path)
             same = now == list(file.mark) or (is_touched(file.mark, now) and self._has_same_bytes(file.path, file.mark))
         except OSError as error:
-            raise DatasetError("{name} is gone since it was scanned. Press Run again.", name=name) from error
+            raise DatasetError("{name} was deleted after it was scanned. Press Run again.", name=name) from error
         if not same:
             raise DatasetError("{name} changed since it was scanned. Press Run again.", name=name)
 

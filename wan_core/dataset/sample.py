@@ -115,8 +115,8 @@ def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sa
 def caption_remedies(config: DatasetConfig, sample: Sample, hint: str = "") -> str:
     """Returns what to do about files without a caption; `hint` as in ScanResult."""
     remedies = filled(
-        "Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what "
-        'missing_captions means: "skip the file" or "empty caption"',
+        "Write {example} with a description of the clip, set trigger_word, or set missing_captions in Wan Dataset "
+        'Settings to "skip the file" or "empty caption"',
         example=sample.path.with_suffix(config.caption_extension).name,
     )
     return f"{hint}. {remedies}" if hint else remedies

@@ -53,7 +53,7 @@ def _broken_rule(name: str, room: int = 0) -> str:
     if name[-1] in ". ":
         return "It must not end with a dot or space, which Windows drops."
     if ".." in name:
-        return "It must not have two dots beside each other."
+        return "It must not have two dots in a row."
     if _DEVICE_NAMES.match(name):
         return "Windows keeps that name for a device. Put another word before it."
     if len(name) > (most := _fitting(name, _CHARACTERS - room, _BYTES - room)):

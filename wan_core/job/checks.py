@@ -153,7 +153,7 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
     if expert == "auto":  # never guessed: a LoRA trained on the other expert's noise levels is useless
         if variant.boundary is not None and variant.expert is None:
             raise ConfigError(
-                "The model is {name}, and its file name says neither high nor low noise; each expert is trained "
+                "The model is {name}, but its file name contains neither high nor low noise; each expert is trained "
                 "on its own noise levels. Set expert to high or low, or variant in Load Wan Model.",
                 name=variant.name,
             )
@@ -161,8 +161,8 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
     boundary = variant.pair_boundary
     if variant.expert not in (None, expert_named(expert)):
         raise ConfigError(
-            'expert is "{expert}", and the model is {name}. Set expert to auto, or choose the other file; '
-            "if its name is wrong, set variant in Load Wan Model.",
+            'expert is "{expert}", but the model is {name}. Set expert to auto, or choose the other file; if its '
+            "name is wrong, set variant in Load Wan Model.",
             expert=expert,
             name=variant.name,
         )

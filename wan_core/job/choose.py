@@ -73,7 +73,7 @@ def choose_run(
             free = directory
             break
         if not (directory / "run.json").is_file():
-            different.append(filled("{name} is not a run of this pack", name=name))
+            different.append(filled("{name} is not a run of Wan Trainer", name=name))
             continue
         stated = SaveStore(directory).stated()  # a manifest names the job too, with a checksum
         rescued = None if stated is None else wanted.get(stated.job_id)
@@ -109,14 +109,14 @@ def choose_run(
                 )
                 return replace(found, note=note)
             return found
-        different.append(filled("{name} holds saved steps of another job", name=directory.name))
+        different.append(filled("{name} has saved steps of a run with other settings", name=directory.name))
     if free is None:
         raise ConfigError(f"There are 999 runs called {config.run_name}. Choose another run_name.")
     if resume == "require":
         why = ". ".join(different) or filled("there is no run called {run_name}", run_name=config.run_name)
         raise ConfigError("resume is set to require, but {why}. Set resume to auto to start a new run.", why=why)
     if not config.train.learning_rate:  # not checked in the config, so that an old run.json with 0 is still readable
-        raise ConfigError("learning_rate is 0, so the LoRA would stay as it begins. Set learning_rate to 1e-4.")
+        raise ConfigError("learning_rate is 0, so the LoRA would not change. Set learning_rate to 1e-4.")
     note = f"New run {free.name}: {different[-1]}." if different else filled("New run {run}.", run=free.name)
     return RunDecision(free, "start", note + _spelled_otherwise(free, config.run_name), config)
 
@@ -203,7 +203,10 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
     name, total = directory.name, wanted.train.steps
     if saved is None:
         return RunDecision(
-            directory, "resume", filled("{run} starts over: it has no intact saved step.", run=name), wanted
+            directory,
+            "resume",
+            filled("{run} starts from the beginning: it has no intact saved step.", run=name),
+            wanted,
         )
     if known.partner is None and known.train.preview_every_n_steps:
         wanted = replace(wanted, partner=None)  # previews without partner do not compare with previews through it
@@ -215,7 +218,7 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
     if saved.step >= total or over:
         note = filled("{run} is finished at step {step}; nothing to train.", run=name, step=saved.step)
         return RunDecision(directory, "done", note, wanted)
-    note = filled("{run} continues after step {step} of {steps}.", run=name, step=saved.step, steps=total)
+    note = filled("{run} resumes after step {step} of {steps}.", run=name, step=saved.step, steps=total)
     if total != known.train.steps and wanted.train.lr_scheduler != "constant":
         note += (
             f" Its {wanted.train.lr_scheduler} learning rate now ends at step {total}, so it rises once at this point."

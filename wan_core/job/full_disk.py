@@ -17,7 +17,7 @@ from .config import read_run
 _MAKES_ROOM = (
     "delete runs that are no longer needed, in the tab Training runs",
     "delete cached clips that no unfinished run needs, with “Cached clips …” in that tab",
-    "take other files off that drive",
+    "move other files off that drive",
 )
 
 _LACKS = "The file system there lacks what is needed: choose an output folder on another drive."
@@ -65,18 +65,18 @@ def _full_sentence(path: Path) -> str:
         need, left = size_text(bytes_each), _saves_left(run, steps)
         if left > 1:
             return _make_room(
-                "The drive {drive}, which holds folder {folder}, has too little room: the next save needs about "
-                "{need}, all {left} to come {all}, and {free} are free. Make room on it.",
+                "The drive {drive}, which holds folder {folder}, has too little free space: the next save needs about "
+                "{need}, all {left} to come {all}, and {free} are free. Free disk space on it.",
                 **{"all": size_text(left * bytes_each), "left": left, "need": need, **where},
             )
         return _make_room(
-            "The drive {drive}, which holds folder {folder}, has too little room: the next save needs about {need}, "
-            "and {free} are free. Make room on it.",
+            "The drive {drive}, which holds folder {folder}, has too little free space: the next save needs about "
+            "{need}, and {free} are free. Free disk space on it.",
             **{"need": need, **where},
         )
     return _make_room(
-        "The drive {drive}, which holds folder {folder}, is too full to write {file}: {free} are free. Make room on "
-        "it.",
+        "The drive {drive}, which holds folder {folder}, is too full to write {file}: {free} are free. Free disk "
+        "space on it.",
         **{"file": path.name, **where},
     )
 

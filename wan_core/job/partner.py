@@ -85,8 +85,8 @@ def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
     acts = [one for one in (*partner.config.model.loras, *theirs) if one.file and one.strength]
     under = ", ".join(f"{one.file.rpartition(':')[2]} at {one.strength:g}" for one in acts)
     return filled(
-        "Clips go through the pair. The {expert} noise expert, which this run does not train, is "
-        "{file}; LoRAs on it: {loras}.",
+        "Previews use both experts. The {expert} noise expert, which this run does not train, is {file}; LoRAs on it: "
+        "{loras}.",
         expert=expert_setting(expert),
         file=partner.file.header.path.name,
         loras=under or "none",
@@ -95,4 +95,4 @@ def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
 
 def no_pair(reason: str) -> str:
     """Returns the warning that previews do not use the partner."""
-    return filled("Clips cannot go through the pair, so the trained expert makes them alone: {reason}", reason=reason)
+    return filled("Previews cannot use both experts, so the trained expert makes them alone: {reason}", reason=reason)

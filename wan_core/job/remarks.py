@@ -161,8 +161,8 @@ def rate_remark(config: TrainConfig, *, full_size: bool) -> str:
         return ""
     if rate > high:
         return filled(
-            "learning_rate {rate} is above {high}: with {optimizer} a LoRA is not known to learn there, and "
-            "often diverges. Lower it unless you mean it.",
+            "learning_rate {rate} is above {high}: with {optimizer} training often diverges at such rates. Lower it "
+            "unless you mean it.",
             rate=f"{rate:g}",
             high=f"{high:g}",
             optimizer=name,
@@ -183,15 +183,15 @@ def _beyond_sensible(rate: float, name: str) -> str:
         return ""
     if rate > sensible[1]:
         return filled(
-            "learning_rate {rate} is outside of what is sensible with {optimizer}, {ends}: the run may "
-            "diverge. Watch the evaluation loss.",
+            "learning_rate {rate} is outside the sensible range for {optimizer}, {ends}: the run may diverge. Watch "
+            "the evaluation loss.",
             rate=f"{rate:g}",
             optimizer=name,
             ends=_ends(sensible),
         )
     return filled(
-        "learning_rate {rate} is outside of what is sensible with {optimizer}, {ends}: the run may need "
-        "many more steps. Watch the evaluation loss.",
+        "learning_rate {rate} is outside the sensible range for {optimizer}, {ends}: the run may need many more "
+        "steps. Watch the evaluation loss.",
         rate=f"{rate:g}",
         optimizer=name,
         ends=_ends(sensible),
@@ -246,18 +246,17 @@ def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
         return ""
     if variant.expert == HIGH:
         return filled(
-            "Previews of this run are made by the high-noise expert alone: they end at noise level {level}, "
-            "where the other expert takes over, and show what this one expects to come of it. Layout and "
-            "motion count, not detail. Compare steps with each other; what the pair makes of both LoRAs "
-            "shows a sampler graph with both models.",
+            "The high-noise expert alone makes the previews of this run: they end at noise level {level}, where the "
+            "other expert starts, and show what this one predicts. Judge layout and motion, not detail. Compare steps "
+            "with each other; to see both LoRAs together, use a sampler graph with both models.",
             level=f"{variant.boundary:g}",
         )
     clips = shortened(", ".join(dict.fromkeys(clip.start_name for clip in previews.clips)), 100)
     return filled(
-        "Previews of this run are made by the low-noise expert alone: they begin below noise level "
-        "{level}, where it takes over, with a training clip ({clips}) that is noised that far. Look and "
-        "detail count, not the layout, which is the clip's. Compare steps with each other; what the "
-        "pair makes of both LoRAs shows a sampler graph with both models.",
+        "The low-noise expert alone makes the previews of this run: they begin below noise level {level}, where it "
+        "starts, from a training clip ({clips}) with noise of that level. Judge look and detail, not the layout, "
+        "which is the clip's. Compare steps with each other; to see both LoRAs together, use a sampler graph with "
+        "both models.",
         level=f"{variant.boundary:g}",
         clips=clips,
     )
@@ -271,7 +270,7 @@ def start_note(config: RunConfig, roots: Roots) -> str:
     if holds_both_experts(roots.resolve(lora.start_from)):
         return f"Each expert starts from its own half of {lora.start_from.rpartition(':')[2]}."
     return filled(
-        "Both experts start from {file}: none of its name is for the low noise one.",
+        "Both experts start from {file}: no file with its name exists for the low noise one.",
         file=lora.start_from.rpartition(":")[2],
     )
 
@@ -312,12 +311,12 @@ def not_finite_error(error: NotFinite, good_step: int, store: SaveStore, config:
     stands = "No good step was saved."
     if good:
         stands = filled("Saved step {step} is the last good one.", step=good.step)
-    again = "Unchanged, it would end here again."
+    again = "Without a change, it would stop here again."
     rate = config.train.learning_rate
     lower, now = _written(lower_rate(rate, config.train.optimizer)), _written(rate)
     first = filled("learning_rate {lower} instead of {now}", lower=lower, now=now)
     if not good_step:
-        again = "It never had a usable one: unchanged, it would end here again."
+        again = "It never had a usable one: without a change, it would stop here again."
         first = "another LoRA to start from, or none" if config.lora.start_from else ""
     wider = "base_precision bf16 or fp32 in Load Wan Model"
     if not all_have_bf16(config.model.placement.device_names()):

@@ -89,8 +89,8 @@ class ModelPlan(Config):
         if not self.low_noise_file:
             if expert == "both":
                 raise ConfigError(
-                    'expert is "both", and one model is loaded. Choose the low-noise file as low_noise_model in Load '
-                    "Wan Model, or set expert to auto."
+                    'expert is "both", and one model is loaded. Choose the low-noise file as low_noise_model in '
+                    "Load Wan Model, or set expert to auto."
                 )
             return self
         high, low = inspect_pair(self, roots)
@@ -140,8 +140,8 @@ def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
     variant = detect_variant(header, override=plan.variant)
     if not variant.family.trained:
         raise CheckpointError(
-            "{file} is {variant}; training it is not supported yet. Choose a model made for text, images, "
-            "first and last frames, VACE, Fun control or camera (Wan 2.1 or 2.2).",
+            "{file} is {variant}; training it is not supported yet. Choose a model for text, images, first and last "
+            "frames, VACE, Fun control or camera (Wan 2.1 or 2.2).",
             file=header.path.name,
             variant=variant.name,
         )
@@ -244,8 +244,8 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
     )
     if left_over:
         raise CheckpointError(
-            "{file} has {n} weights that no {name} has, for example {example}: a model made "
-            "from Wan, not Wan. Choose the Wan model it was made from.",
+            "{file} has {n} weights that no {name} has, for example {example}: it is a model derived from Wan, not "
+            "Wan itself. Choose the Wan model it was made from.",
             file=file_name,
             n=len(left_over),
             name=variant.name,

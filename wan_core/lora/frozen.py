@@ -59,8 +59,8 @@ def check_frozen(source: LoraSource, model: nn.Module, itemsize: int) -> dict[st
             found[weight] = values * itemsize
     if not fits:
         raise CheckpointError(
-            "{name} changes nothing that this model has (for example {modules}): it was trained for another "
-            "Wan model. Choose a LoRA of this model.",
+            "{name} does not match any part of this model (for example {modules}): it was trained for another Wan "
+            "model. Choose a LoRA of this model.",
             name=source.name,
             modules=next(iter(source.modules)),
         )

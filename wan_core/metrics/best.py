@@ -61,15 +61,16 @@ def suggest(
     if not measured[-1].held_out:
         return Suggestion(
             None,
-            "No step is suggested: the evaluation loss is one of training clips, which falls also where a run learns "
-            "them by heart. Hold clips out: held_out_ratio of Wan Dataset Settings.",
+            "No step is suggested: the evaluation loss was measured on training clips, and falls also when a run "
+            "memorises them. Hold clips out: held_out_ratio of Wan Dataset Settings.",
         )
     points = [point for point in measured if point.held_out]
     before, candidates = points[0], [p for p in points if p.step > 0 and p.step in saved]
     if before.step or len(candidates) < 2:
         return Suggestion(
             None,
-            "No step is suggested: that takes the held-out loss before training and at two saved steps or more.",
+            "No step is suggested: a suggestion needs the held-out loss before training and at two saved steps or "
+            "more.",
         )
     overfits = overfits_from(points, curve) if curve is not None else None
     intact = [point for point in candidates if point.step not in broken]
@@ -87,8 +88,8 @@ def suggest(
         return Suggestion(
             None,
             filled(
-                "No step is suggested: the held-out loss went from {first} before training to {loss} at best, "
-                "and changes smaller than {noise} between steps are noise.",
+                "No step is suggested: the held-out loss went from {first} before training to {loss} at best, and "
+                "changes smaller than {noise} between steps are noise.",
                 first=f"{before.loss:.4f}",
                 loss=f"{best.loss:.4f}",
                 noise=f"{noise:.4f}",
@@ -99,9 +100,8 @@ def suggest(
         return Suggestion(
             None,
             filled(
-                "No step is suggested: the held-out loss went from {first} before training to {loss} at best, "
-                "at that step alone; changes smaller than {noise} that the steps beside it do not share are "
-                "noise.",
+                "No step is suggested: the held-out loss went from {first} before training to {loss} at best, at that "
+                "step alone; changes smaller than {noise} that neighbouring steps do not share are noise.",
                 first=f"{before.loss:.4f}",
                 loss=f"{best.loss:.4f}",
                 noise=f"{2 * noise:.4f}",
@@ -143,11 +143,11 @@ def suggest_of_pair(
         return found
     marks = [overfits_from([p for p in points if p.held_out], curves[name]) for name, points in experts.items()]
     if len(experts) > 1:
-        why = filled("{reason} The loss is the mean of both experts, each as that step holds it.", reason=found.why)
+        why = filled("{reason} The loss is the mean of both experts at that step.", reason=found.why)
     else:
         name = next(iter(experts))
         why = filled(
-            "{reason} So far the {expert} noise expert alone is judged; the other one is measured at its turn.",
+            "{reason} So far only the {expert} noise expert was measured; the other one is measured at its turn.",
             reason=found.why,
             expert=name,
         )

@@ -74,8 +74,8 @@ class HealthWatch:
         elif _explodes(norm, loss, usual_is_known=len(expert.norms) == _NEW + _USUAL):
             expert.exploded = True
             text = filled(
-                "Training diverges at step {step}: in {n} steps the gradients grew to {norm} times and the loss "
-                "to {loss} times what they were. Stop it, and go on from an earlier saved step with a lower "
+                "Training diverges at step {step}: in {n} steps the gradients grew to {norm} times and the loss to "
+                "{loss} times their earlier values. Stop it, and resume from an earlier saved step with a lower "
                 "learning_rate.",
                 step=event.step,
                 n=_NEW,
@@ -109,8 +109,8 @@ class HealthWatch:
         if not expert.flat and not expert.worse and (since := _flat_since(expert.measured)) is not None:
             expert.flat = True
             text = filled(
-                "The evaluation loss has not fallen since step {step}: more steps like these add little. Stop "
-                "it here, or extend the run only with another learning_rate or more clips.",
+                "The evaluation loss has not fallen since step {step}, so more steps like these add little. Stop it "
+                "here, or extend the run only with another learning_rate or more clips.",
                 step=since,
             )
             marks.append(_mark("plateau", event, text))

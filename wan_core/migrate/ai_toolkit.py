@@ -75,7 +75,7 @@ _TRAIN = (
     Key("switch_boundary_every", "WanTrainSettings.expert_turn_steps", "with expert_order alternating", kind=int,
         read=to.turns),
     Key("prompt_dropout_prob", "WanTrainSettings.caption_dropout", kind=float),
-    *drops("train_unet train_text_encoder", "the LoRA of the model is trained, and nothing else"),
+    *drops("train_unet train_text_encoder", "only the LoRA of the model is trained"),
     *drops("dtype", "the precision policy computes in bf16"),
     Key("linear_timesteps", "WanTrainSettings.loss_weighting", "bell", kind=bool, read=if_so("bell")),
     *drops("linear_timesteps2", "loss_weighting bell weighs both sides of the middle"),
@@ -86,7 +86,7 @@ _TRAIN = (
            "blank_prompt_preservation blank_prompt_preservation_multiplier reg_weight", "prior_preservation of Wan "
            "Dataset Settings: clips of a dataset of their own keep what the model knows"),
     *drops("noise_offset noise_multiplier weight_jitter img_multiplier latent_multiplier force_consistent_noise",
-           "noise stays as it is drawn"),
+           "noise is not changed"),
     *drops(
         "noise_scheduler unload_text_encoder cache_text_embeddings disable_sampling skip_first_sample "
         "force_first_sample attention_backend xformers sdp do_differential_guidance "

@@ -92,7 +92,7 @@ def turns(value: int, job: Job) -> Any:
     if "low_noise_model" not in job.values["LoadWanModel"]:
         return Without("one model is trained")
     job.put("WanTrainSettings.expert_order", "alternating")
-    return Changed(value, "and expert_order alternating; high first needs no change of models") if value else None
+    return Changed(value, "with expert_order alternating; high first needs no model swaps") if value else None
 
 
 def quantize(value: bool, job: Job) -> Any:
@@ -152,7 +152,7 @@ def full_rank(kind: str) -> Any:
         if not value:
             return None
         if job.of("WanTrainSettings.adapter") != kind:
-            return Without(filled("{schedule} alone reads it", schedule=kind))
+            return Without(filled("only {schedule} reads it", schedule=kind))
         job.put("TrainLoRA.alpha", 0.0)
         return Changed(1024, "the largest here")
 
@@ -196,11 +196,11 @@ def ema(value: Any, job: Job) -> Any:
     given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     if not given.get("use_ema"):
         return None
-    return Changed(float(given.get("ema_decay", 0.999)), "the mean is saved, evaluated and previewed")
+    return Changed(float(given.get("ema_decay", 0.999)), "the average is saved, evaluated and previewed")
 
 
 def timestep_type(value: str, job: Job) -> Any:
-    ours, shift, why = _TIMESTEPS.get(value, ("sigmoid", 0.0, "it is not known here"))
+    ours, shift, why = _TIMESTEPS.get(value, ("sigmoid", 0.0, "it is unknown here"))
     if shift:
         job.put("WanTrainSettings.discrete_flow_shift", shift)
     if value == "weighted":

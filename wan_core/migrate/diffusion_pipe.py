@@ -22,7 +22,7 @@ def _batch(value: Any, job: Job) -> Any:
     numbers = [pair[1] for pair in value if isinstance(pair, list) and len(pair) == 2]
     if not numbers or not all(isinstance(number, int) for number in numbers):
         raise ConfigError(f"{job.source}: micro_batch_size_per_gpu is {shown(value)!r}; it must be a whole number.")
-    return Changed(min(numbers), "one size of batch for all resolutions: the smallest")
+    return Changed(min(numbers), "one batch size for all resolutions: the smallest")
 
 
 def _stages(value: int, job: Job) -> Any:
@@ -49,20 +49,20 @@ def _every_example(value: int, job: Job) -> Any:
 
 def _epochs(value: int, job: Job) -> Any:
     if "max_steps" in job.ledger:
-        return Without("max_steps leads")
+        return Without("max_steps takes precedence")
     job.epochs = ("epochs", value)
     return None
 
 
 def _constant(value: float, job: Job) -> Any:
     job.put("WanTrainSettings.lr_scheduler", "constant")
-    return Changed(value, "and lr_scheduler constant")
+    return Changed(value, "with lr_scheduler constant")
 
 
 def _checkpointing(value: Any, job: Job) -> Any:
     if value == "unsloth":
         job.put("WanTrainSettings.offload_activations", "on")
-        return Changed(True, "and offload_activations on, which is what unsloth does")
+        return Changed(True, "with offload_activations on, like unsloth")
     return bool(value)
 
 
@@ -80,14 +80,14 @@ def _data(value: str, job: Job) -> None:
 
 
 def _name(value: str, job: Job) -> Any:
-    return Changed(run_name(base_name(value.rstrip("/\\"))), "runs lie in output/wan_trainer")
+    return Changed(run_name(base_name(value.rstrip("/\\"))), "runs are in output/wan_trainer")
 
 
 def _clip_mode(value: str, _job: Job) -> Any:
     return {
         "single_beginning": "head",
-        "multiple_overlapping": Changed("chunk", "parts follow one another, and none overlaps the next"),
-    }.get(value, Changed("head", "clips are cut from their beginning"))
+        "multiple_overlapping": Changed("chunk", "parts are consecutive and do not overlap"),
+    }.get(value, Changed("head", "clips are cut from their start"))
 
 
 def _type(value: str, job: Job) -> None:
@@ -143,7 +143,7 @@ _TOP = (
     Key("epochs", "WanTrainSettings.max_train_epochs", kind=int, read=_epochs),
     Key("max_steps", "TrainLoRA.steps", "leads over epochs", kind=int),
     Key("micro_batch_size_per_gpu", "WanTrainSettings.batch_size", kind=object, read=_batch),
-    *drops("image_micro_batch_size_per_gpu", "one size of batch for stills and clips"),
+    *drops("image_micro_batch_size_per_gpu", "one batch size for stills and clips"),
     Key("gradient_accumulation_steps", "WanTrainSettings.gradient_accumulation_steps", kind=int),
     Key("pipeline_stages", "SplitAcrossGPUs.mode", "above 1", kind=int, read=_stages),
     Key("partition_split", "SplitAcrossGPUs.split_at", kind=list, read=_split),
@@ -247,7 +247,7 @@ def read_diffusion_pipe_job(data: Mapping[str, Any], source: str) -> Job:
         job.ledger.absorb(inner, name)
     take_over(_LAST, job, job.ledger)
     if "adapter" not in data:
-        job.mend("no [adapter] is stated, so diffusion-pipe would train the whole model; here it is a LoRA")
+        job.mend("no [adapter] is set, so diffusion-pipe would train the full model; here it is a LoRA")
     job.put("TrainLoRA.preview_every_n_steps", 0)
-    job.hint("diffusion-pipe makes no previews; set preview_every_n_steps to see clips while it trains")
+    job.hint("diffusion-pipe makes no previews; set preview_every_n_steps to see clips during training")
     return job

@@ -148,9 +148,9 @@ class Job:
 
     def account(self) -> Mapping[str, list[str]]:
         """Returns the account by titles, without empty ones."""
-        titles = ("taken over", "changed", "no counterpart here", "not known, so not used")
+        titles = ("imported", "changed", "no counterpart here", "unknown, so not used")
         found: dict[str, list[str]] = dict(zip(titles, self.ledger.complete(), strict=True))
-        found["put right"], found["to do"] = self.mended, self.hints
+        found["corrected"], found["to do"] = self.mended, self.hints
         return {title: sentences for title, sentences in found.items() if sentences}
 
 

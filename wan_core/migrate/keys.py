@@ -25,7 +25,7 @@ _MAY_HOLD = frozenset(
 )
 """texts in which these characters are literal"""
 CHANGED = "{said} -> {made}: {why}"
-NOT_STATED = "{key} is not stated: {value}, {trainer}'s own"
+NOT_STATED = "{key} is not set: {value}, the default of {trainer}"
 READ_BY_NODE = "read by Wan Dataset From File"
 _SECRET = re.compile(r"api_key|token$|password|secret|webhook_url")
 
@@ -143,7 +143,7 @@ def _is_unset(name: str, job: Job, ledger: Ledger) -> bool:
     if name not in job.unset:
         return False
     written = job.unset[name].replace("\n", " ")[:60]
-    ledger.change("{key} -> skipped: nothing in the file says what it stands for", key=f"{name} {written}")
+    ledger.change("{key} -> skipped: the file does not say what it means", key=f"{name} {written}")
     job.hint("{key} is {value}, which nothing in the file sets: choose it in the nodes", key=name, value=written)
     return True
 

@@ -41,7 +41,7 @@ _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "aoadamw4bit": ("adamw4bit", "", {}),
     "aoadamfp8": ("adamwfp8", "", {}),
     "aoadamwfp8": ("adamwfp8", "", {}),
-    "adafactor": ("adafactor", "PyTorch's, with the learning rate that is given", {}),
+    "adafactor": ("adafactor", "PyTorch's, with the learning rate as set", {}),
     "torchadafactor": ("adafactor", "", {}),
     "lion": ("lion", "", {"weight_decay": 0.0}),
     "optimilion": ("lion", _FLOAT32, {"betas": (0.9, 0.99), "weight_decay": 0.0}),
@@ -120,7 +120,7 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str
         ours, why = "custom", filled("the class {name}, which needs its package", name=kind)
         job.put("WanTrainSettings.optimizer_class", kind)
     elif not ours:
-        ours, why = "adamw", "it is not known here"
+        ours, why = "adamw", "it is unknown here"
     given = dict(arguments)
     if ours == "adafactor" and all(given.get(name) is False for name in ("scale_parameter", "relative_step")):
         kind = _RECIPES[ours]
@@ -212,8 +212,8 @@ _SCHEDULES = {
     "cosine_with_restarts": ("cosine_with_restarts", ""),
     "polynomial": ("polynomial", ""),
     "rex": ("rex", ""),
-    "warmup_stable_decay": ("wsd", "its fall is steep at first"),
-    "cosine_with_min_lr": ("cosine", "lr_scheduler_min_lr_ratio says what it falls to"),
+    "warmup_stable_decay": ("wsd", "it falls steeply at first"),
+    "cosine_with_min_lr": ("cosine", "lr_scheduler_min_lr_ratio sets the final value"),
     "sine": ("cosine", "a sine has no counterpart"),
     "adafactor": ("constant", "Adafactor's own schedule has no counterpart"),
 }
@@ -245,8 +245,8 @@ def adapter(value: str, _job: Job) -> Any:
     name = value.rpartition(".")[2]
     ours = _ADAPTERS.get(name.lower())
     if ours is None:
-        return Changed("LoRA", filled("{value} is no kind of adapter here", value=shown(name)))
-    return Changed(ours, "with the linear layers of the blocks alone") if name == "locon" else ours
+        return Changed("LoRA", filled("{value} is not a type of adapter here", value=shown(name)))
+    return Changed(ours, "with only the linear layers of the blocks") if name == "locon" else ours
 
 
 def copies(value: int, _job: Job) -> Any:
@@ -263,7 +263,7 @@ def only_for(schedule: str) -> Callable[[Any, Job], Any]:
 
     def read(value: Any, job: Job) -> Any:
         there = job.of("WanTrainSettings.lr_scheduler") == schedule
-        return value if there else Without(filled("{schedule} alone reads it", schedule=schedule))
+        return value if there else Without(filled("only {schedule} reads it", schedule=schedule))
 
     return read
 
@@ -272,7 +272,7 @@ def save_dtype(value: str, _job: Job) -> Any:
     """The dtype of the LoRA file."""
     short = value.lower().replace("bfloat16", "bf16").replace("float16", "fp16").replace("float32", "fp32")
     ours = {"float": "fp32", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "no": "fp32"}.get(short)
-    return ours or Changed("bf16", filled("{value} is no format of LoRA files here", value=shown(value)))
+    return ours or Changed("bf16", filled("{value} is not a format of LoRA files here", value=shown(value)))
 
 
 def quantized(value: str, job: Job) -> Any:
@@ -283,13 +283,13 @@ def quantized(value: str, job: Job) -> Any:
     if "int8" in word or word == "convrot8":
         return Changed("int8", "a scale for each row")
     if "fp8" in word or "float8" in word:
-        return Changed("fp8_e4m3fn", "a scale for each row, so it is nearer to the file")
+        return Changed("fp8_e4m3fn", "a scale for each row, so it is closer to the file")
     job.hint(
         "{value}: 4-bit and smaller bases are trained here from GGUF files (Q4_K, Q5_K, Q6_K); choose "
         "one in Load Wan Model, and remove Fp8 / Int8 Quantize",
         value=shown(value),
     )
-    return Changed("int8", filled("{value} is not made here", value=shown(value)))
+    return Changed("int8", filled("{value} is not supported here", value=shown(value)))
 
 
 def rank_of(value: int, job: Job) -> Any:
@@ -306,7 +306,7 @@ def alpha_of(value: float, job: Job) -> Any:
     if not job.huge_rank:
         return value
     whole = job.of("WanTrainSettings.adapter") == "LoKr"
-    return Changed(0.0 if whole else value * 1024 / job.huge_rank, "the LoRA counts as much as with the rank there")
+    return Changed(0.0 if whole else value * 1024 / job.huge_rank, "the LoRA has the same scale as with the rank there")
 
 
 def run_name(value: str) -> str:

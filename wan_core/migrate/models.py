@@ -123,7 +123,7 @@ def model_file(value: str, job: Job, expert: str = "") -> str | Changed | Withou
         return name
     kind = job.kind
     if kind is None:
-        return Without("which Wan model it is does not show; choose it in Load Wan Model")
+        return Without("the file does not say which Wan model it is; choose it in Load Wan Model")
     if job.trainer in _TAKES_REPOSITORIES and _of_others(value):
         job.put(at, UNKNOWN_MODEL)
         job.hint(
@@ -132,7 +132,7 @@ def model_file(value: str, job: Job, expert: str = "") -> str | Changed | Withou
         return None
     expert = expert_shown(value) or expert or job.expert
     if kind.low_noise_file and not expert:
-        job.now.change("{key} -> skipped: nothing in the file says which expert is trained", key=f"{value:.80}")
+        job.now.change("{key} -> skipped: the file does not say which expert is trained", key=f"{value:.80}")
         job.put(at, UNKNOWN_MODEL)
         return None
     return Changed(kind.low_noise_file if expert == "low" else kind.file, "the file that ComfyUI has it in")
@@ -177,12 +177,12 @@ def _add_lora(key: str, file: Any, strength: Any, job: Job) -> None:
     name, times = base_name(str(file)), 1.0 if strength is None else float(strength)
     if not name.lower().endswith(".safetensors"):
         job.now.change("{key} -> skipped: it names no file", key=f"{key} {str(file)[:80]}")
-        job.hint("put the file of {file} among your LoRAs, and add it by Add Frozen LoRA", file=str(file)[:80])
+        job.hint("put the file of {file} into models/loras, and add it with Add Frozen LoRA", file=str(file)[:80])
     elif len(job.frozen) == _MOST_LORAS:
-        job.now.change("{key} -> skipped: {n} LoRAs are taken over", key=f"{key} {name}", n=_MOST_LORAS)
+        job.now.change("{key} -> skipped: {n} LoRAs are imported", key=f"{key} {name}", n=_MOST_LORAS)
     else:
         job.frozen.append((name, times))
-        acts = "{key} -> Add Frozen LoRA, strength {strength}: it acts, and is not trained"
+        acts = "{key} -> Add Frozen LoRA, strength {strength}: it is applied, and not trained"
         job.now.take(acts, key=f"{key} {name}", strength=f"{times:g}")
 
 

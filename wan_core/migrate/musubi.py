@@ -44,7 +44,7 @@ KEYS = (
         read=only_for("cosine_with_restarts")),
     Key("lr_scheduler_power", "WanTrainSettings.lr_scheduler_power", kind=float, own=1.0, read=only_for("polynomial")),
     Key("lr_scheduler_min_lr_ratio", "WanTrainSettings.lr_scheduler_min_lr_ratio", kind=float),
-    *drops("lr_scheduler_type lr_scheduler_args lr_scheduler_timescale", "schedules are those of the menu"),
+    *drops("lr_scheduler_type lr_scheduler_args lr_scheduler_timescale", "the menu has these schedules"),
     Key("network_module", "WanTrainSettings.adapter", "LoRA, LoHa, LoKr; of LyCORIS what algo says",
         read=to.network),
     Key("network_dim", "TrainLoRA.rank", "above 1024, for whole matrices: 1024", kind=int, own=4, read=rank_of),
@@ -69,7 +69,7 @@ KEYS = (
     Key("max_timestep", "WanTrainSettings.max_timestep", kind=float, read=to.noise_range),
     Key("preserve_distribution_shape", "WanTrainSettings.timestep_range", "cut, else rescaled", kind=bool,
         read=lambda _value, _job: None),
-    *drops("num_timestep_buckets", "each step draws for itself, by its seed"),
+    *drops("num_timestep_buckets", "each step draws independently, by its seed"),
     *drops("timestep_boundary", "each expert has the model's own: 875 for T2V, 900 for I2V"),
     Key("fp8_base", "Fp8Quantize.scheme", kind=bool, read=to.fp8),
     Key("fp8_scaled", "Fp8Quantize.scheme", kind=bool, read=to.fp8_scaled),
@@ -172,7 +172,7 @@ def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, st
     task, file = (kind_of(str(flat.get(key, ""))) for key in ("task", "dit"))
     if task is not None and file is not None and _differ(task.name, file.name):
         job.hint(
-            "task {task} and the name of dit say different models, {one} and {other}",
+            "task {task} and the name of dit are different models, {one} and {other}",
             task=flat["task"],
             one=task.name,
             other=file.name,
@@ -187,8 +187,8 @@ def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, st
         )
     if not {"dit", "task"} & (flat.keys() | job.unset.keys()):
         job.put("LoadWanModel.diffusion_model", UNKNOWN_MODEL)
-        job.hint("which Wan model is trained does not show; choose it in Load Wan Model")
+        job.hint("the file does not say which Wan model is trained; choose it in Load Wan Model")
     if not {"sample_every_n_steps", "sample_every_n_epochs"} & flat.keys():
         job.put("TrainLoRA.preview_every_n_steps", 0)
-        job.hint("no previews are asked for; set preview_every_n_steps to see clips while it trains")
+        job.hint("no previews are requested; set preview_every_n_steps to see clips during training")
     return job

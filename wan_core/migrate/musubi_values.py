@@ -26,7 +26,7 @@ _SIGMA = {"logit_normal": "shift", "mode": "mode"}
 
 def sampling(value: str, job: Job) -> Any:
     if value != "sigma":
-        ours, why = _SAMPLINGS.get(value, ("shift", "it is not known here"))
+        ours, why = _SAMPLINGS.get(value, ("shift", "it is unknown here"))
         if value == "uniform" and "discrete_flow_shift" not in job.ledger:
             job.put("WanTrainSettings.discrete_flow_shift", 1.0)
         return Changed(ours, why) if why else ours
@@ -48,7 +48,7 @@ def weighting(value: str, job: Job) -> Any:
     if value in ("sigma_sqrt", "cosmap", "none"):
         return value
     if value in _SIGMA and job.said("timestep_sampling") in (None, "sigma"):
-        job.ledger.take("{said}: {why}", said=f"weighting_scheme {value}", why="what timestep_sampling draws")
+        job.ledger.take("{said}: {why}", said=f"weighting_scheme {value}", why="the distribution of timestep_sampling")
         return None
     return Without("musubi reads it only where timestep_sampling is sigma")
 
@@ -100,7 +100,7 @@ def fp8(_value: bool, job: Job) -> Any:
         return None
     if job.said("fp8_scaled"):
         return None
-    return Changed("fp8_e4m3fn", "a scale for each row, so it is nearer to the file")
+    return Changed("fp8_e4m3fn", "a scale for each row, so it is closer to the file")
 
 
 def fp8_scaled(value: bool, _job: Job) -> Any:
@@ -118,7 +118,7 @@ def attention(name: str) -> Key:
 
 def steps(value: int, job: Job) -> Any:
     leads = "max_train_epochs" in job.ledger or "max_train_epochs" in job.unset
-    return Without("max_train_epochs leads") if leads else value
+    return Without("max_train_epochs takes precedence") if leads else value
 
 
 def epochs(value: int, job: Job) -> None:
@@ -129,7 +129,7 @@ def keep(value: int, job: Job) -> Any:
     """save_last_n_steps counts steps back from a save that is kept too, keep_last_saves counts saved steps."""
     every = job.values.get("TrainLoRA", {}).get("save_every_n_steps", 0)
     if every < 1:
-        return Without("it goes with save_every_n_steps")
+        return Without("it is saved with save_every_n_steps")
     return Changed(value // every + 1, filled("the newest, and those of {n} steps before it", n=value))
 
 

@@ -140,10 +140,8 @@ def _job_of_command(name: str, command: Command, beside: NamedFiles) -> Job:
             raise ConfigError(f"{name} takes its settings from {named[:80]}. Import it with that file.") from error
         raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}") from error
     if missing:
-        job.hint("{file} was not found, so its settings are not here; import it with that file", file=f"{named:.80}")
+        job.hint("{file} was not found, so its settings are missing; import it with that file", file=f"{named:.80}")
     for words in (command.loose, command.cut):
         if words:
-            job.hint(
-                "{words} stands behind no option that the command has: look what it is", words=f"{' '.join(words):.200}"
-            )
+            job.hint("{words} follows no option of the command: check what it is", words=f"{' '.join(words):.200}")
     return job

@@ -57,7 +57,7 @@ def _files(job: Job) -> None:
     if not files.get("diffusion_model"):
         files["diffusion_model"] = UNKNOWN_MODEL
         if kind is None:
-            job.hint("which Wan model is trained does not show; choose it in Load Wan Model")
+            job.hint("the file does not say which Wan model is trained; choose it in Load Wan Model")
     _expert(job)
     job.values.setdefault("VAELoader", {}).setdefault("vae_name", KINDS["T2V-1.3B"].vae)
     encoder = job.values.setdefault("CLIPLoader", {})
@@ -66,8 +66,7 @@ def _files(job: Job) -> None:
     both = f" and {low}" if low not in ("none", UNKNOWN_MODEL) else ""
     if files["diffusion_model"] != UNKNOWN_MODEL:
         job.hint(
-            "the model files are {files}, {vae} and {encoder}; choose yours in the nodes where they are called "
-            "otherwise",
+            "the model files are {files}, {vae} and {encoder}; choose yours in the nodes if their names differ",
             files=f"{files['diffusion_model']}{both}",
             vae=job.values["VAELoader"]["vae_name"],
             encoder=encoder["clip_name"],
@@ -83,10 +82,10 @@ def _expert(job: Job) -> None:
         job.put("TrainLoRA.expert", job.expert)
         job.ledger.take(f"expert {job.expert}")
     elif file == UNKNOWN_MODEL:
-        job.hint("which expert is trained does not show: choose its file in Load Wan Model")
+        job.hint("the file does not say which expert is trained: choose its file in Load Wan Model")
     else:
         job.hint(
-            "which expert {file} is does not show: choose its file in Load Wan Model, and set expert of Train Wan LoRA",
+            "it is unclear which expert {file} is: choose its file in Load Wan Model, and set expert of Train Wan LoRA",
             file=file,
         )
 
@@ -110,7 +109,7 @@ def _dataset(job: Job, beside: NamedFiles) -> None:
         job.clips = beside.clips(job.data)
     except WanTrainerError as error:
         job.hint("its clips are not counted: {reason}", reason=str(error)[:300])
-        job.hint("on the command line, --look-in names the folder that they lie in, --clips how many an epoch has")
+        job.hint("on the command line, --look-in sets the folder of the clips, --clips the number of clips per epoch")
 
 
 def _prompts(job: Job, beside: NamedFiles) -> None:
@@ -119,12 +118,12 @@ def _prompts(job: Job, beside: NamedFiles) -> None:
         return
     found = beside.text(named)
     if found is None:
-        job.hint("{file} was not found, so its prompts are not here; write them into prompts", file=named[:80])
+        job.hint("{file} was not found, so its prompts are missing; write them into prompts", file=named[:80])
         return
     name, text = found
     suffix = PurePosixPath(name).suffix.lower()
     if suffix == ".toml":
-        job.hint("{file}: prompts in TOML are not read; write them into prompts, one a line", file=name)
+        job.hint("{file}: prompts in TOML are not read; write them into prompts, one per line", file=name)
         return
     lost = set[str]()
     if suffix != ".json":
@@ -133,10 +132,10 @@ def _prompts(job: Job, beside: NamedFiles) -> None:
     job.put(f"{PREVIEW}.prompts", _with(own, text.strip()))
     job.ledger.take("{file}: {n} prompts -> prompts", file=name, n=len(read_prompts(text, "x")))
     if "<token>" in text:
-        job.hint("<token> stands in prompts for a word of yours: write the word")
+        job.hint("<token> in prompts is a placeholder for your own word: replace it")
     if lost:
         job.ledger.change(
-            "{file}: {suffixes} behind a prompt -> skipped: they are not read here",
+            "{file}: {suffixes} after a prompt -> skipped: they are not read here",
             file=name,
             suffixes=", ".join(sorted(lost)),
         )
@@ -208,7 +207,7 @@ def _steps(job: Job) -> None:
         job.put(_EPOCHS, epochs)
         if epoch:
             job.put(_STEPS, max(1, epochs * epoch))
-            about = "{key} -> max_train_epochs {n}, about {steps} steps ({clips} clips an epoch, {batch} a step)"
+            about = "{key} -> max_train_epochs {n}, about {steps} steps ({clips} clips per epoch, {batch} per step)"
             counts = {"n": epochs, "steps": epochs * epoch, "clips": job.clips, "batch": batch}
             job.ledger.take(about, key=f"{key} {epochs}", **counts)
         else:
@@ -221,10 +220,10 @@ def _steps(job: Job) -> None:
             job.ledger.drop(key, filled("{widget} is stated in steps", widget=widget))
         elif epoch:
             job.put(at, max(1, round(epochs * epoch)))
-            count = filled("{clips} clips an epoch, {batch} a step", clips=job.clips, batch=batch)
+            count = filled("{clips} clips per epoch, {batch} per step", clips=job.clips, batch=batch)
             job.ledger.change("{said} -> {made} ({why})", said=said, made=f"{widget} {job.of(at)}", why=count)
         else:
-            why = "how many clips an epoch has is not known"
+            why = "the number of clips per epoch is not known"
             job.ledger.change(CHANGED, said=said, made=f"{widget} {job.of(at)}", why=why)
 
 
@@ -235,7 +234,7 @@ def _warmup(job: Job) -> None:
     if warmup >= steps:
         job.put(_WARMUP, steps // 10)
         job.mend(
-            "warm-up of {n} steps in a run of {steps} -> {to}: the learning rate would never have been reached",
+            "warm-up of {n} steps in a run of {steps} -> {to}: the full learning rate would never be reached",
             n=warmup,
             steps=steps,
             to=steps // 10,
@@ -250,19 +249,19 @@ def _together(job: Job) -> None:
             settings["lr_scheduler"] = "constant"
             job.mend("lr_scheduler -> constant: schedule_free replaces the schedule")
         if settings.pop("ema_decay", 0):
-            job.mend("ema_decay -> 0: schedule_free keeps a mean of its own")
+            job.mend("ema_decay -> 0: schedule_free has its own average")
     if settings.get("optimizer") == "prodigy" and settings.pop("loraplus_lr_ratio", 1) != 1:
         job.mend("loraplus_lr_ratio -> 1: Prodigy has one learning rate for all weights")
     if job.of("TrainLoRA.blocks_to_swap") > 0 and not job.of("WanTrainSettings.gradient_checkpointing"):
         settings["gradient_checkpointing"] = True
-        job.mend("gradient_checkpointing -> true: blocks that travel need it, and it changes no number")
+        job.mend("gradient_checkpointing -> true: block swap needs it, and it changes no result")
     if job.frozen and job.is_pair:
-        job.hint("each expert may need its own: look at the two LoRAs of Add Frozen LoRA")
+        job.hint("each expert may need its own: check the two LoRAs of Add Frozen LoRA")
     rank, alpha = job.of("TrainLoRA.rank"), job.of("TrainLoRA.alpha")
     if alpha and rank / alpha >= 8:
         job.hint(
-            "alpha {alpha} of rank {rank}: the LoRA is scaled by {share}, as in {trainer}, and learns slowly; "
-            "alpha 0 is the rank",
+            "alpha {alpha} of rank {rank}: the LoRA is scaled by {share}, as in {trainer}, and learns slowly; alpha 0 "
+            "uses the rank",
             alpha=f"{alpha:g}",
             rank=rank,
             share=f"{alpha / rank:.3g}",

@@ -11,7 +11,7 @@ from .keys import Key, base_precision, drops, every, if_so, ledger_of, shown, ta
 from .learning import copies, only_for, quantized, scheduler
 from .models import assistant, base_name, model_file, vae_file
 
-_SET = "each dataset of the data half says it"
+_SET = "each dataset of the data half sets it"
 
 KEYS = (
     Key("model_family", "", "wan", read=to.family),
@@ -24,7 +24,7 @@ KEYS = (
     Key("output_dir", "TrainLoRA.run_name", "the last folder of it", read=to.name),
     Key("num_train_epochs", "WanTrainSettings.max_train_epochs", kind=int, read=to.epochs),
     Key("max_train_steps", "TrainLoRA.steps", "leads over epochs", kind=int, read=to.steps),
-    *drops("strict_epoch_limit ignore_final_epochs", "exactly so many steps are trained"),
+    *drops("strict_epoch_limit ignore_final_epochs", "exactly this number of steps is trained"),
     Key("train_batch_size", "WanTrainSettings.batch_size", kind=int, own=4),
     Key("gradient_accumulation_steps", "WanTrainSettings.gradient_accumulation_steps", kind=int),
     Key("seed", "TrainLoRA.seed", kind=int),
@@ -37,7 +37,7 @@ KEYS = (
     Key("use_dora", "WanTrainSettings.adapter", "DoRA", kind=bool, read=to.dora),
     Key("lora_init_type", "WanTrainSettings.adapter_init", "gaussian, PiSSA, OLoRA", read=to.init),
     *drops("peft_lora_mode init_lokr_norm singlora_ramp_up_steps lora_format slider_lora_target",
-           "the LoRA begins at nothing"),
+           "the LoRA is initialised to no effect"),
     Key("init_lora", "TrainLoRA.start_from_lora", "its file, in ComfyUI's loras folder",
         read=lambda value, _job: base_name(value)),
     Key("peft_lora_target_modules", "WanTrainSettings.lora_targets", "by the original names", kind=object,
@@ -87,8 +87,7 @@ KEYS = (
     *drops("huber_schedule", "one width for all noise levels"),
     *drops("snr_gamma use_soft_min_snr soft_min_snr_sigma_data", "SimpleTuner does not read it for flow matching; "
            "loss_weighting min_snr is the analogue here"),
-    *drops("noise_offset noise_offset_probability input_perturbation input_perturbation_steps", "noise stays as it is "
-           "drawn"),
+    *drops("noise_offset noise_offset_probability input_perturbation input_perturbation_steps", "noise is not changed"),
     *drops("masked_loss_probability", "masks of a dataset always count"),
     Key("use_ema", "WanTrainSettings.ema_decay", "0 is off", kind=bool, read=to.ema),
     *(Key(name, "WanTrainSettings.ema_decay", kind=object, read=lambda _value, _job: None)
@@ -173,6 +172,6 @@ def read_simpletuner_job(data: Mapping[str, Any], source: str) -> Job:
     take_over(KEYS, job, job.ledger)
     if str(flat.get("model_type", "full")) != "lora":
         job.mend(
-            "model_type {type} trains the whole model; here it is a LoRA", type=shown(flat.get("model_type", "full"))
+            "model_type {type} trains the full model; here it is a LoRA", type=shown(flat.get("model_type", "full"))
         )
     return job

@@ -37,7 +37,7 @@ def flavour(value: str, job: Job) -> Any:
     said_kind(value, job)
     kind = job.kind
     if kind is None:
-        return Without("which Wan model it is does not show; choose it in Load Wan Model")
+        return Without("the file does not say which Wan model it is; choose it in Load Wan Model")
     low = value.endswith("low") and kind.low_noise_file
     file = kind.low_noise_file if low else kind.file
     return Changed(file, "the file that ComfyUI has it in; this expert alone is trained" if kind.low_noise_file else
@@ -57,7 +57,7 @@ def lora_type(value: str, job: Job) -> Any:
         return (
             "LoRA"
             if value == "standard"
-            else Changed("LoRA", filled("{value} is no kind of adapter here", value=value))
+            else Changed("LoRA", filled("{value} is not a type of adapter here", value=value))
         )
     job.put("lycoris.file", str(job.said("lycoris_config") or "lycoris_config.json"))
     return None
@@ -85,8 +85,8 @@ def init(value: str, job: Job) -> Any:
         return None
     of_pairs = str(job.said("lora_type") or "standard") == "standard" and not job.said("use_dora")
     if not of_pairs:
-        return Without("LoRA and rsLoRA alone begin otherwise")
-    return _INITS.get(value.lower()) or Without("the LoRA begins at nothing")
+        return Without("only LoRA and rsLoRA have other initial values")
+    return _INITS.get(value.lower()) or Without("the LoRA is initialised to no effect")
 
 
 def timesteps(value: Any, _job: Job) -> Any:
@@ -141,7 +141,7 @@ def ema(value: bool, job: Job) -> Any:
     every = int(job.said("ema_update_interval") or 1)
     decay = float(job.said("ema_decay") or 0.995)
     if every == 1:
-        return Changed(decay, "the mean is saved, evaluated and previewed")
+        return Changed(decay, "the average is saved, evaluated and previewed")
     each = round(decay ** (1 / every), 6)
     return Changed(
         each, filled("{decay} every {n} steps is {each} every step", decay=f"{decay:g}", n=every, each=f"{each:g}")
@@ -191,7 +191,7 @@ def library(value: Any, job: Job) -> Any:
     if value in (False, "false", None, "None", ""):
         return None
     if value in (True, "true"):
-        return Without("the prompts of SimpleTuner itself are not here; write yours")
+        return Without("SimpleTuner's own prompts are not included; write yours")
     job.put("prompts.file", str(value))
     return None
 
@@ -220,7 +220,7 @@ def data(value: str, job: Job) -> None:
 
 
 def name(value: str, _job: Job) -> Any:
-    return Changed(run_name(base_name(value.rstrip("/\\"))), "runs lie in output/wan_trainer")
+    return Changed(run_name(base_name(value.rstrip("/\\"))), "runs are in output/wan_trainer")
 
 
 def attention(value: str, _job: Job) -> Any:
@@ -228,7 +228,7 @@ def attention(value: str, _job: Job) -> Any:
         return Changed("sdpa", "SageAttention has no backward pass")
     ours = _ATTENTIONS.get(value, "sdpa")
     return ours if ours == value else Changed(ours, "the same, by its name here" if value in _ATTENTIONS else
-                                              "it is not known here")  # fmt: skip
+                                              "it is unknown here")  # fmt: skip
 
 
 def routes(value: Any, _job: Job) -> str:

@@ -65,8 +65,8 @@ def check_compile(device: torch.device) -> None:
     if backend.triton and importlib.util.find_spec("triton") is None:
         package = "triton-windows" if sys.platform == "win32" else "triton"
         raise DependencyError(
-            "compile needs the package triton, which is not installed. Get it ({package}), or turn compile "
-            "off: training is the same, only slower.",
+            "compile needs the package triton, which is not installed. Install it ({package}), or turn compile off: "
+            "training gives the same result, only slower.",
             package=pip_line(package),
         )
     if device.type == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++", "cl")):

@@ -177,7 +177,7 @@ def _installed(name: str, module: str, how: str, instead: str = "sdpa") -> None:
         found = None
     if found is None:
         raise DependencyError(
-            f'attention "{name}" needs the package {module}, which is not installed. Get it ({how}), or choose '
+            f'attention "{name}" needs the package {module}, which is not installed. Install it ({how}), or choose '
             f"{instead}."
         )
     try:

@@ -157,8 +157,8 @@ def _forget_error(device: torch.device) -> None:
 def _refused() -> str:
     return filled(
         "The system page-locked {locked} GiB of host memory and refuses more (Windows locks half of the RAM, WSL2 "
-        "less). Whatever else is offloaded is copied from pageable memory: the results are the same, a step is "
-        "slower. To need less, offload less (offload_activations, blocks_to_swap) or train smaller clips.",
+        "less). Further offloading uses pageable memory: the results are the same, a step is slower. To need less, "
+        "offload less (offload_activations, blocks_to_swap) or train smaller clips.",
         locked=f"{_locked_bytes / 2**30:.1f}",
     )
 

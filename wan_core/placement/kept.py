@@ -154,8 +154,8 @@ def _dense(tensor: Tensor) -> bool:
 
 def _stays(in_ram: int) -> str:
     return filled(
-        "RAM is nearly full: of what gradient checkpointing keeps, {gib} GiB are offloaded and the rest stays in GPU "
-        "memory. Close other programs, or train smaller clips.",
+        "RAM is nearly full: of the activations that gradient checkpointing keeps, {gib} GiB are offloaded and the "
+        "others stay in GPU memory. Close other programs, or train smaller clips.",
         gib=f"{in_ram / 2**30:.1f}",
     )
 

@@ -178,8 +178,8 @@ class MemoryPlan:
             return "It fits."
         place, needed, free = self.room.lacks(self.estimate)[0]
         return filled(
-            "{variant} at rank {rank} needs {needed} GiB on {place} with every measure that memory auto may "
-            "take, and {free} GiB are free. {advice}",
+            "{variant} at rank {rank} needs {needed} GiB on {place} with every measure of memory auto, but only "
+            "{free} GiB are free. {advice}",
             variant=size_words(self.job.file.variant, self.job.step),
             rank=self.job.lora.rank,
             needed=f"{needed / 2**30:.1f}",
@@ -206,8 +206,8 @@ class MemoryPlan:
                 rank=found.lora.rank,
             )
         if self.job.model.quantize is None and self.job.file.quantization == "none":
-            return "Nothing smaller fits: put Fp8 / Int8 Quantize behind the model, or choose a smaller one."
-        return "Nothing smaller fits: choose a smaller model, or close what else uses the memory."
+            return "Nothing smaller fits: put Fp8 / Int8 Quantize after the model, or choose a smaller one."
+        return "Nothing smaller fits: choose a smaller model, or close other programs that use memory."
 
 
 def plan_memory(job: Workload, room: FreeMemory, card: Card | None = None) -> MemoryPlan:

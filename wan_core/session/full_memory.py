@@ -74,7 +74,7 @@ def _host_is_full(rendering: bool) -> OutOfMemory:
 def _account(said: str, predicted: int | None) -> str:
     """Returns requested, free and predicted memory, from torch's message and the plan; "" where neither has any."""
     requested, card = _REQUESTED.search(said), _CARD.search(said)
-    parts: list[str] = [filled("it asked for {asked} more", asked=requested[1])] if requested else []
+    parts: list[str] = [filled("it requested {asked} more", asked=requested[1])] if requested else []
     if card:
         parts.append(filled("{free} of {total} were free", free=card[2], total=card[1]))
     held = _HELD.search(said)

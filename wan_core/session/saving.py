@@ -106,8 +106,8 @@ class Saver:
             need = saved_bytes(values, self.config.train)
             free = shutil.disk_usage(self.directory).free
             what = filled(
-                "There is no room for run {name} ({strerror}): its disk has {free} free, and a saved step takes "
-                "{need}. Make room.",
+                "The disk of run {name} is full ({strerror}): {free} are free, and a saved step needs {need}. Free "
+                "disk space.",
                 name=self.directory.name,
                 strerror=error.strerror,
                 free=size_text(free),
@@ -143,7 +143,7 @@ class Saver:
                 if reason := self.session.control.stop_reason():
                     raise Stopped(f"{reason}; step {step} could not be saved ({why})") from error
                 text = filled(
-                    "Step {step} cannot be saved ({why}). Make room, or make the run's folder writable; the run "
+                    "Step {step} cannot be saved ({why}). Free disk space, or make the run's folder writable; the run "
                     "waits and loses nothing.",
                     step=step,
                     why=why,

@@ -54,10 +54,9 @@ class SpillWatch:
                 continue
             self._said = True
             return filled(
-                "{device} is full ({held} of {total} GiB), so Windows moves memory of this run into the "
-                "computer's own, and steps take several times longer. Stop it, set memory to auto in Wan Train "
-                "Settings, take other programs off the GPU, and press Run again: it goes on after its last "
-                "saved step.",
+                "{device} is full ({held} of {total} GiB), so Windows moves memory of this run to the computer's RAM, "
+                "and steps take several times longer. Stop it, set memory to auto in Wan Train Settings, close other "
+                "programs that use the GPU, and press Run again: it resumes after its last saved step.",
                 device=name,
                 held=f"{held / _GIB:.1f}",
                 total=f"{total / _GIB:.1f}",

@@ -155,7 +155,7 @@ class _Worker:
             if memory_ran_out(error) or self._on_device is None:
                 self._save_before_stopping(training, "")
             raise
-        reason = self._save_before_stopping(training, filled("{n} steps of this queue are done", n=max_steps))
+        reason = self._save_before_stopping(training, filled("{n} steps of this Run are done", n=max_steps))
         if saver.saved_step < total and self.session.leads:
             return self._finish("stopped", saver.saved_step, reason)
         return self._finish("done" if training.experts.step == total else "stopped", training.experts.step)
@@ -207,7 +207,7 @@ class _Worker:
         self._watch(experts.current.trainer.meters.devices)
         if saved is not None:
             steps = config.train.steps
-            session.note(filled("Continues after saved step {step} of {steps}.", step=saved.step, steps=steps))
+            session.note(filled("Resumes after saved step {step} of {steps}.", step=saved.step, steps=steps))
         else:
             session.note(start_note(config, session.roots))
         if session.leads:

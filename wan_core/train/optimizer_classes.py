@@ -117,7 +117,8 @@ def _check_package(config: TrainConfig, package: str) -> None:
         check_place(package)
     except ModuleNotFoundError as error:
         raise DependencyError(
-            'optimizer "{optimizer}" needs {package}, which is not installed. Run this and start again: {requirements}',
+            'optimizer "{optimizer}" needs {package}, which is not installed. Run this command and start again: '
+            "{requirements}",
             optimizer=config.optimizer,
             package=package,
             requirements=pip_line(_REQUIREMENTS[package]),

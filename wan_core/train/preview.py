@@ -24,7 +24,8 @@ from .preview_inputs import PreviewClip, PreviewInputs
 _log = logger(__name__)
 DECODE_TIMEOUT_S = 900.0
 NO_ROOM = (
-    "the GPU has no room to decode it beside the model, and the computer's own memory none for the model meanwhile"
+    "decoding does not fit into GPU memory together with the model, and the computer's memory has no space to offload "
+    "the model meanwhile"
 )
 _CLIP = re.compile(r"step-(?P<step>\d+)_")
 

@@ -30,7 +30,7 @@ class UpdateConfig(Config):
     )
     learning_rate: float = counted(
         1e-4,
-        "Learning rate: how far one optimizer step moves the LoRA. 1e-4 is usual; 5e-5 to 3e-4 is sensible.",
+        "Learning rate: how far one optimizer step moves the LoRA. 1e-4 is usual; sensible from 5e-5 to 3e-4.",
         low=0.0,
         high=10.0,
         offered=(0.0, 1.0),

@@ -63,7 +63,7 @@ def test_half_of_the_clips_decide(tmp_path: Path):
     assert nothing_shown_reason(cache_set, known) == ""
     known.note_shows_nothing(key(3))
     assert nothing_shown_reason(cache_set, known).startswith(
-        "No step is suggested: 2 of 4 clips show noise or one colour alone, such as 0,"
+        "No step is suggested: 2 of 4 clips show only noise or one colour, such as 0,"
     )
 
 

@@ -41,9 +41,7 @@ def test_a_truncated_file_is_refused_with_both_sizes(tmp_path: Path) -> None:
     save_file(random_weights(), path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    with pytest.raises(
-        CheckpointError, match=rf"has {len(whole) - 100:,} bytes where its header promises {len(whole):,}"
-    ):
+    with pytest.raises(CheckpointError, match=rf"has {len(whole) - 100:,} bytes, but its header says {len(whole):,}"):
         read_header(path)
 
 

@@ -308,7 +308,7 @@ def test_a_run_by_the_settings_of_another_trainer_has_its_base_too_and_each_key_
     assert (run.train.steps, run.lora.rank) == (12, 6)
     assert run.model.quantize is not None
     assert run.model.quantize.scheme == "int8"
-    assert "not known, so not used:\n  train.what 1\n" in made.stderr
+    assert "unknown, so not used:\n  train.what 1\n" in made.stderr
     assert "not in this run:\n  previews: " in made.stderr
 
 

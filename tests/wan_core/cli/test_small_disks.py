@@ -50,7 +50,7 @@ def test_a_run_that_finds_no_room_says_so_and_goes_on_when_there_is_some(tmp_pat
         assert said.count("Traceback") == said.count("Exception in thread"), "those of TensorBoard's own thread"
         assert not any(is_partial(name) for _, _, names in os.walk(directory) for name in names)
         if code == 5:
-            assert "There is no room for run tiny (No space left on device)" in said
+            assert "The disk of run tiny is full (No space left on device)" in said
             assert SaveStore(directory).steps() == []
             disk.make_room()
             again = trained(run, directory)

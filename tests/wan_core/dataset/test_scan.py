@@ -89,8 +89,8 @@ def test_missing_captions_are_named_with_the_file_to_write(video, make_clip, fol
     found = scan_folder(config(), folder, ScanContext(video))
     assert [s.name for s in found.captionless] == ["b.mp4", "c.mp4"]
     remedies = (
-        "Write b.txt with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions means: "
-        '"skip the file" or "empty caption"'
+        "Write b.txt with a description of the clip, set trigger_word, or set missing_captions in Wan Dataset "
+        'Settings to "skip the file" or "empty caption"'
     )
     assert f"no caption, so nothing is trained yet: b.mp4, c.mp4. {remedies}" in scan_report(found).splitlines()
     with pytest.raises(DatasetError) as caught:

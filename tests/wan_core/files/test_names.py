@@ -29,7 +29,7 @@ HOSTILE = {
     **{name: START for name in (" ", ".", "..", "...", " a", ".hidden", "-rf", "_x", "(x)")},
     **{name: START for name in ("\u0301a", "\u0e48x")},  # a mark alone would stand on what is before it
     **{name: END for name in ("a.", "a ", "v1.", "動 ", "動.")},
-    **{name: "two dots beside each other" for name in ("a..b", "動..画")},
+    **{name: "two dots in a row" for name in ("a..b", "動..画")},
     **{name: DEVICE for name in ("CON", "con", "con.txt", "nul", "NUL.safetensors", "PRN", "aux", "COM1", "com9.x")},
     **{name: DEVICE for name in ("lpt1", "CON .txt", "com¹", "LPT³.v2")},
     **{

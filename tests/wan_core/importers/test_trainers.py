@@ -104,7 +104,7 @@ def test_musubi(mira):
         "1 files of the folder are no clips and belong to no part of this dataset; "
         "resolution 480x270 -> 480x272 (sides are multiples of 16); target_frames 75 -> 73 frames (Wan needs 4n+1)"
     ) in lines
-    assert "musubi.toml, dataset 2: not known, so not used: flow_hint of a fork" in lines
+    assert "musubi.toml, dataset 2: unknown, so not used: flow_hint of a fork" in lines
     assert "source_fps 30.0 (not needed: the rate is read from the time stamps of each clip)" in account(parts)
 
 

@@ -163,7 +163,7 @@ def test_a_run_on_noise_with_noise_held_out_suggests_no_step_and_says_why(tmp_pa
     assert suggestion_of(run.directory).step is not None
     told = [event for event in heard if isinstance(event, Suggested)]
     assert [event.best for event in told] == [None] * len(told)
-    assert told[-1].why.startswith("No step is suggested: 8 of 8 clips show noise or one colour alone, such as 0.mp4, ")
+    assert told[-1].why.startswith("No step is suggested: 8 of 8 clips show only noise or one colour, such as 0.mp4, ")
     assert suggested_step(run.directory) is None
 
 
@@ -220,4 +220,4 @@ def test_evaluations_come_as_often_as_asked_and_say_whose_clips_they_are_of(tmp_
     assert [(event.modules, event.passed_over) for event in saved] == [(2 * 10, 0)] * 2
     told = [event for event in heard if isinstance(event, Suggested)]
     assert [(event.step, event.best) for event in told] == [(2, None), (4, None), (5, None)]
-    assert "is one of training clips" in told[-1].why
+    assert "measured on training clips" in told[-1].why

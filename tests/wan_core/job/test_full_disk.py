@@ -29,7 +29,7 @@ def test_a_file_that_finds_no_room_is_named_with_its_folder_and_what_is_free(
     drive = next(str(place) for place in tmp_path.resolve().parents if place.is_mount())
     assert re.fullmatch(
         rf"The drive {re.escape(drive)}, which holds folder {tmp_path.name}, is too full to write status\.json: "
-        r"[\d.]+ .iB are free\. Make room on it\. .*",
+        r"[\d.]+ .iB are free\. Free disk space on it\. .*",
         said,
     )
     for step, size in ((999_999, 1), (1_000_000, 3 << 20)):
@@ -38,8 +38,8 @@ def test_a_file_that_finds_no_room_is_named_with_its_folder_and_what_is_free(
     (tmp_path / "saves" / ".step-2000000.partial").mkdir()
     for name in ("status.json", "saves/.step-2000000.partial/lora.safetensors"):
         said = disk_sentence(OSError(errno.ENOSPC, "No space left on device", str(tmp_path / name)))
-        assert " has too little room: the next save needs about 3.0 MiB, and " in said
-        assert " are free. Make room on it. What helps most, in this order: delete runs" in said
+        assert " has too little free space: the next save needs about 3.0 MiB, and " in said
+        assert " are free. Free disk space on it. What helps most, in this order: delete runs" in said
         assert said.endswith("off that drive. Saved steps are kept; press Run again to resume.")
         assert "status.json" not in said, "a small file that finds no room is no news beside the save"
 

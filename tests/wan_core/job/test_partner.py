@@ -53,7 +53,7 @@ def test_the_pair_with_the_partner_is_that_of_two_loras(tmp_path: Path, expert: 
     partner = ModelPlan(base_file=FILES[other])
     clips, notes = rendered(run, SampleJob(preview=CLIP, partner=partner))
     assert notes == [
-        f"Clips go through the pair. The {other} noise expert, which this run does not train, is "
+        f"Previews use both experts. The {other} noise expert, which this run does not train, is "
         f"{FILES[other].partition(':')[2]}; LoRAs on it: none."
     ]
     # The base pair of another run, of both experts, with the file this run saved on the expert that it trained.

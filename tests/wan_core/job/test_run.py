@@ -142,14 +142,14 @@ def test_a_finished_run_of_the_same_job_is_done(run: TinyRun) -> None:
 
 def test_an_unfinished_run_is_resumed_and_more_steps_continue_it(run: TinyRun) -> None:
     runs = run.directory.parent
-    assert choose_run(runs, run.config).note == "tiny starts over: it has no intact saved step."
+    assert choose_run(runs, run.config).note == "tiny starts from the beginning: it has no intact saved step."
     train_here(run, max_steps=1)
     decision = choose_run(runs, run.config)
-    assert (decision.action, decision.note) == ("resume", "tiny continues after step 1 of 3.")
+    assert (decision.action, decision.note) == ("resume", "tiny resumes after step 1 of 3.")
     train_here(run)
     longer = train_with(steps=5)(run.config)
     decision = choose_run(runs, longer)
-    assert (decision.action, decision.note) == ("resume", "tiny continues after step 3 of 5.")
+    assert (decision.action, decision.note) == ("resume", "tiny resumes after step 3 of 5.")
     prepare_run(decision, longer)
     assert read_run(run.directory).train.steps == 5
 
@@ -255,7 +255,7 @@ def test_other_data_is_called_the_data_and_shows_no_digest(run: TinyRun) -> None
 
 def test_a_learning_rate_of_zero_begins_no_run_and_one_that_has_begun_is_read(run: TinyRun) -> None:
     runs, still = run.directory.parent, train_with(learning_rate=0.0)(run.config)
-    with pytest.raises(ConfigError, match="learning_rate is 0, so the LoRA would stay as it begins"):
+    with pytest.raises(ConfigError, match="learning_rate is 0, so the LoRA would not change"):
         choose_run(runs, still)
     atomic_write_json(run.directory / "run.json", still.to_dict())
     assert choose_run(runs, read_run(run.directory)).action == "resume"
@@ -301,7 +301,7 @@ def test_something_foreign_of_the_same_name_is_left_alone(run: TinyRun, tmp_path
         foreign.symlink_to(runs / "absent")
     decision = choose_run(runs, run.config)
     assert (decision.action, decision.directory.name) == ("start", "tiny_002")
-    assert decision.note == "New run tiny_002: tiny is not a run of this pack."
+    assert decision.note == "New run tiny_002: tiny is not a run of Wan Trainer."
     prepare_run(decision, run.config)
     assert sorted(p.name for p in runs.iterdir()) == ["tiny", "tiny_002"]
     assert not (runs / "absent").exists()

@@ -90,7 +90,7 @@ def test_a_rise_while_training_does_not_fall_is_no_over_fitting():
     ("points", "saved", "options", "why"),
     [
         ([], [], {}, "no evaluation loss was measured"),
-        (measured(parabola(500), held_out=False), list(STEPS), {}, "one of training clips"),
+        (measured(parabola(500), held_out=False), list(STEPS), {}, "measured on training clips"),
         (measured(parabola(500)), [400], {}, "at two saved steps or more"),
         (measured(parabola(500))[1:], list(STEPS), {}, "the held-out loss before training"),
         (
@@ -115,7 +115,7 @@ def test_a_fall_that_one_step_alone_shows_is_held_against_twice_the_noise():
     found = suggest(measured([0.4968 if step == 500 else 0.5 for step in STEPS]), list(STEPS))
     assert found.step is None
     assert found.why.endswith(
-        " to 0.4968 at best, at that step alone; changes smaller than 0.0050 that the steps beside it do not share are "
+        " to 0.4968 at best, at that step alone; changes smaller than 0.0050 that neighbouring steps do not share are "
         "noise."
     )
     beside = {400: 0.497, 500: 0.4968, 600: 0.497}
@@ -179,13 +179,13 @@ def test_the_star_of_a_pair_says_who_was_judged(tmp_path: Path):
     file = tmp_path / "metrics.jsonl"
     alone = judged([("high", 0, 1.0, 0), ("high", 50, 0.8, 50), ("high", 75, 0.9, 75)], [50, 75], file)
     assert alone.step == 50
-    assert alone.why.endswith(" So far the high noise expert alone is judged; the other one is measured at its turn.")
+    assert alone.why.endswith(" So far only the high noise expert was measured; the other one is measured at its turn.")
     both = judged(TURNS, [75, 150, 200], file)
     assert both.step == 150
-    assert both.why.endswith(" The loss is the mean of both experts, each as that step holds it.")
+    assert both.why.endswith(" The loss is the mean of both experts at that step.")
     early = judged(TURNS[:3], [50, 75], file)
     assert early.step is None, "at step 75 the high noise expert is not measured yet"
-    assert "takes the held-out loss before training and at two saved steps or more. The loss is" in early.why
+    assert "needs the held-out loss before training and at two saved steps or more. The loss is" in early.why
 
 
 def test_each_expert_over_fits_by_itself(tmp_path: Path):

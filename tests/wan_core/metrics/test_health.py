@@ -74,7 +74,7 @@ def test_a_plateau_is_marked_with_the_step_it_began_after() -> None:
     falling = [0.3, 0.25, 0.22, 0.20, 0.19]
     (mark,) = marks_of(evaluations([*falling, *[0.1901, 0.1898, 0.1903, 0.1899, 0.1902, 0.19, 0.1901, 0.1899]]))
     assert (mark.kind, mark.step) == ("plateau", 100)
-    assert mark.text.startswith("The evaluation loss has not fallen since step 40:")
+    assert mark.text.startswith("The evaluation loss has not fallen since step 40,")
 
 
 def test_evaluations_that_are_not_finite_are_no_figures_and_hide_no_plateau() -> None:

@@ -74,11 +74,11 @@ def test_they_stand_one_behind_another_between_the_model_and_what_follows(
     drawn = [node for node in canvas_graph(job)["nodes"] if node["type"] == "AddFrozenLora"]
     assert len(drawn) == len(wanted)
     assert len({tuple(node["pos"]) for node in drawn}) == len(wanted), "none lies on another"
-    assert "not known, so not used" not in job.account()
+    assert "unknown, so not used" not in job.account()
 
 
 def test_one_that_names_a_repository_is_something_to_do(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(ASSISTED | {"assistant_lora_path": "someone/assistant"}))
     job = read_job(tmp_path / "a.json")
     assert job.frozen == []
-    assert any("someone/assistant among your LoRAs, and add it by Add Frozen LoRA" in one for one in job.hints)
+    assert any("someone/assistant into models/loras, and add it with Add Frozen LoRA" in one for one in job.hints)

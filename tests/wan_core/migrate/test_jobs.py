@@ -76,7 +76,7 @@ def keys_in(path):
 def test_every_key_is_taken_changed_or_named(settings, name):
     job = read_job(settings / name)
     account = job.account()
-    assert "not known, so not used" not in account
+    assert "unknown, so not used" not in account
     spoken = "\n".join(line for lines in account.values() for line in lines)
     missing = {key for key in keys_in(settings / name) if not re.search(rf"\b{re.escape(key)}\b", spoken)}
     assert not missing
@@ -172,7 +172,7 @@ def test_the_quickstart_of_simpletuner(settings):
     job = of(settings, "simpletuner_quickstart.json")
     train = job.train()
     assert (train.steps, train.lr_warmup_steps) == (400_000, 40_000)
-    assert "warm-up of 400000 steps in a run of 400000 -> 40000" in job.account()["put right"][0]
+    assert "warm-up of 400000 steps in a run of 400000 -> 40000" in job.account()["corrected"][0]
     assert (train.optimizer, train.lr_scheduler, train.batch_size, train.caption_dropout) == ("lion", "cosine", 2, 0.1)
     assert train.ema_decay == pytest.approx(0.995**0.5, abs=1e-6)
     preview = job.values["WanPreviewSettings"]
@@ -198,7 +198,7 @@ def test_ai_toolkit_trains_both_experts_in_turns(settings):
     assert (train.caption_dropout, train.adam_epsilon, train.save_dtype) == (0.05, 1e-6, "fp16")
     frames = of(settings, "ai_toolkit_wan21_14b.yaml")
     assert frames.values["WanPreviewSettings"]["num_frames"] == 41
-    assert "previews of 40 frames -> 41 (Wan needs 4n+1)" in frames.account()["put right"]
+    assert "previews of 40 frames -> 41 (Wan needs 4n+1)" in frames.account()["corrected"]
 
 
 def test_diffusion_pipe_counts_epochs_by_the_clips_that_are_told(settings):
@@ -277,7 +277,7 @@ def test_an_optimizer_or_adapter_that_is_not_here_is_named(tmp_path):
     path = tmp_path / "a.toml"
     path.write_text("[model]\ntype='wan'\n[adapter]\ntype='boft'\n[optimizer]\ntype='automagic'\n")
     account = read_job(path).account()
-    assert "adapter.type boft -> adapter LoRA: boft is no kind of adapter here" in account["changed"]
+    assert "adapter.type boft -> adapter LoRA: boft is not a type of adapter here" in account["changed"]
     assert "optimizer.type automagic -> optimizer adamw: it has no counterpart here" in account["changed"]
 
 
@@ -472,7 +472,7 @@ def test_an_optimizer_in_host_memory_is_one_here(tmp_path, name, text, rests):
     (tmp_path / name).write_text(text)
     job = read_job(tmp_path / name)
     assert (job.train().offload_optimizer, job.train().optimizer) == (rests, "adamw")
-    assert any("offload_optimizer" in line for line in job.account()["taken over"]) == rests
+    assert any("offload_optimizer" in line for line in job.account()["imported"]) == rests
 
 
 @pytest.mark.parametrize("said", ["9007199254740993", '"9007199254740993"'])
@@ -485,10 +485,10 @@ def test_a_warm_up_beside_epochs_is_kept_where_their_steps_are_not_known(tmp_pat
     (tmp_path / "a.sh").write_text(f"{MUSUBI} --max_train_epochs 16 --lr_warmup_steps 5000")
     job = read_job(tmp_path / "a.sh")
     assert job.train().lr_warmup_steps == 5000
-    assert "put right" not in job.account()
+    assert "corrected" not in job.account()
     told = read_job(tmp_path / "a.sh", clips=3)
     assert (told.train().steps, told.train().lr_warmup_steps) == (48, 4)
-    assert "warm-up of 5000 steps in a run of 48 -> 4" in told.account()["put right"][0]
+    assert "warm-up of 5000 steps in a run of 48 -> 4" in told.account()["corrected"][0]
 
 
 def ai_toolkit(tmp_path, **network):
@@ -524,7 +524,7 @@ def test_a_job_of_ai_toolkits_page_has_no_unknown_key(tmp_path):
     train = dict.fromkeys(("bypass_guidance_embedding", "audio_loss_multiplier", "max_loss"), 1)
     process = {"model": {"arch": "wan21:1b", "name_or_path": "x", "quantize_kwargs": {}}, "train": train}
     (tmp_path / "b.json").write_text(json.dumps({"config": {"process": [process]}}))
-    assert "not known, so not used" not in read_job(tmp_path / "b.json").account()
+    assert "unknown, so not used" not in read_job(tmp_path / "b.json").account()
 
 
 def test_a_lokr_of_ai_toolkit_with_a_whole_matrix_has_one_here(tmp_path):

@@ -31,7 +31,7 @@ NO_WORDS = {
     "{} {} -> optimizer_args {}",
     "{} -> {}",
     "expert {}",
-    "experts is not stated: both, ai-toolkit's own -> low_noise_model {}",
+    "experts is not set: both, the default of ai-toolkit -> low_noise_model {}",
     "learning_rate {} -> low_noise_learning_rate {}",
     "network_args {} -> {} []",
     "network_dim {} -> low_noise_rank {}",
@@ -150,7 +150,7 @@ def test_every_reason_and_every_sentence_of_an_import_is_translated() -> None:
     assert "a scale for each row" in found["reasons"], "said in a function"
     assert "torchao's, with 8-bit moments too" in found["reasons"], "of a table"
     assert "the class {}, which needs its package" in found["reasons"], "with a hole"
-    assert "{}: {} behind a prompt -> skipped: they are not read here" in found["sentences"]
+    assert "{}: {} after a prompt -> skipped: they are not read here" in found["sentences"]
     assert (len(found["reasons"]) > 100, len(found["sentences"]) > 50) == (True, True)
     translated = {HOLE.sub("{}", one) for one in json.loads(LOCALE.read_text(encoding="utf-8"))["wanTrainerServer"]}
     assert [one for kind in found.values() for one in kind if one not in translated] == []

@@ -91,7 +91,7 @@ def test_both_experts_by_names_that_nobody_sets_are_asked_for(tmp_path: Path) ->
 def test_which_expert_is_trained_is_shown_or_asked(tmp_path: Path, said_of_it: str, file: str, expert: str) -> None:
     job = job_of(tmp_path, f"{TRAIN} --task t2v-A14B {said_of_it}")
     assert (model(job)[0], job.of("TrainLoRA.expert")) == (file, expert)
-    asked = "does not show: choose its file" in said(job, "to do")
+    asked = "choose its file in Load Wan Model" in said(job, "to do")
     assert asked is (file == UNKNOWN_MODEL or (file == "mine.safetensors" and expert == "auto"))
 
 
@@ -124,7 +124,7 @@ def test_two_commands_of_the_experts_are_one_run_of_the_pair(tmp_path: Path, nam
     assert (train.steps, train.high_noise_share) == (2000, 0.3)
     assert (train.min_timestep, train.max_timestep, train.timestep_range) == (0, 1000, type(train).timestep_range)
     assert (job.of("TrainLoRA.run_name"), job.data, train.seed) == ("fox", "d.toml", 1)
-    assert "two commands, one for each expert" in said(job, "put right")
+    assert "two commands, one for each expert" in said(job, "corrected")
     assert "seed 2 -> skipped: both experts share it" in said(job, "changed")
 
 
@@ -186,8 +186,8 @@ def test_words_about_the_program_are_no_command(tmp_path: Path, text: str) -> No
 def test_ways_to_start_it(tmp_path: Path, text: str, rank: int) -> None:
     job = job_of(tmp_path, text)
     assert job.lora().rank == rank
-    assert "not known, so not used" not in job.account()
-    assert "stands behind no option" not in said(job)
+    assert "unknown, so not used" not in job.account()
+    assert "follows no option" not in said(job)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_options_that_may_be_there_or_not_are_named(tmp_path: Path) -> None:
     )
     job = job_of(tmp_path, text)
     assert (job.train().seed, job.train().compile) == (3, False)
-    assert "if ...: --compile if ...: --sdpa $OTHER stands behind no option" in said(job, "to do")
+    assert "if ...: --compile if ...: --sdpa $OTHER follows no option" in said(job, "to do")
 
 
 def test_what_becomes_nothing_is_named_as_it_is_written(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_what_may_have_been_set_otherwise_is_asked_for(tmp_path: Path, name: str
     assert model(job) == (UNKNOWN_MODEL, "none")
     assert "rank" not in job.values["TrainLoRA"]
     assert "expert" not in job.values["TrainLoRA"]
-    assert "which expert is trained does not show" in said(job, "to do")
+    assert "the file does not say which expert is trained" in said(job, "to do")
 
 
 @pytest.mark.parametrize(
@@ -386,4 +386,4 @@ def test_what_one_expert_does_not_say_is_not_made_up_for_the_pair(tmp_path: Path
 def test_a_task_and_a_file_of_two_models_are_named(tmp_path: Path, task: str, file: str, differ: bool) -> None:
     job = job_of(tmp_path, f"{TRAIN} --task {task} --dit m/{file}")
     assert model(job)[0] == file
-    assert ("say different models" in said(job, "to do")) is differ
+    assert ("are different models" in said(job, "to do")) is differ

@@ -69,8 +69,8 @@ def test_experts_are_chosen_where_ai_toolkit_reads_them_alone(tmp_path: Path, pl
         assert "train_low_noise alone" in account
     else:
         assert model(job)[1] == low
-        assert "model_kwargs {'train_high_noise'" in said(job, "not known, so not used")
-        assert "experts is not stated: both" in said(job, "taken over")
+        assert "model_kwargs {'train_high_noise'" in said(job, "unknown, so not used")
+        assert "experts is not set: both" in said(job, "imported")
 
 
 SECTIONS = """[model]
@@ -91,7 +91,7 @@ def test_sections_of_a_config_file_are_for_the_eye(tmp_path: Path, section: str)
     job = job_of(tmp_path, SECTIONS.format(section=section), "a.toml")
     assert (job.trainer, job.data, job.lora().rank) == ("musubi-tuner", "d.toml", 12)
     assert (job.train().learning_rate, job.train().steps) == (2e-4, 70)
-    assert "not known, so not used" not in job.account()
+    assert "unknown, so not used" not in job.account()
 
 
 @pytest.mark.parametrize("kind", ["''", "' '"])

@@ -88,7 +88,9 @@ def test_a_kernel_that_this_device_lacks_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(DependencyError, match=f"needs the package {PACKAGES[name]}, which is not installed. Get it"):
+    with pytest.raises(
+        DependencyError, match=f"needs the package {PACKAGES[name]}, which is not installed. Install it"
+    ):
         check_attention(name, device=CPU, dtype=torch.bfloat16, head_dim=128)
 
 
@@ -264,7 +266,7 @@ def test_sage_is_refused_where_it_is_missing_or_cannot_run(monkeypatch: pytest.M
     here = {"device": CPU, "dtype": torch.bfloat16, "head_dim": 128}
     check_preview_attention("as in training", **here)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(DependencyError, match=r"package sageattention, .* Get it \(.*\), or choose as in training"):
+    with pytest.raises(DependencyError, match=r"package sageattention, .* Install it \(.*\), or choose as in training"):
         check_preview_attention("sage", **here)
     monkeypatch.undo()
     sage(monkeypatch)

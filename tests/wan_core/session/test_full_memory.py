@@ -42,7 +42,7 @@ def test_the_measures_come_in_order_of_what_they_bring() -> None:
         PLAIN, train=TrainConfig(gradient_checkpointing=False, batch_size=4, steps=9), lora=LoraConfig(rank=64)
     )
     assert said(config, gpus=2) == (
-        "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: other programs off the "
+        "The GPU ran out of memory: it requested 2.00 GiB more. What helps most, in this order: other programs off the "
         "GPU; gradient_checkpointing in Wan Train Settings; batch_size 1 instead of 4, with more "
         "gradient_accumulation_steps (begins a new run); fewer num_frames or a smaller width and height in the dataset "
         "node (begins a new run); the node Fp8 / Int8 Quantize (Wan) between Load Wan Model and Train Wan LoRA (begins "
@@ -66,7 +66,7 @@ def test_what_was_asked_for_and_what_there_was_are_said() -> None:
     with pytest.raises(OutOfMemory) as refused, memory_named(PLAIN, gpus=1, predicted=lambda: 30 << 30):
         raise torch.OutOfMemoryError(full)
     assert str(refused.value).startswith(
-        "The GPU ran out of memory: it asked for 20.00 MiB more, 4.50 MiB of 15.70 GiB were free, a step was predicted "
+        "The GPU ran out of memory: it requested 20.00 MiB more, 4.50 MiB of 15.70 GiB were free, a step was predicted "
         "to take 30.0 GiB, other programs held 0.6 GiB. What helps most"
     )
     exceeded = (
@@ -200,7 +200,7 @@ def test_what_comfyui_holds_is_the_first_remedy(rendering: bool, monkeypatch: py
 def test_other_errors_pass() -> None:
     with pytest.raises(RuntimeError, match="something else"), memory_named(PLAIN):
         raise RuntimeError("something else")
-    with pytest.raises(OutOfMemory, match=r"own memory \(RAM\)"), memory_named(PLAIN):
+    with pytest.raises(OutOfMemory, match=r"memory \(RAM\)"), memory_named(PLAIN):
         raise MemoryError
 
 
@@ -232,7 +232,7 @@ def test_running_out_of_gpu_memory_names_what_helps_and_keeps_saved_steps(
         monkeypatch.setattr(torch.Tensor, "backward", fail)
     with pytest.raises(
         OutOfMemory,
-        match=r"asked for 2\.00 GiB more\. .*other programs off the GPU; fewer num_frames.*Fp8 / Int8 Quantize \(Wan\) "
+        match=r"requested 2\.00 GiB more\. .*other programs off the GPU; fewer num_frames.*Fp8 / Int8 Quantize \(Wan\) "
         r"between Load Wan Model and Train Wan LoRA \(begins a new run\)\. Saved steps are kept\.$",
     ):
         train_here(run, target=fail if where == "forward" else None)
@@ -258,7 +258,7 @@ def test_running_out_of_the_computers_own_memory_is_no_bug_and_keeps_saved_steps
     elif where == "backward":
         monkeypatch.setattr(torch.Tensor, "backward", fail)
     said = (
-        r"own memory \(RAM\) ran out at that moment; now [\d.]+ of [\d.]+ GiB are free again\. "
+        r"memory \(RAM\) ran out at that moment; now [\d.]+ of [\d.]+ GiB are free again\. "
         r"What .*close other prog.*Saved steps are kept\.$"
     )
     with pytest.raises(OutOfMemory, match=said):

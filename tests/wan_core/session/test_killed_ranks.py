@@ -246,5 +246,5 @@ def test_torchrun_starts_all_again_after_a_killed_rank_and_the_run_goes_on_from_
     said = "".join((tmp_path / f"agent{number}.txt").read_text() for number in range(machines))
     assert codes == [0] * machines, said[-3000:]
     assert (tmp_path / "killed").exists()
-    assert "Continues after saved step 2 of 6." in said
+    assert "Resumes after saved step 2 of 6." in said
     assert_as_unkilled(run, *unkilled(2))

@@ -249,7 +249,7 @@ def test_what_both_experts_start_from_is_said_where_there_is_one_file(tmp_path: 
     names = ("lora.safetensors", "lora_low_noise.safetensors")
     high, low = (f"loras:{learnt.directory.relative_to(tmp_path / 'first')}/saves/step-000002/{name}" for name in names)
     name = high.removeprefix("loras:")
-    said = f"Both experts start from {name}: none of its name is for the low noise one."
+    said = f"Both experts start from {name}: no file with its name exists for the low noise one."
     for other, wanted in (("", [said]), (low, [])):
         lora = LoraConfig(rank=4, start_from=high, low_noise_start_from=other)
         run = make_pair_run(tmp_path / "first", lora=lora, **SETTINGS)

@@ -86,7 +86,7 @@ def test_previews_are_what_validate_video_makes_with_that_partner(expert: str, t
         assert warnings(heard) == []
         under = "another.safetensors at 0.5" if loras else "none"
         assert [text for text in texts(heard) if "pair" in text or "alone" in text] == [
-            f"Clips go through the pair. The {OTHER[expert]} noise expert, which this run does not train, is "
+            f"Previews use both experts. The {OTHER[expert]} noise expert, which this run does not train, is "
             f"{FILES[OTHER[expert]]}; LoRAs on it: {under}."
         ]
         shown = latents(run)
@@ -238,9 +238,9 @@ def test_a_partner_that_is_gone_leaves_the_previews_to_the_trained_one(without: 
     (run.roots.first("diffusion_models") / LOW_FILE).unlink()
     heard = train_here(run)
     (said,) = warnings(heard)
-    assert said.startswith("Clips cannot go through the pair, so the trained expert makes them alone: ")
+    assert said.startswith("Previews cannot use both experts, so the trained expert makes them alone: ")
     assert LOW_FILE in said
-    assert [text for text in texts(heard) if "Previews of this run are made by the high-noise expert alone" in text]
+    assert [text for text in texts(heard) if "The high-noise expert alone makes the previews of this run" in text]
     assert len(latents(run)) == STEPS + 1
     assert newest_files(run) == newest_files(without)
 
@@ -343,7 +343,7 @@ def test_the_plan_counts_the_partner_and_without_room_for_it_the_trained_one_sho
     assert more - peak == twice - beside > 1 << 20
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=(peak + more) // 2)))
     (said,) = warnings(train_here(run))
-    assert said.startswith("Clips cannot go through the pair, so the trained expert makes them alone: " + LOW_FILE)
+    assert said.startswith("Previews cannot use both experts, so the trained expert makes them alone: " + LOW_FILE)
     assert said.endswith("GiB are free.")
     shown = latents(run)
     for folder in ("saves", "samples"):

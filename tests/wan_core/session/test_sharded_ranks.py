@@ -188,7 +188,7 @@ def test_clips_of_a_sharded_run_do_not_go_through_the_pair(tmp_path: Path) -> No
     said: list[str] = []
     assert pair_of_previews(opened, said.append) == ()
     assert [one.partition(":")[0] for one in said] == [
-        "Clips cannot go through the pair, so the trained expert makes them alone"
+        "Previews cannot use both experts, so the trained expert makes them alone"
     ]
 
 

@@ -60,7 +60,7 @@ def test_a_streak_ends_the_run_saves_nothing_and_names_the_last_good_step(tmp_pa
     events: list[Event] = []
     expected = (
         "4 steps in a row gave no usable loss (NaN or infinity), the last one step 9. Saved step 4 is the last good "
-        "one. Unchanged, it would end here again. What helps most, in this order: learning_rate "
+        "one. Without a change, it would stop here again. What helps most, in this order: learning_rate "
         f"{run.config.train.learning_rate / 2:g} instead of {run.config.train.learning_rate:g} (begins a new run); "
         "base_precision bf16 or fp32 in Load Wan Model (begins a new run)."
     )

@@ -346,4 +346,4 @@ def test_saves_of_another_job_are_refused_by_the_engine_and_the_next_queue_start
         train_here(run)
     decision = choose_run(run.directory.parent, run.config)
     assert (decision.action, decision.directory.name) == ("start", "tiny_002")
-    assert decision.note == "New run tiny_002: tiny holds saved steps of another job."
+    assert decision.note == "New run tiny_002: tiny has saved steps of a run with other settings."

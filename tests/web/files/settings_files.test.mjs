@@ -143,12 +143,12 @@ test("what is wrong with known settings is said, and what is missing", async () 
 
 test("the note is in the language of the page, sentences within sentences too", () => {
   const why = "a scale for each row";
-  const head = "fp8 is not stated: true, T's own";
+  const head = "fp8 is not set: true, the default of T";
   const change = `${head} -> scheme int8: ${why}`;
   learn({
     "What became of your settings": "<title>",
     changed: "<changed>",
-    "{key} is not stated: {value}, {trainer}'s own": "<{trainer} {key} {value}>",
+    "{key} is not set: {value}, the default of {trainer}": "<{trainer} {key} {value}>",
     [why]: "<why>",
   });
   learnSentences({
@@ -159,7 +159,7 @@ test("the note is in the language of the page, sentences within sentences too", 
       values: { said: head, made: "scheme int8", why },
     },
     [head]: {
-      template: "{key} is not stated: {value}, {trainer}'s own",
+      template: "{key} is not set: {value}, the default of {trainer}",
       values: { key: "fp8", value: "true", trainer: "T" },
     },
   });

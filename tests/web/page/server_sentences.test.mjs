@@ -70,7 +70,7 @@ test("a text whose template never came, or has no translation, is shown as it ca
     " ",
     "{name}",
     "constructor",
-    "run_1 starts over: it has no intact saved step.",
+    "run_1 starts from the beginning: it has no intact saved step.",
     filled("{a} melted {b}.", { a: "The GPU", b: "Cancel was pressed" }),
   ])
     assert.equal(told(text), text);

@@ -18,7 +18,7 @@ const composed = ({ about, text }) => lineOf({ about, text: about ? "of the serv
 function speak(language) {
   const { wanTrainer, wanTrainerServer } = read(`locales/${language}/main.json`);
   learn({ ...wanTrainer, ...wanTrainerServer });
-  filled("Continues after saved step {step} of {steps}.", { step: "8", steps: "40" });
+  filled("Resumes after saved step {step} of {steps}.", { step: "8", steps: "40" });
 }
 
 test("in English the page says to the letter what the server says", () => {

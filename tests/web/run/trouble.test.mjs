@@ -36,17 +36,14 @@ test("it says how far it came, what is kept, and where Retry goes on", () => {
 });
 
 test("who ended it himself just tries again, and memory is named only where it ends again", () => {
-  const killed = failure("If you or another program ended it, nothing has to change.", {
+  const killed = failure("If you or another program ended it, change nothing.", {
     helps: ["close other programs", inANewRun("fewer num_frames")],
     ifAgain: true,
     closing: "Saved steps are kept; press Run again to resume.",
   });
   const names = ["w/cat.safetensors", "w/cat_000010.safetensors"];
   const told = troubleOf({ ...failed, reason: killed, lora_names: names });
-  assert.match(
-    told.sentence,
-    /nothing has to change\. To try again, press “Retry from step 10”\.$/,
-  );
+  assert.match(told.sentence, /change nothing\. To try again, press “Retry from step 10”\.$/);
   assert.match(
     told.remedies[0].lead,
     /^If it ends again by itself, .* press “Retry from step 10”:$/,
@@ -97,12 +94,12 @@ test("a run that would end the same way again is not to be tried again as it is"
     filled("Saved step {step} is the last good one.", { step: "10" }),
     "No good step was saved.",
   ]) {
-    const again = "Unchanged, it would end here again.";
+    const again = "Without a change, it would stop here again.";
     const reason = failure("20 steps gave no finite loss.", { stands, again, helps });
     const told = troubleOf({ ...failed, reason });
     assert.equal(
       told.sentence,
-      "20 steps gave no finite loss. Unchanged, it would end here again.",
+      "20 steps gave no finite loss. Without a change, it would stop here again.",
     );
     assert.deepEqual(
       told.remedies.map(({ lead, helps }) => [lead, helps.length]),

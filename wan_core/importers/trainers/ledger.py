@@ -128,7 +128,7 @@ class Ledger:
 
     def sentences(self) -> list[str]:
         """The account, one line each."""
-        titles = ("taken over", "changed", "no counterpart here", "not known, so not used")
+        titles = ("imported", "changed", "no counterpart here", "unknown, so not used")
         found = zip(titles, self.complete(), strict=True)
         return [f"{self.where}: {title}: {'; '.join(parts)}" for title, parts in found if parts]
 

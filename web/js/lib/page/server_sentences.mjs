@@ -81,9 +81,7 @@ export function failureOf(text) {
     good: stands ? Number(valueIn(stands, "step")) : null,
     again: valueIn(text, "again"),
     helps: valueIn(remedies, "helps") || [],
-    ifAgain:
-      templateOf(remedies) ===
-      "If it ends again by itself, what helps most, in this order: {helps}.",
+    ifAgain: templateOf(remedies) === "If it stops again, what helps most, in this order: {helps}.",
   };
 }
 

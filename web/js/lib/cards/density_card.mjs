@@ -66,12 +66,12 @@ export class DensityCard extends Card {
     const lines = draw ? sentences(draw, range) : [t("One of the numbers cannot be drawn.")];
     write(this.said, inOneText(lines));
     mark(this.canvas, "aria-label", inOneText(lines));
-    if (draw && sound) this.paint(draw, range.boundary);
+    if (draw && sound) this.plot(draw, range.boundary);
     super.draw();
   }
 
   /** @param {import("./density.mjs").Draw} draw @param {number | null} boundary */
-  paint(draw, boundary) {
+  plot(draw, boundary) {
     this.tell(draw);
     const [width, height] = [this.canvas.clientWidth, this.canvas.clientHeight];
     if (!width || !height) return;

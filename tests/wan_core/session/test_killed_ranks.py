@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.forked import ForkServer, Worker
-from tests.support.tiny_run import PLAN, TinyRun, make_run, steady
+from tests.support.tiny_run import PLAN, TINY, TinyRun, make_run, steady
 from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
 from wan_core.sampler import SampleConfig
@@ -77,10 +77,15 @@ POINTS = {
     "sample": Point("wan_core.train.preview:Previewer._render_one", 2, leader=True),
     "prune": Point("wan_core.train.saves:SaveStore.prune", 2, leader=True),
     "resume": Point("wan_core.train.trainer:Trainer.load_state", 1),
+    "turn of a ring": Point("wan_core.parallel.ranks:RankExchange.turn", 9),
+    "tokens become heads": Point("wan_core.parallel.ranks:RankExchange.swap", 9),
+    "evaluation in parts": Point("wan_core.train.evaluation:Evaluation._measure", 2),
     "end": Point("wan_core.session.train_job:_Worker._finish", 1),
     "leaving": Point("wan_core.train.group:Group.leave", 1),
 }
 
+EXCHANGES = {"turn of a ring": "ring", "tokens become heads": "all-to-all", "evaluation in parts": "ring"}
+"""of the points of ranks that train one clip together"""
 PLANTED = """
 import functools, importlib, os, pathlib, signal, time, torch
 import wan_core.cli.ranks, wan_core.session.loading, wan_core.session.train_job
@@ -120,10 +125,14 @@ plant("wan_core.train:join_group", noting)
 """code before the command: kills rank `victim` once rank `trigger` is at the call"""
 
 
-def run_of(root: Path, ranks: int) -> TinyRun:
+def run_of(root: Path, ranks: int, exchange: str = "") -> TinyRun:
+    """`exchange`: between ranks that train one clip together; "": each trains its own."""
     placement = PlacementConfig(mode="copy per GPU", devices="cpu", copies=ranks)
-    plan, lora = replace(PLAN, placement=placement), LoraConfig(rank=4, dropout=0.1)
-    return make_run(root, train=SETTINGS, plan=plan, lora=lora, preview=SampleConfig(steps=2, width=32, height=32))
+    if exchange:
+        placement = replace(placement, context_parallel=ranks, context_exchange=exchange)
+    plan, lora = replace(PLAN, placement=placement), LoraConfig(rank=4, dropout=0.0 if exchange else 0.1)
+    preview, shape = SampleConfig(steps=2, width=32, height=32), replace(TINY, dim=256, num_heads=2)
+    return make_run(root, train=SETTINGS, plan=plan, lora=lora, preview=preview, shape=shape if exchange else TINY)
 
 
 def started(server: ForkServer, run: TinyRun, ranks: int, *more: str, ours: bool, first: str = "") -> list[Worker]:
@@ -165,11 +174,11 @@ def assert_as_unkilled(run: TinyRun, expected: dict[int, float], lora: dict[str,
 
 @pytest.fixture(scope="module")
 def unkilled(server: ForkServer, tmp_path_factory: pytest.TempPathFactory):
-    """By ranks: the losses and the LoRA of a run that nobody killed."""
+    """By ranks and exchange: the losses and the LoRA of a run that nobody killed."""
 
     @cache
-    def trained(ranks: int) -> tuple[dict[int, float], dict[str, torch.Tensor]]:
-        run = run_of(tmp_path_factory.mktemp("unkilled"), ranks)
+    def trained(ranks: int, exchange: str = "") -> tuple[dict[int, float], dict[str, torch.Tensor]]:
+        run = run_of(tmp_path_factory.mktemp("unkilled"), ranks, exchange)
         (controller,) = started(server, run, ranks, ours=True)
         assert controller.wait() == 0, controller.log()[-3000:]
         return losses(run), last_lora(run)
@@ -188,7 +197,8 @@ def test_a_rank_killed_ends_the_others_and_one_command_goes_on(
     point = POINTS[name]
     if point.supervised and not ours:
         pytest.skip("torchrun's agent ends ranks that have not met")
-    run = run_of(tmp_path, ranks)
+    exchange = EXCHANGES.get(name, "")
+    run = run_of(tmp_path, ranks, exchange)
     if name == "resume":
         for worker in started(server, run, ranks, "--max-steps", "3", ours=ours):
             assert worker.wait() in (0, 3), worker.log()[-3000:]
@@ -201,12 +211,16 @@ def test_a_rank_killed_ends_the_others_and_one_command_goes_on(
     took = time.monotonic() - float((tmp_path / "killed").read_text())
     assert took < _END_S, workers[0].log()[-3000:]
     assert any(codes)
+    if exchange and not ours:
+        for rank, worker in enumerate(workers):
+            said = worker.out.read_text() + worker.log()
+            assert rank == victim or "Another rank of this run has ended, so this one ends too" in said
     pids = [int(file.read_text()) for file in tmp_path.glob("pid[0-9]")]
     assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
     SaveStore(run.directory).latest(run.config.job_id)  # raises for a saved step that is damaged
     again = started(server, run, ranks, ours=ours)
     assert [worker.wait() for worker in again] == [0] * len(again), again[0].log()[-3000:]
-    assert_as_unkilled(run, *unkilled(ranks))
+    assert_as_unkilled(run, *unkilled(ranks, exchange))
     with (ROOT / ".cache" / "killed_ranks.txt").open("a") as table:
         table.write(f"{name} | {'ours' if ours else 'torchrun'} | {victim} of {ranks} | {took:.1f} s | same\n")
 

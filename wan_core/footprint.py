@@ -34,6 +34,7 @@ from .model import Numerics, Route, WanShape, model_without_values, placed_route
 from .parallel import exchange_of
 from .parallel.pipeline import under_way
 from .placement import (
+    EXPERT_PER_GPU,
     JobShape,
     Placement,
     Recomputing,
@@ -46,7 +47,9 @@ from .precision import matmul_bytes, multiply_in
 def placements_of(plan: ModelPlan, num_blocks: int) -> tuple[Placement, ...]:
     """Returns the placement of blocks for each model that trains, in a process of its own or not."""
     config = plan.placement
-    return tuple(resolve_placement(config, num_blocks, number) for number in range(max(config.ranks, config.models)))
+    pair = config.mode == EXPERT_PER_GPU and bool(plan.low_noise_file)
+    count = 2 if pair else max(config.ranks, config.models)
+    return tuple(resolve_placement(config, num_blocks, number) for number in range(count))
 
 
 def weights_once_loaded(plan: ModelPlan, found: WanFile) -> int:

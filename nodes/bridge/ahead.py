@@ -20,7 +20,7 @@ from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
 from ...wan_core.plan import Workload, beside_preview, measured_ratios_of
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig, read_prompts
-from ...wan_core.train import TrainConfig, expert_named
+from ...wan_core.train import TrainConfig, expert_named, longer_share
 from . import folders
 from .types import ModelHandle, SettingsHandle
 
@@ -75,7 +75,9 @@ class Ahead:
             previews = [_preview(one, grid, space, step) for one in _own_sizes(own, body.get("prompts"))]
             preview = max(previews, key=lambda one: one.tokens)
             beside = beside_preview(plan, roots, file, expert, self._loras(body.get("loras")))
+        both = bool(model.plan.low_noise_file) and expert not in ("high", "low")
         return Workload(
+            longer_share=longer_share(replace(train, expert="both")) if both else 0.0,
             model=plan,
             roots=roots,
             file=file,

@@ -17,6 +17,7 @@ from ..files import Roots
 from ..load import WanFile, inspect_model
 from ..lora import LoraConfig, adapted_modules
 from ..model import model_without_values
+from ..placement import EXPERT_PER_GPU
 from ..train import Levels, TrainConfig, check_rates, state_bytes
 from .checks import check_files, with_expert, with_model_values
 from .config import RunConfig, read_run
@@ -38,6 +39,8 @@ class OpenRun:
     cache_set: CacheSet
     both: bool = False
     """whether it is one expert of a run of both experts"""
+    apart: bool = False
+    """whether the other expert trains at the same time, on a device of its own"""
     has_partner: bool = False
     """whether it is one of a pair of which the run trains one expert"""
     trained: bool = True
@@ -102,4 +105,6 @@ def open_experts(directory: Path, roots: Roots, config: RunConfig | None = None)
     """
     config = config or read_run(directory)
     runs = [open_run(directory, roots, config.of_expert(expert, roots)) for expert in config.train.experts]
-    return tuple(replace(run, both=len(runs) > 1) for run in runs)
+    places = {run.config.model.placement.devices for run in runs}
+    apart = config.model.placement.mode == EXPERT_PER_GPU and len(places) > 1
+    return tuple(replace(run, both=len(runs) > 1, apart=apart) for run in runs)

@@ -96,7 +96,9 @@ class ModelPlan(Config):
         high, low = inspect_pair(self, roots)
         if expert in ("auto", "both"):
             return replace(self, variant=high.variant.name)
-        return replace(self.half(expert), variant=(high if expert == HIGH else low).variant.name)
+        placement = self.placement.of_expert(0 if expert == HIGH else 1)
+        variant = (high if expert == HIGH else low).variant.name
+        return replace(self.half(expert), variant=variant, placement=placement)
 
     def half(self, expert: str) -> ModelPlan:
         """Returns the plan of one expert of a pair."""

@@ -12,12 +12,13 @@ from .host import lockable_bytes
 from .measures import MemoryMeasures, running_order
 from .memory import JobShape, estimate_memory
 from .offload import BlockOffload
-from .plan import MODES, Placement, PlacementConfig, devices_of, resolve_placement
+from .plan import EXPERT_PER_GPU, MODES, Placement, PlacementConfig, devices_of, resolve_placement
 from .shared import OwnMemory, Shared, SharedMemory, can_share, share_memory
 from .short_model import Recomputing, StepShape
 from .traffic import step_traffic
 
 __all__ = [
+    "EXPERT_PER_GPU",
     "MODES",
     "BlockOffload",
     "Copies",

@@ -16,11 +16,13 @@ from ..config import Config, setting
 from ..errors import ConfigError, PlacementError
 from ..model import block_of
 
-MODES = ("one device", "split blocks", "copy per GPU", "split tokens", "auto")
+MODES = ("one device", "split blocks", "copy per GPU", "split tokens", "auto", "expert per GPU")
 """one device; split blocks: consecutive blocks on each device, one process; copy per GPU: one process and full model
 each, gradients averaged over gloo (works without NCCL, so on Windows too); split tokens: a full model on each device,
 one process, each runs a part of the tokens of every clip (`parallel.SplitTokens`); auto: one of these, which a new run
-chooses (plan/modes.py), and split blocks until then."""
+chooses (plan/modes.py), and split blocks until then; expert per GPU: each expert of a pair on a device of its own, one
+process, both at the same time (`session/at_once.py`)."""
+EXPERT_PER_GPU = MODES[-1]
 
 INTERLEAVED = "interleaved"
 BESIDE_BLOCKS_GIB = 4
@@ -35,8 +37,9 @@ class PlacementConfig(Config):
     mode: str = setting(
         "one device",
         "How the GPUs share the work. split blocks: a part of the model on each GPU. copy per GPU: a full model on "
-        "each GPU, gradients averaged. split tokens: a full model and a part of each clip on each GPU. auto: the mode "
-        "that is predicted to be fastest for this training and fits.",
+        "each GPU, gradients averaged. split tokens: a full model and a part of each clip on each GPU. expert per GPU: "
+        "both experts of Wan 2.2 A14B at the same time. auto: the mode that is predicted to be fastest for this "
+        "training and fits.",
         choices=MODES,
         refusal='Split mode "{value}" is unknown.{nearest}',
     )
@@ -143,6 +146,13 @@ class PlacementConfig(Config):
         """The number of full models that this process holds: one for each device that runs a part of the tokens."""
         return len(self.device_names()) if self.mode == "split tokens" else 1
 
+    def of_expert(self, number: int) -> PlacementConfig:
+        """Returns the placement of an expert of a pair, 0 high noise: with `expert per GPU` a device of its own."""
+        if self.mode != EXPERT_PER_GPU:
+            return self
+        names = self.device_names()
+        return replace(self, mode=MODES[0], devices=names[number % len(names)])
+
     def without_parts(self) -> PlacementConfig:
         """Returns the same for a model that is not trained: of split tokens the first device, which renders alone."""
         if self.mode != "split tokens":
@@ -219,7 +229,7 @@ def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -
         raise PlacementError(
             f"devices names {twice} twice, and split tokens needs another GPU for each part. Name each once."
         )
-    if config.mode in ("copy per GPU", "split tokens"):
+    if config.mode in ("copy per GPU", "split tokens", EXPERT_PER_GPU):
         return Placement((devices[rank % len(devices)],) * num_blocks)
     if config.mode == "one device" or len(devices) == 1:
         return Placement((devices[0],) * num_blocks)
@@ -298,4 +308,4 @@ def _is_device(name: str) -> bool:
 def _device(name: str) -> torch.device:
     device = torch.device(name)
     # "cpu" has no index; everything else gets one, so that devices compare equal to those of tensors.
-    return device if device.type == "cpu" or ":" in name else torch.device(device.type, 0)
+    return torch.device("cpu") if device.type == "cpu" else torch.device(device.type, device.index or 0)

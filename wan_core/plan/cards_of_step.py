@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..parallel.timeline import Timeline
+from ..placement import EXPERT_PER_GPU
 from .cards import Card
 from .notes import at_once
 from .planning import MemoryPlan
@@ -57,7 +58,8 @@ def cards_of_step(plan: MemoryPlan, card: Card | None) -> CardsOfStep | None:
     """Returns the cards of a plan; None for one card, or an unknown one. `card`: the first."""
     job, shape = plan.job, plan.job.shape()
     mode, reason = _mode(plan, card)
-    names = (*plan.estimate.devices,) if mode != "copy per GPU" else job.model.placement.device_names()
+    apart = mode in ("copy per GPU", EXPERT_PER_GPU)
+    names = job.model.placement.device_names() if apart else (*plan.estimate.devices,)
     if card is None or len(names) < 2:
         return None
     count = job.train.gradient_accumulation_steps

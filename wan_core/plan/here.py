@@ -29,7 +29,7 @@ from ..placement import (
     resolve_placement,
 )
 from ..sampler import SampleConfig
-from ..train import Group
+from ..train import Group, longer_share
 from ..words import logger
 from .cards import card_of
 from .choices import asked_measures, largest
@@ -72,7 +72,7 @@ def with_mode(config: RunConfig, roots: Roots, clips: CacheSet) -> RunConfig:
     job = workload_on_clips(one.model, roots, one.lora, one.train, clips, preview=one.preview)
     if shares:
         return _as_planned(config, _with_mesh_here(job))
-    plan = plan_here(job)
+    plan = plan_here(replace(job, longer_share=longer_share(config.train)))
     if plan is None:
         return replace(config, model=config.model.with_placement(replace(config.model.placement, mode=UNPLANNED)))
     return _as_planned(config, plan.job)
@@ -212,7 +212,7 @@ def _planned(
     if not room.devices:
         return Planned(own, without_a_plan(run.config.train).recomputing), ""
     if room.host is not None:
-        room = replace(room, host=room.host // group.local_world)
+        room = replace(room, host=room.host // (group.local_world * (2 if run.apart else 1)))
     sharded = group.world > 1 and run.config.model.placement.sharders > 1
     try:
         job = replace(workload_of_run(run, placement), sharers=sharers, chunk_tokens=chunk_tokens)

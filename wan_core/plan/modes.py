@@ -16,7 +16,7 @@ import torch
 
 from ..accelerator import is_gpu, planned_gpu
 from ..errors import WanTrainerError
-from ..placement import FreeMemory, Placement, PlacementConfig, free_memory_of_cards
+from ..placement import EXPERT_PER_GPU, FreeMemory, Placement, PlacementConfig, free_memory_of_cards
 from ..placement.plan import INTERLEAVED, split_blocks
 from .cards import Card, card_of, card_of_size, unknown_card
 from .measured_ratios import SECONDS
@@ -151,6 +151,8 @@ def _jobs(job: Workload, cards: Mapping[str, Card]) -> Iterator[tuple[Workload, 
         yield _placed(job, replace(asked, mode=_BLOCKS, devices=listed, split_at=split_at)), ""
     yield _placed(job, replace(asked, mode=_TOKENS, devices=listed)), ""
     copies = _placed(job, replace(asked, mode=PER_GPU, devices=listed))
+    if job.longer_share and not job.lora.draws:  # with dropout they take turns
+        yield _placed(job, replace(asked, mode=EXPERT_PER_GPU, devices=",".join([*cards][:2]))), ""
     train = replace(job.train, gradient_accumulation_steps=max(passes // count, 1))
     why_not = f"needs a gradient_accumulation_steps that {count} divides" if passes % count else ""
     yield replace(copies, train=train), why_not
@@ -173,14 +175,25 @@ def _way(job: Workload, why_not: str, cards: Mapping[str, Card], plan_of: PlanOf
     mode = job.model.placement.mode
     if why_not:
         return Way(mode, why_not=why_not)
+    tried, slower = job, ""
+    if mode == EXPERT_PER_GPU:  # as one expert on the slower card, and as much of host memory again
+        slower = min(job.model.placement.devices.split(","), key=lambda name: cards[name].flops_per_s)
+        tried = _placed(job, replace(job.model.placement, mode=_ONE, devices=slower))
     try:
-        plan = plan_of(job)
+        plan = plan_of(tried)
         if plan is None:
             return Way(mode, why_not="is not planned")
         seconds = _seconds(plan, cards)
     except WanTrainerError as error:  # such as that of split tokens with several token routes
         return Way(mode, why_not=f"is refused ({str(error).rstrip('.')})")
-    if lacks := plan.room.lacks(plan.estimate):
+    needs = plan.estimate
+    if mode == EXPERT_PER_GPU:
+        seconds *= job.longer_share
+        planned = plan.job.model.placement  # on paper its devices are none of this machine
+        listed = job.model.placement.devices if planned.devices == slower else planned.devices
+        plan = replace(plan, job=_placed(plan.job, replace(planned, mode=mode, devices=listed)))
+        needs = replace(needs, host=2 * needs.host)
+    if lacks := plan.room.lacks(needs):
         place, needed, free = lacks[0]
         why_not = f"does not fit ({needed / _GIB:.1f} of {free / _GIB:.1f} GiB on {place})"
     return Way(mode, plan, seconds, why_not)

@@ -36,6 +36,8 @@ class Workload:
     """the largest micro-batch"""
     prior_share: float = 0.0
     """the share of its clips whose target the base model makes, in a forward pass more"""
+    longer_share: float = 0.0
+    """of the steps of a run of both experts, those of the one that makes more of them; 0: one model is trained"""
     preview: StepShape | None = None
     """the largest preview; None where there are none"""
     beside_preview: int = 0

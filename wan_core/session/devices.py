@@ -1,4 +1,4 @@
-"""One model at a time on the devices of a worker; the others are offloaded to host memory, or dropped and reloaded."""
+"""The models of a worker, one at a time on a device; others are offloaded to host memory, or dropped and read again."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Devices:
 
     @property
     def on_device(self) -> Placed | None:
-        """The model on the devices; None before the first load and after a failed one."""
+        """The model loaded last; None before the first load and after a failed one."""
         return self._last if self._last is not None and self._last.on_device else None
 
     @property
@@ -89,14 +89,14 @@ class Devices:
         return self.on_device.model
 
     def load(self, coming: Placed) -> None:
-        """Load a model to the devices. The previous one is offloaded where host memory holds both, else dropped.
+        """Load a model to its devices. A previous one there is offloaded where host memory holds both, else dropped.
 
         Raises what `Placed.enter` does.
         """
         leaving = self.on_device
         if leaving is coming:
             return
-        if leaving is not None:
+        if leaving is not None and not leaving.run.apart:
             free = host_bytes()
             needed = bytes_to_offload(leaving.model) + coming.needed + HOST_RESERVE
             offload = free is not None and needed <= free // self._processes
@@ -104,5 +104,6 @@ class Devices:
             left, came = (one.run.config.train.expert_name for one in (leaving, coming))
             _log.info("%s %s; %s comes to the devices", left, where, came)
             leaving.leave(offload=offload)
-        coming.enter()
+        if not coming.on_device:
+            coming.enter()
         self._last = coming

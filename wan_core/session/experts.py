@@ -6,6 +6,7 @@ reloaded. Experts change only between steps, so each trains as in a run of its o
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,7 +37,7 @@ class Experts:
         OutOfMemory where a model does not fit.
         """
         self.session, self.devices = session, Devices(session.group.world)
-        self._noted: set[str] = set()
+        self._noted, self._emitting = set[str](), threading.RLock()
         self.all = [
             Expert(replace(session, emit=partial(self._emit, number)), run, saved_of(saved, run))
             for number, run in enumerate(runs)
@@ -57,6 +58,8 @@ class Experts:
         if partner is not None and not planned.no_partner:
             read = partial(read_weights, session, partner, measures=planned.measures)
             self.partner = Placed(partner, read, planned.host)
+        self._reported = [expert.step for expert in self.all]
+        """the step of each model in its last event"""
         self._unmeasured = {expert.name for expert in self.all if not expert.step}
         """models trained since their last evaluation"""
 
@@ -89,6 +92,17 @@ class Experts:
         """Returns the model that trains next and its own step that ends the turn; None at the end of the run."""
         turn = next_turn([expert.step for expert in self.all], self.session.config.train)
         return None if turn is None else (self.all[turn[0]], turn[1])
+
+    def at_once(self, goal: int) -> list[int]:
+        """Returns up to which own step each expert trains at the same time as the other, for a run up to step `goal`;
+        [] where they take turns: with dropout too, which draws from generators that all threads share.
+
+        The last step of each is made in turn, since it may have to outlast steps that are not finite.
+        """
+        if not self.both or not self.all[0].run.apart or any(one.run.config.lora.draws for one in self.all):
+            return []
+        count = min((goal - self.step) // len(self.all), *(one.total - one.step - 1 for one in self.all))
+        return [one.step + count for one in self.all] if count > 0 else []
 
     def load(self, expert: Expert) -> None:
         """Load `expert` to the devices, and rehearse its largest step where it was read from its files."""
@@ -148,19 +162,24 @@ class Experts:
     def _emit(self, number: int, event: Event) -> None:
         """Emit an event of one model as an event of the run."""
         expert = self.all[number]
-        if isinstance(event, StepDone):
-            self._unmeasured.add(expert.name)
-        if isinstance(event, Note):  # both experts have the same notes, and a reloaded model has them again
-            if event.text in self._noted:
-                return
-            self._noted.add(event.text)
-        self.session.emit(self._as_of_run(expert, event))
+        with self._emitting:
+            if isinstance(event, StepDone):
+                self._unmeasured.add(expert.name)
+            if isinstance(event, StepDone | StepSkipped):
+                self._reported[number] = event.step
+            if isinstance(event, Note):  # both experts have the same notes, and a reloaded model has them again
+                if event.text in self._noted:
+                    return
+                self._noted.add(event.text)
+            self.session.emit(self._as_of_run(expert, event))
 
     def _as_of_run(self, expert: Expert, event: Event) -> Event:
         """Returns an event of one expert, counted in steps of the run."""
         if not self.both or not isinstance(event, StepDone | StepSkipped | Evaluated):
             return event
-        others = sum(other.step for other in self.all if other is not expert)
+        # In a step at the same time the other one may have counted its step and not reported it yet.
+        known = zip(self.all, self._reported, strict=True)
+        others = sum(min(other.step, reported) for other, reported in known if other is not expert)
         if isinstance(event, StepDone):
             return replace(event, step=event.step + others, steps=self.session.config.train.steps)
         if isinstance(event, Evaluated):

@@ -6,12 +6,15 @@ The save comes before anything that could fail. While steps are not finite, all 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from ..errors import Stopped
 from ..events import Stage, Suggested
 from ..job.length import TimeLimit
 from ..job.outcome import steps_worth_keeping, suggestion_of
 from ..train import NotFinite, expert_setting
+from .at_once import trained_at_once
+from .expert import Expert
 from .experts import Experts
 from .previews import Previews
 from .profiling import StepProfiler
@@ -20,7 +23,7 @@ from .session import Session
 
 
 class Training:
-    """Trains the models of a run in turns; saves, evaluates and samples between steps."""
+    """Trains the models of a run, in turns or at the same time; saves, evaluates and samples between steps."""
 
     def __init__(
         self,
@@ -46,6 +49,8 @@ class Training:
             steps=profile_steps or train.profile_steps,
             skipped=train.profile_skip_steps,
         )
+        self._counted = experts.step
+        """the step after which was looked for what is due"""
         self._due: set[str] = set()
         """of save, evaluate, sample, suggest, profile and end: due after the last step"""
 
@@ -54,8 +59,11 @@ class Training:
         experts, session = self.experts, self.session
         total = session.config.train.steps
         while experts.step < goal and (turn := experts.next_turn()) is not None:
-            expert, until = turn
-            last = min(until, expert.step + goal - experts.step)
+            if until := experts.at_once(goal):
+                self._train_at_once(until)
+                continue
+            expert, last = turn
+            last = min(last, expert.step + goal - experts.step)
             experts.load(expert)
             with self._stops_between_steps():
                 self._evaluate(if_due=True)
@@ -66,25 +74,46 @@ class Training:
                 self.profiler.begin(experts.step)
             # `Trainer.run` returns first: its frames hold the model, which previews may have to offload.
             while self._trained(last):
-                with self._stops_between_steps():
-                    if "save" in self._due:
-                        self.save()
-                    if "evaluate" in self._due:
-                        self._evaluate()
-                    if "sample" in self._due:
-                        self._sample()
-                    if "suggest" in self._due:
-                        self._suggest()
-                    if "save" in self._due:
-                        self._prune()
-                self._limit.ended = "end" in self._due and self.saver.saved_step == experts.step
-                if self._due & {"save", "evaluate", "sample"}:
-                    session.emit(Stage(stage="train", done=experts.step, total=total))
-                if session.leads and experts.step < total:
-                    self.profiler.begin(experts.step)
-                self._due = set()
-                experts.load(expert)
+                self._do_what_is_due([expert])
             expert.trainer.meet()
+
+    def _train_at_once(self, until: list[int]) -> None:
+        """Train each model up to its own step of `until`, all at the same time."""
+        experts, session = self.experts, self.session
+        for expert in experts.all:
+            experts.load(expert)
+            self._evaluate(if_due=True)
+        if experts.step == 0:
+            self._sample()
+        session.emit(Stage(stage="train", done=experts.step, total=session.config.train.steps))
+        self.profiler.begin(experts.step)
+        while experts.all[0].step < until[0] and trained_at_once(experts.all, until, self._is_due):
+            self._do_what_is_due(experts.all)
+
+    def _do_what_is_due(self, trained: Sequence[Expert]) -> None:
+        """Save, evaluate, sample, suggest and prune as far as it is due, and load the `trained` models again."""
+        experts, session, total = self.experts, self.session, self.session.config.train.steps
+        with self._stops_between_steps():
+            if "save" in self._due:
+                self.save()
+            if "evaluate" in self._due:
+                for expert in trained:
+                    experts.load(expert)
+                    self._evaluate()
+            if "sample" in self._due:
+                self._sample()
+            if "suggest" in self._due:
+                self._suggest()
+            if "save" in self._due:
+                self._prune()
+        self._limit.ended = "end" in self._due and self.saver.saved_step == experts.step
+        if self._due & {"save", "evaluate", "sample"}:
+            session.emit(Stage(stage="train", done=experts.step, total=total))
+        if session.leads and experts.step < total:
+            self.profiler.begin(experts.step)
+        self._due = set()
+        for expert in trained:
+            experts.load(expert)
 
     def _trained(self, last: int) -> bool:
         """Train the current model up to its own step `last`; returns whether it left earlier because work is due."""
@@ -111,17 +140,22 @@ class Training:
         """Note what is due for the leader after a step; returns whether anything is and the last step was finite."""
         train, step, take = self.session.config.train, self.experts.step, self.session.control.take
         self.profiler.after(step)
-        if step % train.save_every_n_steps == 0:
+        before, self._counted = self._counted, step
+
+        def reached(every: int) -> bool:  # experts at the same time make two steps of the run
+            return bool(every) and step // every > before // every
+
+        if reached(train.save_every_n_steps):
             self._due |= {"save", "evaluate"}
-        if train.preview_every_n_steps and step % train.preview_every_n_steps == 0:
+        if reached(train.preview_every_n_steps):
             self._due.add("sample")
-        if self.experts.current.trainer.bad_in_a_row:
+        if any(expert.on_device and expert.trainer.bad_in_a_row for expert in self.experts.all):
             return False  # `_due` is kept for the next finite step
         if step == train.steps or self._limit.is_over:
             self._due |= {"save", "evaluate", "sample", "end"}
         if self.experts.current.step >= self.experts.current.total:
             self._due |= {"save", "evaluate"}
-        if train.eval_every_n_steps and step % train.eval_every_n_steps == 0:
+        if reached(train.eval_every_n_steps):
             self._due.add("evaluate")
         self._due |= {command for command in ("save", "sample") if take(command)}
         if take("profile"):

@@ -10,7 +10,7 @@ from .learning_rate import check_rates
 from .meters import largest_step
 from .objective import NoisedBatch, noise_batch, true_velocity
 from .optimizer_bytes import UNKNOWN_CLASS, check_optimizer, held_bytes, saved_bytes, state_bytes
-from .pair import check_split, check_warmup, next_turn, settings_of_expert
+from .pair import check_split, check_warmup, longer_share, next_turn, settings_of_expert
 from .preview import Previewer, evaluating
 from .preview_inputs import PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
 from .recovery import NotFinite
@@ -47,6 +47,7 @@ __all__ = [
     "join_group",
     "largest_preview_shape",
     "largest_step",
+    "longer_share",
     "next_turn",
     "noise_batch",
     "preview_shape",

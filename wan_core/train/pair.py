@@ -25,6 +25,12 @@ def expert_steps(train: TrainConfig) -> tuple[int, ...]:
     return high, train.steps - high
 
 
+def longer_share(train: TrainConfig) -> float:
+    """Returns the share of a run's steps that the expert with more of them makes; 0 where one model is trained."""
+    steps = expert_steps(train)
+    return max(steps) / sum(steps) if len(steps) > 1 else 0.0
+
+
 def settings_of_expert(train: TrainConfig, expert: str) -> TrainConfig:
     """Returns the settings of one of `train.experts`, as of a run that trains it alone.
 

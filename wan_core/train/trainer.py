@@ -130,6 +130,11 @@ class Trainer:
         return adapters | self.optimizer.state() | self._scale.state()
 
     @property
+    def device(self) -> torch.device:
+        """The device of its first weights."""
+        return self._device
+
+    @property
     def bad_in_a_row(self) -> int:
         """Steps up to the last one that were not finite; meanwhile the weights may be unusable."""
         return self._streak.length

@@ -176,6 +176,20 @@ def test_auto_takes_the_quickest_mode_for_as_many_clips_a_step(
     assert notes_of(plan, None, RTX_4090)[0] == f"Split Across GPUs, auto: {placement.chosen}"
 
 
+@pytest.mark.parametrize(("share", "mode"), [(0.5, "expert per GPU"), (0.9, "split tokens"), (0.0, "split tokens")])
+def test_both_experts_of_a_pair_train_at_the_same_time_where_that_is_quicker(
+    small: Workload, share: float, mode: str
+) -> None:
+    plan = plan_on_cards(replace(automatic(small, 1), longer_share=share), [24, 24], "auto")
+    chosen = plan.job.model.placement.chosen
+    assert plan.job.model.placement.mode == mode
+    alone = float(chosen.split("one device ")[1].split()[0])
+    if share:
+        assert float(chosen.split("expert per GPU ")[1].split()[0]) == pytest.approx(share * alone, rel=0.06)
+    else:
+        assert "expert per GPU" not in chosen
+
+
 def test_cards_of_unequal_speed_share_blocks_within_a_tenth_of_the_ideal(small: Workload) -> None:
     plan = plan_on_cards(automatic(small, 4), [24, 12], "auto")
     cards = [next(card for card in CARDS if card.gibibytes == size) for size in (24, 12)]

@@ -39,7 +39,9 @@ def placed(name: str, seen: list[str], host: int | None = None, device: str = "c
         return name
 
     model = SimpleNamespace(placement=SimpleNamespace(device_names=lambda: (device,)))
-    run = SimpleNamespace(config=SimpleNamespace(model=model, train=SimpleNamespace(expert_name=name)), file=None)
+    run = SimpleNamespace(
+        config=SimpleNamespace(model=model, train=SimpleNamespace(expert_name=name)), file=None, apart=False
+    )
     return Placed(cast("Any", run), read, host)
 
 

@@ -1,0 +1,76 @@
+"""Both experts of a pair at the same time, each on a device of its own: as in turns, bit for bit, and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.sessions import train_here
+from tests.support.tiny_run import TinyRun, make_pair_run
+from tests.wan_core.session.test_pair import PREVIEW, SETTINGS, STEPS, files
+from wan_core.events import Event, StepDone
+from wan_core.files import atomic_write_json
+from wan_core.job.config import read_run
+from wan_core.placement import EXPERT_PER_GPU, PlacementConfig
+from wan_core.session import training
+
+pytestmark = pytest.mark.lasts(1)
+
+APART = PlacementConfig(mode=EXPERT_PER_GPU, devices="cpu,cpu:0")
+"""two names of the CPU stand for two cards"""
+
+
+def place(run: TinyRun, placement: PlacementConfig) -> None:
+    config = read_run(run.directory)
+    changed = replace(config, model=config.model.with_placement(placement))
+    atomic_write_json(run.directory / "run.json", changed.to_dict())
+
+
+def losses(events: list[Event]) -> dict[str, list[float]]:
+    """By expert, in order of its own steps."""
+    found: dict[str, list[float]] = {}
+    for event in events:
+        if isinstance(event, StepDone):
+            found.setdefault(event.expert, []).append(event.loss)
+    return found
+
+
+@pytest.fixture(scope="module")
+def in_turn(tmp_path_factory: pytest.TempPathFactory) -> tuple[TinyRun, dict[str, list[float]]]:
+    run = make_pair_run(tmp_path_factory.mktemp("in turn"), preview=PREVIEW, **SETTINGS)
+    return run, losses(train_here(run))
+
+
+def test_at_once_each_expert_trains_as_in_turn(
+    tmp_path: Path, in_turn: tuple[TinyRun, dict[str, list[float]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[list[int], list[int]]] = []
+    trained = training.trained_at_once
+
+    def counted(experts: list, until: list[int], is_due: object) -> bool:
+        calls.append(([one.step for one in experts], until))
+        return trained(experts, until, is_due)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training, "trained_at_once", counted)
+    run = make_pair_run(tmp_path, preview=PREVIEW, **SETTINGS)
+    place(run, APART)
+    events = train_here(run)
+    assert calls == [([0, 0], [3, 3]), ([2, 2], [3, 3])], "six and four steps; a save is due after four of the run"
+    assert losses(events) == in_turn[1]
+    steps = [event.step for event in events if isinstance(event, StepDone)]
+    assert steps == list(range(1, STEPS + 1))
+    assert files(run) == files(in_turn[0])
+
+
+@pytest.mark.parametrize("first", [APART, PlacementConfig(devices="cpu")], ids=["at once first", "in turn first"])
+def test_a_run_goes_on_in_turn_and_back(
+    tmp_path: Path, in_turn: tuple[TinyRun, dict[str, list[float]]], first: PlacementConfig
+) -> None:
+    run = make_pair_run(tmp_path, preview=PREVIEW, **SETTINGS)
+    place(run, first)
+    train_here(run, max_steps=4)
+    place(run, PlacementConfig(devices="cpu") if first is APART else APART)
+    train_here(run)
+    assert files(run) == files(in_turn[0])

@@ -41,7 +41,8 @@ def trained_at_once(experts: Sequence[Expert], until: Sequence[int], is_due: Cal
         return None
 
     # Each step sets torch's precision, which is of the process, and sets it back: here it stays.
-    with float32_products(experts[0].model.numerics.float32_products), ThreadPoolExecutor(len(experts)) as pool:
+    precision = float32_products(experts[0].model.numerics.float32_products)
+    with precision, ThreadPoolExecutor(len(experts), "wan experts") as pool:
         errors = [error for error in pool.map(train, experts, until) if error is not None]
     if errors:
         raise errors[0]

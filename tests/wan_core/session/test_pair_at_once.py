@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.sessions import train_here
+from tests.support.sessions import Steered, train_here
 from tests.support.tiny_run import TinyRun, make_pair_run
 from tests.wan_core.session.test_pair import PREVIEW, SETTINGS, STEPS, files
 from wan_core.events import Event, StepDone
 from wan_core.files import atomic_write_json
-from wan_core.job.config import read_run
+from wan_core.job.config import read_run, read_status
 from wan_core.placement import EXPERT_PER_GPU, PlacementConfig
 from wan_core.session import training
+from wan_core.train.trainer import Trainer
 
 pytestmark = pytest.mark.lasts(1)
 
@@ -72,5 +74,34 @@ def test_a_run_goes_on_in_turn_and_back(
     place(run, first)
     train_here(run, max_steps=4)
     place(run, PlacementConfig(devices="cpu") if first is APART else APART)
+    train_here(run)
+    assert files(run) == files(in_turn[0])
+
+
+def test_a_stop_and_an_error_in_one_thread_end_both_and_lose_nothing(
+    tmp_path: Path, in_turn: tuple[TinyRun, dict[str, list[float]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_pair_run(tmp_path, preview=PREVIEW, **SETTINGS)
+    place(run, APART)
+    step = Trainer._train_step
+
+    def fails(self: Trainer, number: int) -> None:
+        if number == 2 and self.config.expert == "low":
+            raise RuntimeError("planted")
+        step(self, number)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(Trainer, "_train_step", fails)
+        with pytest.raises(RuntimeError, match="planted"):
+            train_here(run)
+    assert "wan experts" not in {thread.name.rpartition("_")[0] for thread in threading.enumerate()}
+    control = Steered()
+
+    def stops(event: Event) -> None:
+        if isinstance(event, StepDone) and event.step == 3:
+            control.reason = "stopped by the user"
+
+    train_here(run, control, emit=stops)
+    assert 3 <= read_status(run.directory).step <= 4, "the other expert ends its step"
     train_here(run)
     assert files(run) == files(in_turn[0])

@@ -9,6 +9,9 @@ with rows in the order 0, 32, 64, 96, 1, 33 ... They become a plain matrix once,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +25,8 @@ _CPU_VALUES = 1 << 20
 _MOST_TEMPORARY_BYTES = 1 << 27
 _TEMPORARY_BYTES = {"": 0, NVFP4: 4, MXFP8: 1, **dict.fromkeys(INTEGERS, 8), **dict.fromkeys(BLOCKS, 4), "Q8_0": 1}
 """bytes of temporaries per value, by layout"""
+APART = ("Q4_K", "Q5_K")
+"""layouts that a compiler does not dequantize together: a kernel for each, and one that copies them"""
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _TILE_ROWS, _TILE_BLOCKS, _ROWS_APART = 128, 4, 32
 _MANTISSA_BITS = 23
@@ -81,6 +86,25 @@ def dequantise(
         scales = scale if scale is None or scale.numel() == 1 else scale[part]
         _dequantise_into(found[part], weight[part], scales, whole_scale, layout)
     return found
+
+
+def dequantise_together(
+    weights: Sequence[Tensor], scales: Sequence[Tensor | None], dtype: torch.dtype, layout: str
+) -> tuple[Tensor, ...] | None:
+    """Returns what `dequantise` makes of two or three weights of one shape, dtype and layout, by one kernel and in one
+    memory; None where that is not fused."""
+    if not SEVERAL.on(weights[0], fused_kind(weights[0], layout)):
+        return None
+    return SEVERAL(*several_inputs(weights, scales, dtype, layout)).view(len(weights), len(weights[0]), -1).unbind()
+
+
+def several_inputs(
+    weights: Sequence[Tensor], scales: Sequence[Tensor | None], dtype: torch.dtype, layout: str
+) -> tuple[object, ...]:
+    """Returns what `SEVERAL` takes for two or three weights."""
+    each = [fused_inputs(*pair, dtype, None, layout) for pair in zip(weights, scales, strict=True)]
+    missing = (None,) * (3 - len(each))
+    return *(one[0] for one in each), *missing, *(one[1] for one in each), *missing, *each[0][3:]
 
 
 def _dequantise_into(
@@ -164,6 +188,20 @@ def _in_one_pass(
     return (found if offset is None else found + offset).to(dtype)
 
 
+def _several_in_one_pass(
+    first: Tensor,
+    second: Tensor,
+    third: Tensor | None,
+    of_first: Tensor | None,
+    of_second: Tensor | None,
+    of_third: Tensor | None,
+    *kind: Any,
+) -> Tensor:
+    """Does for two or three weights of one shape what `_in_one_pass` does; the values of each follow each other."""
+    given = [(first, of_first), (second, of_second), (third, of_third)]
+    return torch.cat([_in_one_pass(one, scale, None, *kind) for one, scale in given if one is not None])
+
+
 def _floats(stored: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns 8-bit floats, stored as bytes, in float32, exact; any other tensor as it is."""
     if dtype not in (torch.float8_e4m3fn, torch.float8_e5m2) or stored.dtype != torch.uint8:
@@ -193,6 +231,15 @@ FUSED = Fused(
     ),
 )
 """`dequantise` of one weight in one kernel; not of rotated integers, whose rotation is a matrix product"""
+
+SEVERAL = Fused(
+    "dequantise_several(Tensor first, Tensor second, Tensor? third, Tensor? of_first, Tensor? of_second,"
+    " Tensor? of_third, ScalarType dtype, str layout, ScalarType of_weight, ScalarType of_scale) -> Tensor",
+    _several_in_one_pass,
+    lambda first, second, third, of_first, of_second, of_third, dtype, layout, *rest: first.new_empty(
+        ((2 if third is None else 3) * len(first), row_values(first.shape[1], layout)), dtype=dtype
+    ),
+)
 
 
 def _e2m1(stored: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..model.autocast import without_autocast
-from ..model.held import HeldValues
+from ..model.held import HeldValues, made_together
 from ..model.names import each_named, listened_to
 from ..model.recompute import applied
 from ..model.unread import no_values
@@ -78,7 +78,7 @@ class _WithLoras(torch.autograd.Function):
             return (_product(x, linears[0], hidden, ups[0]),)
         parts = _split(hidden, downs, 1)
         products = [partial(_product, x, *given) for given in zip(linears, parts, ups, strict=True)]
-        with rounded_once(x):
+        with rounded_once(x), made_together([one.base for one in linears], x.dtype):
             return each_named(products, names)
 
     @staticmethod
@@ -125,8 +125,9 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor]) -> list[Tensor | None]:
     of_downs = _split(of_hidden.t() @ x.flatten(0, -2), downs, 0)
     of_x = None
     if ctx.needs_input_grad[0]:
-        for one, rows in zip(linears, outputs, strict=True):
-            of_x = _add_input_gradient(of_x, one.base, rows)
+        with made_together([one.base for one in linears], x.dtype):
+            for one, rows in zip(linears, outputs, strict=True):
+                of_x = _add_input_gradient(of_x, one.base, rows)
         narrow = [_in(one, "down", down, x.dtype) for one, down in zip(linears, downs, strict=True)]
         assert of_x is not None
         of_x = of_x.addmm_(of_hidden, stacked(narrow)).view(x.shape)

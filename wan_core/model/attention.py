@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .fused import fused_rms_rotate, rotation_fuses
 from .heads import TokenSeat
+from .held import made_together
 from .kernels import Attention, attention_kernel
 from .modulate import rms_norm
 from .names import each_named, naming
@@ -150,9 +151,10 @@ class WanCrossAttention(WanAttention):
 
     def forward(self, x: Tensor, context: tuple[Tensor, ...]) -> Tensor:
         """x (B, N, D) in the compute dtype -> (B, N, D); context as `context` makes it."""
-        query = self._heads(self.norm_q(self.q(x), self.numerics.qk_norm))
-        key, value, *image = context
-        attended = self._attend(query, key, value)
-        if self.reads_images:
-            attended = attended + self._attend(query, image[0], image[1])
-        return self.o(attended)
+        with made_together((self.q, self.o), x.dtype):
+            query = self._heads(self.norm_q(self.q(x), self.numerics.qk_norm))
+            key, value, *image = context
+            attended = self._attend(query, key, value)
+            if self.reads_images:
+                attended = attended + self._attend(query, image[0], image[1])
+            return self.o(attended)

@@ -83,7 +83,7 @@ class _Layer(nn.Module):
             nn.Linear(shape.dim, shape.ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(shape.ffn_dim, shape.dim)
         )
         self.modulation = nn.Parameter(torch.empty(1, 6, shape.dim))
-        self._of_chunks = HeldValues()
+        self._of_pass = HeldValues()
 
     def mix(self, tokens: Tensor, constants: Constants) -> Tensor:
         """Runs the modulated self-attention: tokens (B, N, D) -> the same, in the residual dtype."""
@@ -113,11 +113,11 @@ class _Layer(nn.Module):
     def treat(self, tokens: Tensor, time_rows: Tensor, shared: Shared, *, read: bool = True) -> Tensor:
         """Does what `rest` does, as `attend` does what `mix` does; not `read`, what `rest_again` does.
 
-        Where no gradient is wanted, it may overwrite `tokens` and return them.
+        Where no gradient is wanted, it may overwrite `tokens` and return them; not `read`, on the way back.
         """
         *_, shift, scale, gate = self._rows(time_rows)
         given = tokens
-        tokens, x, make = self._normed(tokens)
+        tokens, x, make = self._normed(tokens, overwrites=not read)
         with naming("cross_attn"), remade(x, make):
             attended = self.cross_attn(x, shared)
 
@@ -136,8 +136,12 @@ class _Layer(nn.Module):
             return gated_add(tokens, x, gate, read=read or needed, into=given)
 
     def hold(self) -> AbstractContextManager[None]:
-        """Inside, the second stage dequantizes and converts each of its weights once."""
-        return values_held((self.cross_attn, self.ffn) if self.holds_values else (), self._of_chunks)
+        """Inside, the second stage dequantizes each of its weights once."""
+        return values_held((self.cross_attn, self.ffn) if self.holds_values else ())
+
+    def keep(self) -> AbstractContextManager[None]:
+        """Inside, both stages convert their norms and sum their modulation once."""
+        return values_held((), self._of_pass)
 
     def _rows(self, time_rows: Tensor) -> tuple[Tensor, ...]:
         """Returns shift, scale and gate of both stages, (B, T, D) each."""
@@ -147,7 +151,7 @@ class _Layer(nn.Module):
         if own.requires_grad or time_rows.requires_grad:
             return (own + time_rows).unbind(2)
         rows = f"rows {time_rows.storage_offset()} {time_rows.shape[1]}"  # a chunk may have some of them
-        return self._of_chunks.of(rows, lambda: own + time_rows).unbind(2)
+        return self._of_pass.of(rows, lambda: own + time_rows).unbind(2)
 
     def _modulated(
         self, tokens: Tensor, update: Tensor | None, shift: Tensor, scale: Tensor
@@ -159,10 +163,13 @@ class _Layer(nn.Module):
         kept = tokens
         return tokens, x, lambda: modulated_with(kept, None, *how)[1]
 
-    def _normed(self, tokens: Tensor) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Does for the norm before the cross-attention, without an update, what `_modulated` does."""
-        how = (self.norm3, self.numerics.norm, self.numerics.compute, self._of_chunks)
-        tokens, x = normed_with(tokens, *how)
+    def _normed(self, tokens: Tensor, *, overwrites: bool) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+        """Does for the norm before the cross-attention, without an update, what `_modulated` does.
+
+        `overwrites`: the gradient of `tokens` may take their place.
+        """
+        how = (self.norm3, self.numerics.norm, self.numerics.compute, self._of_pass)
+        tokens, x = normed_with(tokens, *how, overwrites=overwrites)
         kept = tokens
         return tokens, x, lambda: normed_with(kept, *how)[1]
 
@@ -181,7 +188,7 @@ class WanBlock(_Layer):
         recompute: Recompute | None = None,
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
-        stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.hold, self.rest_again)
+        stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.hold, self.rest_again, self.keep)
         run = partial(in_stages if recompute is None else recompute, stages)
         constants = Constants(time_rows, text, rope_cos, rope_sin, image).declared(self.numerics)
         return cast(Tensor, without_autocast(tokens.device.type, run, tokens, constants))
@@ -215,7 +222,9 @@ class VaceBlock(_Layer):
         tokens (B, N, D): the main stream before its first block; only the first layer reads them.
         """
         constants = Constants(time_rows, text, rope_cos, rope_sin, image).declared(self.numerics)
-        stages = Stages(self, self.mix_control, self.share, self.give_hint, self.chunk_tokens, self.hold)
+        stages = Stages(
+            self, self.mix_control, self.share, self.give_hint, self.chunk_tokens, self.hold, keep=self.keep
+        )
         run = partial(in_stages if recompute is None else recompute, stages)
         streams = (control, tokens) if self.first else (control,)
         return cast("tuple[Tensor, Tensor]", without_autocast(control.device.type, run, *streams, constants))

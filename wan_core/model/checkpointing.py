@@ -23,10 +23,13 @@ from .autocast import without_autocast
 from .keeping import Kept, Policy
 from .narrowed import narrowed
 from .offload import NoOffload, Offload
-from .recompute import made_once
+from .recompute import made_once, storage_number
 from .scopes import scope
 from .stages import Stages, as_tuple, chunks
 from .walks import parameters_below
+
+_FEW_TOKENS = 2048
+"""of a batch: their activations are small, and making one again costs a card no less than starting a kernel does"""
 
 
 @dataclass(frozen=True)
@@ -112,14 +115,17 @@ class _Pass:
 
     def walk_back(self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
         """Runs the layer again and adds to `.grad` of `inputs` and of its parameters; call it with gradients on."""
-        with narrowed(self.stages.layer, way_back=True) as trained:
+        with self.stages.keep(), narrowed(self.stages.layer, way_back=True) as trained:
             self._walk_back(inputs, gradients, trained.gather)
 
     def _walk_back(
         self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None], walked: Callable[[], None]
     ) -> None:
         stages, constants = self.stages, self.constants(inputs[self.streams :])
-        with scope("recompute stage 1"), self._again(0):
+        first = inputs[0]
+        assert first is not None
+        few = first.shape[0] * first.shape[1] <= _FEW_TOKENS
+        with scope("recompute stage 1"), self._again(0), made_once() if few else nullcontext():
             tokens = stages.mix(*inputs[: self.streams], constants)
         with scope("recompute keys and values of the text"), self._again(1):
             shared = stages.share(constants)
@@ -128,7 +134,7 @@ class _Pass:
         sums: list[Tensor | None] = [None] * len(apart)
         parts = chunks(stages, tokens, constants)
         # Of one chunk of several, inputs of linears are kept: the first stage holds more at once.
-        with stages.hold(), made_once() if len(parts) > 1 else nullcontext():
+        with stages.hold(), made_once() if few or len(parts) > 1 else nullcontext():
             # From the last chunk to the first: the order in which autograd would walk them.
             for number, (part, own) in reversed(list(enumerate(parts))):
                 piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
@@ -146,7 +152,8 @@ class _Pass:
                 reached = True
                 if len(parts) == 1:
                     values = piece.grad
-                else:  # these tokens are done with: their gradient takes their place
+                elif storage_number(piece.grad) != storage_number(values):
+                    # These tokens are done with: their gradient takes their place, unless it was written there.
                     with torch.no_grad():
                         values[:, part] = piece.grad
         with scope("backward of stage 1"):

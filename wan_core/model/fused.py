@@ -45,6 +45,13 @@ def _norm_back(
     return (found if of_x is None else found + of_x.to(torch.float32)).to(x.dtype)
 
 
+def _norm_back_over(
+    x: Tensor, of_normed: Tensor, of_x: Tensor | None, mean: Tensor, inverse: Tensor, scale: Tensor, one_more: bool
+) -> None:
+    """Writes what `norm_back` returns over x."""
+    x.copy_(_norm_back(of_normed, of_x, x, mean, inverse, scale, one_more))
+
+
 def _sum_norm(
     x: Tensor, update: Tensor, scale: Tensor, shift: Tensor, eps: float, one_more: bool, out: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -118,6 +125,12 @@ NORM_BACK = Fused(
     _norm_back,
     lambda of_normed, of_x, x, *rest: torch.empty_like(x),
 )
+NORM_BACK_OVER = Fused(
+    "norm_back_over(Tensor(a!) x, Tensor of_normed, Tensor? of_x, Tensor mean, Tensor inverse, Tensor scale,"
+    " bool one_more) -> ()",
+    _norm_back_over,
+    lambda *inputs: None,
+)
 SUM_NORM = Fused(
     "sum_norm(Tensor x, Tensor update, Tensor scale, Tensor shift, float eps, bool one_more, ScalarType out)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
@@ -153,7 +166,7 @@ ROTATE = Fused(
     _rotate,
     lambda x, *rest: torch.empty_like(x),
 )
-_NORMS = (NORM, NORM_BACK, SUM_NORM, SUM_NORM_BACK)
+_NORMS = (NORM, NORM_BACK, NORM_BACK_OVER, SUM_NORM, SUM_NORM_BACK)
 
 
 def norms_fuse(x: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype) -> bool:
@@ -164,14 +177,22 @@ def norms_fuse(x: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype) -> b
 
 
 def fused_norm(
-    x: Tensor, scale: Tensor, shift: Tensor, eps: float, out: torch.dtype, *, one_more: bool, update: Tensor | None
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float,
+    out: torch.dtype,
+    *,
+    one_more: bool,
+    update: Tensor | None,
+    overwrites: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Returns x (B, N, D), or x + update, and LayerNorm of that times scale plus shift (B, T, D each) in `out`.
 
     Use the first result for whatever else reads x: the gradients of both are then summed in one pass. `one_more`:
-    scale counts from 1.
+    scale counts from 1. `overwrites`: without an update, the gradient of x may be written over x.
     """
-    return cast(_Two, applied(_FusedNorm, x, update, scale, shift, eps, one_more, out))
+    return cast(_Two, applied(_FusedNorm, x, update, scale, shift, eps, one_more, out, overwrites))
 
 
 class _FusedNorm(torch.autograd.Function):
@@ -185,6 +206,7 @@ class _FusedNorm(torch.autograd.Function):
         eps: float,
         one_more: bool,
         out: torch.dtype,
+        overwrites: bool,
     ) -> _Two:
         runs = scale.shape[0] * scale.shape[1]
         # Without a dimension of one, whose stride differs from chunk to chunk and would make graphs of their own.
@@ -203,7 +225,7 @@ class _FusedNorm(torch.autograd.Function):
             ctx.narrow = update.dtype
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(both, mean, inverse, scale)
-        ctx.one_more, ctx.adds = one_more, update is not None
+        ctx.one_more, ctx.adds, ctx.overwrites = one_more, update is not None, overwrites
         return whole, normed.view(x.shape)
 
     @staticmethod
@@ -211,12 +233,15 @@ class _FusedNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         of_whole, of_normed = gradients
         both, *others = ctx.saved_tensors
-        nothing = (None,) * 5
+        nothing = (None,) * 6
         if of_normed is None:
             of_update = None if of_whole is None or not ctx.adds else of_whole.to(ctx.narrow)
             return of_whole, of_update, *nothing
         of_both = None if of_whole is None else of_whole.reshape(both.shape)
         given = (of_normed.reshape(both.shape), of_both, both, *others, ctx.one_more)
+        if ctx.overwrites:
+            NORM_BACK_OVER(both, *given[:2], *given[3:])
+            return both.view(of_normed.shape), None, *nothing
         if not ctx.adds:
             return NORM_BACK(*given).view(of_normed.shape), None, *nothing
         of_x, of_update = SUM_NORM_BACK(*given, ctx.narrow)

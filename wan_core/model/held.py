@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,20 @@ class HeldValues:
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is made is kept."""
+        return self._holds
+
+    def has(self, name: str) -> bool:
+        """Returns whether a value of that name is kept."""
+        return name in self._made
+
+    def keep(self, name: str, value: Tensor) -> None:
+        """Keeps a value that was made elsewhere, and what is made from now on."""
+        self._holds = True
+        self._made[name] = value
 
     def hold(self) -> None:
         """Keeps what is made from now on."""
@@ -52,4 +67,30 @@ def values_held(modules: Iterable[nn.Module], *more: HeldValues) -> Iterator[Non
         yield
     finally:
         for held in found:
+            held.release()
+
+
+def made_together(modules: Iterable[nn.Module], dtype: torch.dtype) -> AbstractContextManager[None]:
+    """Inside, linears below `modules` that read their weights in `dtype` one after the other have all of them, made by
+    one kernel where they can: a static method `several(linears, dtype)` returns the weights, or None."""
+    if torch.compiler.is_compiling():
+        return nullcontext()
+    linears: list[Any] = [linear for part in modules for linear, _ in having(part, "several")]
+    made = linears[0].several(linears, dtype) if len(linears) > 1 else None
+    return (
+        nullcontext()
+        if made is None
+        else _kept([(linear.held, one) for linear, one in zip(linears, made, strict=True)])
+    )
+
+
+@contextmanager
+def _kept(values: list[tuple[HeldValues, Tensor]]) -> Iterator[None]:
+    until_here = [held for held, _ in values if not held.holds]
+    for held, value in values:
+        held.keep("values", value)
+    try:
+        yield
+    finally:
+        for held in until_here:
             held.release()

@@ -37,12 +37,21 @@ def layer_norm(x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype, held: HeldValu
 
 
 def normed_with(
-    x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype, out: torch.dtype, held: HeldValues | None = None
+    x: Tensor,
+    norm: nn.LayerNorm,
+    dtype: torch.dtype,
+    out: torch.dtype,
+    held: HeldValues | None = None,
+    *,
+    overwrites: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Returns x (B, N, D), to be read by whatever else reads it, and `layer_norm` of it in `out`."""
+    """Returns x (B, N, D), to be read by whatever else reads it, and `layer_norm` of it in `out`.
+
+    `overwrites`: the gradient of x may be written over x.
+    """
     scale, shift = norm.weight.view(1, 1, -1), norm.bias.view(1, 1, -1)
     if norms_fuse(x, scale, shift, dtype):
-        return fused_norm(x, scale, shift, norm.eps, out, one_more=False, update=None)
+        return fused_norm(x, scale, shift, norm.eps, out, one_more=False, update=None, overwrites=overwrites)
     return x, layer_norm(x, norm, dtype, held).to(out)
 
 

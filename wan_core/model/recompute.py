@@ -84,7 +84,7 @@ def _others_decide() -> bool:
         return True
 
 
-def _storage(tensor: Tensor) -> int:
+def storage_number(tensor: Tensor) -> int:
     """Returns a number that tells storages apart, on every device.
 
     Meta and fake tensors have one too, though no address.
@@ -131,13 +131,13 @@ class _Recipe:
 
     def __init__(self, made: Tensor, make: Callable[[], Tensor]) -> None:
         # Not the tensor: it shall be freed. The address is its own for as long as the caller's block runs.
-        self._storage, self._numel = _storage(made), made.numel()
+        self._storage, self._numel = storage_number(made), made.numel()
         self._device, self._make = made.device.type, make
         self._uses = self._left = 0
         self._result: Tensor | None = None
 
     def makes(self, saved: Tensor) -> bool:
-        return saved.numel() == self._numel and saved.is_contiguous() and _storage(saved) == self._storage
+        return saved.numel() == self._numel and saved.is_contiguous() and storage_number(saved) == self._storage
 
     def used(self, shape: torch.Size) -> tuple[_Recipe, torch.Size]:
         self._uses += 1

@@ -39,7 +39,10 @@ class Stages(NamedTuple):
     hold: Callable[[], AbstractContextManager[None]] = nullcontext
     """inside, what the second stage dequantizes is kept for the next chunk"""
     again: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
-    """`rest` of a layer that is walked back next: the same graph, whose first result nobody reads; None: `rest`"""
+    """`rest` of a layer that is walked back next: the same graph, whose first result nobody reads, and which may
+    overwrite the tokens on its way back; None: `rest`"""
+    keep: Callable[[], AbstractContextManager[None]] = nullcontext
+    """inside, what both stages make of small weights is kept from the first to the last"""
 
     def __call__(self, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
         return in_stages(self, *inputs)
@@ -53,10 +56,11 @@ def in_stages(stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
     *streams, constants = inputs
     # A gradient of the constants is summed within the layer first, whether the layer is checkpointed or not.
     constants = constants.moved(lambda value: value.view_as(value) if value.requires_grad else value)
-    with scope("stage 1"):
-        tokens = stages.mix(*streams, constants)
-    with scope("stage 2"):
-        return _in_chunks(stages, tokens, constants)
+    with stages.keep():
+        with scope("stage 1"):
+            tokens = stages.mix(*streams, constants)
+        with scope("stage 2"):
+            return _in_chunks(stages, tokens, constants)
 
 
 def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, Any]]:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ..abilities import abilities_of
 from ..accelerator import backend_of
+from ..checkpoint.dequantise import APART, MXFP8, SEVERAL, fused_inputs, fused_kind
 from ..checkpoint.dequantise import FUSED as DEQUANTISE
-from ..checkpoint.dequantise import MXFP8, fused_inputs, fused_kind
 from ..checkpoint.ggml import BLOCKS
 from ..checkpoint.integers import INTEGERS
 from ..model import WanTransformer
@@ -64,6 +64,10 @@ def _of_blocks(model: WanTransformer, device: torch.device, runs: bool) -> Itera
         mean, inverse = draw(*lead, _ROWS, 1), draw(*lead, _ROWS, 1).abs()
         return torch.randn_like(x, dtype=compute), torch.randn_like(x), x, mean, inverse, scale, one_more
 
+    def norm_back_over() -> tuple[Any, ...]:
+        of_normed, of_x, x, *more = norm_back(one_more=False)
+        return x, of_normed, of_x, *more
+
     def sum_norm(*lead: int) -> tuple[Any, ...]:
         x, *more = norm(*lead, one_more=True)
         return x, torch.randn_like(x, dtype=compute), *more
@@ -71,6 +75,7 @@ def _of_blocks(model: WanTransformer, device: torch.device, runs: bool) -> Itera
     if numerics.norm == torch.float32:
         yield Trial(blocks.NORM, partial(norm, one_more=False))
         yield Trial(blocks.NORM_BACK, partial(norm_back, one_more=False))
+        yield Trial(blocks.NORM_BACK_OVER, norm_back_over)
         for lead in ((), (_RUNS,)) if runs else ((),):
             yield Trial(blocks.NORM, partial(norm, *lead, one_more=True))
             yield Trial(blocks.NORM_BACK, partial(norm_back, *lead, one_more=True))
@@ -111,6 +116,8 @@ def _of_weights(model: nn.Module, device: torch.device) -> Iterator[Trial]:
             yield from _of_products(linear, device)
         if linear.layout not in INTEGERS and (linear.layout in BLOCKS or linear.scale is not None):
             yield Trial(DEQUANTISE, partial(_like, linear, device), kind[0])
+            if linear.whole_scale is None and linear.matmul is None and linear.layout not in APART:
+                yield from (Trial(SEVERAL, partial(_several_like, linear, device, many), kind[0]) for many in (2, 3))
 
 
 def _of_products(linear: QuantizedLinear, device: torch.device) -> Iterator[Trial]:
@@ -135,6 +142,12 @@ def _of_products(linear: QuantizedLinear, device: torch.device) -> Iterator[Tria
             ),
             str(sums),
         )
+
+
+def _several_like(linear: QuantizedLinear, device: torch.device, many: int) -> tuple[object, ...]:
+    """Does what `_like` does for so many weights that are dequantized together."""
+    each, missing = [_like(linear, device) for _ in range(many)], (None,) * (3 - many)
+    return *(one[0] for one in each), *missing, *(one[1] for one in each), *missing, *each[0][3:]
 
 
 def _like(linear: QuantizedLinear, device: torch.device) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ unpacked weight until the backward pass; here it keeps the packed one, which is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any, cast
@@ -16,6 +17,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..checkpoint import dequantise, row_values
+from ..checkpoint.dequantise import dequantise_together
+from ..checkpoint.ggml import BLOCKS
 from ..model.autocast import without_autocast
 from ..model.held import HeldValues
 from ..model.recompute import applied
@@ -73,6 +76,17 @@ class QuantizedLinear(nn.Linear):
         values = _values(self.held, gradient.dtype, self.weight, self.scale, self.whole_scale, self.layout)
         return gradient @ values if more is None else more.addmm_(gradient, values)
 
+    @staticmethod
+    def several(linears: Sequence[QuantizedLinear], dtype: torch.dtype) -> tuple[Tensor, ...] | None:
+        """Returns the weights of two or three linears in `dtype`, made by one kernel; None where that cannot be, or
+        they are kept already."""
+        kinds = {(one.weight.shape, one.weight.dtype, one.layout, _shape_of(one.scale)) for one in linears}
+        apart = any(one.matmul is not None or one.whole_scale is not None or one.held.has("values") for one in linears)
+        if apart or len(kinds) > 1 or (linears[0].scale is None and linears[0].layout not in BLOCKS):
+            return None
+        weights, scales = [one.weight for one in linears], [one.scale for one in linears]
+        return dequantise_together(weights, scales, dtype, linears[0].layout)
+
     def _run(self, input: Tensor, *, read: bool) -> Tensor:
         linear = _Linear if self.matmul is None else _Linear8Bit
         packed = (self.weight, self.scale, self.whole_scale, self.layout)
@@ -104,6 +118,10 @@ def values_of(linear: nn.Linear, dtype: torch.dtype = torch.float32) -> Tensor:
     if isinstance(linear, QuantizedLinear):
         return dequantise(linear.weight, linear.scale, dtype, linear.whole_scale, layout=linear.layout)
     return linear.weight.detach().to(dtype)
+
+
+def _shape_of(scale: Tensor | None) -> torch.Size | None:
+    return None if scale is None else scale.shape
 
 
 class _Linear(torch.autograd.Function):

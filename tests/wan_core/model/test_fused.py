@@ -16,11 +16,18 @@ from torch import Tensor, nn
 from tests.support.blocks import MIXED, SHAPE
 from tests.support.stored import KINDS, stored
 from wan_core.checkpoint import dequantise
+from wan_core.checkpoint.dequantise import (
+    APART,
+    SEVERAL,
+    dequantise_together,
+    fused_inputs,
+    fused_kind,
+    several_inputs,
+)
 from wan_core.checkpoint.dequantise import FUSED as DEQUANTISE
-from wan_core.checkpoint.dequantise import fused_inputs, fused_kind
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import Numerics, WanTransformer, fusing
-from wan_core.model.fused import NORM, NORM_BACK, RMS_ROTATE, RMS_ROTATE_BACK
+from wan_core.model.fused import NORM, NORM_BACK, NORM_BACK_OVER, RMS_ROTATE, RMS_ROTATE_BACK, fused_norm
 from wan_core.model.fusing import Fused, Trial, try_on, used_on
 from wan_core.model.keeping import Policy
 from wan_core.model.rope import rope_table, rotate
@@ -154,6 +161,43 @@ def test_a_weight_in_one_pass_has_the_bits_of_the_plain_form(kind: str) -> None:
     assert found.shape == (len(weight), 512) == wanted.shape
     assert found.nan_to_num(7).equal(wanted.nan_to_num(7))
     assert found.isnan().equal(wanted.isnan())
+
+
+TOGETHER = [kind for kind in KINDS if stored(kind)[2] is None and stored(kind)[3] not in APART]
+
+
+@pytest.mark.parametrize("many", [2, 3])
+@pytest.mark.parametrize("kind", TOGETHER)
+def test_weights_dequantised_together_have_the_bits_of_each(
+    kind: str, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, scale, _, layout = stored(kind)
+    weights = [weight.roll(at, 0) for at in range(many)]
+    scales = [scale if scale is None or scale.numel() == 1 else scale.roll(at, 0) for at in range(many)]
+    assert dequantise_together(weights, scales, torch.bfloat16, layout) is None, "a CPU has no such kernel"
+    monkeypatch.setattr(SEVERAL, "_compiled", SEVERAL.body)
+    with used_on(CPU, [(SEVERAL, fused_kind(weight, layout))]):
+        found = dequantise_together(weights, scales, torch.bfloat16, layout)
+    assert found is not None
+    for one, own, of_own in zip(found, weights, scales, strict=True):
+        assert one.nan_to_num(7).equal(dequantise(own, of_own, torch.bfloat16, layout=layout).nan_to_num(7))
+
+
+def test_a_gradient_takes_the_place_of_what_was_normed(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = partial(torch.randn, generator=torch.Generator().manual_seed(6))
+    x, of_normed, of_x, scale = draw(1, 12, 64), draw(1, 12, 64), draw(1, 12, 64), draw(1, 1, 64)
+    functions = (NORM, NORM_BACK, NORM_BACK_OVER)
+    for function in functions:
+        monkeypatch.setattr(function, "_compiled", function.body)
+    found: list[Tensor] = []
+    for overwrites in (False, True):
+        given = x.clone().requires_grad_()
+        both = fused_norm(given, scale, scale, 1e-6, torch.float32, one_more=False, update=None, overwrites=overwrites)
+        torch.autograd.backward(both, (of_x, of_normed))
+        assert given.grad is not None
+        found.append(given.grad)
+        assert given.detach().equal(given.grad if overwrites else x)
+    assert found[0].equal(found[1])
 
 
 def wrong(function: Fused, how: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -306,6 +350,16 @@ def test_a_card_runs_one_kernel_that_reads_and_writes_nothing_twice(name: str) -
 def test_a_card_dequantises_a_weight_in_one_kernel(kind: str) -> None:
     weight, scale, whole, layout = stored(kind)
     found, least = on_a_card(DEQUANTISE, fused_inputs(weight, scale, torch.bfloat16, whole, layout))
+    assert found == (1, least)
+
+
+@pytest.mark.slow
+@pytest.mark.lasts(4)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", list(map(soak, TOGETHER)))
+def test_a_card_dequantises_three_weights_in_one_kernel(kind: str) -> None:
+    weight, scale, _, layout = stored(kind)
+    found, least = on_a_card(SEVERAL, several_inputs([weight] * 3, [scale] * 3, torch.bfloat16, layout))
     assert found == (1, least)
 
 

@@ -52,6 +52,7 @@ class Row(NamedTuple):
 _SMALL = (480, 480, 81)
 _ST = "SimpleTuner SEGMENTED_CHECKPOINTING, weights in host memory"
 _OURS = "ours, benchmarks/results/gpu_check_H200_2026-11.md, before kernels were fused"
+_QUICK = "SimpleTuner quickstart, frames not stated"
 ROWS = (
     Row("H100", "wan2.1-t2v-14B", _SMALL, 16, "7.162", _ST),
     Row("L40S", "wan2.1-t2v-14B", _SMALL, 16, "21.77", _ST),
@@ -80,6 +81,8 @@ ROWS = (
     Row("H100", "wan2.1-t2v-1.3B", _SMALL, 16, "2.790", "SimpleTuner, int8-sdnq-hadamard", "int8"),
     Row("L40S", "wan2.1-t2v-1.3B", _SMALL, 16, "4.989", "SimpleTuner, int8-sdnq-hadamard", "int8"),
     Row("H200", "wan2.1-t2v-1.3B", _SMALL, 16, "1.189", _OURS),
+    Row("RTX 4090", "wan2.1-t2v-1.3B", (832, 480, 33), 16, "2", _QUICK),
+    Row("RTX 4090", "wan2.1-t2v-1.3B", (832, 480, 33), 16, "11", _QUICK, batch=4),
 )
 
 
@@ -126,8 +129,9 @@ def line(row: Row, folder: Path) -> str:
     cells = [
         card.name,
         model,
-        f"{width}x{height}x{frames}, rank {row.rank}",
+        f"{width}x{height}x{frames}, rank {row.rank}" + (f", batch {row.batch}" if row.batch > 1 else ""),
         f"{job.step.tokens:,}",
+        f"{measures.chunk_tokens:,}" if measures.chunk_tokens else "all",
         f"{flop / 1e12:,.0f} T",
         f"{moved / 1e12:.2f} TB",
         f"{kernels:,}",
@@ -155,6 +159,7 @@ def page(folder: Path) -> str:
         "model",
         "size",
         "tokens",
+        "in a chunk",
         "FLOP",
         "bytes beside products and attention",
         "kernels",
@@ -170,7 +175,7 @@ def page(folder: Path) -> str:
             "",
             "Written by `python benchmarks/predicted_steps.py`. Nothing here was measured, except where the published",
             "figure is ours. Predicted: as the row is described (every block checkpointed unless it says otherwise,",
-            "weights on the card, chunks of 4,096 tokens, no encoder). As planned: with the measures the planner takes",
+            "weights on the card, chunks as planned for that, no encoder). As planned: with the measures the planner takes",
             "on an empty card. Roofline: the FLOP of that step at the peak of the card, and nothing else.",
             "",
             f"| {' | '.join(head)} |",

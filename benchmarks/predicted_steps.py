@@ -175,7 +175,7 @@ def page(folder: Path) -> str:
             "",
             "Written by `python benchmarks/predicted_steps.py`. Nothing here was measured, except where the published",
             "figure is ours. Predicted: as the row is described (every block checkpointed unless it says otherwise,",
-            "weights on the card, chunks as planned for that, no encoder). As planned: with the measures the planner takes",
+            "weights on the card, chunks as planned, no encoder). As planned: with the measures the planner takes",
             "on an empty card. Roofline: the FLOP of that step at the peak of the card, and nothing else.",
             "",
             f"| {' | '.join(head)} |",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..model.fusing import Fused
 from .ggml import BLOCKS, block_parts, table
-from .integers import INTEGERS, unpack_integers
+from .integers import INTEGERS, SCALED_TOGETHER, rotated, six_bits, unpack_integers
 
 NVFP4, NVFP4_BLOCK = "NVFP4", 16
 MXFP8, MXFP8_BLOCK = "MXFP8", 32
@@ -115,7 +115,9 @@ def _dequantise_into(
         values, scale, offset = block_parts(weight, layout)
     else:
         offset, scale = None, _scale(len(weight), scale, whole_scale, layout)
-        if layout in INTEGERS:
+        if layout in INTEGERS and INTEGERS_OF.on(weight, layout):
+            values = rotated(INTEGERS_OF(weight.view(torch.uint8), whole_scale, layout), layout)
+        elif layout in INTEGERS:
             values = unpack_integers(weight, layout, whole_scale)
         elif layout == NVFP4:
             values = _e2m1(weight)
@@ -240,6 +242,35 @@ SEVERAL = Fused(
         ((2 if third is None else 3) * len(first), row_values(first.shape[1], layout)), dtype=dtype
     ),
 )
+
+
+def _integers_in_one_pass(packed: Tensor, levels: Tensor | None, layout: str) -> Tensor:
+    """Returns the integers (out, in) float32 of rows of half bytes or codes (out, bytes) uint8, not rotated back."""
+    known = INTEGERS[layout]
+    rows, width = len(packed), known.row_values(packed.shape[1])
+    if known.bits == 6:
+        values = six_bits(packed, width).to(torch.float32) - 32
+    else:
+        halves = packed[:, : width // 2]
+        codes = torch.stack([halves & 15, halves >> 4], dim=2).flatten(1).to(torch.int32)
+        if not known.coded:
+            return torch.where(codes > 7, codes - 16, codes).to(torch.float32)
+        values = (codes - 8 if levels is None else torch.nn.functional.embedding(codes, levels[:, None])).to(
+            torch.float32
+        )
+    scales = _floats(packed[:, known.bits * width // 8 :], torch.float8_e4m3fn)
+    scaled = values.view(rows, -1, SCALED_TOGETHER) * scales.unsqueeze(2)
+    return scaled.round().clamp(-127, 127).view(rows, width)
+
+
+INTEGERS_OF = Fused(
+    "integers_of(Tensor packed, Tensor? levels, str layout) -> Tensor",
+    _integers_in_one_pass,
+    lambda packed, levels, layout: packed.new_empty(
+        (len(packed), row_values(packed.shape[1], layout)), dtype=torch.float32
+    ),
+)
+"""`unpack_integers` of half bytes and codes before the rotation"""
 
 
 def _e2m1(stored: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class IntegerLayout:
     """One way to store a row of integers."""
 
     bits: int
-    """8, or 4 with two values per byte, lower half first; codes also have 6, see `_six_bits`"""
+    """8, or 4 with two values per byte, lower half first; codes also have 6, see `six_bits`"""
     group: int
     """values per rotation group"""
     coded: bool = False
@@ -80,7 +80,7 @@ def _decoded(packed: Tensor, known: IntegerLayout, levels: Tensor | None) -> Ten
     """(out, bytes) uint8 codes -> (out, in) float32 integers: levels times scales, rounded."""
     rows, width = packed.shape[0], known.row_values(packed.shape[1])
     if known.bits == 6:
-        values = _six_bits(packed, width).to(torch.float32).sub_(1 << 5)
+        values = six_bits(packed, width).to(torch.float32).sub_(1 << 5)
     else:
         table = torch.arange(-8.0, 8.0, device=packed.device) if levels is None else levels.to(torch.float32)
         values = _by_pairs(packed[:, : width // 2], table)
@@ -96,7 +96,7 @@ def _by_pairs(packed: Tensor, table: Tensor) -> Tensor:
     return torch.nn.functional.embedding(packed.view(torch.uint8).to(torch.int32), pairs).view(packed.shape[0], -1)
 
 
-def _six_bits(packed: Tensor, width: int) -> Tensor:
+def six_bits(packed: Tensor, width: int) -> Tensor:
     """(out, bytes) uint8 -> (out, width) uint8: the lower four bits of all codes come first, then the upper two."""
     low, high = packed[:, : width // 2], packed[:, width // 2 : width * 3 // 4]
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=packed.device)

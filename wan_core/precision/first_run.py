@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from ..abilities import abilities_of
 from ..accelerator import backend_of
-from ..checkpoint.dequantise import APART, MXFP8, SEVERAL, fused_inputs, fused_kind
+from ..checkpoint.dequantise import APART, INTEGERS_OF, MXFP8, SEVERAL, fused_inputs, fused_kind
 from ..checkpoint.dequantise import FUSED as DEQUANTISE
 from ..checkpoint.ggml import BLOCKS
-from ..checkpoint.integers import INTEGERS
+from ..checkpoint.integers import INTEGERS, value_to_a_byte
 from ..model import WanTransformer
 from ..model import fused as blocks
 from ..model.fusing import Fused, Trial, try_on
@@ -105,7 +105,7 @@ def _of_weights(model: nn.Module, device: torch.device) -> Iterator[Trial]:
     """Yields a trial for each kind of quantized weight, and one more for its products in 8 bits."""
     seen = set[tuple[Any, ...]]()
     for linear in model.modules():
-        if not isinstance(linear, QuantizedLinear) or (linear.layout in INTEGERS and linear.matmul is None):
+        if not isinstance(linear, QuantizedLinear):
             continue
         groups = 0 if linear.scale is None else min(2, linear.scale.numel() // len(linear.weight))
         kind = (fused_kind(linear.weight, linear.layout), groups, linear.matmul)
@@ -114,6 +114,8 @@ def _of_weights(model: nn.Module, device: torch.device) -> Iterator[Trial]:
         seen.add(kind)
         if linear.matmul is not None:
             yield from _of_products(linear, device)
+        if linear.layout in INTEGERS and not value_to_a_byte(linear.layout):
+            yield Trial(INTEGERS_OF, partial(_codes_like, linear, device), linear.layout)
         if linear.layout not in INTEGERS and (linear.layout in BLOCKS or linear.scale is not None):
             yield Trial(DEQUANTISE, partial(_like, linear, device), kind[0])
             if linear.whole_scale is None and linear.matmul is None and linear.layout not in APART:
@@ -142,6 +144,11 @@ def _of_products(linear: QuantizedLinear, device: torch.device) -> Iterator[Tria
             ),
             str(sums),
         )
+
+
+def _codes_like(linear: QuantizedLinear, device: torch.device) -> tuple[object, ...]:
+    packed = linear.weight[:_ROWS].view(torch.uint8)
+    return torch.randint(0, 126, packed.shape, dtype=torch.uint8).to(device), linear.whole_scale, linear.layout
 
 
 def _several_like(linear: QuantizedLinear, device: torch.device, many: int) -> tuple[object, ...]:

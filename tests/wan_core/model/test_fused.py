@@ -18,6 +18,7 @@ from tests.support.stored import KINDS, stored
 from wan_core.checkpoint import dequantise
 from wan_core.checkpoint.dequantise import (
     APART,
+    INTEGERS_OF,
     SEVERAL,
     dequantise_together,
     fused_inputs,
@@ -25,6 +26,7 @@ from wan_core.checkpoint.dequantise import (
     several_inputs,
 )
 from wan_core.checkpoint.dequantise import FUSED as DEQUANTISE
+from wan_core.checkpoint.integers import INTEGERS, rotated, unpack_integers
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import Numerics, WanTransformer, fusing
 from wan_core.model.fused import NORM, NORM_BACK, NORM_BACK_OVER, RMS_ROTATE, RMS_ROTATE_BACK, fused_norm
@@ -181,6 +183,15 @@ def test_weights_dequantised_together_have_the_bits_of_each(
     assert found is not None
     for one, own, of_own in zip(found, weights, scales, strict=True):
         assert one.nan_to_num(7).equal(dequantise(own, of_own, torch.bfloat16, layout=layout).nan_to_num(7))
+
+
+@pytest.mark.parametrize("layout", ["INT4_CONVROT_256", "W4A8_CONVROT_256", "W6A8_CONVROT_256"])
+def test_integers_in_one_pass_have_the_bits_of_the_plain_form(layout: str) -> None:
+    known, draw = INTEGERS[layout], torch.Generator().manual_seed(8)
+    packed = torch.randint(0, 126, (4, known.row_bytes(512)), dtype=torch.uint8, generator=draw)
+    for levels in (None, torch.randn(16, generator=draw) * 10) if layout.startswith("W4") else (None,):
+        wanted = unpack_integers(packed, layout, levels)
+        assert rotated(INTEGERS_OF.body(packed, levels, layout), layout).equal(wanted)
 
 
 def test_a_gradient_takes_the_place_of_what_was_normed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ class CacheLatents(io.ComfyNode):
     ) -> io.NodeOutput:
         progress = NodeProgress(cls.hidden.unique_id, graph=graph_of(cls.hidden))
         cache = folders.cache()
-        progress.say("looking what is cached", now=True, about={"kind": "looking"}, stage="cache")
+        progress.say("checking the cache", now=True, about={"kind": "looking"}, stage="cache")
 
         def show(done: int, total: int, name: str) -> None:
             about = {"kind": "encoding", "done": done, "total": total, "name": name}

@@ -88,7 +88,7 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     shows(
         sheet,
         "is not saved as UTF-8 (byte 0xe9 at offset 3). Save it again as UTF-8.",
-        "Save it again as UTF-8. Saving writes over it; Undo puts it back.",
+        "Save it again as UTF-8. Saving overwrites it; Undo restores it.",
     )
     caption = sheet.get_by_label("Caption", exact=True)
     caption.fill("a café")

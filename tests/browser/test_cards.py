@@ -253,7 +253,7 @@ def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_
     canvas.screenshot("cards-captions-skipped")
     queue(canvas)
     canvas.page.wait_for_function("() => !document.querySelector('.wan-remedies')")
-    shows(shown, "skipped, and why. ")
+    shows(shown, "skipped, with the reason. ")
     assert canvas.our_problems == []
 
 

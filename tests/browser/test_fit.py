@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_red_before_it_is_queued_and_fits_after_a_click(
     standing = canvas.page.locator(".wan-panel .wan-standing")
     shows(standing, f"{run} is a finished run (step 2 of 2). With the same clips, Run trains nothing more.")
     canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA={**asked, "rank": 16}))
-    shows(standing, "It has other settings: rank 32 there, 16 here. Run begins a new one,", f"{run}_002")
+    shows(standing, "It has other settings: rank is 32 there and 16 here. Run starts a new one,", f"{run}_002")
     assert standing.get_attribute("data-action") == "start"
     assert serious(canvas, ".wan-panel .wan-standing") == []
     canvas.show(".wan-panel .wan-standing")
@@ -121,7 +121,7 @@ def test_the_14b_template_on_a_card_of_16_gib(canvas: Any) -> None:
     """Its real headers: nothing of 14B can be trained here, so it is opened, planned and made to fit, not run."""
     canvas.open_template("03_wan22_t2v_A14B_character")
     bar = canvas.page.locator(BAR).first
-    shows(bar, "Fits: ", "blocks in host memory")
+    shows(bar, "Fits: ", "blocks offloaded")
 
     turn(canvas, num_frames=81)
     shows(bar, "Fits: ", "832x480x81")

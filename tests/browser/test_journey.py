@@ -40,7 +40,7 @@ PROMPT = load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json").caption
 ROOM_MIB = 30
 """beside the reserve: rank 64 on the demo pair is more, rank 32 is less"""
 STEPS = 300
-TAKEN = "ComfyUI's loader takes every name: {n} weights."
+TAKEN = "ComfyUI's loader loads every key: {n} weights."
 UPDATED = "Update per block {least} to {most}, the largest in {where}."
 LIKE = "likeness to the first preview"
 POINTS = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPanel.history.points'

@@ -171,7 +171,7 @@ def test_a_run_that_failed_says_so_and_what_to_do(shared: Canvas, smoke: dict[st
     shared.script("() => { navigator.clipboard.writeText = async text => { window.copied = text; }; }")
     shared.focus("TrainLoRA")
     box = shared.page.locator(".wan-trouble")
-    shows(box, "Failed after step 64 of 150. Saved step 60 is kept, what came after it is not.")
+    shows(box, "Failed after step 64 of 150. Saved step 60 is kept, later steps are lost.")
     shows(box, "Lower learning_rate.")
     is_whole = box.locator("p").first.evaluate("p => p.clientHeight > 0 && p.scrollHeight <= p.clientHeight + 1")
     assert is_whole, "a part of the sentence is cut off"
@@ -193,7 +193,7 @@ def test_a_run_that_failed_says_so_and_what_to_do(shared: Canvas, smoke: dict[st
     shared.page.locator(TAB).first.click()
     card = open_run(shared.page, "smoke_test")
     said = box.locator("p").first.inner_text()
-    kept = "Failed after step 64 of 150. Saved step 60 is kept, what came after it is not."
+    kept = "Failed after step 64 of 150. Saved step 60 is kept, later steps are lost."
     shows(card.locator(".wan-trouble"), kept, said)
     assert serious(shared, ".wan-runs") == []
     shared.screenshot("tab-failed")
@@ -502,7 +502,7 @@ def test_an_empty_tab_says_what_will_stand_there_and_how_to_begin(shared: Canvas
         words.wait_for()
         shared.drawn()
         assert words.is_visible()
-        shows(words, "No runs yet. Each training will stand here", "Templates → Extensions → ComfyUI-WanTrainer")
+        shows(words, "No runs yet. Each training is listed here", "Templates → Extensions → ComfyUI-WanTrainer")
         assert not page.get_by_role("button", name="Cached clips …").is_visible()
     assert serious(shared, ".wan-runs") == []
     shared.screenshot("tab-empty")

@@ -50,7 +50,7 @@ def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: A
     name = "wan_trainer/smoke_test.safetensors"
     assert canvas.lines()[-1].splitlines()[-2:] == [
         f"{name}: on wan_tiny_t2v.safetensors, at strength 1.0",
-        "In its place Apply Wan LoRA gives exactly what was trained, on packed models too.",
+        "Or use Apply Wan LoRA, which applies exactly what was trained, on quantized models too.",
     ]
     bars = [d for d in canvas.seen("progress") if str(d["node"]) == train]
     assert max(bar["value"] for bar in bars) == bars[-1]["max"] == STEPS

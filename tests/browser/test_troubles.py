@@ -145,8 +145,8 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     assert chip.evaluate("one => one.scrollWidth <= one.clientWidth"), f"{chip.inner_text()} is cut off"
     card.get_by_role("button", name="Delete …").click()
     question = card.get_by_role("alertdialog")
-    shows(question, "What stays: cached clips, files of your own, and LoRAs in the loader lists.")
-    shows(question, "Delete the run “troubles”", "It cannot be brought back")
+    shows(question, "What is kept: cached clips, your own files, and LoRAs in the loader lists.")
+    shows(question, "Delete the run “troubles”", "This cannot be undone")
     for_good = question.get_by_role("button", name="Delete", exact=True)
     assert for_good.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(220, 38, 38)"
     keep(canvas, frontend, "deleted", f"{RUN} [role=alertdialog]", RUN)
@@ -159,7 +159,7 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     shows(
         said,
         "Deleted “troubles”. Its saved steps are gone",
-        "its LoRAs in the loader lists and the cached clips are still there",
+        "its LoRAs in the loader lists and the cached clips are kept",
     )
     left = [path.name for path in (canvas.server.base / "models" / "loras" / "wan_trainer").glob("troubles*")]
     assert "troubles_000010.safetensors" in left, "a new run can begin with what was trained"
@@ -230,7 +230,7 @@ def test_the_sentence_of_each_failure_is_whole(
         canvas.focus("TrainLoRA")
         box = canvas.page.locator(".wan-trouble")
         kept = f"Failed after step 64 of 150. Saved step {step} is "
-        kept += "the last good one and is kept." if name == "not_finite" else "kept, what came after it is not."
+        kept += "the last good one and is kept." if name == "not_finite" else "kept, later steps are lost."
         shows(box, first_words(reason), kept)
         assert not canvas.page.locator(".wan-status").is_visible(), "the box says that it failed, and after which step"
         assert not any(words in box.inner_text() for words in ("press Run again", "Saved steps are kept"))
@@ -239,14 +239,14 @@ def test_the_sentence_of_each_failure_is_whole(
         assert len(helps) >= 2 if "What helps" in reason else not helps
         assert box.get_by_role("button", name="Retry").is_visible() is (name != "not_finite")
         then = {
-            "not_finite": "What helps, best first; then press Run, which begins a new run at step 0:",
-            "memory": "Or change settings and press Run, which begins a new run at step 0:",
-            "ram": "Or change settings and press Run, which begins a new run at step 0:",
+            "not_finite": "What helps, best first; then press Run, which starts a new run at step 0:",
+            "memory": "Or change settings and press Run, which starts a new run at step 0:",
+            "ram": "Or change settings and press Run, which starts a new run at step 0:",
             "disk": "What helps, best first; then press “Retry from step 60”:",
         }
         shows(box, then[name])
         if name != "disk":
-            shows(box, f"A new run can begin with the LoRA of saved step {step}")
+            shows(box, f"A new run can start with the LoRA of saved step {step}")
         keep(canvas, frontend, name, ".wan-panel .wan-legend")
         if name == "memory":
             canvas.page.locator(TAB).first.click()
@@ -281,7 +281,7 @@ def test_clips_that_cannot_be_read_are_marked(high: Any, frontend: str) -> None:
             "no_caption",
             "caption_not_utf8",
             "Skip these files",
-            "They stay where they are, and are not trained.",
+            "They are kept, and not trained.",
         )
         gap = (
             """sheet => sheet.getBoundingClientRect().bottom - sheet.lastElementChild.getBoundingClientRect().bottom"""

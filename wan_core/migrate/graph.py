@@ -108,7 +108,7 @@ def canvas_graph(job: Job) -> dict[str, Any]:
     nodes = [_canvas_node(node, widgets, links[node], ids, drawn) for node, widgets in values.items()]
     _place(nodes)
     nodes.append(
-        note_node(len(nodes) + 1, "What became of your settings", "\n".join(note_lines(job)), (-560, 30), (520, 900))
+        note_node(len(nodes) + 1, "What happened to your settings", "\n".join(note_lines(job)), (-560, 30), (520, 900))
     )
     return workflow_document(json.dumps(values, sort_keys=True, ensure_ascii=True), nodes, drawn)
 

@@ -61,7 +61,7 @@ test("what fell is uploaded into one folder, which the node then reads", async (
   assert.deepEqual(place.seen.uploads, ["cats/a.mp4", "cats/a.txt"]);
   assert.equal(place.seen.folder, "cats");
   assert.deepEqual(place.seen.said.at(-1), [
-    "2 files are in input/cats. Run to see what will be trained. Skipped, being neither clip, still nor caption: x.exe.",
+    "2 files are in input/cats. Run to see what will be trained. Skipped, because they are not clips, stills or captions: x.exe.",
     false,
   ]);
 });
@@ -71,7 +71,7 @@ test("files of another kind stay ComfyUI's, and a folder without clips says so",
   assert.equal(await take({ files: files("a.toml"), folder: "" }, place, NOW), false);
   assert.deepEqual(place.seen.said, []);
   assert.equal(await take({ files: files("a.toml"), folder: "x" }, place, NOW), true);
-  assert.deepEqual(place.seen.said, [["No clip or still lies directly in x.", true]]);
+  assert.deepEqual(place.seen.said, [["x itself contains no clip or still.", true]]);
 });
 
 test("a file that is too large, one that fails and one that is there already are said", async () => {
@@ -88,7 +88,7 @@ test("a file that is too large, one that fails and one that is there already are
   ]);
   const renamed = doors({ renames: "a.mp4" });
   await take({ files: files("a.mp4"), folder: "x" }, renamed, NOW);
-  assert.match(renamed.seen.said.at(-1)[0], /^0 of 1 files .* a[.]mp4 is there already/);
+  assert.match(renamed.seen.said.at(-1)[0], /^0 of 1 files .* a[.]mp4 already exists/);
   assert.equal(renamed.seen.folder, "");
 });
 

@@ -138,7 +138,7 @@ test("what is wrong with known settings is said, and what is missing", async () 
   const half = made({ missing: ["x/foxes.toml"], counts: [2, 0, 0, 0] });
   await half.files.takes(file("a.toml", "x"));
   assert.equal(half.said[0][0], "warn");
-  assert.match(half.said[0][1], /: 2 taken over, 0 changed[\s\S]*x\/foxes\.toml/);
+  assert.match(half.said[0][1], /: 2 imported, 0 changed[\s\S]*x\/foxes\.toml/);
 });
 
 test("the note is in the language of the page, sentences within sentences too", () => {
@@ -146,7 +146,7 @@ test("the note is in the language of the page, sentences within sentences too", 
   const head = "fp8 is not set: true, the default of T";
   const change = `${head} -> scheme int8: ${why}`;
   learn({
-    "What became of your settings": "<title>",
+    "What happened to your settings": "<title>",
     changed: "<changed>",
     "{key} is not set: {value}, the default of {trainer}": "<{trainer} {key} {value}>",
     [why]: "<why>",

@@ -303,8 +303,8 @@ test("a plan in words: of the fullest device, with what it does and how long it 
   );
   assert.deepEqual(details(plan), [
     "Largest clips 832x480x81, rank 32.",
-    "1.0 GiB are for the driver and other programs.",
-    "Saves memory by: gradient checkpointing, kept inputs in host memory, 12 blocks in host memory.",
+    "1.0 GiB are reserved for the driver and other programs.",
+    "Saves memory by: gradient checkpointing, activations offloaded to host memory, 12 blocks offloaded (block swap).",
     "Host memory: 70.0 GiB needed, 60.0 GiB free.",
     "About 28.8 s per step, 12:00:30 in all (RTX 4080).",
   ]);
@@ -329,7 +329,7 @@ test("host memory is said where much of it is taken, also when all fits", () => 
   assert.deepEqual(said(20), []);
   const held = { needed: 20 * GIB, room: 64 * GIB, held: "9.4 GiB (WanTEModel 6.7, WanVAE 0.5)" };
   assert.deepEqual(details({ fits: true, devices, suggestions: null, host: held }), [
-    "ComfyUI holds 9.4 GiB (WanTEModel 6.7, WanVAE 0.5) of host memory; training frees what no node waits for.",
+    "ComfyUI uses 9.4 GiB (WanTEModel 6.7, WanVAE 0.5) of host memory; training frees what no node needs.",
   ]);
 });
 
@@ -348,6 +348,6 @@ test("buttons say what they set", () => {
 
 test("the bars of token routes have what they save for a name", () => {
   const routes = { kept: [1, 0.5, 0.5, 1], flops_saved: 0.276, time_saved: null };
-  const said = "Tokens that layers 0 to 3 see: 28 % less arithmetic in a step.";
+  const said = "Tokens that layers 0 to 3 process: 28 % less arithmetic in a step.";
   assert.equal(routesText(routes), said);
 });

@@ -19,24 +19,30 @@ test("a finished run with other settings is named with at most three of them, an
   ];
   assert.equal(
     said({ action: "start", changes }),
-    "fox is a finished run (step 160 of 160). It has other settings: learning rate 0.3 there, 0.0002 here; " +
-      "diffusion_model; rank 8 there, 16 here; 1 more. Run begins a new one, fox_002.",
+    "fox is a finished run (step 160 of 160). It has other settings: learning rate is 0.3 there and 0.0002 here; " +
+      "diffusion_model; rank is 8 there and 16 here; 1 more. Run starts a new one, fox_002.",
   );
-  assert.match(said({ action: "refuse", changes, new: "" }), /Run is refused, as resume is set/);
+  assert.match(
+    said({ action: "refuse", changes, new: "" }),
+    /Run is refused, because resume is set/,
+  );
 });
 
 test("the same settings go on, where the clips are the same", () => {
-  const other = "With other clips it begins fox_002.";
+  const other = "With other clips, Run starts fox_002.";
   assert.ok(said({}).endsWith(`With the same clips, Run trains nothing more. ${other}`));
   const stopped = said({ state: "stopped", step: 40, action: "resume" });
   assert.equal(
     stopped,
-    `fox is a run that was stopped (step 40 of 160). With the same clips, Run goes on with it to step 160. ${other}`,
+    `fox is a run that was stopped (step 40 of 160). With the same clips, Run resumes it up to step 160. ${other}`,
   );
-  assert.match(said({ action: "resume", until: null }), /Run goes on with it\. With other/);
-  assert.match(said({ new: "" }), /With other clips it is refused, as resume is set to require\.$/);
+  assert.match(said({ action: "resume", until: null }), /Run resumes it\. With other/);
+  assert.match(
+    said({ new: "" }),
+    /With other clips, Run is refused, because resume is set to require\.$/,
+  );
   assert.match(
     said({ state: "failed", action: "start" }),
-    /that failed.*fox_002, as resume is set/,
+    /that failed.*fox_002, because resume is set/,
   );
 });

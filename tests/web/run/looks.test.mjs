@@ -25,18 +25,18 @@ test("blocks stand in their order, of a pair the high noise expert first", () =>
     ],
   );
   assert.equal(updateText({ bars }), "Update per block 0 to 0.4, the largest in high blocks.10.");
-  assert.equal(updateText(lookOf({ updates: { "blocks.0": 0 } })), "It changes nothing yet.");
+  assert.equal(updateText(lookOf({ updates: { "blocks.0": 0 } })), "It has no effect yet.");
   assert.equal(updateText(lookOf({})), "");
 });
 
 test("a saved step says what ComfyUI's loader takes of it; one of before says nothing", () => {
   assert.equal(loaderText(lookOf({})), "");
   const taken = lookOf({ modules: 240, passed_over: 0 });
-  assert.equal(loaderText(taken), "ComfyUI's loader takes every name: 240 weights.");
+  assert.equal(loaderText(taken), "ComfyUI's loader loads every key: 240 weights.");
   const lost = lookOf({ modules: 237, passed_over: 3 });
-  assert.equal(loaderText(lost), "ComfyUI's loader passes over 3 names of this LoRA.");
+  assert.equal(loaderText(lost), "ComfyUI's loader skips 3 keys of this LoRA.");
   const one = lookOf({ modules: 239, passed_over: 1 });
-  assert.equal(loaderText(one), "ComfyUI's loader passes over 1 name of this LoRA.");
+  assert.equal(loaderText(one), "ComfyUI's loader skips 1 key of this LoRA.");
 });
 
 test("the history keeps what was seen of each saved step", () => {
@@ -72,12 +72,12 @@ test("the card of a run says that its newest evaluation gave no number", () => {
 });
 
 test("who deleted a run is told what is left of it", () => {
-  const gone = "Deleted “cat”. Its saved steps are gone, so Run on its graph begins at step 0;";
+  const gone = "Deleted “cat”. Its saved steps are deleted, so Run on its graph starts at step 0;";
   assert.ok(deletedText("cat", { kept: [] }).startsWith(gone));
-  assert.ok(deletedText("cat", { kept: [], freed: 0 }).endsWith("are still there."));
+  assert.ok(deletedText("cat", { kept: [], freed: 0 }).endsWith("are kept."));
   assert.match(
     deletedText("cat", { kept: ["a.txt", "b"], freed: 3 << 20 }),
-    /still there\. 3 MiB are free again\. Files of your own stay in its folder: a\.txt, b\.$/,
+    /are kept\. 3 MiB are free again\. Your own files stay in its folder: a\.txt, b\.$/,
   );
 });
 
@@ -95,10 +95,10 @@ test("who deletes a run is asked with what goes, the names that stay and the roo
 
 test("cached clips say what they take, and offer to delete only what nothing needs", () => {
   assert.equal(roomText({ bytes: 0, spare: 0 }), "No clips are cached.");
-  assert.match(roomText({ bytes: 2 ** 31, spare: 0 }), /^Cached clips take 2\.0 GiB\. Unfinished/);
+  assert.match(roomText({ bytes: 2 ** 31, spare: 0 }), /^Cached clips use 2\.0 GiB\. Unfinished/);
   const some = roomText({ bytes: 2 ** 31, spare: 2 ** 30 });
   assert.match(
     some,
-    /take 2\.0 GiB, and no unfinished run needs 1\.0 GiB of that\. Delete these\?/,
+    /use 2\.0 GiB, and no unfinished run needs 1\.0 GiB of that\. Delete these\?/,
   );
 });

@@ -55,10 +55,10 @@ test("a run that ended says which LoRA goes on which model, and in which graph",
   ];
   const run = { state: "stopped", step: 3, steps: 20, use: pair, template: "video_wan2_2_14B_t2v" };
   const lines = [
-    "In ComfyUI's template video_wan2_2_14B_t2v, with a LoraLoaderModelOnly behind each Load Diffusion Model:",
+    "In ComfyUI's template video_wan2_2_14B_t2v, with a LoraLoaderModelOnly after each Load Diffusion Model:",
     "wan_trainer/a_high_noise.safetensors: on high.safetensors, at strength 1.0",
     "wan_trainer/a_low_noise.safetensors: on low.safetensors, at strength 1.0",
-    "In its place Apply Wan LoRA gives exactly what was trained, on packed models too.",
+    "Or use Apply Wan LoRA, which applies exactly what was trained, on quantized models too.",
   ];
   assert.deepEqual(
     summaryText({ ...run, status: "done" })
@@ -78,7 +78,7 @@ test("a run that ended says which LoRA goes on which model, and in which graph",
   const single = { ...run, template: "text_to_video_wan", use: [{ ...one, strength: 0.5 }, one] };
   assert.match(
     standingText(single),
-    /template text_to_video_wan, with LoraLoaderModelOnly behind Load Diffusion Model:\n.*0.5, under it\n.*1.0\nIn its place Apply Wan LoRA .*$/,
+    /template text_to_video_wan, with LoraLoaderModelOnly after Load Diffusion Model:\n.*0.5, in addition\n.*1.0\nOr use Apply Wan LoRA, .*$/,
   );
   assert.equal(standingText({ ...run, template: "" }).split("\n").length, 3);
 });

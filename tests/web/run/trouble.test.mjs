@@ -5,9 +5,9 @@ import { report, stepOf, troubleOf } from "../../../web/js/lib/run/trouble.mjs";
 import { failure, filled, inANewRun } from "../filled.mjs";
 
 const START_FROM =
-  "A new run leaves this one as it is. A new run can begin with the LoRA of saved step 10: choose it in start_from_lora of Train Wan LoRA, at the same rank or a higher one.";
+  "A new run leaves this one as it is. A new run can start with the LoRA of saved step 10: choose it in start_from_lora of Train Wan LoRA, at the same rank or a higher one.";
 
-const ANEW = "What helps, best first; then press Run, which begins a new run at step 0:";
+const ANEW = "What helps, best first; then press Run, which starts a new run at step 0:";
 
 const failed = { state: "failed", step: 10, steps: 20, reason: "clip.mp4 is bad. Mend it." };
 
@@ -23,7 +23,7 @@ test("it says how far it came, what is kept, and where Retry goes on", () => {
   const told = troubleOf(failed, { reached: 13 });
   assert.equal(
     told.headline,
-    "Failed after step 13 of 20. Saved step 10 is kept, what came after it is not.",
+    "Failed after step 13 of 20. Saved step 10 is kept, later steps are lost.",
   );
   assert.equal(told.sentence, failed.reason);
   assert.equal(told.retry, "Retry from step 10");
@@ -32,7 +32,7 @@ test("it says how far it came, what is kept, and where Retry goes on", () => {
   assert.equal(early.retry, "Retry");
   const never = troubleOf({ ...failed, step: 0, reason: "" });
   assert.equal(never.headline, "Failed before the first step.");
-  assert.equal(never.sentence, "It did not say why; its log may.");
+  assert.equal(never.sentence, "No reason was given; the log may have one.");
 });
 
 test("who ended it himself just tries again, and memory is named only where it ends again", () => {
@@ -46,7 +46,7 @@ test("who ended it himself just tries again, and memory is named only where it e
   assert.match(told.sentence, /change nothing\. To try again, press “Retry from step 10”\.$/);
   assert.match(
     told.remedies[0].lead,
-    /^If it ends again by itself, .* press “Retry from step 10”:$/,
+    /^If it ends again, .* press “Retry from step 10”:$/,
   );
   assert.deepEqual(told.remedies[0].helps, ["close other programs"]);
   assert.deepEqual(told.remedies[1].helps, ["fewer num_frames"]);
@@ -63,12 +63,12 @@ test("what the headline and the buttons say is not said again, and remedies are 
     "a rank below 64",
   ].map(inANewRun);
   const closing = "Saved steps are kept.";
-  const full = failure("The GPU ran out of memory: it asked for 2.00 GiB more.", {
+  const full = failure("The GPU ran out of memory: it requested 2.00 GiB more.", {
     helps,
     closing,
   });
   const told = troubleOf({ ...failed, reason: full });
-  assert.equal(told.sentence, "The GPU ran out of memory: it asked for 2.00 GiB more.");
+  assert.equal(told.sentence, "The GPU ran out of memory: it requested 2.00 GiB more.");
   assert.deepEqual(told.remedies, [
     {
       lead: ANEW,
@@ -130,7 +130,7 @@ test("Retry stands above remedies that leave the run what it is, and Run above t
     "Retry from step 10",
     [
       [again, same],
-      ["Or change settings and press Run, which begins a new run at step 0:", "a rank below 64"],
+      ["Or change settings and press Run, which starts a new run at step 0:", "a rank below 64"],
     ],
     START_FROM,
   ]);
@@ -165,11 +165,11 @@ test("a server that does not answer is trouble too, of which nobody can show a l
   assert.equal(told.headline, "ComfyUI does not answer. Saved step 10 is kept.");
   assert.match(
     told.sentence,
-    /^If ComfyUI ended, training ended with it\. .* looks again by itself every few seconds/,
+    /^If ComfyUI ended, training ended with it\. .* checks again every few seconds/,
   );
   assert.match(
     told.last,
-    /^If it ended, start ComfyUI again and press Run: .* last saved step; other settings begin a new run\.$/,
+    /^If it ended, start ComfyUI again and press Run: .* last saved step; other settings start a new run\.$/,
   );
   assert.equal(told.retry, "Check now");
   assert.ok(told.gone);

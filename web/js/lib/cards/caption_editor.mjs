@@ -37,7 +37,7 @@ export class CaptionEditor {
       oninput: () => this.#typed(),
     });
     this.said = element("span", { role: "status" });
-    this.saving = button(t("Save caption"), t("Beside the clip, as UTF-8. Ctrl+Enter"), () =>
+    this.saving = button(t("Save caption"), t("Next to the clip, as UTF-8. Ctrl+Enter"), () =>
       this.save(),
     );
     this.element = element(
@@ -97,7 +97,7 @@ export class CaptionEditor {
     if (caption.refusal) this.tell(told(caption.refusal));
     else if (caption.unreadable) {
       const why = told(caption.unreadable);
-      this.tell(t("{why} Saving writes over it; Undo puts it back.", { why }), true);
+      this.tell(t("{why} Saving overwrites it; Undo restores it.", { why }), true);
     }
     this.resized();
   }

@@ -127,7 +127,7 @@ export function notYet(what) {
     { class: "wan-hint" },
     what,
     " ",
-    t("Press Run; with only this node selected, run the selection: nothing is trained then."),
+    t("Press Run; with only this node selected, run the selection: then nothing is trained."),
   );
 }
 

@@ -33,7 +33,7 @@ export class ClipsCard extends Card {
     this.sight.disconnect();
     this.seen.clear();
     if (!facts) {
-      fill(this.body, notYet(t("Shows every clip it renders, beside that of the base model.")));
+      fill(this.body, notYet(t("Shows every clip it renders, next to that of the base model.")));
     } else this.fill(facts);
     this.ask();
   }

@@ -46,7 +46,11 @@ export function numbers(dataset) {
       t("Windows, crops and captions cut from the files"),
       cutUp(dataset) ? many(dataset.samples) : "",
     ],
-    [t("held out"), t("Evaluated, never trained"), many(dataset.held_out?.count)],
+    [
+      t("held out"),
+      t("Used for validation (evaluation loss), never trained"),
+      many(dataset.held_out?.count),
+    ],
     [
       t("skipped"),
       t("Files that cannot be used; the reasons are below"),
@@ -55,7 +59,7 @@ export function numbers(dataset) {
     [t("warnings"), t("What may be wrong, below the table"), many(warnings(dataset))],
     [
       t("cache"),
-      t("Disk space of latents, conditioning and masks; texts come on top"),
+      t("Disk space of latents, conditioning and masks, without texts"),
       known(bytes) && bytes ? size(bytes) : "",
     ],
     [
@@ -151,7 +155,7 @@ function findingText(kind, count) {
     case "enlarged":
       return t("smaller than their training size, so enlarged");
     case "interlaced":
-      return t("interlaced: combs will be learned");
+      return t("interlaced: the model learns comb artefacts");
     case "variable_rate":
       return t("with a variable frame rate");
     case "trigger_alone":
@@ -161,19 +165,19 @@ function findingText(kind, count) {
     case "no_caption":
       return t("without a caption: the empty prompt");
     case "long_caption":
-      return t("caption probably over 512 tokens, and cut there");
+      return t("caption probably over 512 tokens, and truncated there");
     case "no_mask":
-      return t("without a mask: trained whole");
+      return t("without a mask: trained completely");
     case "given_whole":
       return t(
-        "given to the model whole, so nothing is learned: add clips, or train the text-to-video model",
+        "the model gets the complete clip as input, so it learns nothing: add clips, or train the text-to-video model",
       );
     case "faster":
       return t("faster than the model: frames are dropped");
     case "slower":
-      return t("slower than the model: frames repeat, and it learns to stutter");
+      return t("slower than the model: frames repeat, and the model learns to stutter");
     case "held_last":
-      return t("one frame short: the last frame is held");
+      return t("one frame short: the last frame is repeated");
     case "first_page":
       return t("several pages: the first is trained");
     case "same_bytes":
@@ -189,7 +193,7 @@ function findingText(kind, count) {
         "groups of files that look the same",
       );
     case "not_compared":
-      return t("not compared for copies: the time was over");
+      return t("not compared for copies: the time limit was reached");
     default:
       return kind;
   }

@@ -221,8 +221,8 @@ function leftOut({ left_out: left, scan }, resized, open) {
       "⚠ ",
       counted(
         count,
-        "1 file skipped, and why. It stays where it is, and is not trained.",
-        "{n} files skipped, and why. They stay where they are, and are not trained.",
+        "1 file skipped, with the reason. It is kept, and not trained.",
+        "{n} files skipped, with the reason. They are kept, and not trained.",
       ),
     ),
     element(
@@ -237,9 +237,7 @@ function leftOut({ left_out: left, scan }, resized, open) {
           isScan(scan) && Number.isInteger(file?.clip)
             ? button(
                 t("Write a new caption instead (can be undone)"),
-                t(
-                  "Opens the clip above. What you write takes the place of its text file; Undo brings that back.",
-                ),
+                t("Opens the clip above. Your text replaces its text file; Undo restores it."),
                 () => open(Number(file.clip), text(file.name)),
               )
             : null,

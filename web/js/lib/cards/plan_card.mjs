@@ -19,7 +19,7 @@ export class PlanCard extends Card {
     if (!facts)
       fill(
         this.body,
-        notYet(t("Shows how much memory a training takes, and when each GPU works.")),
+        notYet(t("Shows how much memory a training needs, and when each GPU works.")),
       );
     else
       fill(

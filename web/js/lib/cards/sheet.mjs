@@ -77,13 +77,11 @@ export class Sheet {
     this.by = field(t("Replace with"), () => {});
     this.said = element("span", { role: "status" });
     this.less = element("span", { class: "wan-hint" });
-    this.replacing = button("", t("In all captions, wherever the text stands; case counts"), () =>
+    this.replacing = button("", t("In all captions, everywhere in the text; case-sensitive"), () =>
       this.#replace(),
     );
-    this.undoing = button(
-      t("Undo"),
-      t("Puts the caption files of the last change back as they were"),
-      () => this.#undo(),
+    this.undoing = button(t("Undo"), t("Restores the caption files of the last change"), () =>
+      this.#undo(),
     );
     this.replaceLine = element(
       "div",

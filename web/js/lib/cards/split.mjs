@@ -133,8 +133,8 @@ function endsText(first, last) {
 export function coverText(split) {
   const predicted = Object.values(split.memory ?? {}).some((one) => known(one?.predicted));
   return predicted
-    ? t("Weights as they will lie in memory, and the predicted peak of a training step.")
+    ? t("Weights as stored in memory, and the predicted peak of a training step.")
     : t(
-        "Weights as they will lie in memory, from the file's header. Training adds LoRA, optimizer and activations, which depend on the clips.",
+        "Weights as stored in memory, from the file's header. Training adds LoRA, optimizer and activations, which depend on the clips.",
       );
 }

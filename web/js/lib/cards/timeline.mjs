@@ -27,7 +27,7 @@ function passesOf(work) {
 /** What a card does, for screen readers. @param {string} name @param {Pass[]} passes */
 export function rowText(name, passes) {
   const busy = passes.reduce((sum, [, , begin, end]) => sum + end - begin, 0);
-  return t("{card} works {percent} % of a step", { card: name, percent: Math.round(100 * busy) });
+  return t("{card} is busy {percent} % of a step", { card: name, percent: Math.round(100 * busy) });
 }
 
 /** How long a step is, and how much of it the cards wait. @param {Step} step */

@@ -182,7 +182,7 @@ export function sentences(draw, { boundary, open }) {
     return [
       draw.levels.length
         ? t("Only listed timesteps from {low} to {high} are trained, equally often.", { low, high })
-        : t("No listed timestep lies in {low} to {high}, which is trained here.", { low, high }),
+        : t("No listed timestep is within {low} to {high}, which is trained here.", { low, high }),
     ];
   }
   if (!drawable(draw)) {

@@ -130,7 +130,7 @@ export async function take({ files, folder: wanted }, doors, now = new Date()) {
   const { files: chosen, left } = planned(files, doors.most());
   if (!chosen.length && !left.large.length) {
     if (wanted)
-      doors.say(t("No clip or still lies directly in {folder}.", { folder: wanted }), true);
+      doors.say(t("{folder} itself contains no clip or still.", { folder: wanted }), true);
     return wanted !== "";
   }
   let done = 0;
@@ -144,7 +144,7 @@ export async function take({ files, folder: wanted }, doors, now = new Date()) {
       );
       const name = await doors.upload(file, folder);
       // ComfyUI numbers a name that is there already: somebody else writes into this folder too.
-      if (name !== file.name) throw new Error(t("{name} is there already", { name: file.name }));
+      if (name !== file.name) throw new Error(t("{name} already exists", { name: file.name }));
       done += 1;
     }
   } catch (error) {
@@ -176,9 +176,11 @@ function said({ done, total, folder, set, left, problem }) {
         },
       ),
     left.kind.length > 0 &&
-      t("Skipped, being neither clip, still nor caption: {names}.", { names: some(left.kind) }),
+      t("Skipped, because they are not clips, stills or captions: {names}.", {
+        names: some(left.kind),
+      }),
     left.twice.length > 0 &&
-      t("Skipped, because the name is taken: {names}.", { names: some(left.twice) }),
+      t("Skipped, because the name is in use: {names}.", { names: some(left.twice) }),
   ];
   return inOneText(lines);
 }

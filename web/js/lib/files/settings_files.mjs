@@ -104,7 +104,7 @@ export class SettingsFiles {
 /** The graph, its note in the language of the page. @param {Pick<Imported, "graph" | "note">} found */
 export function noteInWords({ graph, note }) {
   const words = {
-    title: t("What became of your settings"),
+    title: t("What happened to your settings"),
     widgets_values: [note.map(toldBare).join("\n")],
   };
   const nodes = graph.nodes.map((/** @type {any} */ node) =>
@@ -118,7 +118,7 @@ function summary({ trainer, source, counts, missing }) {
   const [taken, changed, without, unknown] = counts;
   const lines = [
     t(
-      "Settings in {source} of {trainer}: {taken} taken over, {changed} changed, {without} without a counterpart, {unknown} not known. The note beside the nodes says each.",
+      "Settings in {source} of {trainer}: {taken} imported, {changed} changed, {without} without a counterpart, {unknown} unknown. The note next to the nodes lists them.",
       { source, trainer, taken, changed, without, unknown },
     ),
   ];

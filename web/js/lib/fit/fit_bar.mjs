@@ -71,7 +71,7 @@ export class FitBar {
     mark(this.meter, "aria-valuetext", headline(plan));
     this.meter.hidden = false;
     this.draw(plan.routes);
-    const more = looking ? [t("Looking for what would fit …")] : [];
+    const more = looking ? [t("Searching for settings that fit …")] : [];
     const all = inOneText([...details(plan), ...more]);
     const chosen = this.split && !plan.cards ? (plan.placement?.chosen ?? "") : "";
     write(this.about, this.brief ? chosen : all);

@@ -76,13 +76,17 @@ export function details(plan) {
   if (plan.preview) said.push(t("Previews {size}.", { size: plan.preview }));
   if (device && !plan.fits && keeps(device)) {
     const kept = gib((device.total ?? 0) - (device.room ?? 0));
-    said.push(t("{kept} are for the driver and other programs.", { kept }));
+    said.push(t("{kept} are reserved for the driver and other programs.", { kept }));
   }
   const done = [
     measures.gradient_checkpointing ? t("gradient checkpointing") : "",
-    measures.offload_inputs ? t("kept inputs in host memory") : "",
+    measures.offload_inputs ? t("activations offloaded to host memory") : "",
     measures.blocks_to_swap > 0
-      ? counted(measures.blocks_to_swap, "1 block in host memory", "{n} blocks in host memory")
+      ? counted(
+          measures.blocks_to_swap,
+          "1 block offloaded (block swap)",
+          "{n} blocks offloaded (block swap)",
+        )
       : "",
   ].filter(Boolean);
   if (done.length) said.push(t("Saves memory by: {measures}.", { measures: done.join(", ") }));
@@ -92,9 +96,7 @@ export function details(plan) {
   }
   if (host?.held) {
     const values = { held: host.held };
-    said.push(
-      t("ComfyUI holds {held} of host memory; training frees what no node waits for.", values),
-    );
+    said.push(t("ComfyUI uses {held} of host memory; training frees what no node needs.", values));
   }
   if (known(pace) && pace >= SOONEST) {
     said.push(paceText(short(pace), known(seconds) && seconds >= 1 ? clock(seconds) : "", plan));
@@ -134,7 +136,7 @@ function measured({ own_runs = {} }) {
 /** What the bars of token routes show. @param {NonNullable<Plan["routes"]>} routes */
 export function routesText({ kept, flops_saved: saved }) {
   const values = { last: kept.length - 1, saved: Math.round(100 * saved) };
-  return t("Tokens that layers 0 to {last} see: {saved} % less arithmetic in a step.", values);
+  return t("Tokens that layers 0 to {last} process: {saved} % less arithmetic in a step.", values);
 }
 
 /** The label of a suggestion's button. @param {Settings} settings */

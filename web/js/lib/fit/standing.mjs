@@ -41,11 +41,16 @@ function coming(run, title) {
   const resume = title("resume");
   switch (run.action) {
     case "refuse":
-      return [t("Run is refused, as {resume} is set to require.", { resume })];
+      return [t("Run is refused, because {resume} is set to require.", { resume })];
     case "start":
       return run.changes.length
-        ? [t("Run begins a new one, {run}.", { run: run.new })]
-        : [t("Run begins a new one, {run}, as {resume} is set to new.", { run: run.new, resume })];
+        ? [t("Run starts a new one, {run}.", { run: run.new })]
+        : [
+            t("Run starts a new one, {run}, because {resume} is set to new.", {
+              run: run.new,
+              resume,
+            }),
+          ];
     default:
       return [continuing(run), others(run, resume)];
   }
@@ -55,15 +60,15 @@ function coming(run, title) {
 function continuing({ action, until }) {
   if (action === "done") return t("With the same clips, Run trains nothing more.");
   return until === null
-    ? t("With the same clips, Run goes on with it.")
-    : t("With the same clips, Run goes on with it to step {step}.", { step: until });
+    ? t("With the same clips, Run resumes it.")
+    : t("With the same clips, Run resumes it up to step {step}.", { step: until });
 }
 
 /** @param {Standing} run @param {string} resume */
 function others(run, resume) {
   return run.new
-    ? t("With other clips it begins {run}.", { run: run.new })
-    : t("With other clips it is refused, as {resume} is set to require.", { resume });
+    ? t("With other clips, Run starts {run}.", { run: run.new })
+    : t("With other clips, Run is refused, because {resume} is set to require.", { resume });
 }
 
 /** @param {Standing} run @param {Titles} title */
@@ -72,7 +77,11 @@ function changesOf({ changes }, title) {
     const name = title(setting);
     return there === null || here === null
       ? name
-      : t("{name} {there} there, {here} here", { name, there: word(there), here: word(here) });
+      : t("{name} is {there} there and {here} here", {
+          name,
+          there: word(there),
+          here: word(here),
+        });
   });
   const left = changes.length - named.length;
   return { changes: [...named, ...(left ? [t("{n} more", { n: left })] : [])].join("; ") };

@@ -14,17 +14,17 @@ export class Buttons {
     this.live = {
       stop: button(
         t("Stop and keep"),
-        t("Save, stop, and let the graph go on. Press Run again to resume."),
+        t("Save, stop, and let the graph continue. Press Run again to resume."),
         press("stop", t("Stopping …")),
       ),
       save: button(
         t("Save now"),
-        t("Save after this step, and train on."),
+        t("Save after this step, and continue training."),
         press("save", t("Saving …")),
       ),
       sample: button(
         t("Preview now"),
-        t("Render a preview after this step, and train on."),
+        t("Render a preview after this step, and continue training."),
         press("sample", t("Rendering a preview …")),
       ),
     };
@@ -35,7 +35,7 @@ export class Buttons {
     );
     this.element = element(
       "div",
-      { class: "wan-buttons", role: "group", "aria-label": t("Steer the run") },
+      { class: "wan-buttons", role: "group", "aria-label": t("Control the run") },
       ...Object.values(this.live),
       this.open,
     );

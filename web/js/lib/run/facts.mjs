@@ -32,10 +32,10 @@ export function facts(history, summary) {
   const all = [
     [
       t("step"),
-      t("Optimizer steps done and asked for"),
+      t("Optimizer steps done and requested"),
       known(step) && known(steps) ? `${step} / ${steps}` : "",
     ],
-    [t("epoch"), t("Passes over the clips, done and asked for"), epochs(line)],
+    [t("epoch"), t("Passes over the clips, done and requested"), epochs(line)],
     ["s/it", t("Median seconds of the last 20 steps"), short(pace)],
     [
       t("left"),
@@ -60,11 +60,11 @@ export function facts(history, summary) {
     [t("grad"), t("Gradient norm before clipping"), short(line?.grad_norm)],
     [
       t("tokens/s"),
-      t("Tokens the model worked on per second in the newest step"),
+      t("Tokens processed per second in the newest step"),
       rate(line?.tokens, line?.seconds, 1),
     ],
     [t("clips/h"), t("Clips trained per hour, at this pace"), rate(line?.clips, pace, 3600)],
-    ["TFLOP/s", t("Arithmetic done per second in the newest step"), speed(line?.tflops)],
+    ["TFLOP/s", t("Arithmetic operations per second in the newest step"), speed(line?.tflops)],
     [
       t("skipped"),
       t("Steps whose loss or gradients were not finite"),
@@ -116,7 +116,7 @@ function evaluationName(history, summary) {
   const [name, title] = evaluationOf(history, summary);
   const expert = expertName(history.evaluated || (summary?.eval_expert ?? ""));
   if (!expert) return [name, title];
-  const alone = t("Of this expert alone: a suggested step goes by the mean of both.");
+  const alone = t("Of this expert only: a suggested step uses the mean of both.");
   return [`${name}, ${t("{expert} expert", { expert })}`, `${title}\n${alone}`];
 }
 

@@ -41,7 +41,7 @@ function factLine(about) {
     case "ended":
       return endLine(about);
     case "looking":
-      return t("looking what is cached");
+      return t("checking the cache");
     case "encoding":
       return t("encoding {done}/{total}: {name}", {
         .../** @type {any} */ (about),

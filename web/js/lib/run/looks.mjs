@@ -35,10 +35,10 @@ export function loaderText({ modules, passedOver }) {
   return passedOver
     ? counted(
         passedOver,
-        "ComfyUI's loader passes over 1 name of this LoRA.",
-        "ComfyUI's loader passes over {n} names of this LoRA.",
+        "ComfyUI's loader skips 1 key of this LoRA.",
+        "ComfyUI's loader skips {n} keys of this LoRA.",
       )
-    : t("ComfyUI's loader takes every name: {n} weights.", { n: modules });
+    : t("ComfyUI's loader loads every key: {n} weights.", { n: modules });
 }
 
 /** The change of each block in a sentence. @param {Look} look */
@@ -47,7 +47,7 @@ export function updateText({ bars }) {
   const norms = bars.map(({ norm }) => norm);
   const [least, most] = [Math.min(...norms), Math.max(...norms)];
   const where = bars.find(({ norm }) => norm === most)?.name ?? "";
-  if (!most) return t("It changes nothing yet.");
+  if (!most) return t("It has no effect yet.");
   return t("Update per block {least} to {most}, the largest in {where}.", {
     least: short(least),
     most: short(most),

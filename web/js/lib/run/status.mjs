@@ -61,7 +61,7 @@ function closingLines({ use = [], template }) {
   const lines = use.map(({ lora, model, strength }) =>
     strength === undefined
       ? t("{lora}: on {model}, at strength 1.0", { lora, model })
-      : t("{lora}: on {model}, at strength {strength}, under it", { lora, model, strength }),
+      : t("{lora}: on {model}, at strength {strength}, in addition", { lora, model, strength }),
   );
   const words = use.at(-1)?.trigger;
   if (words) lines.push(t("Write {words} into the prompt.", { words }));
@@ -69,12 +69,12 @@ function closingLines({ use = [], template }) {
   const models = new Set(use.map(({ model }) => model)).size;
   const where = counted(
     models,
-    "In ComfyUI's template {template}, with LoraLoaderModelOnly behind Load Diffusion Model:",
-    "In ComfyUI's template {template}, with a LoraLoaderModelOnly behind each Load Diffusion Model:",
+    "In ComfyUI's template {template}, with LoraLoaderModelOnly after Load Diffusion Model:",
+    "In ComfyUI's template {template}, with a LoraLoaderModelOnly after each Load Diffusion Model:",
     { template },
   );
   const exact = t(
-    "In its place Apply Wan LoRA gives exactly what was trained, on packed models too.",
+    "Or use Apply Wan LoRA, which applies exactly what was trained, on quantized models too.",
   );
   return [where, ...lines, exact];
 }

@@ -47,7 +47,7 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
       good !== null,
     ),
     sentence: inOneText([
-      told(what) || t("It did not say why; its log may."),
+      told(what) || t("No reason was given; the log may have one."),
       told(asBefore),
       ifAgain && tryAgain,
     ]),
@@ -55,7 +55,7 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
       {
         lead: ifAgain
           ? t(
-              "If it ends again by itself, memory is the likely reason. What helps then, best first; after it press “{button}”:",
+              "If it ends again, memory is the likely reason. What helps then, best first; after it press “{button}”:",
               { button: again.retry },
             )
           : t("What helps, best first; then press “{button}”:", { button: again.retry }),
@@ -80,14 +80,14 @@ function anewText(isListed, isSecond) {
   if (isListed)
     return isSecond
       ? t(
-          "Or open its workflow, change settings there and press Run, which begins a new run at step 0:",
+          "Or open its workflow, change settings there and press Run, which starts a new run at step 0:",
         )
       : t(
-          "What helps, best first: open its workflow, change settings there and press Run, which begins a new run at step 0:",
+          "What helps, best first: open its workflow, change settings there and press Run, which starts a new run at step 0:",
         );
   return isSecond
-    ? t("Or change settings and press Run, which begins a new run at step 0:")
-    : t("What helps, best first; then press Run, which begins a new run at step 0:");
+    ? t("Or change settings and press Run, which starts a new run at step 0:")
+    : t("What helps, best first; then press Run, which starts a new run at step 0:");
 }
 
 /** What a new run can take over. @param {number} saved @param {string[]} names the run's LoRAs as lists spell them */
@@ -96,11 +96,11 @@ function startFrom(saved, names) {
   const name = names.find((one) => one.endsWith(end)); // of a pair the high-noise one, which brings the other
   if (name)
     return t(
-      "A new run can begin with the LoRA of saved step {step}: choose {name} in start_from_lora of Train Wan LoRA, at the same rank or a higher one.",
+      "A new run can start with the LoRA of saved step {step}: choose {name} in start_from_lora of Train Wan LoRA, at the same rank or a higher one.",
       { step: saved, name },
     );
   return t(
-    "A new run can begin with the LoRA of saved step {step}: choose it in start_from_lora of Train Wan LoRA, at the same rank or a higher one.",
+    "A new run can start with the LoRA of saved step {step}: choose it in start_from_lora of Train Wan LoRA, at the same rank or a higher one.",
     { step: saved },
   );
 }
@@ -113,13 +113,13 @@ function unanswered(saved) {
       saved && t("Saved step {step} is kept.", { step: saved }),
     ]),
     sentence: t(
-      "If ComfyUI ended, training ended with it. If only the connection broke, training goes on. This panel looks again by itself every few seconds; until then it shows what was last known.",
+      "If ComfyUI ended, training ended with it. If only the connection broke, training continues. This panel checks again every few seconds; until then it shows the last known state.",
     ),
     last: t(
-      "If it ended, start ComfyUI again and press Run: with nothing changed, training goes on after the last saved step; other settings begin a new run.",
+      "If it ended, start ComfyUI again and press Run: without changes, training resumes after the last saved step; other settings start a new run.",
     ),
     retry: t("Check now"),
-    hint: t("Ask ComfyUI now whether it is there."),
+    hint: t("Check now whether ComfyUI is running."),
     gone: true,
   };
 }
@@ -141,7 +141,7 @@ function keptText(step, saved, isLastGood) {
   if (!saved) return t("Nothing was saved yet.");
   if (isLastGood) return t("Saved step {step} is the last good one and is kept.", { step: saved });
   return step > saved
-    ? t("Saved step {step} is kept, what came after it is not.", { step: saved })
+    ? t("Saved step {step} is kept, later steps are lost.", { step: saved })
     : t("Saved step {step} is kept.", { step: saved });
 }
 
@@ -150,13 +150,13 @@ function retry(saved) {
   return saved
     ? {
         retry: t("Retry from step {step}", { step: saved }),
-        hint: t("As Run: it goes on after saved step {step}. First do what is said above.", {
+        hint: t("Same as Run: it resumes after saved step {step}. First follow the advice above.", {
           step: saved,
         }),
       }
     : {
         retry: t("Retry"),
-        hint: t("As Run: it starts from the beginning. First do what is said above."),
+        hint: t("Same as Run: it starts from the beginning. First follow the advice above."),
       };
 }
 

@@ -16,11 +16,11 @@ export function roomText({ bytes, spare }) {
   const size = gib(bytes);
   if (!spare)
     return t(
-      "Cached clips take {size}. Unfinished runs need all of them, or they were queued within the last hour.",
+      "Cached clips use {size}. Unfinished runs need all of them, or they were queued within the last hour.",
       { size },
     );
   return t(
-    "Cached clips take {size}, and no unfinished run needs {spare} of that. Delete these? A later run that wants them encodes them again. Your clips, saved steps and LoRAs stay.",
+    "Cached clips use {size}, and no unfinished run needs {spare} of that. Delete these? A later run encodes them again if it needs them. Your clips, saved steps and LoRAs are kept.",
     { size, spare: gib(spare) },
   );
 }
@@ -31,7 +31,7 @@ export class CachedClips {
     this.actions = actions;
     this.open = button(
       t("Cached clips …"),
-      t("How much room cached clips take, and to delete those no unfinished run needs"),
+      t("Shows the disk space of cached clips, and deletes those no unfinished run needs"),
       () => this.ask(),
     );
     this.question = element("div", { class: "wan-question" });

@@ -45,7 +45,7 @@ export class Compared {
       "div",
       { class: "wan-compared-tools", hidden: true },
       this.count,
-      button(t("Untick all"), t("Take all runs out of the chart"), () => this.clear()),
+      button(t("Untick all"), t("Remove all runs from the chart"), () => this.clear()),
       button(t("Curves as CSV"), t("Save every step of the compared runs as a CSV file"), save),
     );
     this.element = element(
@@ -132,8 +132,8 @@ export class Compared {
       {
         type: "button",
         class: "wan-out",
-        title: t("Take {run} out of the chart", { run }),
-        "aria-label": t("Take {run} out of the chart", { run }),
+        title: t("Remove {run} from the chart", { run }),
+        "aria-label": t("Remove {run} from the chart", { run }),
         onclick: () => {
           this.set(run, false);
           this.changed();

@@ -62,11 +62,11 @@ export function deletedText(run, { kept, freed }) {
   const own = list(kept).map(text).filter(Boolean);
   return inOneText([
     t(
-      "Deleted “{run}”. Its saved steps are gone, so Run on its graph begins at step 0; its LoRAs in the loader lists and the cached clips are still there.",
+      "Deleted “{run}”. Its saved steps are deleted, so Run on its graph starts at step 0; its LoRAs in the loader lists and the cached clips are kept.",
       { run },
     ),
     freed ? t("{size} are free again.", { size: gib(freed) }) : "",
-    own.length && t("Files of your own stay in its folder: {names}.", { names: own.join(", ") }),
+    own.length && t("Your own files stay in its folder: {names}.", { names: own.join(", ") }),
   ]);
 }
 
@@ -84,11 +84,11 @@ export function question(run, loras, bytes) {
   const count = loras.length - MOST_NAMES;
   return [
     t(
-      "Delete the run “{run}” with its saved steps and previews? It cannot be brought back; Run on its graph would begin at step 0.",
+      "Delete the run “{run}” with its saved steps and previews? This cannot be undone; Run on its graph would start at step 0.",
       { run },
     ),
     inOneText([
-      t("What stays: cached clips, files of your own, and LoRAs in the loader lists."),
+      t("What is kept: cached clips, your own files, and LoRAs in the loader lists."),
       names &&
         t("Of this run they have {names}.", {
           names: count > 0 ? t("{names} and {count} more", { names, count }) : names,

@@ -96,7 +96,7 @@ export class RunsTab {
         "p",
         {},
         t(
-          "No runs yet. Each training will stand here, with its curve, previews, saved steps and LoRAs.",
+          "No runs yet. Each training is listed here, with its curve, previews, saved steps and LoRAs.",
         ),
       ),
       element(

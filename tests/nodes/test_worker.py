@@ -195,8 +195,14 @@ def test_a_crash_quotes_the_log(start: Callable[[str], Any]) -> None:
 @pytest.mark.parametrize(
     ("free", "said"),
     [
-        (1, "was killed by the system, most likely because the computer's own memory (RAM) was full: it held"),
-        (9, "was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room (it"),
+        (
+            1,
+            "The system killed the training process, most likely because the computer's memory (RAM) was full: it used",
+        ),
+        (
+            9,
+            "killed from outside, for an unknown reason. Shortly before, the computer's memory (RAM) was not full (it",
+        ),
     ],
 )
 def test_a_worker_that_was_killed_says_whether_memory_was_full(
@@ -216,7 +222,7 @@ def test_a_worker_that_was_killed_says_whether_memory_was_full(
     assert ending.sentence().count("(begins a new run)") == 2, "each remedy that begins a new run says so"
     assert "INFO wan_trainer: the training process was ended by signal 9, without a word\n" in worker.log_tail()
     assert re.search(
-        rf"it held [\d.]+ GiB, and {free}\.0 of 16\.0 GiB were free at the last measurement", ending.sentence()
+        rf"it used [\d.]+ GiB, and {free}\.0 of 16\.0 GiB were free at the last measurement", ending.sentence()
     )
 
 
@@ -228,7 +234,7 @@ def test_what_a_process_held_that_had_just_started_is_not_told(
     with start("waits") as worker:
         ending = worker.follow(lambda _event: worker.process.kill(), never)
     assert "GiB were free at the last measurement" in ending.sentence()
-    assert "it held" not in ending.sentence()
+    assert "it used" not in ending.sentence()
 
 
 def test_the_end_of_a_log_opens_on_a_whole_line(worker_module: Any, tmp_path: Path) -> None:

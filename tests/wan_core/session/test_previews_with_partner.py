@@ -85,7 +85,7 @@ def test_previews_are_what_validate_video_makes_with_that_partner(expert: str, t
         heard = train_here(run)
         assert warnings(heard) == []
         under = "another.safetensors at 0.5" if loras else "none"
-        assert [text for text in texts(heard) if "pair" in text or "alone" in text] == [
+        assert [text for text in texts(heard) if "both experts" in text or "alone" in text] == [
             f"Previews use both experts. The {OTHER[expert]} noise expert, which this run does not train, is "
             f"{FILES[OTHER[expert]]}; LoRAs on it: {under}."
         ]

@@ -421,7 +421,7 @@ def test_settings_of_another_trainer_fall_on_the_page_and_a_workflow_does_as_eve
     assert plain.script(menu) == "", "no file was chosen, and none is there"
     assert "a red fox runs through deep snow" in prompt["WanPreviewSettings"]["prompts"]
     note = "() => window.app.graph._nodes.find(n => n.type === 'MarkdownNote').widgets[0].value"
-    assert "**taken over**" in plain.script(note)
+    assert "**imported**" in plain.script(note)
 
     smoke = workflows["08_smoke_test"]
     plain.script(DROP_TEXTS, [["smoke.json", json.dumps(smoke)]])

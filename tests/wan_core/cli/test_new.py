@@ -283,7 +283,7 @@ def test_settings_of_another_trainer_become_a_graph(tmp_path: Path, wan_core_com
     done = wan_core_command("import", str(tmp_path / "job.toml"), "--out", str(tmp_path / "graph.json"))
     assert done.returncode == ExitCode.DONE, done.stderr
     assert json.loads(done.stdout)["written"] == ["graph.json"]
-    assert "taken over:\n" in done.stderr
+    assert "imported:\n" in done.stderr
     assert json.loads((tmp_path / "graph.json").read_text())["nodes"][0]["type"] == "LoadWanModel"
     assert wan_core_command("import", str(tmp_path / "no.toml")).returncode == ExitCode.BAD_INPUT
 

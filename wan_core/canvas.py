@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +33,7 @@ def workflow_document(identity: str, nodes: list[dict[str, Any]], links: list[Li
 
 
 def note_node(number: int, title: str, text: str, at: Sequence[int], size: Sequence[int]) -> dict[str, Any]:
-    """Returns a Markdown note."""
+    """Returns a Markdown note. `code` in `text` becomes bold: Nodes 2.0 draws code in colours that cannot be read."""
     return {
         "id": number,
         "type": "MarkdownNote",
@@ -45,5 +46,5 @@ def note_node(number: int, title: str, text: str, at: Sequence[int], size: Seque
         "inputs": [],
         "outputs": [],
         "properties": {},
-        "widgets_values": [text],
+        "widgets_values": [re.sub(r"`([^`*\n]+)`", r"**\1**", text)],
     }

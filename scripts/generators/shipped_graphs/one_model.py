@@ -10,6 +10,7 @@ from .parts import (
     BEST_STEP,
     I2V_HIGH,
     I2V_LOW,
+    SHORT_NOTE,
     TI2V_5B,
     VAE_22,
     Graph,
@@ -176,12 +177,10 @@ Less: fewer `num_frames`, or 832x480.
             preview={"prompts": "", "preview_size": "template"},
             train={"run_name": "my_5b_lora"},
         ),
-        "model vae clip kept",
-        "cache dataset",
-        "preview",
-        "train",
-        tops=(0, 80, 80),
+        *SHORT,
+        tops=BELOW_A_LINK,
     ),
+    note_size=SHORT_NOTE,
 )
 
 TWO_GPUS = Graph(
@@ -275,11 +274,10 @@ this graph by itself, with files that are trained and a tiny text encoder in pla
         },
         "model vae clip",
         "cache dataset",
-        "preview",
         "train",
         "validate",
-        tops=(0, 80, 80),
+        tops=BELOW_A_LINK,
     ),
     downloads=False,
-    note_at=(0, 770),
+    note_size=SHORT_NOTE,
 )

@@ -49,8 +49,10 @@ class Graph:
     nodes: dict[str, Node]
     downloads: bool = True
     """whether missing model files get a download address"""
-    note_at: tuple[int, int] = (-430, 30)
+    note_at: tuple[int, int] = (-400, 30)
     """left and top edge of the note: left of the first column"""
+    note_size: tuple[int, int] = (360, 700)
+    """width and height of the note"""
     app: tuple[tuple[str, str], ...] = ()
     """(node, widget) of each input of the app that the page makes of it; its output is the training"""
 
@@ -63,13 +65,15 @@ mode*, in the menu at the top left."""
 BEST_STEP = """**Best step**: of 20 files or more *Wan Dataset Settings* keeps a few from training, and a star marks
 the saved step that suits them best. Set its `held_out_ratio` to 0 to train on all; of fewer files none is kept."""
 """paragraph of a note"""
-NOTE = (390, 500)
-"""width and height"""
+SHORT_NOTE = (360, 420)
+"""size of a note with a node below it"""
+BELOW_SHORT_NOTE = (-400, 660)
+"""left and top edge of that node; Nodes 2.0 draws a note as high as its text"""
 TITLE = 30
 GAP = 40
 """pixels between two nodes"""
 ROOM = {
-    "LoadWanModel": 330,
+    "LoadWanModel": 280,
     "Fp8Quantize": 220,
     "SplitAcrossGPUs": 690,
     "WanVideoDataset": 910,
@@ -109,24 +113,24 @@ def training(
     source = list(between)[-1] if between else "model"
     links = {"model": Link(source), "cache": Link("cache"), "vae": Link("vae")}
     nodes = {
-        "model": Node("LoadWanModel", files, size=(400, 210)),
+        "model": Node("LoadWanModel", files, size=(360, 170)),
         **between,
         "dataset": Node("WanVideoDataset", {"model": Link("model"), **dataset}, size=(350, 300)),
-        "vae": Node("VAELoader", {"vae_name": vae}, size=(400, 60)),
-        "clip": Node("CLIPLoader", {"clip_name": clip, "type": "wan"}, size=(400, 110)),
+        "vae": Node("VAELoader", {"vae_name": vae}, size=(360, 60)),
+        "clip": Node("CLIPLoader", {"clip_name": clip, "type": "wan"}, size=(360, 110)),
         "cache": Node(
             "CacheLatents", {"dataset": Link("dataset"), "vae": Link("vae"), "clip": Link("clip")}, size=(350, 170)
         ),
     }
     if picture:
-        nodes["picture"] = Node("LoadImage", {}, size=(400, 330))
+        nodes["picture"] = Node("LoadImage", {}, size=(360, 330))
         preview = {**(preview or {}), "start_image": Link("picture")}
     if preview is not None:
-        nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, size=(350, 430))
+        nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, BELOW_SHORT_NOTE, (360, 310))
         links["validation"] = Link("preview")
-    nodes["train"] = Node("TrainLoRA", {**links, **train}, size=(420, 470))
+    nodes["train"] = Node("TrainLoRA", {**links, **train}, size=(400, 470))
     if keeps_some:
-        nodes["kept"] = Node("WanDatasetSettings", size=(400, 640), folded=True)
+        nodes["kept"] = Node("WanDatasetSettings", size=(360, 200), folded=True)
         nodes["dataset"].inputs["settings"] = Link("kept")
     return nodes
 
@@ -134,7 +138,8 @@ def training(
 def placed(nodes: dict[str, Node], *columns: str, tops: tuple[int, ...] = ()) -> dict[str, Node]:
     """Returns the nodes in columns from left to right, such as "model vae clip", with room for their cards.
 
-    A node that grows with its data is the last one of its column. `tops` moves columns down.
+    A node that grows with its data is the last one of its column. `tops` moves columns down. The settings of previews
+    have their place below the note, unless a column names them.
     """
     left, at = 0, {}
     for column, top in zip(columns, (*tops, *(0 for _ in columns)), strict=False):
@@ -143,4 +148,4 @@ def placed(nodes: dict[str, Node], *columns: str, tops: tuple[int, ...] = ()) ->
             at[key] = (left, top + TITLE)
             top += ROOM[nodes[key].kind] + GAP
         left += max(nodes[key].size[0] for key in keys) + GAP
-    return {key: replace(node, at=at[key]) for key, node in nodes.items()}
+    return {key: replace(node, at=at.get(key, node.at)) for key, node in nodes.items()}

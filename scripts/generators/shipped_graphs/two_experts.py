@@ -158,4 +158,5 @@ Sampling comes afterwards and takes what the models take without training.
 **How long**: 1500 steps for each model, 3000 in all; the panel says how long is left after the first ones.""",
     {**both_experts("my_character"), **generating()},
     note_at=(0, -740),
+    note_size=(800, 500),
 )

@@ -21,7 +21,7 @@ const templates = readdirSync(new URL("workflows/", ROOT)).filter((name) => name
 const notes = templates.map((name) =>
   read(`workflows/${name}`).nodes.find(({ type }) => type === "MarkdownNote"),
 );
-const CODE = /`[^`]*`/g;
+const CODE = /\*\*[^* ]*[._/][^* ]*\*\*/g;
 const written = [...new Set(notes.flatMap((note) => note.widgets_values[0].split("\n")))];
 /** Without those that read the same in every language: names of files alone. */
 const lines = written.filter((line) => /\p{L}/u.test(line.replace(CODE, "")));

@@ -16,6 +16,9 @@ const ENGLISH = "wan_trainer_english";
 /** What may stand in a hole: sizes and figures, such as `832x480` or `10.8 (26)`. A sentence of somebody else's is none. */
 const FIGURE = /^[\d.x]+(?: \(\d+\))?$/;
 
+/** Bold in notes of today, as Nodes 2.0 draws code in colours that cannot be read. */
+const CODE = /`([^`*]+)`/g;
+
 /** @type {{ form: import("./forms.mjs").Form, said: string }[]} */
 let known = [];
 
@@ -37,7 +40,7 @@ export async function loadNotes(fetchFile, locale) {
 /** A line in the language of the page; one that no template has stays. @param {string} line */
 export function lineInWords(line) {
   for (const { form, said } of known) {
-    const values = readForm(form, line);
+    const values = readForm(form, line.replace(CODE, "**$1**"));
     if (values && Object.values(values).every((value) => FIGURE.test(value)))
       return filled(said, values);
   }

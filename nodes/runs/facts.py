@@ -153,7 +153,8 @@ def run_report(
         "loss_last": losses[-1][1] if losses else None,
         "losses": thinned(losses),
         "eval_loss_first": evaluated[0][1] if evaluated else None,
-        "eval_loss_last": evaluated[-1][1] if evaluated else None,
+        # A loss measured at the start alone says nothing of what was learned.
+        "eval_loss_last": evaluated[-1][1] if evaluated and evaluated[-1][0] > evaluated[0][0] else None,
         "eval_losses": thinned(evaluated),
         "eval_held_out": facts.eval_held_out,
         "seconds_per_step": facts.seconds_per_step,

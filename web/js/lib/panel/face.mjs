@@ -4,6 +4,7 @@
 import { element, fill, write } from "../page/dom.mjs";
 import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
+import { headlineOf } from "../run/headline.mjs";
 import { Buttons } from "./buttons.mjs";
 import { Meters } from "./meters.mjs";
 import { SuggestionLine } from "./suggestion_line.mjs";
@@ -39,6 +40,7 @@ export class Face {
     this.element = element(
       "section",
       { class: "wan-panel", "aria-label": t("Training run") },
+      line.headline,
       stages,
       element("div", { class: "wan-head" }, this.name, line.element),
       trouble.element,
@@ -55,13 +57,16 @@ export class Face {
 
   /**
    * Everything but the curve.
-   * @param {{ run: string | null, live: boolean, gone: boolean, detail: Detail | null, history: RunHistory, clock: StageClock }} read
+   * @param {{ run: string | null, live: boolean, gone: boolean, detail: Detail | null, history: RunHistory, clock: StageClock,
+   *   about: import("../run/line.mjs").About | null }} read
    * @param {number} now milliseconds
    */
-  draw({ run, live: trains, gone, detail, history, clock }, now) {
+  draw({ run, live: trains, gone, detail, history, clock, about }, now) {
     const live = trains && !gone;
     write(this.name, run ?? "");
-    this.line.draw(live);
+    const broke = gone || Boolean(this.trouble.broke);
+    const chip = clock.active;
+    this.line.draw(live, broke ? null : headlineOf({ chip, about, live, detail, history }));
     const kept = gone ? (history.saves.newest?.step ?? 0) : null;
     this.trouble.draw(run ?? "", detail, history.newest?.step, kept);
     // The headline of the box has the same text.

@@ -60,6 +60,8 @@ export class Panel {
     this.detailDue = 0;
     this.asked = 0;
     this.line = new StatusLine();
+    /** What the newest message said. @type {import("../run/line.mjs").About | null} */
+    this.about = null;
     const look = () => this.refresh();
     this.trouble = new TroubleBox({ ...page, look }, routes, (text) => this.say(text));
     /** Height that shows everything, in CSS pixels. */
@@ -130,7 +132,7 @@ export class Panel {
     const begun = status.state !== "start" || status.metrics_lines !== 0;
     if (status.run && status.run !== this.run) this.bind(status.run, { live: !ended, begun });
     if (status.run) this.live = !ended;
-    this.enter(ended ? null : chipOf(status.stage));
+    this.enter(ended ? null : chipOf(status.stage), status);
     const news = [status.state, status.saved_step, status.sample, status.stage].join();
     if (news !== this.news) this.detailDue = 0;
     this.news = news;
@@ -147,8 +149,9 @@ export class Panel {
     }
   }
 
-  /** @param {string | null} stage name of a chip */
-  enter(stage) {
+  /** @param {string | null} stage name of a chip @param {Status | null} [message] about it */
+  enter(stage, message = null) {
+    this.about = message && { kind: "", ...message.about, stage: message.stage };
     if (stage !== this.clock.active && stage) {
       this.face.speak(`${stageName(stage)} ${this.run ?? ""}`);
     }

@@ -1,7 +1,7 @@
 // @ts-check
 /** The status line of a panel: the last message, or the summary of the run's files where that is newer. */
 
-import { element } from "../page/dom.mjs";
+import { element, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { isOld } from "../run/status.mjs";
 
@@ -16,6 +16,9 @@ export class StatusLine {
     /** The text of the newest summary. */
     this.summary = "";
     this.element = element("div", { class: "wan-status" }, t("idle"));
+    this.sign = element("span", { class: "wan-sign", "aria-hidden": "true" });
+    this.words = element("span");
+    this.headline = element("div", { class: "wan-headline" }, this.sign, this.words);
   }
 
   /**
@@ -42,8 +45,17 @@ export class StatusLine {
     if (isOld(this.origin, { live, isNews })) this.write(text, "summary");
   }
 
-  /** @param {boolean} live whether the run goes on */
-  draw(live) {
+  /**
+   * @param {boolean} live whether the run goes on
+   * @param {import("../run/headline.mjs").Headline | null} headline
+   */
+  draw(live, headline) {
+    this.headline.hidden = !headline;
+    if (headline) {
+      mark(this.headline, "data-kind", headline.kind);
+      write(this.sign, headline.sign);
+      write(this.words, headline.text);
+    }
     const text = this.text || t("idle");
     if (this.element.textContent !== text) {
       this.element.textContent = text;
@@ -52,6 +64,8 @@ export class StatusLine {
       this.element.toggleAttribute("data-step", this.isStep);
     }
     this.element.toggleAttribute("data-bad", this.origin === "error");
+    // The headline says what goes on.
+    this.element.toggleAttribute("data-said", ["", "progress"].includes(this.origin));
     this.element.toggleAttribute("data-end", !live && Boolean(this.text));
   }
 }

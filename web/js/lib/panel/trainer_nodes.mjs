@@ -173,7 +173,7 @@ export class TrainerNodes {
     const working = findNode(this.root(), status.node);
     for (const node of nodes(this.root())) {
       const panel = node.wanTrainerPanel; // looked at first: not every other node can say what feeds it
-      if (panel && working && cacheOf(node) === working) panel.enter(chipOf(status.stage));
+      if (panel && working && cacheOf(node) === working) panel.enter(chipOf(status.stage), status);
     }
   }
 

@@ -101,7 +101,7 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
 
     sheet.get_by_role("button", name=f"{names[-1]}.mp4").click()
     canvas.page.wait_for_function(PLAYS)
-    canvas.page.wait_for_function("() => !document.querySelector('.wan-editor textarea').readOnly")
+    canvas.page.wait_for_function("() => document.activeElement.matches('.wan-editor textarea:not([readonly])')")
     caption.fill("a <b>blue</b> bird")
     assert marked_with_the_mouse(canvas, caption) == "a <b>blue</b> bird"
     shows(sheet, "not saved yet")

@@ -73,6 +73,8 @@ export class CaptionEditor {
     this.element.hidden = false;
     this.resized();
     await this.read();
+    // The next key writes; the canvas does not move.
+    if (this.#clip === clip && !this.text.readOnly) this.text.focus({ preventScroll: true });
   }
 
   /** Read the caption again, and show it unless something else was typed. */

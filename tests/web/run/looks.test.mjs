@@ -97,8 +97,5 @@ test("cached clips say what they take, and offer to delete only what nothing nee
   assert.equal(roomText({ bytes: 0, spare: 0 }), "No clips are cached.");
   assert.match(roomText({ bytes: 2 ** 31, spare: 0 }), /^Cached clips use 2\.0 GiB\. Unfinished/);
   const some = roomText({ bytes: 2 ** 31, spare: 2 ** 30 });
-  assert.match(
-    some,
-    /use 2\.0 GiB, and no unfinished run needs 1\.0 GiB of that\. Delete these\?/,
-  );
+  assert.match(some, /use 2\.0 GiB, and no unfinished run needs 1\.0 GiB of that\. Delete these\?/);
 });

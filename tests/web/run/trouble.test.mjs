@@ -44,10 +44,7 @@ test("who ended it himself just tries again, and memory is named only where it e
   const names = ["w/cat.safetensors", "w/cat_000010.safetensors"];
   const told = troubleOf({ ...failed, reason: killed, lora_names: names });
   assert.match(told.sentence, /change nothing\. To try again, press “Retry from step 10”\.$/);
-  assert.match(
-    told.remedies[0].lead,
-    /^If it ends again, .* press “Retry from step 10”:$/,
-  );
+  assert.match(told.remedies[0].lead, /^If it ends again, .* press “Retry from step 10”:$/);
   assert.deepEqual(told.remedies[0].helps, ["close other programs"]);
   assert.deepEqual(told.remedies[1].helps, ["fewer num_frames"]);
   assert.equal(

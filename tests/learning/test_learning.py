@@ -29,6 +29,7 @@ from world import tiny_graph
 pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(25)]
 
 
+@pytest.mark.soak
 def test_equal_experts_of_a_pair_sample_what_the_one_model_samples(comfy: ComfyServer) -> None:
     """Two samplers in series change hands without losing noise or a step; tiny random models are enough for that."""
     sampling = Sampling(steps=8, frames=5)

@@ -46,6 +46,7 @@ def test_impossible_values_are_refused_with_the_fix(pack_nodes: dict[str, Any], 
     assert message in str(refused.value)
 
 
+@pytest.mark.soak
 def test_windows_and_mirror_images_are_cached_and_trained_on(comfy: ComfyServer) -> None:
     graph = training_graph("cut", steps=1)
     windows = {"frame_extraction": "uniform", "frame_sample": 2, "frame_rounding": "nearest"}

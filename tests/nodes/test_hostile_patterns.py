@@ -162,6 +162,7 @@ def cancelled(comfy: ComfyServer, place: str, pattern: str, name: str, after_s: 
 @pytest.mark.comfy
 @pytest.mark.lasts(6)
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.soak
 def test_cancel_is_heard_while_a_pattern_is_matched_and_others_are_answered(comfy: ComfyServer, place: str) -> None:
     """A server that matches it itself answers nobody; one that does not hear Cancel refuses the pattern, after 5 s."""
     others = Others(comfy)

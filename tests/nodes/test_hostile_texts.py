@@ -201,7 +201,7 @@ def test_everything_that_is_missing_is_said_when_the_graph_is_queued(queue: Exec
     outcome = queue.run("LoadWanModel", {"diffusion_model": "wan2.1_t2v_1.3B_bf16.safetensors"})
     (error,) = outcome.refused["node_errors"]["1"]["errors"]
     assert (
-        'diffusion_model "wan2.1_t2v_1.3B_bf16.safetensors" is not a choice: models/diffusion_models holds'
+        'diffusion_model "wan2.1_t2v_1.3B_bf16.safetensors" is not a choice: models/diffusion_models has'
         in error["details"]
     )
     (base / "models" / "diffusion_models" / MODEL).unlink()

@@ -108,6 +108,7 @@ def test_an_image_to_video_lora_is_trained_previewed_and_used(comfy: ComfyServer
     assert_comfyui_uses_every_key(comfy, "wan_tiny_i2v", again["lora_name"])
 
 
+@pytest.mark.soak
 def test_models_with_image_tokens_are_trained_and_previewed(comfy: ComfyServer) -> None:
     graph = graph_for("wan_tiny_i2v_clip", "tokens")
     refused = comfy.run(graph, check=False)

@@ -14,7 +14,7 @@ from comfy_server import ComfyServer
 pytestmark = pytest.mark.comfy
 
 FORBIDDEN = {
-    r"checkpoint(?!ing|_policy|_names_)": 'say "diffusion model" or "saved step"',
+    r"(?<!saved step \()(?<!saved steps \()checkpoint(?!ing|_policy|_names_)": 'say "saved step (checkpoint)"',
     r"midpoint": "keep it off the canvas",
     r"torchrun": "keep it off the canvas",
     r"materiali[sz]e": "keep it off the canvas",

@@ -143,7 +143,7 @@ def test_nobody_reads_under_a_name_that_is_not_ours(routes: RouteServer, path: s
 
 def test_the_refusal_names_the_line_to_add(routes: RouteServer) -> None:
     said = routes.get("/runs", Host="gpu-box.lan:8188").data["error"]
-    assert 'write ["gpu-box.lan"] into wan_trainer/hosts.json of its user folder' in said
+    assert 'add ["gpu-box.lan"] to wan_trainer/hosts.json in its user folder' in said
     assert len(said) < 300, "the page shows no more"
     assert '["comfy_ui"]' in routes.get("/runs", Host="comfy_ui:8188").data["error"]  # a service of Docker
     odd = routes.get("/runs", Host="<b>x")

@@ -59,6 +59,7 @@ def ran(comfy: ComfyServer, graph: Graph) -> set[str]:
 @pytest.mark.parametrize(
     "what", ["set", *(pytest.param(name, marks=pytest.mark.soak) for name in TAKEN if name != "set")]
 )
+@pytest.mark.soak
 def test_a_cache_that_was_taken_away_is_made_again_by_the_next_queue(comfy: ComfyServer, what: str) -> None:
     name = f"taken_{what}"
     comfy.run(training_graph(name, steps=2))

@@ -27,6 +27,7 @@ from wan_core.train import TrainConfig
 pytestmark = pytest.mark.lasts(2)
 
 
+@pytest.mark.soak
 def test_an_overflow_is_reported_and_not_averaged_away(tmp_path: Path) -> None:
     """float16 ends at 65504: a token stream beyond it is infinite, its row says so, and the file stays plain JSON.
 

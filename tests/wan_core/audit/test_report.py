@@ -66,6 +66,7 @@ def test_a_plan_in_float32_is_asked_what_bf16_would_cost() -> None:
     assert {("compute", "bf16"), ("compute", "fp16"), ("residual", "bf16"), ("adapter", "bf16")} <= changes
 
 
+@pytest.mark.soak
 def test_the_ranking_has_the_residual_far_above_the_rope_product(report: AuditReport) -> None:
     order = [row.label for row in report.ranked("change")]
     assert order.index("residual fp32 -> bf16") < order.index("rope fp32 -> bf16")

@@ -226,6 +226,7 @@ def test_auto_becomes_a_mode_in_run_json_with_its_reason_and_as_many_clips_a_ste
 
 
 @pytest.mark.lasts(6)
+@pytest.mark.soak
 def test_a_rotated_int8_file_is_inspected_planned_and_trained_on(tmp_path: Path, wan_core_command: RunCommand) -> None:
     tiny = make_run(tmp_path)
     runs, model = tmp_path / "runs", tmp_path / "models" / "wan_tiny_t2v.safetensors"

@@ -78,6 +78,7 @@ def prepared(pipe: Any, pixels: torch.Tensor, *, last: bool = False) -> tuple[to
     [("i2v", 1280, False), ("i2v", 0, False), ("flf2v", 1280, True)],
     ids=["2.1 i2v", "2.2 i2v", "flf2v"],
 )
+@pytest.mark.soak
 def test_mask_and_given_frames_equal_diffusers(pixels, task: str, image_dim: int, last: bool):
     pipe = pipeline(WAN21_LATENTS)
     kind = kind_of(task, replace(TINY_I2V, image_dim=image_dim))

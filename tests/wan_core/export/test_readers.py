@@ -155,5 +155,6 @@ def test_comfyui_makes_the_same_of_our_file(case: str, trial: Trial, theirs: The
 
 
 @pytest.mark.parametrize("case", SHAPES)
+@pytest.mark.soak
 def test_diffusers_makes_the_same_of_our_file(case: str, trial: Trial, theirs: Theirs) -> None:
     check("diffusers", case, trial, theirs)

@@ -146,5 +146,6 @@ def test_comfyui_predicts_the_same(case: str, cases: tuple[Path, dict[str, torch
 
 @pytest.mark.parametrize("case", [case for case in SHAPES if case not in ONLY_COMFYUI])
 @pytest.mark.lasts(3)
+@pytest.mark.soak
 def test_diffusers_predicts_the_same(case: str, cases: tuple[Path, dict[str, torch.Tensor]], theirs: Theirs) -> None:
     check("diffusers", case, cases, theirs)

@@ -221,6 +221,7 @@ def test_a_model_of_any_depth_is_a_straight_line_through_short_ones(
 
 @pytest.mark.lasts(2)
 @pytest.mark.parametrize("offloaded", [True, pytest.param(False, marks=pytest.mark.soak)])
+@pytest.mark.soak
 def test_clips_of_any_size_are_a_straight_line_through_smaller_ones(
     offloaded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +259,7 @@ def test_clips_of_any_size_are_a_straight_line_through_smaller_ones(
     ],
     ids=["one route", "attention kept, some unchecked", "offloaded, two streams", "nearly all", "nothing again"],
 )
+@pytest.mark.soak
 def test_tokens_that_pass_by_take_no_memory_of_a_layer(
     recomputing: Recomputing,
     offloaded: bool,
@@ -396,6 +398,7 @@ def test_dequantizing_a_weight_takes_what_is_predicted(layout: str, most: int, m
     assert 0.6 * predicted < meter.peak <= predicted + 2**13, "and one scale a row"
 
 
+@pytest.mark.soak
 def test_a_trace_is_what_it_is_whatever_else_is_traced_before_it_or_meanwhile() -> None:
     """A trace runs in the model of the one before, and the server plans in several threads."""
     shape, numerics = replace(SMALL, num_layers=3), Numerics()

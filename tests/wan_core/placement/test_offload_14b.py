@@ -90,6 +90,7 @@ def measured(run_script: RunScript) -> Callable[[Case], dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.lasts(8)
 @pytest.mark.parametrize("case", short_and_long(FITS), ids=str)
+@pytest.mark.soak
 def test_a_14b_step_fits_and_no_copy_is_waited_for(measured: Callable[[Case], dict[str, Any]], case: Case) -> None:
     """On an RTX 4090 at 60 % of its peak, with a bus of 25 GB/s; the preview is the first pass of all."""
     found = measured(case)

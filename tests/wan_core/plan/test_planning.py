@@ -108,6 +108,7 @@ def test_where_fewer_clips_at_once_fit_that_is_said_first(a14b: Workload) -> Non
     assert [of(count).fits for count in (batch, batch + 1)] == [True, False]
 
 
+@pytest.mark.soak
 def test_more_blocks_than_there_are_is_all_of_them(a14b: Workload) -> None:
     plan = plan_memory(recomputed(a14b, blocks_to_swap=999), room(16))
     assert plan.measures.blocks_to_swap == 40
@@ -380,6 +381,7 @@ def test_what_the_system_does_not_lock_is_copied_while_the_card_waits(
     assert seconds(swapped.pinned * 3 // 4) - seconds(None) == pytest.approx(2 * a_quarter / 8e9, rel=1e-3)
 
 
+@pytest.mark.soak
 def test_weights_are_dequantized_for_each_chunk_where_nothing_else_makes_room(a14b: Workload) -> None:
     short = replace(with_frames(recomputed(a14b), 9), lora=LoraConfig(rank=4))
     held, each = (

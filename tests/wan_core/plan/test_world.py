@@ -132,6 +132,7 @@ def test_the_mesh_of_a_plan_builds_and_a_step_sends_the_bytes_that_were_planned(
 
 
 @pytest.mark.lasts(1)
+@pytest.mark.soak
 def test_a_quarter_of_a_clip_for_each_rank_is_context_parallel_of_four(tiny: Workload) -> None:
     plans = choose_mesh(tiny, h100(), 79 << 30, WORLD, clips=8)
     assert str(plans[0].mesh) == "data 8 x cp 4"

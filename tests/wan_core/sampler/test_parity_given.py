@@ -116,6 +116,7 @@ def conditioning(name: str, given: dict[str, torch.Tensor], theirs: dict[str, to
 
 
 @pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.soak
 def test_the_same_clip_comes_out_of_both_samplers(both: Both, name: str) -> None:
     error = float((both.ours[name] - both.theirs[name]).abs().max())
     largest = float(both.theirs[name].abs().max())

@@ -56,7 +56,11 @@ def by_hand(run: TinyRun, levels: list[float], clip: torch.Tensor | None = None)
 def test_the_high_noise_expert_shows_what_it_expects_where_the_other_takes_over(tmp_path: Path) -> None:
     run, notes = trained(tmp_path, "high")
     torch.testing.assert_close(preview(run, 0), by_hand(run, LEVELS[:2]), atol=1e-4, rtol=1e-4)
-    assert [note for note in notes if "high-noise expert alone: they end at noise level 0.875" in note]
+    assert [
+        note
+        for note in notes
+        if "high-noise expert alone makes the previews of this run: they end at noise level 0.875" in note
+    ]
     clips = rendered(run, "own")
     assert clips["baseline_p0"] == (run.directory / "samples" / "step-000000_p0.latent").read_bytes()
     assert clips["step-000001_s1.0_p0"] == (run.directory / "samples" / "step-000001_p0.latent").read_bytes()
@@ -68,7 +72,11 @@ def test_the_low_noise_expert_begins_with_a_training_clip_noised_to_where_it_tak
     cache = LatentCache(run.roots.first("cache"))
     clip = cache.read_latent(cache.read_set(run.config.data.fingerprint).items[0].latent_key)[None].float()
     torch.testing.assert_close(preview(run, 0), by_hand(run, LEVELS[2:], clip), atol=1e-4, rtol=1e-4)
-    (note,) = [note for note in notes if "low-noise expert alone: they begin below noise level 0.875" in note]
+    (note,) = [
+        note
+        for note in notes
+        if "low-noise expert alone makes the previews of this run: they begin below noise level 0.875" in note
+    ]
     assert "(clip_0.mp4)" in note
 
 

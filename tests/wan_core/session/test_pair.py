@@ -191,6 +191,7 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
         assert files(run) == files(alternating if order == "alternating" else undisturbed), number
 
 
+@pytest.mark.soak
 def test_without_room_in_host_memory_weights_are_read_again_and_nothing_else_changes(
     alternating: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

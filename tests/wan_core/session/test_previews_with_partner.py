@@ -128,6 +128,7 @@ def in_turns(run: TinyRun, on_high: LoraConfig | None) -> torch.Tensor:
     return x
 
 
+@pytest.mark.soak
 def test_what_is_learnt_is_the_same_whether_the_models_rest_or_are_read_again(
     without: TinyRun, shown: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ def unseen_on_two(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) 
     [pytest.param("", (1, 0), marks=pytest.mark.soak), (READ_AGAIN, (0,))],
     ids=["resting", "read again"],
 )
+@pytest.mark.soak
 def test_of_two_ranks_one_shows_the_pair_and_both_learn_the_same(
     first: str, pieces: tuple[int, ...], server: ForkServer, unseen_on_two: TinyRun, shown: TinyRun, tmp_path: Path
 ) -> None:

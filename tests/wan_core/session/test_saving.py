@@ -125,7 +125,7 @@ def test_a_disk_that_is_full_at_the_start_says_how_much_a_saved_step_takes(
     takes = 16 * 4 * 2 * (8 * 256 + 2 * 384) / 2**20
     with pytest.raises(
         FileError,
-        match=rf"no room for run tiny \({os.strerror(full_by)}\): .* 0\.0 MiB free, .* takes {takes:.1f} MiB\. Make",
+        match=rf"disk of run tiny is full \({os.strerror(full_by)}\): 0\.0 MiB .* needs {takes:.1f} MiB\. Free disk",
     ):
         train_here(run)
 

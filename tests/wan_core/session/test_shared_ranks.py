@@ -243,6 +243,7 @@ def test_experts_change_places_and_the_leader_reads_both_alone_for_previews(serv
 
 @pytest.mark.lasts(8)
 @pytest.mark.parametrize("when", [*(pytest.param(kill, marks=pytest.mark.soak) for kill in KILLS), "in a step"])
+@pytest.mark.soak
 def test_a_rank_that_dies_leaves_nothing_behind_and_the_run_goes_on_to_the_same_end(
     server: ForkServer, tmp_path: Path, when: str
 ) -> None:

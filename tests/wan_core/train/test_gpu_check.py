@@ -106,6 +106,7 @@ for measure in (sleep, die, wrong):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.soak
 def test_a_measurement_that_hangs_dies_or_is_wrong_is_an_error(run_script: RunScript, tmp_path: Path) -> None:
     script = tmp_path / "ends.py"
     script.write_text(ENDS)

@@ -114,6 +114,7 @@ UNEVEN_MS = [3000 + 40 * number + 17 * (number % 3) for number in range(125)]
         ("late.mkv", "libx264", {"g": "30", "bf": "3"}, UNEVEN_MS),
     ],
 )
+@pytest.mark.soak
 def test_a_window_late_in_a_file_is_what_reading_from_the_start_gives(video, moving, name, codec, options, times_ms):
     """Such windows begin at the key frame before them; the same frames must come out, to the last bit."""
     path = moving / name

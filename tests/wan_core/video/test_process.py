@@ -151,6 +151,7 @@ def test_a_write_that_cannot_succeed_names_the_file(tmp_path):
 
 
 @pytest.mark.lasts(1)
+@pytest.mark.soak
 def test_hundreds_of_probes_take_about_a_second(make_clip):
     path = make_clip("a.mp4", num_frames=50)
     with VideoProcess() as video:

@@ -153,8 +153,7 @@ def test_a_damaged_clip_that_is_held_out_is_dropped_there(damaged):
 def test_files_without_captions_are_shown_by_the_scan_and_refused_before_encoding(bench):
     (bench.folder / "b.txt").unlink()
     dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video)),))
-    assert "no caption, so nothing is trained yet: b.mp4. Write b.txt with a description of the clip" in dataset_report(
-        dataset
-    )
+    wanted = "no caption, so nothing is trained yet: b.mp4. Write b.txt with a description of the clip"
+    assert wanted in dataset_report(dataset)
     with pytest.raises(DatasetError, match=r"1 of 3 files have no caption: b\.mp4\. Write b\.txt"):
         bench.plan(dataset, LatentCache(bench.cache_root))

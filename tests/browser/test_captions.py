@@ -168,7 +168,9 @@ def test_clips_dropped_on_the_node_lie_in_a_new_folder_that_it_reads(pages: Page
             canvas.screenshot(f"dropped-{'vue' if canvas.vue else 'litegraph'}")
             made = base / values(canvas)["WanVideoDataset"][0]
             shows(
-                sheet, f"2 files are in input/{made.name}. Run to see what will be trained.", "nor caption: notes.docx."
+                sheet,
+                f"2 files are in input/{made.name}. Run to see what will be trained.",
+                "stills or captions: notes.docx.",
             )
             assert {path.name: path.read_bytes() for path in made.iterdir()} == {
                 "Hop.mp4": clip, "Hop.txt": b"a rabbit hops"

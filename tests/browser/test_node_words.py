@@ -30,6 +30,7 @@ SHOWN = """() => {
   };
 }"""
 PLACE = """name => {
+  window.app.canvas.draw(true, true);  // the multi-line boxes share the height that hidden inputs leave
   const [node] = window.app.graph._nodes, edge = window.app.canvas.canvas.getBoundingClientRect();
   return [node.pos[0] + 80 + edge.left, node.pos[1] + node.widgets.find(w => w.name === name).y + 10 + edge.top];
 }"""
@@ -54,6 +55,8 @@ def test_a_japanese_page_shows_japanese_nodes_and_saves_ids(canvas: Any) -> None
     names = {name: entry["name"] for name, entry in words["inputs"].items()}
     assert shown["title"] == words["display_name"]
     assert shown["inputs"] == names
+    for found in (shown["widgets"], shown["boxes"]):
+        assert found.pop("wan_trainer_more_1", "") is None, "the button that shows the advanced inputs"
     assert shown["widgets"].items() <= names.items()
     assert len(shown["widgets"]) == 23
     assert shown["boxes"] == {name: names[name] for name in ("prompts", "negative_prompt")}

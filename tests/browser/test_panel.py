@@ -455,7 +455,7 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(canvas
     canvas.page.route(re.compile(r"/wan_trainer/cache"), cache)
     canvas.page.get_by_role("button", name="Cached clips …").click()
     cached = canvas.page.get_by_role("alertdialog", name="Cached clips")
-    shows(cached, "take 3.0 GiB, and no unfinished run needs 2.0 GiB of that. Delete these?")
+    shows(cached, "use 3.0 GiB, and no unfinished run needs 2.0 GiB of that. Delete these?")
     canvas.screenshot("tab-cached")
     assert serious(canvas, ".wan-cached") == []
     cached.get_by_role("button", name="Delete 2.0 GiB").click()

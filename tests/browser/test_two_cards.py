@@ -62,7 +62,7 @@ def test_template_06_draws_when_both_cards_work_and_the_panel_shows_the_devices_
     shows(card, "split blocks", REASON, "of which the cards wait 20 %", "cuda:0", "cuda:1")
     rows = card.locator(".wan-lane")
     assert rows.count() == 2
-    assert rows.nth(1).get_attribute("aria-label") == "cuda:1 works 79 % of a step"
+    assert rows.nth(1).get_attribute("aria-label") == "cuda:1 is busy 79 % of a step"
     assert [rows.nth(card).locator("span").all_inner_texts() for card in (0, 1)] == [
         [str(micro + 1) for _, micro, _, _ in one["work"]] for one in TWO_CARDS["cards"]
     ]

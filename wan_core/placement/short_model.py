@@ -31,7 +31,7 @@ class Recomputing:
     policy: Policy = Policy()
     """what a block keeps besides its input"""
     unchecked: int = 0
-    """so many of the last blocks keep their activations all the same"""
+    """number of last blocks that keep their activations"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ def set_up(model: WanTransformer, recomputing: Recomputing, chunk_tokens: int) -
 
 
 def share_out(model: WanTransformer, parts: int) -> None:
-    """Lets a model of `short_model` run as the last of so many copies does, which has the most tokens."""
+    """Lets a model of `short_model` run as the last of `parts` copies, which has the most tokens."""
     model.team = _Last(model, parts) if parts > 1 else None
     seat = TokenSeat(_Absent(shares(model.shape.num_heads, parts)), parts - 1, parts, model.shape.num_heads)
     seat.joined = parts > 1

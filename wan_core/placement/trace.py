@@ -125,7 +125,7 @@ class StepTrace:
         return max(self.embed, self.forward, self.head, self.backward)
 
     def and_blocks(self, count: int, unchecked: int) -> StepTrace:
-        """Returns this trace with so many blocks more, of those that are computed again and of those that are not.
+        """Returns this trace with `count` more checkpointed blocks and `unchecked` more that keep their activations.
 
         Its `backward` is the peak of all blocks.
         """

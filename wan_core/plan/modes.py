@@ -82,7 +82,7 @@ def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None
 
 
 def plan_on_cards(job: Workload, gibibytes: Sequence[float], mode: str) -> MemoryPlan:
-    """Returns the plan of a job on cards of so many GiB, which this machine need not have."""
+    """Returns the plan of a job on cards of the given GiB, which this machine need not have."""
     names = [str(planned_gpu(number)) for number in range(len(gibibytes))]
     cards = dict(zip(names, map(card_of_size, gibibytes), strict=True))
     sizes, layers = dict(zip(names, gibibytes, strict=True)), job.file.variant.shape.num_layers

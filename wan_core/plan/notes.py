@@ -146,7 +146,7 @@ def _routes_advice(routed: Routed, tokens: int) -> str:
 
 
 def routes_offered(job: Workload) -> str:
-    """Returns the advice to try token routes, for clips of so many tokens that they pay; "" otherwise."""
+    """Returns the advice to try token routes, for clips long enough that they pay; "" otherwise."""
     if job.train.routes or job.step.tokens < _MANY_TOKENS:
         return ""
     plain = job.shape()

@@ -276,6 +276,6 @@ def _largest_batch(job: Workload, room: FreeMemory) -> int:
 
 
 def _fits_with(frames: int, job: Workload, shape: JobShape, room: FreeMemory) -> bool:
-    """Returns whether so many latent frames fit with the strongest measures that are open."""
+    """Returns whether this number of latent frames fits with the strongest measures allowed."""
     tried = replace(job, step=replace(job.step, latent_frames=frames))
     return not room.lacks(tried.estimate(shape, strongest_measures(job, shape)))

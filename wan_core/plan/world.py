@@ -49,7 +49,7 @@ class World:
     """the same to ranks of other machines: a card's share of the network"""
 
     def rate(self, ranks: int) -> float:
-        """Returns the bytes/s of a rank in a group of so many neighbours."""
+        """Returns the bytes/s of a rank in a group of this many neighbours."""
         return self.inside if ranks <= self.a_machine and self.a_machine % ranks == 0 else self.between
 
 
@@ -114,7 +114,7 @@ def choose_mesh(job: Workload, card: Card, free: int, world: World, clips: int) 
     """Returns a plan of every mesh that `clips` of an optimizer step can be shared out over, the best one first: the
     quickest that fits, of those about as quick the one with the fewest dimensions; where none fits, the smallest.
 
-    `free`: bytes of each card. Raises WanTrainerError where no mesh takes so many clips.
+    `free`: bytes of each card. Raises WanTrainerError where no mesh fits this number of clips.
     """
     plans = [plan for mesh in _meshes(job, world, clips) if (plan := mesh_plan(job, card, free, world, clips, mesh))]
     if not plans:

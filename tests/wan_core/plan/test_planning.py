@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -341,9 +342,18 @@ def test_what_is_left_to_compute_twice_is_in_the_seconds(a14b: Workload) -> None
     assert more / card.kernel_s > 15 * 3000, "fifteen chunks more, some thousand kernels each"
 
 
+@pytest.fixture
+def scores_in_16_bits() -> Iterator[None]:
+    """As ComfyUI allows them in its process, and a worker does not."""
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    yield
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
+
+
+@pytest.mark.usefixtures("scores_in_16_bits")
 def test_attention_without_a_fused_kernel_is_counted_with_its_scores(a14b: Workload) -> None:
     card, small = card_of_size(80), with_frames(a14b, 9)
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # ComfyUI does so in its process, a worker does not
     plain = replace(small, model=replace(small.model, attention="sdpa_math"))
     estimates = [job.estimate(job.shape(), MemoryMeasures()) for job in (small, plain)]
     fused, scores = (estimate.devices["cpu"].peak for estimate in estimates)

@@ -128,7 +128,7 @@ class RankExchange:
         ways = [*((irecv, rank, one) for rank, one in into), *kept]
         with clip.guarded():
             ops = [P2POp(way, one, clip.ranks[rank], clip.group) for way, rank, one in ways if one.numel()]
-            works = batch_isend_irecv(ops)
+            works = batch_isend_irecv(ops) if ops else []
 
         def wait() -> None:
             with clip.guarded():

@@ -50,12 +50,13 @@ class Group:
         *,
         on_this_machine: tuple[int, int] | None = None,
     ) -> None:
-        """`in_step`: torch's group of the same ranks with the timeout of a step.
+        """`in_step`: torch's group of the same ranks with the timeout of a step; None: this process is the only rank.
 
         `roll`: torch's store, where each rank counts the collectives it entered; None where our launcher watches ranks.
         `on_this_machine`: local rank and local world size; None: all ranks are local.
         """
         self.rank, self.world = rank, world
+        self._alone = world == 1 and in_step is None
         self.local_rank, self.local_world = on_this_machine or (rank, world)
         self.parts = 1
         """consecutive ranks that train one clip together, each a part of its tokens; set by the session"""
@@ -83,7 +84,7 @@ class Group:
 
     def average(self, values: Iterable[torch.Tensor]) -> None:
         """Replace each tensor (any shape) by its mean over all ranks, in place."""
-        if self.world == 1:
+        if self._alone:
             return
         tensors = list(values)
         flat = torch.cat([t.detach().float().reshape(-1) for t in tensors])
@@ -157,7 +158,7 @@ class Group:
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the `value` of every rank, by rank, on every rank."""
-        if self.world == 1:
+        if self._alone:
             return [value]
         found: list[Any] = [None] * self.world
         with self._meeting():
@@ -166,7 +167,7 @@ class Group:
 
     def share(self, value: Any) -> Any:
         """Returns the leader's `value` on every rank (broadcast, and a barrier)."""
-        if self.world == 1:
+        if self._alone:
             return value
         box = [value]
         with self._meeting():

@@ -22,18 +22,31 @@ _MOST_ANSWERS = 20_000
 
 def run_on_meta(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Returns `func(*args, **kwargs)`, where `func` is an operator of torch and every tensor in it a meta tensor."""
-    if not _makes_new_tensors(func):
+    fills = _fills_one(func)
+    if not fills and not _makes_new_tensors(func):
         return func(*args, **kwargs)
     question = (func, _kind(args), *((name, _kind(value)) for name, value in kwargs.items()))
+    filled = (kwargs["out"] if "out" in kwargs else args[0]) if fills else None
     if (answer := _answers.get(question)) is not None:
         made = [None if new is None else _empty(*new) for new in answer]
-        return made[0] if len(made) == 1 else tuple(made)
+        return filled if fills else made[0] if len(made) == 1 else tuple(made)
+    before = _place(filled)
     result = func(*args, **kwargs)
     if question not in _answers:
         if len(_answers) == _MOST_ANSWERS:
             _answers.clear()
-        _answers[question] = _answer(args, result)
+        stays = () if _place(filled) == before else None  # an `out` of another shape is resized
+        _answers[question] = stays if fills else _answer(args, result)
     return result
+
+
+@cache
+def _fills_one(func: Any) -> bool:
+    """Returns whether an operator writes into one tensor, `out` or its first argument, and returns it."""
+    schema = func._schema  # pyright: ignore[reportPrivateUsage]
+    writes = [given.name for given in schema.arguments if given.alias_info is not None and given.alias_info.is_write]
+    returned = [made.alias_info is not None and made.alias_info.is_write for made in schema.returns]
+    return returned == [True] and writes in (["out"], [schema.arguments[0].name])
 
 
 @cache
@@ -71,6 +84,10 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _empty(shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
+
+def _place(tensor: Tensor | None) -> Any:
+    return None if tensor is None else (_kind(tensor), _storage(tensor))
 
 
 def _storage(tensor: Tensor) -> int:

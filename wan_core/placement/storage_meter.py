@@ -49,7 +49,7 @@ class StorageMeter(PlainMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = self.live
         result = self._run(func, args, kwargs or {})
-        for leaf in tree_leaves(result):
+        for leaf in (result,) if isinstance(result, Tensor) else tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self._count(leaf.untyped_storage())
         if self._packed and func in _PRODUCTS:

@@ -61,6 +61,26 @@ def test_questions_that_differ_in_a_type_alone_have_answers_of_their_own() -> No
 
 
 @pytest.mark.parametrize(
+    ("operator", "given"),
+    [(aten.addmm_.default, 3), (aten.addcmul_.default, 3), (aten.mul_.Tensor, 2), (aten.copy_.default, 2)],
+)
+def test_what_is_written_into_is_what_comes_back(operator: Any, given: int) -> None:
+    for _ in range(3):
+        args = tuple(meta(4, 4) for _ in range(given))
+        assert run_on_meta(operator, args, {}) is args[0]
+        out = meta(4, 4)
+        assert run_on_meta(aten.mm.out, args[:2], {"out": out}) is out
+    with pytest.raises(RuntimeError, match="shape"):
+        run_on_meta(aten.mul_.Tensor, (meta(4, 4), meta(5, 4, 4)), {})
+
+
+def test_a_result_that_is_too_small_is_resized_each_time() -> None:
+    with pytest.warns(UserWarning, match="was resized"):
+        made = [run_on_meta(aten.mm.out, (meta(3, 5), meta(5, 2)), {"out": meta(1)}) for _ in range(2)]
+    assert [one.shape for one in made] == [(3, 2)] * 2
+
+
+@pytest.mark.parametrize(
     "view",
     [lambda x: (aten.view.default, (x, [12])), lambda x: (aten._unsafe_view.default, (x, [12]))],
     ids=["view", "_unsafe_view"],

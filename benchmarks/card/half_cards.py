@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -146,12 +147,14 @@ def half_cards(bench: Bench) -> Figures:
     figures: Figures = {"halves": kind, "layers": len(model.blocks), "tokens": _tokens(inputs[0])}
     for recomputes in (False, True):
         model.checkpoint_blocks = recomputes
-        figures["checkpointed" if recomputes else "unchecked"] = _steps(model, inputs, streams, bench)
+        figures["checkpointed" if recomputes else "unchecked"] = _steps(model, inputs, streams, kind, bench)
     figures["ok"] = all(figures[way]["gradients_far"] <= 1e-2 for way in ("unchecked", "checkpointed"))
     return figures
 
 
-def _steps(model: WanTransformer, inputs: Sequence[Tensor], streams: Sequence[Any], bench: Bench) -> Figures:
+def _steps(
+    model: WanTransformer, inputs: Sequence[Tensor], streams: Sequence[Any], split: str, bench: Bench
+) -> Figures:
     devices = (
         (torch.device("cuda", 0), torch.device("cuda")) if bench.cuda else (torch.device("cpu"), torch.device("cpu", 0))
     )
@@ -174,18 +177,20 @@ def _steps(model: WanTransformer, inputs: Sequence[Tensor], streams: Sequence[An
         run(warm)
     alone, _ = run(in_turn((0, 1), 4))
     link, rows = _copy_rate(bench), list[Figures]()
+    # Without halves both threads issue to one card.
+    event_model = partial(replay, bytes_per_s=link, homes=(0, 0) if split.startswith("two streams") else None)
     costs = _costs(alone, inputs[0].numel() // 16 // 4 * model.shape.dim * model.numerics.residual.itemsize)
     for count in COUNTS[: 2 if bench.tiny else None]:
         serial, _ = run(in_turn((0, 1), count))
         schedule = pipelined((0, 1), count)
         measured, issued = run(schedule)
-        predicted = replay(schedule, costs, bytes_per_s=link)
-        busy = replay(schedule, _costs(measured, costs[0].sent_bytes), bytes_per_s=link)
+        predicted = event_model(schedule, costs)
+        busy = event_model(schedule, _costs(measured, costs[0].sent_bytes))
         rows.append(
             {
                 "micro_batches": count,
                 "in_turn_s": serial.seconds,
-                "in_turn_predicted_s": replay(in_turn((0, 1), count), costs, bytes_per_s=link).seconds,
+                "in_turn_predicted_s": event_model(in_turn((0, 1), count), costs).seconds,
                 "measured_s": measured.seconds,
                 "predicted_s": predicted.seconds,
                 "predicted_of_busy_s": busy.seconds,

@@ -33,7 +33,12 @@ function panelOf(run, routes = {}) {
     live: false,
     detail: null,
     detailDue: 0,
-    line: Object.assign(Object.create(StatusLine.prototype), { text: "", origin: "", summary: "" }),
+    line: Object.assign(Object.create(StatusLine.prototype), {
+      text: "",
+      origin: "",
+      report: "",
+      summary: "",
+    }),
     history: new RunHistory(),
     queued: new Set(),
     now: () => 1e6,
@@ -44,6 +49,9 @@ function panelOf(run, routes = {}) {
     player: { take: ignore, update: ignore },
     face: { speak: ignore },
     clock: { read: ignore },
+    endedAt: Number.NEGATIVE_INFINITY,
+    notifier: { say: (run, how) => panel.notified.push(`${run}: ${how}`) },
+    notified: [],
     trouble: { broke: "", forget: ignore },
   });
 }
@@ -109,6 +117,40 @@ test("the last message of a run says more than its summary, and stays", () => {
   panel.write("failed: out of memory");
   panel.show(detail(7, { state: "failed" }));
   assert.equal(panel.line.text, "failed: out of memory");
+});
+
+test("a run that said its end has ended, also while the server still holds it for live", () => {
+  const panel = panelOf("cat");
+  panel.show(detail(100, { live: true }));
+  const about = { kind: "ended", state: "done", step: 150, steps: 150 };
+  panel.onStatus({ ...status("done: step 150 of 150", "done"), about });
+  panel.show(detail(100, { live: true }));
+  assert.deepEqual([panel.live, panel.detail.state, panel.detail.step], [false, "done", 150]);
+  panel.show(detail(150, { state: "done" }));
+  assert.equal(panel.line.text, "done: step 150 of 150");
+  panel.onStatus(status("loading weights"));
+  panel.show(detail(150, { live: true }));
+  assert.equal(panel.live, true, "it goes on");
+});
+
+test("the end of a run is told once, whoever says it first; of a run that was over, nothing", () => {
+  const told = (...news) => {
+    const panel = panelOf("cat");
+    panel.frames = { ask: ignore };
+    for (const one of news) one(panel);
+    return panel.notified;
+  };
+  const going = (panel) => panel.onStatus(status("step 7"));
+  const message = (panel) => panel.onStatus(status("done: step 150 of 150", "done"));
+  const files = (panel) => panel.show(detail(150, { state: "done" }));
+  assert.deepEqual(told(files, message), []);
+  assert.deepEqual(told(going, message, files), ["cat: done: step 150 of 150"]);
+  const elsewhere = (panel) => panel.show(detail(64));
+  assert.deepEqual(told(elsewhere, files, files), ["cat: done: step 150 of 150"]);
+  assert.deepEqual(
+    told(going, (panel) => panel.onBroken("no memory")),
+    ["cat: failed: no memory"],
+  );
 });
 
 test("the answer to a button can be read until there is news", () => {

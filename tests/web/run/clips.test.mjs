@@ -5,7 +5,6 @@ import {
   caption,
   channels,
   lastWithClip,
-  measuresText,
   position,
   stops,
 } from "../../../web/js/lib/run/clips.mjs";
@@ -119,11 +118,4 @@ test("a step that was chosen stays chosen as long as it is there", () => {
   const all = stops([clip(10), clip(20), clip(30)], []);
   assert.equal(position(all, "0", 20), 1);
   assert.equal(position(all, "0", 25), 2);
-});
-
-test("the figures of a clip are said with their names, frames that show nothing as a share", () => {
-  const said = measuresText({ ssim: 0.99812, flicker: 0.0003, grid: null, empty: 1 });
-  assert.equal(said, "likeness to the first preview 0.998 · flicker 3e-4 · empty frames 100 %");
-  assert.equal(measuresText({ empty: 0 }), "empty frames 0 %");
-  assert.equal(measuresText(undefined), "");
 });

@@ -2,48 +2,28 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
-import { loaderText, lookOf, updateText } from "../../../web/js/lib/run/looks.mjs";
+import { lookOf, warningText } from "../../../web/js/lib/run/looks.mjs";
+import { loraNames } from "../../../web/js/lib/run/names.mjs";
 import { roomText } from "../../../web/js/lib/tab/cached_clips.mjs";
-import { cardText, deletedText, loraNames, question } from "../../../web/js/lib/tab/run_card.mjs";
+import { cardText, deletedText, question } from "../../../web/js/lib/tab/run_card.mjs";
 
-const updates = {
-  "low blocks.0": 0.1,
-  "high blocks.10": 0.4,
-  "high blocks.2": 0.2,
-  "high other": 0,
-};
-
-test("blocks stand in their order, of a pair the high noise expert first", () => {
-  const { bars } = lookOf({ updates });
-  assert.deepEqual(
-    bars.map(({ name, share }) => [name, share]),
-    [
-      ["high blocks.2", 0.5],
-      ["high blocks.10", 1],
-      ["high other", 0],
-      ["low blocks.0", 0.25],
-    ],
+test("a saved step says what is wrong with its LoRA, and nothing where all is well", () => {
+  assert.equal(warningText(lookOf({})), "");
+  assert.equal(warningText(lookOf({ updates: { "blocks.0": 0.1 }, passed_over: 0 })), "");
+  assert.equal(
+    warningText(lookOf({ updates: { "blocks.0": 0, "blocks.1": 0 } })),
+    "This LoRA has no effect yet.",
   );
-  assert.equal(updateText({ bars }), "Update per block 0 to 0.4, the largest in high blocks.10.");
-  assert.equal(updateText(lookOf({ updates: { "blocks.0": 0 } })), "It has no effect yet.");
-  assert.equal(updateText(lookOf({})), "");
-});
-
-test("a saved step says what ComfyUI's loader takes of it; one of before says nothing", () => {
-  assert.equal(loaderText(lookOf({})), "");
-  const taken = lookOf({ modules: 240, passed_over: 0 });
-  assert.equal(loaderText(taken), "ComfyUI's loader loads every key: 240 weights.");
-  const lost = lookOf({ modules: 237, passed_over: 3 });
-  assert.equal(loaderText(lost), "ComfyUI's loader skips 3 keys of this LoRA.");
-  const one = lookOf({ modules: 239, passed_over: 1 });
-  assert.equal(loaderText(one), "ComfyUI's loader skips 1 key of this LoRA.");
+  const lost = lookOf({ passed_over: 3 });
+  assert.equal(warningText(lost), "ComfyUI's loader skips 3 keys of this LoRA.");
+  const one = lookOf({ passed_over: 1 });
+  assert.equal(warningText(one), "ComfyUI's loader skips 1 key of this LoRA.");
 });
 
 test("the history keeps what was seen of each saved step", () => {
   const history = new RunHistory();
-  history.take(0, { next: 1, records: [{ event: "saved", step: 4, updates, modules: 8 }] });
-  assert.equal(history.looks.get(4)?.modules, 8);
-  assert.equal(history.looks.get(4)?.bars.length, 4);
+  history.take(0, { next: 1, records: [{ event: "saved", step: 4, passed_over: 2 }] });
+  assert.deepEqual(history.looks.get(4), { skipped: 2, isEmpty: false });
 });
 
 test("the names of a run's newest LoRAs are both of a pair, and none of a single step", () => {

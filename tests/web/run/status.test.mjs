@@ -84,7 +84,7 @@ test("a run that ended says which LoRA goes on which model, and in which graph",
 });
 
 test("a stopped run says why, and numbers that are missing are left out", () => {
-  const run = { status: "stopped", step: 3, steps: 20, reason: "cancelled", eval_loss_first: null };
+  const run = { status: "stopped", step: 3, steps: 20, reason: "cancelled", eval_loss_first: 1.03 };
   assert.equal(summaryText(run), "stopped: step 3 of 20 (cancelled)");
 });
 

@@ -55,10 +55,12 @@ export class Plot {
     this.empty = element("div", { class: "wan-empty" });
     this.legend = element("ul", { class: "wan-legend" });
     this.hasLegend = legend;
+    /** Smoothing and switches, above the canvas until somebody moves them. */
+    this.controls = this.makeControls(timesteps);
     this.element = element(
       "div",
       { class: "wan-plot" },
-      this.controls(timesteps),
+      this.controls,
       element("div", { class: "wan-canvas-box" }, this.canvas, this.empty, this.reading),
       legend ? this.legend : null,
     );
@@ -66,7 +68,7 @@ export class Plot {
   }
 
   /** @param {boolean} timesteps */
-  controls(timesteps) {
+  makeControls(timesteps) {
     const slider = element("input", {
       type: "range",
       min: 0,

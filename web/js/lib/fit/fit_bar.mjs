@@ -33,9 +33,9 @@ export class FitBar {
     this.about = element("p", { class: "wan-hint" });
     this.buttons = element("div", { class: "wan-fit-buttons" });
     this.element = element(
-      "section",
+      "details",
       { class: "wan-fit", "aria-label": t("Memory before training"), hidden: true },
-      element("div", { class: "wan-fit-line" }, this.icon, this.line),
+      element("summary", { class: "wan-fit-line" }, this.icon, this.line),
       this.meter,
       this.routes,
       this.about,
@@ -103,6 +103,8 @@ export class FitBar {
 
   /** @param {keyof typeof ICONS} state @param {string} text */
   say(state, text) {
+    // Of another state than before it opens or closes by itself; else it stays as somebody left it.
+    if (this.element.dataset.state !== state) this.element.open = this.brief || state === "short";
     mark(this.element, "data-state", state);
     mark(this.element, "aria-busy", "false");
     write(this.icon, ICONS[state]);

@@ -81,11 +81,15 @@ export class FitNodes {
       brief: !node.wanTrainerPanel,
       split: kindOf(node) === "SplitAcrossGPUs",
     });
-    place.element.insertBefore(bar.element, place.body ?? null);
     this.bars.set(node, bar);
-    if (!node.wanTrainerPanel) return;
+    const face = node.wanTrainerPanel?.face;
+    if (!face) {
+      place.element.insertBefore(bar.element, place.body ?? null);
+      return;
+    }
+    face.fit.append(bar.element);
     const line = new RunLine(() => this.frames.ask(place.draw));
-    place.element.insertBefore(line.element, place.body ?? null);
+    face.details.standing.append(line.element);
     this.runLines.set(node, line);
   }
 
@@ -107,8 +111,8 @@ export class FitNodes {
   /** Request a plan for every training that has changed since the last request. */
   look() {
     for (const { node } of this.trainers()) {
-      const training = node.wanTrainerPanel?.live ? null : trainingOf(node);
-      const { run, detail } = node.wanTrainerPanel ?? {};
+      const { run, detail, live } = node.wanTrainerPanel ?? {};
+      const training = live || detail?.state === "running" ? null : trainingOf(node);
       // The run of that name changes too when it ends, starts or is deleted.
       const key = training
         ? JSON.stringify([training.asked, run, detail?.state, detail?.step])
@@ -206,7 +210,9 @@ export class FitNodes {
     for (const { node } of this.trainers()) {
       const mine = this.watched.get(node);
       const title = (/** @type {string} */ name) => titleIn(mine?.training, name);
-      this.runLines.get(node)?.show((mine?.training && mine.plan?.run) || null, title);
+      const run = mine?.training ? mine.plan?.run : null;
+      // A run that is trained says so in the headline, and may have ended since the plan was made.
+      this.runLines.get(node)?.show(run && run.state !== "running" ? run : null, title);
       const reason = mine?.broken || mine?.failed || mine?.plan?.reason;
       if (!mine?.training || (mine.plan?.fits === null && !reason)) continue;
       for (const bar of this.barsOf(mine)) {

@@ -29,8 +29,6 @@ function stateOf(run) {
       return t("{run} is a finished run (step {step} of {steps}).", values);
     case "failed":
       return t("{run} is a run that failed (step {step} of {steps}).", values);
-    case "running":
-      return t("{run} is being trained (step {step} of {steps}).", values);
     default:
       return t("{run} is a run that was stopped (step {step} of {steps}).", values);
   }

@@ -1,7 +1,7 @@
 // @ts-check
-/** The buttons under a run: three that steer it while it trains here, and one that shows its folder. */
+/** The buttons of a run: three that steer it while it trains here, and one that shows its folder. */
 
-import { button, element, enable } from "../page/dom.mjs";
+import { button, element } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 
 /** @typedef {"stop" | "save" | "sample" | "open"} Action */
@@ -11,23 +11,22 @@ export class Buttons {
   constructor(act) {
     const press = (/** @type {Action} */ action, /** @type {string} */ said) => () =>
       act(action, said);
-    this.live = {
-      stop: button(
-        t("Stop and keep"),
-        t("Save, stop, and let the graph continue. Press Run again to resume."),
-        press("stop", t("Stopping …")),
-      ),
-      save: button(
-        t("Save now"),
-        t("Save after this step, and continue training."),
-        press("save", t("Saving …")),
-      ),
-      sample: button(
-        t("Preview now"),
-        t("Render a preview after this step, and continue training."),
-        press("sample", t("Rendering a preview …")),
-      ),
-    };
+    /** It stands in the headline. */
+    this.stop = button(
+      t("Stop and keep"),
+      t("Save, stop, and let the graph continue. Press Run again to resume."),
+      press("stop", t("Stopping …")),
+    );
+    this.save = button(
+      t("Save now"),
+      t("Save after this step, and continue training."),
+      press("save", t("Saving …")),
+    );
+    this.sample = button(
+      t("Preview now"),
+      t("Render a preview after this step, and continue training."),
+      press("sample", t("Rendering a preview …")),
+    );
     this.open = button(
       t("Open folder"),
       t("Show the run's folder on the computer ComfyUI runs on."),
@@ -36,16 +35,16 @@ export class Buttons {
     this.element = element(
       "div",
       { class: "wan-buttons", role: "group", "aria-label": t("Control the run") },
-      ...Object.values(this.live),
+      this.save,
+      this.sample,
       this.open,
     );
   }
 
   /** @param {{ run: string | null, live: boolean, canPreview: boolean }} state */
   draw({ run, live, canPreview }) {
-    for (const [action, made] of Object.entries(this.live)) {
-      enable(made, live && (action !== "sample" || canPreview));
-    }
-    enable(this.open, run !== null);
+    for (const one of [this.stop, this.save]) one.hidden = !live;
+    this.sample.hidden = !live || !canPreview;
+    this.open.hidden = run === null;
   }
 }

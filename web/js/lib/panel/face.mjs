@@ -1,13 +1,14 @@
 // @ts-check
-/** The layout of the panel: its parts, their positions, and the run's data in each. */
+/** The layout of the panel: five things, and the details; and the run's data in each. */
 
-import { element, fill, write } from "../page/dom.mjs";
-import { told } from "../page/server_sentences.mjs";
+import { element, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { headlineOf } from "../run/headline.mjs";
 import { Buttons } from "./buttons.mjs";
+import { Details } from "./details.mjs";
 import { Meters } from "./meters.mjs";
 import { SuggestionLine } from "./suggestion_line.mjs";
+import { UseBox } from "./use_box.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Detail} Detail
@@ -19,35 +20,47 @@ import { SuggestionLine } from "./suggestion_line.mjs";
 export class Face {
   /**
    * @param {{ line: import("./status_line.mjs").StatusLine, trouble: import("./trouble_box.mjs").TroubleBox,
-   *   plot: import("../chart/plot.mjs").Plot, player: import("./player.mjs").Player }} parts that the panel holds itself
-   * @param {{ act: Act, use: (step: number) => void }} pressed
+   *   plot: import("../chart/plot.mjs").Plot, player: import("./player.mjs").Player,
+   *   notifier: import("./notifier.mjs").Notifier }} parts that the panel holds itself
+   * @param {{ act: Act, use: (step: number) => void, copy: (text: string) => Promise<void>, turned: (open: boolean) => void }} pressed
+   *   `turned`: the details were opened or closed
    */
-  constructor({ line, trouble, plot, player }, { act, use }) {
+  constructor({ line, trouble, plot, player, notifier }, { act, use, copy, turned }) {
     this.line = line;
     this.trouble = trouble;
     this.plot = plot;
     this.player = player;
-    this.name = element("strong", { class: "wan-name" });
     this.meters = new Meters();
     this.buttons = new Buttons(act);
-    this.spoken = element("div", { class: "wan-spoken", role: "status", "aria-live": "polite" });
-    const { stages, numbers, memory } = this.meters;
     this.suggestion = new SuggestionLine(use);
-    this.marks = new MarksLine();
-    const said = [this.marks.element, this.suggestion.element];
-    this.left = element("div", { class: "wan-left" }, numbers, memory, plot.element, ...said);
-    this.body = element("div", { class: "wan-body" }, this.left, player.element);
+    this.use = new UseBox(copy);
+    /** Where the fit line stands. */
+    this.fit = element("div", {});
+    const { meters, buttons } = this;
+    this.details = new Details({ line, meters, buttons, plot, notifier }, turned);
+    this.spoken = element("div", { class: "wan-spoken", role: "status", "aria-live": "polite" });
+    line.headline.append(buttons.stop);
+    this.clips = element("div", { class: "wan-left" }, player.element, this.suggestion.element);
+    this.body = element("div", { class: "wan-body" }, this.clips, plot.element);
     this.element = element(
       "section",
       { class: "wan-panel", "aria-label": t("Training run") },
       line.headline,
-      stages,
-      element("div", { class: "wan-head" }, this.name, line.element),
+      line.said,
       trouble.element,
       this.body,
-      this.buttons.element,
+      this.use.element,
+      this.fit,
+      this.details.element,
       this.spoken,
     );
+  }
+
+  /** Parts that change their height by themselves. */
+  get moving() {
+    const { details, player, plot, suggestion, trouble, use, fit } = this;
+    const lists = [player, suggestion, details, use].map((one) => one.element);
+    return [this.element, ...lists, fit, plot.legend, trouble.log, this.meters.folded];
   }
 
   /** To screen readers. @param {string} text */
@@ -63,69 +76,52 @@ export class Face {
    */
   draw({ run, live: trains, gone, detail, history, clock, about }, now) {
     const live = trains && !gone;
-    write(this.name, run ?? "");
     const broke = gone || Boolean(this.trouble.broke);
     const chip = clock.active;
-    this.line.draw(live, broke ? null : headlineOf({ chip, about, live, detail, history }));
     const kept = gone ? (history.saves.newest?.step ?? 0) : null;
     this.trouble.draw(run ?? "", detail, history.newest?.step, kept);
+    const headline = broke ? null : headlineOf({ chip, about, live, detail, history });
     // The headline of the box has the same text.
     const isSaid = [t("failed"), t("ComfyUI does not answer.")].includes(this.line.text);
-    this.line.element.hidden = isSaid && !this.trouble.element.hidden;
+    this.line.draw(headline, isSaid && !this.trouble.element.hidden);
     this.meters.draw(history, detail, clock, now, gone);
-    const canUse = Boolean(run && detail) && !live && !gone;
-    const inUse = canUse ? (detail?.in_use ?? null) : null;
-    this.player.suggest(history.suggestion?.best ?? null, canUse, inUse);
-    this.marks.draw(history.marks);
-    this.suggestion.draw(history.suggestion, inUse, canUse);
+    const ended = Boolean(run && detail) && !live && !gone;
+    const inUse = ended ? (detail?.in_use ?? null) : null;
+    this.player.suggest(history.suggestion?.best ?? null, ended, inUse);
+    const hasClips = !this.player.element.hidden;
+    this.suggestion.draw(history.suggestion, { inUse, canUse: ended, hasClips });
+    this.plot.element.hidden = !history.points;
+    this.fit.hidden = live; // nothing is planned while a run trains
+    this.use.draw(ended && ["done", "stopped"].includes(detail?.state ?? "") ? detail : null);
+    this.details.draw(run, history);
     this.buttons.draw({ run, live, canPreview: detail?.can_preview !== false });
   }
 
   /** @returns {number | null} the height everything needs at this width; null while it is not on the page */
   measure() {
     const { element: plot, canvas } = this.plot;
-    const { element, body, left } = this;
-    return neededHeight({ element, body, left, plot, canvas, player: this.player.element });
+    const { element, body, clips } = this;
+    return neededHeight({ element, body, clips, plot, canvas });
   }
 }
 
-const MOST = 3;
-
-export class MarksLine {
-  constructor() {
-    this.element = element("ul", { class: "wan-marks", hidden: true });
-    this.known = "";
-  }
-
-  /** @param {import("../run/history.mjs").Mark[]} marks */
-  draw(marks) {
-    const shown = marks.slice(-MOST).reverse();
-    const texts = shown.map((one) => `⚠ ${told(one.text)}`);
-    this.element.hidden = !texts.length;
-    if (this.known === texts.join("\n")) return;
-    this.known = texts.join("\n");
-    fill(this.element, ...texts.map((text) => element("li", {}, text)));
-  }
-}
-
-export const CHART_MIN = 150;
+export const CHART_MIN = 130;
 // As in the style sheet.
 const GAP = 6;
 const PADDING = 8;
 
 /**
  * Height everything needs at this width, with the chart at its least, in CSS pixels.
- * @param {{ element: HTMLElement, body: HTMLElement, left: HTMLElement, plot: HTMLElement, canvas: HTMLElement,
- *   player: HTMLElement }} parts
+ * @param {{ element: HTMLElement, body: HTMLElement, clips: HTMLElement, plot: HTMLElement, canvas: HTMLElement }} parts
  * @returns {number | null} null while it is not on the page
  */
-export function neededHeight({ element, body, left, plot, canvas, player }) {
+export function neededHeight({ element, body, clips, plot, canvas }) {
   if (!element.clientWidth) return null;
-  const chart = CHART_MIN - canvas.clientHeight;
-  const facts = natural(left) - plot.offsetHeight + natural(plot) + chart;
-  const clips = player.hidden ? 0 : natural(player) + GAP;
+  const left = Math.max(0, natural(clips));
+  const chart = plot.hidden ? 0 : natural(plot) - canvas.clientHeight + CHART_MIN;
   const beside = getComputedStyle(body).flexDirection === "row";
-  const inside = beside ? Math.max(facts, clips) : facts + clips;
+  const gap = left && chart ? GAP : 0;
+  const inside = beside ? Math.max(left, chart) : left + gap + chart;
   return Math.ceil(natural(element) - body.offsetHeight + inside + 2 * PADDING);
 }
 

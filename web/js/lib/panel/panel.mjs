@@ -10,6 +10,7 @@ import { isMissing, message, samplePath } from "../page/routes.mjs";
 import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
 import { chartFacts } from "../run/chart_facts.mjs";
+import { stateText } from "../run/facts.mjs";
 import { RunHistory } from "../run/history.mjs";
 import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
@@ -17,6 +18,7 @@ import { chipOf, StageClock } from "../run/stages.mjs";
 import { hasEnded, standingText } from "../run/status.mjs";
 import { findsNobody, unreadText } from "../run/trouble.mjs";
 import { CHART_MIN, Face } from "./face.mjs";
+import { Notifier } from "./notifier.mjs";
 import { Player } from "./player.mjs";
 import { StatusLine } from "./status_line.mjs";
 import { TroubleBox } from "./trouble_box.mjs";
@@ -32,13 +34,15 @@ import { TroubleBox } from "./trouble_box.mjs";
 const DETAIL_GAP = 2000;
 /** Without a message for so long, a run that trains is looked at anyway: another client may hold the messages up. */
 const QUIET = 5000;
+/** Milliseconds after the last message of a run in which the server may still hold it for live: its process ends. */
+const SETTLING = 10_000;
 
 export class Panel {
   /**
    * @param {{ routes: Routes, frames: Frames, address: (path: string) => string, grew?: () => void, lost?: (run: string) => void,
-   *   queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, now?: () => number }} page
+   *   folded?: (by: number) => void, queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, now?: () => number }} page
    *   `address` makes a route's path one that a video element can load; `grew` is told when `least` has changed, `lost`
-   *   which run is there no more; `queue` queues the graph on the page
+   *   which run is there no more, `folded` by how many pixels less the closed details need; `queue` queues the graph on the page
    */
   constructor(page) {
     const { routes, frames, address } = page;
@@ -46,6 +50,8 @@ export class Panel {
     this.now = page.now ?? Date.now;
     this.grew = page.grew ?? (() => {});
     this.lost = page.lost ?? (() => {});
+    this.folded = page.folded ?? (() => {});
+    this.copy = page.copy ?? (async () => {});
     /** Id of the run shown. @type {string | null} */
     this.run = null;
     /** What the node's run_name was whenever this page queued it. @type {Set<string>} */
@@ -59,6 +65,11 @@ export class Panel {
     this.detail = null;
     this.detailDue = 0;
     this.asked = 0;
+    /** When the run's last message came. */
+    this.endedAt = Number.NEGATIVE_INFINITY;
+    /** Whether the run was seen to train, and its end was not. */
+    this.isGoing = false;
+    this.notifier = new Notifier();
     this.line = new StatusLine();
     /** What the newest message said. @type {import("../run/line.mjs").About | null} */
     this.about = null;
@@ -79,13 +90,12 @@ export class Panel {
     this.face = new Face(this, {
       act: (action, said) => this.act(action, said),
       use: (step) => this.use(step),
+      copy: (text) => this.take(text),
+      turned: (open) => this.turned(open),
     });
     this.element = this.face.element;
     const resized = new ResizeObserver(() => frames.ask(this.draw));
-    const { legend } = this.plot;
-    const { folded } = this.face.meters;
-    for (const part of [this.element, this.player.element, legend, this.trouble.log, folded])
-      resized.observe(part);
+    for (const part of this.face.moving) resized.observe(part);
     frames.ask(this.draw);
   }
 
@@ -98,7 +108,7 @@ export class Panel {
   bind(run, { live = false, begun = true, heard = false } = {}) {
     if (this.run !== run) {
       this.run = run;
-      this.gone = false;
+      this.gone = this.isGoing = false;
       this.history.clear();
       this.clock = new StageClock();
       this.detail = null;
@@ -136,8 +146,12 @@ export class Panel {
     const news = [status.state, status.saved_step, status.sample, status.stage].join();
     if (news !== this.news) this.detailDue = 0;
     this.news = news;
-    const isStep = status.about?.kind === "step";
-    this.write(lineOf(status), ended ? "end" : "progress", isStep);
+    if (ended) this.end(status);
+    else {
+      this.isGoing ||= Boolean(status.run);
+      this.endedAt = Number.NEGATIVE_INFINITY;
+    }
+    this.write(lineOf(status), ended ? "end" : "progress");
     if (
       this.run &&
       begun &&
@@ -147,6 +161,22 @@ export class Panel {
     ) {
       this.follower.ask();
     }
+  }
+
+  /** The run's last message: its files are read again once the server holds it for live no more. @param {Status} status */
+  end(status) {
+    const { state, about } = status;
+    this.endedAt = this.now();
+    if (!state || state === "failed") return; // why it failed comes with the error of the node
+    this.notify(lineOf(status));
+    if (!this.detail) return;
+    this.detail = { ...this.detail, state, step: about?.step ?? this.detail.step, live: false };
+  }
+
+  /** The run that trained has ended. @param {string} how */
+  notify(how) {
+    if (this.isGoing && this.run) this.notifier.say(this.run, how);
+    this.isGoing = false;
   }
 
   /** @param {string | null} stage name of a chip @param {Status | null} [message] about it */
@@ -163,10 +193,9 @@ export class Panel {
    * In the status line.
    * @param {string} text
    * @param {import("../run/status.mjs").Origin} origin
-   * @param {boolean} isStep whether it says what the numbers below say
    */
-  write(text, origin = "end", isStep = false) {
-    this.line.write(text, origin, isStep);
+  write(text, origin = "end") {
+    this.line.write(text, origin);
     this.frames.ask(this.draw);
   }
 
@@ -195,8 +224,15 @@ export class Panel {
 
   /** @param {Detail} detail */
   show(detail) {
+    if (detail.live && this.now() - this.endedAt < SETTLING) {
+      this.detailDue = 0;
+      this.follower.ask();
+      return;
+    }
     this.detail = detail;
     this.live = Boolean(detail.live);
+    if (detail.state === "running") this.isGoing = true;
+    else this.notify(stateText(detail));
     this.player.take(detail, this.history);
     this.line.summarize(standingText(detail), this.live);
     this.frames.ask(this.draw);
@@ -236,8 +272,21 @@ export class Panel {
     this.live = false;
     this.trouble.broke = reason;
     this.write(t("failed"));
+    this.notify(t("failed: {reason}", { reason: told(reason) }));
     this.face.speak(t("failed: {reason}", { reason: told(reason) }));
     this.refresh();
+  }
+
+  /** Into the clipboard. @param {string} text @returns {Promise<boolean>} whether it is there */
+  async take(text) {
+    try {
+      await this.copy(text);
+      this.face.speak(t("Copied."));
+      return true;
+    } catch (error) {
+      this.say(told(message(error)));
+      return false;
+    }
   }
 
   /** @param {number} step a saved one, to be the run's LoRA */
@@ -260,6 +309,13 @@ export class Panel {
   say(text, origin = "said") {
     this.face.speak(text);
     this.write(text, origin);
+  }
+
+  /** The details were opened or closed: the node gives back the height that they took. @param {boolean} open */
+  turned(open) {
+    const before = this.least;
+    this.draw();
+    if (!open && before > this.least) this.folded(before - this.least);
   }
 
   draw() {

@@ -1,11 +1,11 @@
 // @ts-check
 /** Previews of a run: the clip of a saved step next to the one of step 0, playing in sync. */
 
-import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
+import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { caption, channels, lastWithClip, measuresText, position, stops } from "../run/clips.mjs";
+import { caption, channels, lastWithClip, position, stops } from "../run/clips.mjs";
+import { warningText } from "../run/looks.mjs";
 import { judgedText } from "../run/names.mjs";
-import { SaveFacts } from "./save_facts.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Sample} Sample
@@ -22,8 +22,6 @@ export class Player {
     this.address = address;
     /** The suggested step. @type {number | null} */
     this.best = null;
-    /** What was measured of clips, by their ids. @type {Map<string, Record<string, number | null>>} */
-    this.measures = new Map();
     /** What was seen of saved steps. @type {Map<number, import("../run/looks.mjs").Look>} */
     this.looks = new Map();
     /** Of which experts the evaluations are, where there are experts. */
@@ -66,6 +64,7 @@ export class Player {
       t("Publish this saved step as the run's LoRA, under the run's name."),
       () => this.chosen && use(this.chosen.step),
     );
+    this.used = element("span", {}, t("in use"));
     this.row = element(
       "div",
       { class: "wan-player-row" },
@@ -74,17 +73,19 @@ export class Player {
       this.star,
       this.choice,
       this.use,
+      this.used,
     );
     const clips = element("div", { class: "wan-clips" }, this.before.figure, this.after.figure);
     this.words = element("p", { class: "wan-prompt", hidden: true });
-    this.facts = new SaveFacts();
+    /** What is wrong with the LoRA of the step. */
+    this.warning = element("p", { class: "wan-warning", hidden: true });
     this.element = element(
       "div",
       { class: "wan-player", hidden: true },
       clips,
       this.words,
       this.row,
-      this.facts.element,
+      this.warning,
     );
     // Together from the first frame: two clips of one length stay side by side by themselves.
     this.after.video.addEventListener("loadeddata", () => {
@@ -94,8 +95,8 @@ export class Player {
   }
 
   /** @param {import("../page/routes.mjs").Detail} detail @param {import("../run/history.mjs").RunHistory} history of a run */
-  take(detail, { measures, looks, judged }) {
-    Object.assign(this, { measures, looks, judged: judgedText(judged) });
+  take(detail, { looks, judged }) {
+    Object.assign(this, { looks, judged: judgedText(judged) });
     this.update(detail.samples ?? [], detail.saves ?? []);
   }
 
@@ -176,8 +177,8 @@ export class Player {
     const stop = this.chosen;
     this.star.hidden = !this.stops.some((one) => one.step === this.best);
     const isUsed = stop !== null && stop.step === this.inUse;
-    write(this.use, isUsed ? t("In use") : t("Use this step"));
-    enable(this.use, this.canUse && Boolean(stop?.saved) && !isUsed);
+    this.use.hidden = !this.canUse || !stop?.saved || isUsed;
+    this.used.hidden = !isUsed;
     const { key, base } = this.channel ?? { key: "", base: "" };
     mark(
       this.slider,
@@ -190,8 +191,10 @@ export class Player {
     if (!this.before.figure.hidden) this.fillClip(this.before, this.base, base);
     this.fillClip(this.after, stop, key);
     const shown = stop?.clips.get(key);
-    const look = stop?.saved ? (this.looks.get(stop.step) ?? null) : null;
-    this.facts.show(look, measuresText(this.measures.get(shown?.id ?? "")));
+    const look = stop?.saved ? this.looks.get(stop.step) : undefined;
+    const warning = look ? warningText(look) : "";
+    write(this.warning, warning && `⚠ ${warning}`);
+    this.warning.hidden = !warning;
     const prompt = String(shown?.text ?? "");
     this.words.hidden = !prompt;
     write(this.words, prompt);

@@ -1,35 +1,35 @@
 // @ts-check
-/** The status line of a panel: the last message, or the summary of the run's files where that is newer. */
+/** What the panel says of its run: the headline, what a button did, and the last words of the run, which the details show. */
 
 import { element, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { isOld } from "../run/status.mjs";
 
+/** Origins of texts that are no words of the run. @type {import("../run/status.mjs").Origin[]} */
+const OF_THE_PAGE = ["said", "error"];
+
 export class StatusLine {
   constructor() {
-    /** The text; empty at first. */
+    /** The newest text; empty at first. */
     this.text = "";
     /** @type {import("../run/status.mjs").Origin} */
     this.origin = "";
-    /** Whether that is the line of a step. */
-    this.isStep = false;
+    /** The newest words of the run. */
+    this.report = "";
     /** The text of the newest summary. */
     this.summary = "";
     this.element = element("div", { class: "wan-status" }, t("idle"));
+    this.said = element("div", { class: "wan-said", hidden: true });
     this.sign = element("span", { class: "wan-sign", "aria-hidden": "true" });
     this.words = element("span");
     this.headline = element("div", { class: "wan-headline" }, this.sign, this.words);
   }
 
-  /**
-   * @param {string} text
-   * @param {import("../run/status.mjs").Origin} origin
-   * @param {boolean} isStep whether it says what the numbers below say
-   */
-  write(text, origin, isStep = false) {
+  /** @param {string} text @param {import("../run/status.mjs").Origin} origin */
+  write(text, origin) {
     this.text = text;
     this.origin = origin;
-    this.isStep = isStep;
+    if (!OF_THE_PAGE.includes(origin)) this.report = text;
   }
 
   /** Another run is shown. @param {boolean} heard whether what was said last was said of that one */
@@ -46,26 +46,21 @@ export class StatusLine {
   }
 
   /**
-   * @param {boolean} live whether the run goes on
    * @param {import("../run/headline.mjs").Headline | null} headline
+   * @param {boolean} hushed whether another part of the panel has the text
    */
-  draw(live, headline) {
+  draw(headline, hushed) {
     this.headline.hidden = !headline;
     if (headline) {
       mark(this.headline, "data-kind", headline.kind);
       write(this.sign, headline.sign);
       write(this.words, headline.text);
     }
-    const text = this.text || t("idle");
-    if (this.element.textContent !== text) {
-      this.element.textContent = text;
-      this.element.title = text;
-      // The numbers below say the same, and more.
-      this.element.toggleAttribute("data-step", this.isStep);
-    }
-    this.element.toggleAttribute("data-bad", this.origin === "error");
+    write(this.element, this.report || t("idle"));
     // The headline says what goes on.
     this.element.toggleAttribute("data-said", ["", "progress"].includes(this.origin));
-    this.element.toggleAttribute("data-end", !live && Boolean(this.text));
+    write(this.said, OF_THE_PAGE.includes(this.origin) ? this.text : "");
+    this.said.hidden = hushed || !this.said.textContent;
+    this.said.toggleAttribute("data-bad", this.origin === "error");
   }
 }

@@ -1,7 +1,7 @@
 // @ts-check
-/** Which saved step a run suggests, and why, or why it suggests none; a button makes the step the run's LoRA. */
+/** Which saved step a run suggests, or that none stands out; the reason behind a (?). */
 
-import { button, element, enable, write } from "../page/dom.mjs";
+import { button, element, enable, mark, write } from "../page/dom.mjs";
 import { told } from "../page/server_sentences.mjs";
 import { inOneText, t } from "../page/words.mjs";
 
@@ -13,44 +13,59 @@ export class SuggestionLine {
     /** @type {number | null} */
     this.best = null;
     this.text = element("span", {});
+    this.why = button("?", "", () => this.explain(this.reason.hidden));
+    this.why.classList.add("wan-why");
+    mark(this.why, "aria-label", t("Why?"));
+    this.reason = element("p", { class: "wan-hint" });
     this.use = button(
       "",
       t("Publish this saved step as the run's LoRA, under the run's name."),
       () => this.best !== null && use(this.best),
     );
-    this.element = element("div", { class: "wan-suggestion", hidden: true }, this.text, this.use);
+    const line = element("div", {}, this.text, this.why, this.use);
+    this.element = element("div", { class: "wan-suggestion", hidden: true }, line, this.reason);
+    this.explain(false);
+  }
+
+  /** @param {boolean} on whether the reason is shown */
+  explain(on) {
+    this.reason.hidden = !on;
+    mark(this.why, "aria-expanded", String(on));
   }
 
   /**
    * @param {Suggestion | null} suggestion
-   * @param {number | null} inUse the step that is the run's LoRA
-   * @param {boolean} canUse
+   * @param {{ inUse: number | null, canUse: boolean, hasClips: boolean }} run `inUse`: the step that is the run's LoRA;
+   *   `hasClips`: the player, which shows them, chooses the step
    */
-  draw(suggestion, inUse, canUse) {
+  draw(suggestion, { inUse, canUse, hasClips }) {
     this.best = suggestion?.best ?? null;
-    this.element.hidden = !suggestion?.why;
-    write(this.text, textOf(suggestion, inUse));
+    this.element.hidden = !suggestion?.why || (this.best === null && !hasClips);
+    write(this.text, shortText(this.best));
+    const reason = reasonText(suggestion);
+    write(this.reason, reason);
+    mark(this.why, "title", reason);
     write(this.use, this.best === null ? "" : t("Use step {step}", { step: this.best }));
-    this.use.hidden = this.best === null || this.best === inUse;
+    this.use.hidden = this.best === null || this.best === inUse || !canUse || hasClips;
     enable(this.use, canUse);
   }
 }
 
-/**
- * @param {Suggestion | null} suggestion
- * @param {number | null} inUse
- */
-export function textOf(suggestion, inUse) {
+/** @param {number | null} best */
+function shortText(best) {
+  return best === null
+    ? t("All steps look alike to the judge: compare the clips.")
+    : t("★ Step {step} is suggested.", { step: best });
+}
+
+/** @param {Suggestion | null} suggestion */
+export function reasonText(suggestion) {
   if (!suggestion?.why) return "";
-  const said = told(suggestion.why);
-  const parts = [suggestion.best === null ? said : `★ ${said}`];
-  const from = suggestion.overfitsFrom;
-  if (from !== null)
-    parts.push(
-      t("After step {step} the held-out loss rose while the training loss fell: it over-fits.", {
-        step: from,
-      }),
-    );
-  if (inUse !== null) parts.push(t("Step {step} is the run's LoRA now.", { step: inUse }));
-  return inOneText(parts);
+  const step = suggestion.overfitsFrom;
+  const fits =
+    step !== null &&
+    t("After step {step} the held-out loss rose while the training loss fell: it over-fits.", {
+      step,
+    });
+  return inOneText([told(suggestion.why), fits]);
 }

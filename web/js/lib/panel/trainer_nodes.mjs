@@ -53,6 +53,7 @@ export class TrainerNodes {
       frames: this.frames,
       address: (path) => this.api.apiURL(path),
       grew: () => makeRoom(node),
+      folded: (by) => node.setSize?.([node.size[0], node.size[1] - by]),
       lost: (run) => this.onLost(node, run),
       queue: () => this.app.queuePrompt(0, 1),
       copy: (text) => navigator.clipboard.writeText(text),

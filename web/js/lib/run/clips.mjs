@@ -2,7 +2,7 @@
 /** The clips of a run for the player: channels, steps and comparisons. Pure. */
 
 import { t } from "../page/words.mjs";
-import { known, short } from "./format.mjs";
+import { short } from "./format.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Sample} Sample
@@ -93,26 +93,6 @@ export function caption(stop, key, best = null, judged = "") {
   if (!stop.saved) words.push(t("not saved"));
   if (!stop.clips.has(key)) words.push(t("no preview"));
   return words.join(" · ");
-}
-
-/**
- * What was measured of a clip, each figure with its name.
- * @param {Record<string, number | null> | undefined} measures
- */
-export function measuresText(measures) {
-  const names = {
-    ssim: t("likeness to the first preview"),
-    flicker: t("flicker"),
-    grid: t("grid"),
-    empty: t("empty frames"),
-  };
-  return Object.entries(names)
-    .filter(([key]) => known(measures?.[key]))
-    .map(([key, name]) => {
-      const value = Number(measures?.[key]);
-      return `${name} ${key === "empty" ? `${Math.round(100 * value)} %` : short(value, 3)}`;
-    })
-    .join(" · ");
 }
 
 /** @param {Sample} sample @returns {string} empty for a preview of training */

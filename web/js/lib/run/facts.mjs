@@ -56,15 +56,12 @@ export function facts(history, summary) {
       t("Prior preservation: how far the newest such clips are from what the base model predicts"),
       short(history.prior, 4),
     ],
-    ["lr", t("Learning rate"), short(line?.lr)],
-    [t("grad"), t("Gradient norm before clipping"), short(line?.grad_norm)],
+    ["lr", t("Learning rate"), running ? short(line?.lr) : ""],
     [
       t("tokens/s"),
       t("Tokens processed per second in the newest step"),
-      rate(line?.tokens, line?.seconds, 1),
+      rate(line?.tokens, line?.seconds),
     ],
-    [t("clips/h"), t("Clips trained per hour, at this pace"), rate(line?.clips, pace, 3600)],
-    ["TFLOP/s", t("Arithmetic operations per second in the newest step"), speed(line?.tflops)],
     [
       t("skipped"),
       t("Steps whose loss or gradients were not finite"),
@@ -139,20 +136,14 @@ function evaluationOf(history, summary) {
 }
 
 /**
- * So many of them per second, or per `unit` seconds; empty where an older version wrote the line.
+ * So many of them per second; empty where an older version wrote the line.
  * @param {any} count
  * @param {any} seconds
- * @param {number} unit
  */
-function rate(count, seconds, unit) {
-  const value = (unit * count) / seconds;
+function rate(count, seconds) {
+  const value = count / seconds;
   if (!(count > 0 && seconds > 0)) return "";
   return value < 1e5 ? short(value) : String(Number(value.toPrecision(3)));
-}
-
-/** TFLOP/s: a CPU does so few that more digits would only be noise. @param {any} value */
-function speed(value) {
-  return known(value) && value < 0.01 ? "< 0.01" : short(value);
 }
 
 /**

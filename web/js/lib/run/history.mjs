@@ -10,7 +10,7 @@ import { Series } from "./series.mjs";
  * @typedef {{ event: string, step: number, steps?: number, loss?: number | null, lr?: number | null,
  *   grad_norm?: number | null, seconds?: number | null, seconds_left?: number | null, beside_left?: number | null, expert?: string, timestep_mean?: number | null, prior_loss?: number | null,
  *   eval_loss?: number | null, tflops?: number | null, tokens?: number, clips?: number, sample_id?: string, stage?: string, held_out?: boolean | null,
- *   per_timestep?: Record<string, number | null>, measures?: Record<string, number | null>, best?: number | null, why?: string, overfits_from?: number | null,
+ *   per_timestep?: Record<string, number | null>, best?: number | null, why?: string, overfits_from?: number | null,
  *   slowest_rank?: number | null, updates?: Record<string, number | null>, kind?: string, text?: string, modules?: number | null, passed_over?: number,
  *   memory?: import("../page/routes.mjs").Summary["memory"] }} Line
  * @typedef {{ best: number | null, why: string, overfitsFrom: number | null }} Suggestion
@@ -48,8 +48,6 @@ export class RunHistory {
     this.suggestion = null;
     this.saves = new Series();
     this.samples = new Series();
-    /** What was measured of previews, by their ids. @type {Map<string, Record<string, number | null>>} */
-    this.measures = new Map();
     /** What was seen of saved LoRAs, by their steps. @type {Map<number, import("./looks.mjs").Look>} */
     this.looks = new Map();
     this.skipped = new Series();
@@ -93,7 +91,7 @@ export class RunHistory {
     else if (line.event === "evaluated") this.addEvaluation(line);
     else if (line.event === "suggested") this.suggestion = suggestionOf(line);
     else if (line.event === "saved") this.addSave(line);
-    else if (line.event === "sample") this.addSample(line);
+    else if (line.event === "sample") this.samples.add(line.step, 0);
     else if (line.event === "skipped") this.skipped.add(line.step, 0);
     else if (line.event === "marked") this.addMark(line);
     else if (line.event === "stage_ended") this.addStage(line);
@@ -129,12 +127,6 @@ export class RunHistory {
       series.add(line.step, loss);
       this.levels.set(level, series);
     }
-  }
-
-  /** @param {Line} line */
-  addSample({ step, sample_id: id, measures }) {
-    this.samples.add(step, 0);
-    if (id && measures && typeof measures === "object") this.measures.set(id, measures);
   }
 
   /** @param {Line} line */

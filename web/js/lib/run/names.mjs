@@ -3,6 +3,9 @@
 
 import { t } from "../page/words.mjs";
 
+/** The LoRA of a saved step, which is named after it. */
+const OF_A_STEP = /_\d{6}\.safetensors$/;
+
 /**
  * The state of a run as people read it.
  * @param {string} state as the server says it
@@ -73,4 +76,11 @@ export function judgedText(experts) {
   if (experts.length > 1) return t("mean of both experts");
   const expert = expertName(experts[0] ?? "");
   return expert && t("{expert} expert", { expert });
+}
+
+/** The newest LoRA as loader lists spell it; of both experts a line each. @param {{ lora_names?: string[] } | null} run */
+export function loraNames(run) {
+  const names = run?.lora_names ?? [];
+  const newest = names.filter((name) => !OF_A_STEP.test(name));
+  return (newest.length ? newest : names.slice(0, 1)).join("\n");
 }

@@ -17,7 +17,7 @@ import { told } from "../page/server_sentences.mjs";
 import { inOneText, t } from "../page/words.mjs";
 import { TroubleBox } from "../panel/trouble_box.mjs";
 import { ago, clock, gib, known, short } from "../run/format.mjs";
-import { expertName, stateName } from "../run/names.mjs";
+import { expertName, loraNames, stateName } from "../run/names.mjs";
 import { stepOf } from "../run/trouble.mjs";
 
 /**
@@ -29,9 +29,6 @@ import { stepOf } from "../run/trouble.mjs";
  */
 
 const MOST_NAMES = 3;
-/** The LoRA of a saved step, which is named after it. */
-const OF_A_STEP = /_\d{6}\.safetensors$/;
-
 /**
  * A run's numbers in one line, without unknown ones.
  * @param {Summary} run
@@ -96,13 +93,6 @@ export function question(run, loras, bytes) {
     ]),
     bytes ? t("Deleting it frees {size}.", { size: gib(bytes) }) : "",
   ].filter(Boolean);
-}
-
-/** The newest LoRA as loader lists spell it; of both experts a line each. @param {Summary | null} run */
-export function loraNames(run) {
-  const names = run?.lora_names ?? [];
-  const newest = names.filter((name) => !OF_A_STEP.test(name));
-  return (newest.length ? newest : names.slice(0, 1)).join("\n");
 }
 
 /** The newest evaluation; empty before the first. @param {Summary} run */

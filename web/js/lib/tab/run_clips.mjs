@@ -43,7 +43,8 @@ export class RunClips {
       this.player.take(detail, this.history);
       const inUse = canUse ? (detail.in_use ?? null) : null;
       this.player.suggest(this.history.suggestion?.best ?? null, canUse, inUse);
-      this.suggestion.draw(this.history.suggestion, inUse, canUse);
+      const hasClips = !this.player.element.hidden;
+      this.suggestion.draw(this.history.suggestion, { inUse, canUse, hasClips });
       this.none.hidden = Boolean(detail.samples?.length);
       write(this.none, t("This run has no clips."));
     } catch (error) {

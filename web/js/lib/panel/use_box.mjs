@@ -1,0 +1,46 @@
+// @ts-check
+/** The box below the curve of an ended run: the name of its LoRA, and what to do with it. */
+
+import { button, element, fill, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { loraNames } from "../run/names.mjs";
+
+/** Milliseconds for which the button says that it has copied. */
+const SAID = 2000;
+
+export class UseBox {
+  /** @param {(text: string) => Promise<boolean>} copy into the clipboard; returns whether it is there */
+  constructor(copy) {
+    /** Names as loaders list them, a line each. */
+    this.text = "";
+    this.names = element("span", { class: "wan-use-names" });
+    this.copy = button(t("Copy"), t("Copy the name as LoRA loaders list it"), async () => {
+      if (!(await copy(this.text))) return;
+      write(this.copy, t("Copied."));
+      setTimeout(() => write(this.copy, t("Copy")), SAID);
+    });
+    /** Box actions: further buttons. */
+    this.actions = element("span", { class: "wan-use-actions" });
+    this.trigger = element("p", {});
+    this.element = element(
+      "section",
+      { class: "wan-use", "aria-label": t("Use the LoRA"), hidden: true },
+      element("strong", {}, t("Use it:")),
+      this.names,
+      element("span", { class: "wan-use-buttons" }, this.copy, this.actions),
+      this.trigger,
+    );
+  }
+
+  /** @param {import("../page/routes.mjs").Detail | null} detail of an ended run; null hides the box */
+  draw(detail) {
+    const names = detail ? loraNames(detail) : "";
+    this.element.hidden = !names;
+    if (this.text !== names)
+      fill(this.names, ...names.split("\n").map((name) => element("span", {}, name)));
+    this.text = names;
+    const words = detail?.use?.at(-1)?.trigger;
+    write(this.trigger, words ? t("Write {words} into the prompt.", { words }) : "");
+    this.trigger.hidden = !words;
+  }
+}

@@ -26,11 +26,13 @@ from pathlib import Path
 import environment
 from environment import ROOT, Environment, say
 
-LAYERS = ("unit", "comfy", "browser", "lint")
-PARTS = {"set-up": ("set-up",), "python": ("unit", "comfy"), "browser": ("browser",), "all": ("set-up", *LAYERS)}
-BUDGET_S = {"set-up": 240, "python": 360, "browser": 240, "all": 600}
-"""Wall seconds of a part, from its first start to its last end. In a complete run lint takes what the other layers
-leave of the cores, and counts in "all" alone."""
+LAYERS = ("comfy", "browser", "unit", "lint")
+BUDGET_S = {"set-up": (240, ("set-up",)), "browser": (300, ("browser",)), "all": (600, ("set-up", *LAYERS))}
+"""part -> wall seconds from its first start to its last end, and its stages"""
+BUDGET_CPU_S = {"python": (660, ("comfy", "unit"))}
+"""part -> CPU seconds of its processes, and its stages: what runs in parallel with another layer"""
+PRIORITY = {"unit": 5, "lint": 19}
+"""`nice` of layers that run in parallel with comfy and browser, and take what these leave of the cores"""
 MARKS = {
     "unit": "not comfy and not browser and not gpu and not multi_gpu and not soak",
     "comfy": "comfy and not browser and not gpu and not multi_gpu and not soak",
@@ -65,6 +67,8 @@ class Stage:
     began: float
     ended: float
     verdict: str
+    cpu: float = 0
+    """CPU seconds of its processes; 0 where the system does not count them"""
 
     @property
     def seconds(self) -> float:
@@ -89,8 +93,8 @@ def main() -> int:
         say(f"Missing. {sentence}")
 
     totals = Totals()
-    # In parallel, because each alone leaves a core idle: a test of a server or a browser often waits.
-    aside = ("unit", "comfy", "lint") if cores() > 1 and len(chosen) == len(LAYERS) else ()
+    # In parallel, because a test of a server or a browser often waits. A browser begins when comfy has ended.
+    aside = ("comfy", "unit", "lint") if cores() > 1 and len(chosen) == len(LAYERS) else ()
     with ExitStack() as runs:
 
         def begin(layer: str) -> Checkers | PytestRun:
@@ -148,13 +152,12 @@ def node_tests() -> list[str]:
 
 
 class Checkers:
-    """Commands that run two at a time, each counted as one test. With `aside` at the lowest priority: they take what
-    tests leave of the cores."""
+    """Commands that run two at a time, each counted as one test. With `aside` at the priority of the layer."""
 
     def __init__(self, layer: str, commands: dict[str, list[str]], *, aside: bool) -> None:
         self.layer = layer
         self.began = time.monotonic()
-        self._before = ["nice", "-n", "19"] if aside and shutil.which("nice") else []
+        self._before = nice(layer) if aside else []
         pool = ThreadPoolExecutor(max_workers=2)
         self._running = {name: pool.submit(self._run, command) for name, command in commands.items()}
 
@@ -176,6 +179,11 @@ class Checkers:
                 left_out = [f"... {len(lines) - 75} lines left out"] if len(lines) > 75 else []
                 say("\n".join(lines[:60] + left_out + lines[60:][-15:]))
         return Stage(self.layer, self.began, last, "ok" if ok else "FAILED")
+
+
+def nice(layer: str) -> list[str]:
+    """Returns what comes before a command of a layer that runs in parallel with others."""
+    return ["nice", "-n", str(PRIORITY[layer])] if layer in PRIORITY and shutil.which("nice") else []
 
 
 def count_node_tests(done: subprocess.CompletedProcess[str], totals: Totals) -> str:
@@ -226,9 +234,11 @@ class PytestRun:
         self.layer = layer
         self.began = time.monotonic()
         self.ended = self.began
+        self.cpu = 0.0
         self.counts = environment.CACHE / f"counts-{layer}.json"
         self.counts.unlink(missing_ok=True)
         command = [
+            *(nice(layer) if aside else ()),
             str(ready.python),
             "-u",
             "-m",
@@ -258,6 +268,10 @@ class PytestRun:
         self.watch.start()
 
     def _wait(self) -> None:
+        if hasattr(os, "wait4"):
+            _, status, used = os.wait4(self.process.pid, 0)
+            self.process.returncode = os.waitstatus_to_exitcode(status)
+            self.cpu = used.ru_utime + used.ru_stime
         self.process.wait()
         self.ended = time.monotonic()
 
@@ -266,7 +280,7 @@ class PytestRun:
 
     def __exit__(self, *_: object) -> None:
         """Kills a run that has not ended, as after Ctrl-C."""
-        if self.process.poll() is None:
+        if self.watch.is_alive():
             self.process.terminate()
 
     def result(self, totals: Totals) -> Stage:
@@ -286,7 +300,7 @@ class PytestRun:
         if code and code != 5 and not (found.get("failed", 0) + found.get("error", 0)):
             totals.failed += 1  # pytest itself broke off
         verdict = "no tests" if code == 5 else "FAILED" if code else "ok"
-        return Stage(self.layer, self.began, self.ended, verdict)
+        return Stage(self.layer, self.began, self.ended, verdict, self.cpu)
 
     def _show(self, output: Path) -> None:
         with open(output, encoding="utf-8", errors="replace", newline="") as said:
@@ -306,17 +320,23 @@ def report(stages: list[Stage], totals: Totals, ready: Environment, *, budgets: 
         say("\nSlowest tests, each with what was set up for it first")
     for seconds, name in sorted(totals.slowest, reverse=True)[:SLOWEST]:
         say(f"{seconds:7.1f} s  {name}")
-    say("\nStage        start  seconds  result")
+    say("\nStage        start  seconds      CPU  result")
     for stage in sorted(stages, key=lambda stage: stage.began):
-        say(f"{stage.name:<10} {stage.began - stages[0].began:7.1f}  {stage.seconds:7.1f}  {stage.verdict}")
-    for name, layers in PARTS.items() if budgets else ():
+        cpu = f"{stage.cpu:7.1f}" if stage.cpu else "      -"
+        say(f"{stage.name:<10} {stage.began - stages[0].began:7.1f}  {stage.seconds:7.1f}  {cpu}  {stage.verdict}")
+    for name, (budget, layers) in BUDGET_S.items() if budgets else ():
         of_part = [stage for stage in stages if stage.name in layers]
-        # From the first start to the last end: they ran in parallel.
         seconds = max((s.ended for s in of_part), default=0) - min((s.began for s in of_part), default=0)
-        over = "OVER BUDGET" if seconds > BUDGET_S[name] else "within budget"
-        say(f"budget {name}: {seconds:.0f} of {BUDGET_S[name]} s, {over}")
+        say(f"budget {name}: {seconds:.0f} of {budget} s, {within(seconds, budget)}")
+    for name, (budget, layers) in BUDGET_CPU_S.items() if budgets else ():
+        seconds = sum(stage.cpu for stage in stages if stage.name in layers)
+        say(f"budget {name}: {seconds:.0f} of {budget} CPU s, {within(seconds, budget)}")
     for sentence in ready.missing:
         say(f"Missing. {sentence}")
+
+
+def within(seconds: float, budget: float) -> str:
+    return "OVER BUDGET" if seconds > budget else "within budget"
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     .venv/bin/python benchmarks/split_tokens.py     # writes results/split_tokens_<yyyy-mm>.md
 
-14B at 832x480x49, batch 1, on cards of one kind (RTX 5090 by default; --gib chooses the kind by its memory). A model,
-no measurement: seconds of a pass are those that a plan predicts for one card's part of the tokens
+14B at 832x480x49, batch 1, on cards of one kind (RTX 5090 by default; --gib chooses the kind by its memory), and on
+cards of different kinds with equal shares and with those that a plan chooses. A model, no measurement: seconds of a
+pass are those that a plan predicts for each card's part of the tokens
 (wan_core/plan/step_time.py), divided over a layer by FLOP. The copies of a card share its link, both directions at
 once. `beside` is the order of the code, `behind` one in which nothing is computed while something is on its way, and
 `one thread` issues the kernels of all cards.
@@ -15,8 +16,10 @@ import argparse
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -25,9 +28,11 @@ sys.path.insert(0, str(ROOT))
 
 from wan_core.lora import LoraConfig, count_values, inject_lora
 from wan_core.model import WanShape, model_without_values
+from wan_core.model.heads import shares as sizes_in
 from wan_core.placement import JobShape, MemoryEstimate, MemoryMeasures, Placement, StepShape
 from wan_core.plan.cards import Card, card_of_size
 from wan_core.plan.step_time import work_of_passes
+from wan_core.plan.token_shares import shares_by_speed
 from wan_core.precision import PrecisionPolicy
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -36,6 +41,9 @@ CLIP = StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=
 LORA = LoraConfig(rank=32)
 _QUEUE, _LAUNCH_S, _MEETING_S = 1024, 8e-6, 60e-6
 """kernels that a card takes ahead of time; seconds of the host for one, and for one meeting of threads"""
+_ESTIMATE = MemoryEstimate(measures=MemoryMeasures(), devices={})
+_DIFFERENT = ((24, 12), (24, 16), (32, 24), (24, 16, 12))
+"""GiB of cards, which say their kinds"""
 _KERNELS = 20
 """of a fifth of a layer, in one direction"""
 
@@ -55,24 +63,23 @@ class _Card:
 
 @dataclass
 class Cards:
-    """Several cards of one kind, all of which do the same."""
+    """Several cards that do the same, each for its part of the tokens."""
 
-    count: int
     rate: float
     """bytes/s of a link, each way"""
-    tensor: float
-    """bytes of one tensor that a card sends"""
+    tensors: Sequence[float]
+    """bytes of one tensor that each card sends, or receives where that is more"""
     threads: bool = True
     cards: list[_Card] = field(default_factory=list)
     hosts: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.cards = [_Card() for _ in range(self.count)]
-        self.hosts = [0.0] * (self.count if self.threads else 1)
+        self.cards = [_Card() for _ in self.tensors]
+        self.hosts = [0.0] * (len(self.cards) if self.threads else 1)
 
-    def compute(self, seconds: float, arrived: float = 0.0, kernels: int = _KERNELS) -> None:
-        """Launches the kernels of one part on every card; they wait for what arrives."""
-        for number, card in enumerate(self.cards):
+    def compute(self, of_each: Sequence[float], arrived: float = 0.0, kernels: int = _KERNELS) -> None:
+        """Launches the kernels of one part, of so many seconds on each card; they wait for what arrives."""
+        for number, (card, seconds) in enumerate(zip(self.cards, of_each, strict=True)):
             host = number if self.threads else 0
             self.hosts[host] += kernels * _LAUNCH_S
             while sum(many for _, many in card.queue) + kernels > _QUEUE:
@@ -82,12 +89,12 @@ class Cards:
 
     def send(self) -> float:
         """Begins one exchange on every card; returns when all of it has arrived."""
-        if self.count == 1:
+        if len(self.cards) == 1:
             return 0.0
         self.hosts = [max(self.hosts) + _MEETING_S] * len(self.hosts)
         ready = max(*(card.computes for card in self.cards), *self.hosts)
-        for card in self.cards:
-            card.sends = max(card.sends, ready) + self.tensor / self.rate
+        for card, tensor in zip(self.cards, self.tensors, strict=True):
+            card.sends = max(card.sends, ready) + tensor / self.rate
         return max(card.sends for card in self.cards)
 
     @property
@@ -95,23 +102,39 @@ class Cards:
         return max(card.computes for card in self.cards)
 
 
+class Part(NamedTuple):
+    """What a card has of all tokens, and of all heads."""
+
+    tokens: float
+    heads: float
+
+    @property
+    def sent(self) -> float:
+        """What it sends or receives of a tensor, whichever is more."""
+        return max(self.tokens * (1 - self.heads), self.heads * (1 - self.tokens))
+
+
 @dataclass(frozen=True)
 class Layer:
-    """Seconds of the parts of a layer in one direction."""
+    """Seconds of the parts of a layer in one direction, of each card."""
 
-    linear: float
+    linear: Sequence[float]
     """one of queries, keys and values"""
-    attention: float
-    others: float
+    attention: Sequence[float]
+    others: Sequence[float]
 
     @classmethod
-    def of(cls, seconds: float, tokens: int, cards: int, *, back: bool) -> Layer:
+    def of(cls, seconds: Sequence[float], parts: Sequence[Part], *, back: bool) -> Layer:
         """Divides the seconds of a layer by FLOP."""
-        dim, own = OF_14B.dim, tokens / cards
-        linear, attention = 2 * own * dim**2, (2.5 if back else 1) * 4 * own * tokens * dim
-        others = 2 * own * (3 * dim**2 + 2 * dim * OF_14B.ffn_dim)
-        of_one = seconds / (3 * linear + attention + others)
-        return cls(linear * of_one, attention * of_one, others * of_one)
+        dim, tokens = OF_14B.dim, CLIP.tokens
+        attention = (2.5 if back else 1) * 4 * tokens**2 * dim
+        flop = (2 * tokens * dim**2, attention, 2 * tokens * (3 * dim**2 + 2 * dim * OF_14B.ffn_dim))
+        found: list[tuple[float, ...]] = []
+        for one, part in zip(seconds, parts, strict=True):
+            linear, attended, others = flop[0] * part.tokens, flop[1] * part.heads, flop[2] * part.tokens
+            of_one = one / (3 * linear + attended + others)
+            found.append((linear * of_one, attended * of_one, others * of_one))
+        return cls(*zip(*found, strict=True))
 
 
 def _forward(cards: Cards, layer: Layer, *, beside: bool) -> None:
@@ -131,10 +154,8 @@ def _backward(cards: Cards, layer: Layer, *, beside: bool) -> None:
         cards.compute(layer.linear, arrived if beside else arrivals[-1])
 
 
-def step_seconds(count: int, rate: float, card: Card, *, beside: bool = True, threads: bool = True) -> float:
-    """Returns the seconds of a step on so many cards, with the values of adapters and their gradients sent."""
-    devices = [torch.device("cuda", number) for number in range(count)]
-    job = JobShape(
+def _job(devices: Sequence[torch.device], shares: tuple[int, ...]) -> JobShape:
+    return JobShape(
         shape=OF_14B,
         numerics=PrecisionPolicy().numerics(torch.bfloat16),
         placement=Placement((devices[0],) * OF_14B.num_layers),
@@ -142,14 +163,30 @@ def step_seconds(count: int, rate: float, card: Card, *, beside: bool = True, th
         adapt=_adapt,
         adapter_values=count_values(model_without_values(OF_14B), LORA),
         others=tuple(devices[1:]),
+        shares=shares,
     )
-    estimate = MemoryEstimate(measures=MemoryMeasures(), devices={})
-    works = work_of_passes(job, CLIP, estimate)
-    forward, backward = (work.seconds(card) / OF_14B.num_layers for work in works)
-    there = Layer.of(forward, CLIP.tokens, count, back=False)
-    back = Layer.of(backward - forward, CLIP.tokens, count, back=True)
-    own = CLIP.tokens / count * OF_14B.dim * 2
-    cards = Cards(count, rate, own * (count - 1) / count, threads)
+
+
+def chosen_shares(kinds: Sequence[Card]) -> tuple[int, ...]:
+    """Returns the percentages that a plan gives the cards."""
+    forward, backward = work_of_passes(_job([torch.device("cuda", 0)], ()), CLIP, _ESTIMATE)
+    return shares_by_speed(forward.plus(backward), OF_14B.num_heads, kinds)
+
+
+def step_seconds(
+    kinds: Sequence[Card], rate: float, shares: tuple[int, ...] = (), *, beside: bool = True, threads: bool = True
+) -> float:
+    """Returns the seconds of a step on such cards, with the values of adapters and their gradients sent; `shares`: of
+    the tokens, () for equal ones."""
+    count, relative = len(kinds), shares or (1,) * len(kinds)
+    job = _job([torch.device("cuda", number) for number in range(count)], relative)
+    heads = sizes_in(OF_14B.num_heads, relative)
+    parts = [Part(one / sum(relative), own / OF_14B.num_heads) for one, own in zip(relative, heads, strict=True)]
+    works = [work_of_passes(job, CLIP, _ESTIMATE, number) for number in range(count)]
+    of_each = [[way.seconds(card) / OF_14B.num_layers for way in work] for work, card in zip(works, kinds, strict=True)]
+    there = Layer.of([forward for forward, _ in of_each], parts, back=False)
+    back = Layer.of([backward - forward for forward, backward in of_each], parts, back=True)
+    cards = Cards(rate, [CLIP.tokens * OF_14B.dim * 2 * part.sent for part in parts], threads)
     adapters = 4 * sum(job.adapter_values.values()) * (count - 1) / rate
     for _ in range(OF_14B.num_layers):
         _forward(cards, there, beside=beside)
@@ -159,8 +196,32 @@ def step_seconds(count: int, rate: float, card: Card, *, beside: bool = True, th
     return cards.ends + 2 * adapters
 
 
+def _of_several_kinds() -> list[str]:
+    """Returns the lines on cards of different speed."""
+    lines = [
+        "",
+        "Cards of different speed, in the order of the code. Ideal: the sum of their speeds, nothing sent. Shares are",
+        "percent of the tokens, as a plan chooses them.",
+        "",
+        "| cards | one alone | link | ideal | equal shares | shares by speed | of the ideal |",
+        f"|{' --- |' * 7}",
+    ]
+    for sizes in _DIFFERENT:
+        kinds = [card_of_size(gib) for gib in sizes]
+        alone = [step_seconds([kind], 1.0) for kind in kinds]
+        ideal, shares = 1 / sum(1 / one for one in alone), chosen_shares(kinds)
+        for rate in (25e9, 10e9):
+            equal, by_speed = (step_seconds(kinds, rate, way) for way in ((), shares))
+            lines.append(
+                f"| {' + '.join(kind.name for kind in kinds)} | {min(alone):.1f} s | {rate / 1e9:.0f} GB/s | "
+                f"{ideal:.1f} s | {equal:.1f} s | {', '.join(map(str, shares))}: {by_speed:.1f} s | "
+                f"{ideal / by_speed:.2f} |"
+            )
+    return lines
+
+
 def page(card: Card) -> str:
-    alone = step_seconds(1, 1.0, card)
+    alone = step_seconds([card], 1.0)
     lines = [
         "# Split tokens",
         "",
@@ -174,9 +235,10 @@ def page(card: Card) -> str:
     for count in (2, 3, 4):
         for rate in (25e9, 10e9):
             ways = ({}, {"beside": False}, {"threads": False})
-            times = [step_seconds(count, rate, card, **way) for way in ways]
+            times = [step_seconds([card] * count, rate, **way) for way in ways]
             cells = [f"{one:.1f} s, {alone / one:.2f}x" for one in times]
             lines.append(f"| {count} | {rate / 1e9:.0f} GB/s | {' | '.join(cells)} |")
+    lines += _of_several_kinds()
     lines += ["", "Links: of 25 GB/s each way with peer access, of 10 GB/s staged through host memory.", ""]
     return "\n".join(lines)
 

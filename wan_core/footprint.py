@@ -126,6 +126,7 @@ def job_shape(
         unpacking_bytes=_beside_the_widest(plan, found, numerics),
         routes=placed_routes(routes, shape.num_layers),
         others=others,
+        shares=plan.placement.shares if others else (),
         sharers=sharers,
         under_way=under_way(placement, micro_batches),
         sharders=plan.placement.sharders if plan.placement.shards > 1 else 1,

@@ -68,12 +68,15 @@ class Run:
     train: dict[str, Any] = field(default_factory=dict)
     mode: str = "split blocks"
     """of several cards"""
+    shares: str = "auto"
+    """of the tokens"""
 
     def alike(self) -> Run:
         """The run whose numbers these are: plain, on the CPU; of split tokens with as many parts."""
         names = ("gradient_accumulation_steps",)
         train = {name: self.train[name] for name in names if name in self.train}
-        return replace(Run(self.scheme, train=train), mode=self.mode, cards=self.cards if self.parts > 1 else 1)
+        cards = self.cards if self.parts > 1 else 1
+        return replace(Run(self.scheme, train=train), mode=self.mode, cards=cards, shares=self.shares)
 
     @property
     def parts(self) -> int:
@@ -108,12 +111,13 @@ RUNS = {
     "two cards": Run(cards=2),
     "split tokens": Run(cards=2, mode="split tokens", train={"gradient_accumulation_steps": 2}),
     "split tokens, attention kept": Run(
-        cards=2, mode="split tokens", train={"checkpointing_policy": "attn_output", "unchecked_blocks": 1}
+        cards=2, mode="split tokens", shares="2,1", train={"checkpointing_policy": "attn_output", "unchecked_blocks": 1}
     ),
     "split tokens, everything": Run(
         INT8,
         2,
         mode="split tokens",
+        shares="1,4",  # the first one has no head
         train={"blocks_to_swap": 2, "offload_activations": "on", "offload_optimizer": True},
     ),
     "two cards at once": Run(cards=2, train={"gradient_accumulation_steps": 2}),
@@ -193,7 +197,9 @@ def trained(folder: Path, run: Run, devices: str, hear: Callable[[Event], Any]) 
         base_file="diffusion_models:wan_tiny_t2v.safetensors",
         base_precision="bf16",
         quantize=QuantizeConfig(scheme=run.scheme) if run.scheme else None,
-        placement=PlacementConfig(mode=run.mode if "," in devices else "one device", devices=devices),
+        placement=PlacementConfig(
+            mode=run.mode if "," in devices else "one device", devices=devices, token_shares=run.shares
+        ),
     )
     train = TrainConfig(**{**TRAIN, **run.train})
     made = make_run(

@@ -145,7 +145,7 @@ def materialize(
         _build(one, plan, placement, offload, found, lora, start, loras, seed=seed, on_tensor=told, together=together)
         models.append(one)
     if count > 1:
-        model.team = SplitTokens(model, models[1:])
+        model.team = SplitTokens(model, models[1:], plan.placement.shares)
     return model
 
 

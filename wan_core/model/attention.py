@@ -110,7 +110,9 @@ class WanSelfAttention(WanAttention):
         last = seat.send(key)
         all_values, queries, keys = seat.receive(value), seat.receive(sent), seat.receive(last)
         with naming("attn_output"):
-            attended = self._attend(queries, keys, all_values)
+            # A card may have no head; the way back through queries, keys and values is that of all cards.
+            some = queries.shape[2] > 0
+            attended = self._attend(queries, keys, all_values) if some else (queries + keys + all_values).flatten(2)
         return seat.to_tokens(attended.unflatten(-1, queries.shape[2:]), last).flatten(2)
 
     def _placed(self, x: Tensor, norm: WanRMSNorm, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:

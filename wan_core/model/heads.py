@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -41,9 +42,19 @@ class Swaps(Protocol):
 TO_HEADS, TO_TOKENS = "to heads", "to tokens"
 
 
-def shares(total: int, parts: int) -> list[int]:
-    """Returns the sizes of `parts` parts of `total`, which differ by one at most, a larger one last."""
-    return [total * (number + 1) // parts - total * number // parts for number in range(parts)]
+def shares(total: int, parts: int | Sequence[int], least: int = 0) -> list[int]:
+    """Returns the sizes of parts of `total`: of so many equal ones, a larger one last, or in the proportions `parts`.
+
+    Each is `least` or more, unless `total` is too small for that.
+    """
+    weights = (1,) * parts if isinstance(parts, int) else parts
+    least = least if total >= least * len(weights) else 0
+    edges = [total * weight // sum(weights) for weight in accumulate(weights, initial=0)]
+    for later in range(1, len(weights)):
+        edges[later] = max(edges[later], edges[later - 1] + least)
+    for earlier in range(len(weights) - 1, 0, -1):
+        edges[earlier] = min(edges[earlier], edges[earlier + 1] - least)
+    return [end - begin for begin, end in pairwise(edges)]
 
 
 @dataclass(eq=False)
@@ -71,7 +82,8 @@ class TokenSeat:
     Every copy calls the same methods in the same order.
     """
 
-    def __init__(self, exchange: Swaps, me: int, copies: int, num_heads: int) -> None:
+    def __init__(self, exchange: Swaps, me: int, copies: int | Sequence[int], num_heads: int) -> None:
+        """`copies`: how many, or the proportions in which they share out heads."""
         self.joined = False
         """whether the copies run together now; otherwise this one has all tokens and exchanges nothing"""
         self._exchange, self._me = exchange, me

@@ -1,7 +1,7 @@
 """Parts of the tokens of a pass, for copies of a model that share them out.
 
-Each part has equally many tokens of every latent frame. So a timestep per frame still has equally many tokens, wherever
-the code counts in rows of them, and nothing is padded. The tokens of a part keep their own positions.
+A part has as many tokens of every latent frame as of the others. So a timestep per frame still has equally many tokens,
+wherever the code counts in rows of them, and nothing is padded. The tokens of a part keep their own positions.
 """
 
 from __future__ import annotations
@@ -41,23 +41,29 @@ def video_places(part: Part, frames: int, skipped: int) -> Tensor:
 
 
 def parts_of(
-    frames: int, in_frame: int, devices: Sequence[torch.device], passages: Sequence[Passage] = ()
+    frames: int,
+    in_frame: int,
+    devices: Sequence[torch.device],
+    passages: Sequence[Passage] = (),
+    proportions: Sequence[int] = (),
 ) -> list[Part]:
-    """Returns one part for each device, on it: of `frames` latent frames of `in_frame` tokens.
+    """Returns one part for each device, on it: of `frames` latent frames of `in_frame` tokens, in these `proportions`,
+    () for equal parts. Frames of less than two tokens for each device are shared out equally.
 
-    The tokens that go through a passage are shared out evenly too, so no layer waits for a copy with more of them.
+    The tokens that go through a passage are shared out alike, so no layer waits for a copy with more of them.
     Raises ConfigError for several passages, and where a device would have no token of a frame.
     """
     check_shared_out(in_frame, len(devices), len(passages))
+    of_each = proportions if proportions and in_frame >= 2 * len(devices) else (1,) * len(devices)
     if not passages:
-        sizes, found = shares(in_frame, len(devices)), []
+        sizes, found = shares(in_frame, of_each, least=1), []
         for number, device in enumerate(devices):  # made there: a copy of pageable memory may let the host wait
             every = torch.arange(frames * in_frame, device=device).view(frames, in_frame)
             found.append(Part(every.split(sizes, dim=1)[number].flatten()))
         return found
     (passage,) = passages
     return [
-        _routed(sent(passage.kept, device), passage, frames, in_frame, number, len(devices))
+        _routed(sent(passage.kept, device), passage, frames, in_frame, number, of_each)
         for number, device in enumerate(devices)
     ]
 
@@ -76,15 +82,17 @@ def check_shared_out(in_frame: int, parts: int, routes: int) -> None:
         )
 
 
-def _routed(kept: Tensor, passage: Passage, frames: int, in_frame: int, number: int, parts: int) -> Part:
+def _routed(
+    kept: Tensor, passage: Passage, frames: int, in_frame: int, number: int, proportions: Sequence[int]
+) -> Part:
     """Returns the part of that number, on the device of `kept`; no size depends on values, so the host never waits."""
     starts = torch.arange(frames, device=kept.device)[:, None] * in_frame
     kept = kept.view(frames, -1) - starts
     passing = torch.ones(frames, in_frame, dtype=torch.int8, device=kept.device).scatter(1, kept, 0)
     passed = passing.argsort(dim=1, descending=True, stable=True)[:, : in_frame - kept.shape[1]]
     # The remainders go to different copies: to the last ones of what is kept, to the first ones of what passes by.
-    few = kept.split(shares(kept.shape[1], parts), dim=1)[number]
-    others = passed.split(shares(passed.shape[1], parts)[::-1], dim=1)[number]
+    few = kept.split(shares(kept.shape[1], proportions, least=1), dim=1)[number]
+    others = passed.split(shares(passed.shape[1], proportions[::-1], least=1)[::-1], dim=1)[number]
     numbers, order = torch.cat([few, others], dim=1).sort(dim=1)
     own = torch.arange(frames, device=kept.device)[:, None] * numbers.shape[1]
     places = order.argsort(dim=1)[:, : few.shape[1]].sort(dim=1).values + own

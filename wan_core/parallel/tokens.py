@@ -1,5 +1,7 @@
 """Split tokens: a copy of the model on each card runs a part of the tokens; together they are one pass (Ulysses).
 
+Parts and heads are shared out equally, or in proportions such as the speeds of the cards.
+
 Each copy has a host thread of its own, the first one that of the caller: a copy waits in the middle of its pass for
 what the others send, on the way back too, where torch walks the graph of one card without a pause. Copies meet in
 self-attention alone (`model/heads.py`); embeddings, text and what else is no token are computed on every card. Adapters
@@ -87,9 +89,12 @@ class _Pass:
 class SplitTokens:
     """The `Team` of `first` and its further copies."""
 
-    def __init__(self, first: WanTransformer, copies: Sequence[WanTransformer]) -> None:
-        """`copies`: built as `first`, with adapters of the same names, each on one other device."""
-        self.copies = tuple(copies)
+    def __init__(
+        self, first: WanTransformer, copies: Sequence[WanTransformer], proportions: Sequence[int] = ()
+    ) -> None:
+        """`copies`: built as `first`, with adapters of the same names, each on one other device. `proportions`: of the
+        parts, that of `first` first; () for equal ones."""
+        self.copies, self._proportions = tuple(copies), tuple(proportions) or (1,) * (1 + len(copies))
         models = (first, *copies)
         devices = [next(model.parameters()).device for model in models]
         drops = any(adapter.config.dropout for adapter in adapters_of(first))
@@ -98,7 +103,7 @@ class SplitTokens:
         self._exchange = Exchange(devices)
         self._all: list[_Copy] = []
         for number, (model, device) in enumerate(zip(models, devices, strict=True)):
-            seat = TokenSeat(self._exchange, number, len(models), first.shape.num_heads)
+            seat = TokenSeat(self._exchange, number, self._proportions, first.shape.num_heads)
             for module in model.modules():
                 if isinstance(module, WanSelfAttention):
                     module.seat = seat
@@ -117,7 +122,8 @@ class SplitTokens:
         self._send_values()
         frames, height, width = grid_of(latent)
         more = given.reference is not None
-        parts = parts_of(frames + more, height * width, [one.device for one in self._all], passages)
+        devices = [one.device for one in self._all]
+        parts = parts_of(frames + more, height * width, devices, passages, self._proportions)
         inputs = [
             _Inputs(sent(latent, one.device), sent(timestep, one.device), sent(text, one.device), given.to(one.device))
             for one in self._all

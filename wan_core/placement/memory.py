@@ -62,6 +62,8 @@ class JobShape:
     """layers that a share of the tokens passes by"""
     others: tuple[torch.device, ...] = ()
     """devices that each hold such a model too, and run a part of the tokens; `placement` is that of the first"""
+    shares: tuple[int, ...] = ()
+    """the proportions in which the first and `others` share out tokens and heads; () for equal parts"""
     sharers: int = 1
     """how many processes of the machine have the swapped weights together (shared.py)"""
     under_way: tuple[float, ...] = ()
@@ -77,7 +79,13 @@ class JobShape:
     @property
     def cards(self) -> int:
         """How many cards share out the tokens of a clip."""
-        return max(1 + len(self.others), self.parts)
+        return max(1 + len(self.others), len(self.shares), self.parts)
+
+    def on_card(self, step: StepShape, number: int = 0) -> StepShape:
+        """Returns the part of `step` of a card, where several share out the tokens; of equal parts the largest one."""
+        if self.shares:
+            return replace(step, parts=self.shares, card=number)
+        return replace(step, parts=(1,) * self.cards, card=self.cards - 1)
 
     @cached_property
     def resting(self) -> tuple[tuple[str, str, int, bool], ...]:
@@ -118,19 +126,21 @@ def estimate_memory(
     measures: MemoryMeasures | None = None,
     preview: StepShape | None = None,
     beside_preview: int = 0,
+    card: int = 0,
 ) -> MemoryEstimate:
     """Predict a job whose largest micro-batch is `step`, and whose previews, where it makes some, are as `preview`.
 
-    `beside_preview`: bytes of what else lies on the first device while one is rendered.
+    `beside_preview`: bytes of what else lies on the first device while one is rendered. `card`: where several share out
+    the tokens, the one whose part the first device runs.
     """
     measures = measures or MemoryMeasures()
     weights = _Weights.of(job, measures)
     adapters = Counter[str]()
     for linear, values in job.adapter_values.items():
         adapters[str(job.placement.device_of(linear))] += values
-    step = replace(step, parts=job.cards)
+    step = job.on_card(step, card)
     if job.others:
-        check_shared_out(step.tokens // step.latent_frames, step.parts, len(job.routes))
+        check_shared_out(step.tokens // step.latent_frames, job.cards, len(job.routes))
     offloaded = measures.offload_inputs and job.recomputing.blocks
     unpacking = Unpacking(widest_bytes=job.unpacking_bytes, once=measures.dequantize_once)
     tokens = job.tokens(step)
@@ -173,7 +183,7 @@ def estimate_memory(
             },
         )
         if offloaded and job.recomputing.policy.offloaded:
-            of_one = step.parts * trace.host
+            of_one = sum(step.parts) * trace.host // step.parts[step.card]
         elif offloaded:
             layers = [*mine[: len(mine) - job.unchecked_on(device)], *shape.vace_layers]
             of_one = sum(tokens[layer] for layer in layers) * _passing(job, step) // step.tokens
@@ -181,10 +191,14 @@ def estimate_memory(
             of_one = 0
         inputs += of_one
         kept_in_host += int(count * of_one)
-    for device in job.others:
-        devices[str(device)] = _beside_first(devices[str(job.placement.first)], sum(adapters.values()))
+    for number, device in enumerate(job.others, start=1):
+        first = devices[str(job.placement.first)]
+        if job.shares:  # as the first one with that part
+            of_part = estimate_memory(replace(job, others=()), step, measures=measures, card=number)
+            first = of_part.devices[str(job.placement.first)]
+        devices[str(device)] = _beside_first(first, sum(adapters.values()))
     own = sum(weights.swapped.values()) - weights.together
-    pinned = step.parts * own + -(-weights.together // job.sharers) + kept_in_host
+    pinned = job.cards * own + -(-weights.together // job.sharers) + kept_in_host
     away = job.optimizer_host_bytes
     held = job.optimizer_bytes + max(0.0, away - _WEIGHT_BYTES - _GRADIENT_BYTES)
     return MemoryEstimate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -15,6 +16,7 @@ from ..accelerator import gpu_name, gpu_names, is_gpu
 from ..config import Config, setting
 from ..errors import ConfigError, PlacementError
 from ..model import block_of
+from ..model.heads import shares as sizes_in
 
 MODES = ("one device", "split blocks", "copy per GPU", "split tokens", "auto", "expert per GPU")
 """one device; split blocks: consecutive blocks on each device, one process; copy per GPU: one process and full model
@@ -25,6 +27,7 @@ process, both at the same time (`session/at_once.py`)."""
 EXPERT_PER_GPU = MODES[-1]
 
 INTERLEAVED = "interleaved"
+_SHARE = re.compile("[1-9][0-9]{0,3}")
 BESIDE_BLOCKS_GIB = 4
 """of each card, however many blocks lie on it: a GiB for the driver and gaps, and what one block of a 14B model needs
 while it runs, three to four GiB at 49 frames (docs/use/memory.md)"""
@@ -81,6 +84,12 @@ class PlacementConfig(Config):
         choices=("auto", "all-to-all", "ring"),
     )
     """no widget; all-to-all: each has all tokens of some heads; ring: keys and values go round"""
+    token_shares: str = setting(
+        "auto",
+        'For split tokens: the proportions in which the GPUs share the tokens and heads, such as "74,26". auto: by '
+        "predicted speed and memory, chosen once; equal for GPUs of one kind.",
+    )
+    """no widget; auto in a run that trains means equal"""
     chosen: str = ""
     """why `auto` chose the mode of this run, and what the others would take"""
 
@@ -88,6 +97,20 @@ class PlacementConfig(Config):
         super().__post_init__()
         if self.split_at not in ("auto", "midpoint", INTERLEAVED):
             _numbers(self.split_at)
+        _ = self.shares
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """The proportions of `token_shares`; () for auto. ConfigError where they are none."""
+        if self.token_shares == "auto":
+            return ()
+        parts = [part.strip() for part in self.token_shares.split(",")]
+        if not all(_SHARE.fullmatch(part) for part in parts):
+            raise ConfigError(
+                f'token_shares "{self.token_shares[:60]}" is not auto or a number for each GPU, 1 to 9999, such as '
+                '"74,26".'
+            )
+        return tuple(map(int, parts))
 
     def identity(self) -> dict[str, Any]:
         """Returns the number of copies: several ranks make a larger batch. Where blocks lie changes nothing, and who
@@ -229,6 +252,11 @@ def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -
         raise PlacementError(
             f"devices names {twice} twice, and split tokens needs another GPU for each part. Name each once."
         )
+    if config.mode == "split tokens" and config.shares and len(config.shares) != len(devices):
+        raise PlacementError(
+            f'token_shares "{config.token_shares}" has {len(config.shares)} numbers for {len(devices)} devices. Give '
+            "each a number, or set model.placement.token_shares to auto."
+        )
     if config.mode in ("copy per GPU", "split tokens", EXPERT_PER_GPU):
         return Placement((devices[rank % len(devices)],) * num_blocks)
     if config.mode == "one device" or len(devices) == 1:
@@ -275,12 +303,7 @@ def split_blocks(
 
 def _edges(num_blocks: int, shares: Sequence[int]) -> list[int]:
     """Returns the first block of each device, and the number of blocks; at least one each where there are enough."""
-    edges = [num_blocks * share // sum(shares) for share in accumulate(shares, initial=0)]
-    for later in range(1, len(shares)):
-        edges[later] = max(edges[later], edges[later - 1] + 1)
-    for earlier in range(len(shares) - 1, 0, -1):
-        edges[earlier] = min(edges[earlier], edges[earlier + 1] - 1)
-    return edges
+    return [*accumulate(sizes_in(num_blocks, shares, least=1), initial=0)]
 
 
 def _gibibytes_of(devices: Sequence[torch.device]) -> list[float]:

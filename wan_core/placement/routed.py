@@ -82,7 +82,13 @@ def traced_routed(
     live, forward, backward = begins, 0, 0
     for layer, count in enumerate(tokens):
         if count != whole and (layer == 0 or tokens[layer - 1] != count):
-            live += count // step.parts * (shape.dim // shape.num_heads) * numerics.rope.itemsize  # their own positions
+            live += (
+                count
+                * step.parts[step.card]
+                // sum(step.parts)
+                * (shape.dim // shape.num_heads)
+                * numerics.rope.itemsize
+            )  # their own positions
         live += kept_by[layer]
         beside = live + (0 if count == whole else stream)
         forward = max(forward, beside + of_layer[layer].forward)

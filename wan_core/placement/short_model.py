@@ -43,8 +43,10 @@ class StepShape:
     latent_height: int
     latent_width: int
     text_rows: int = TEXT_LENGTH
-    parts: int = 1
-    """cards that share out its tokens"""
+    parts: tuple[int, ...] = (1,)
+    """the proportions in which cards share out its tokens"""
+    card: int = 0
+    """the number of this card among them"""
 
     @property
     def tokens(self) -> int:
@@ -53,8 +55,8 @@ class StepShape:
 
     @property
     def own_tokens(self) -> int:
-        """Of a clip, on the card with the most."""
-        return self.latent_frames * -(-(self.tokens // self.latent_frames) // self.parts)
+        """Of a clip, on this card."""
+        return self.latent_frames * shares(self.tokens // self.latent_frames, self.parts, least=1)[self.card]
 
 
 class InFlight:
@@ -118,32 +120,35 @@ def set_up(model: WanTransformer, recomputing: Recomputing, chunk_tokens: int) -
     model.run_in_chunks(chunk_tokens)
 
 
-def share_out(model: WanTransformer, parts: int) -> None:
-    """Lets a model of `short_model` run as the last of `parts` copies, which has the most tokens."""
-    model.team = _Last(model, parts) if parts > 1 else None
-    seat = TokenSeat(_Absent(shares(model.shape.num_heads, parts)), parts - 1, parts, model.shape.num_heads)
-    seat.joined = parts > 1
+def share_out(model: WanTransformer, step: StepShape) -> None:
+    """Lets a model of `short_model` run the part of one card, where several share out the tokens of a step."""
+    absent, several = _Absent(shares(model.shape.num_heads, step.parts)), len(step.parts) > 1
+    model.team = _OneOfSeveral(model, step, absent) if several else None
+    seat = TokenSeat(absent, step.card, step.parts, model.shape.num_heads)
+    seat.joined = several
     for module in model.modules():
         if isinstance(module, WanSelfAttention):
             module.seat = seat
 
 
-class _Last:
+class _OneOfSeveral:
     """A `Team` whose other copies are not there."""
 
     copies: Sequence[WanTransformer] = ()
     watches = True
 
-    def __init__(self, model: WanTransformer, parts: int) -> None:
-        self._model, self._parts = model, parts
+    def __init__(self, model: WanTransformer, step: StepShape, absent: _Absent) -> None:
+        self._model, self._step, self._absent = model, step, absent
 
     def patches(
         self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
     ) -> Tensor:
-        """Returns the tokens of all copies, of which only the last one has made its own."""
+        """Returns the tokens of all copies, of which only this one has made its own."""
         frames, height, width = grid_of(latent)
         more = int(given.reference is not None)
-        part = parts_of(frames + more, height * width, [latent.device] * self._parts, passages)[-1]
+        devices = [latent.device] * len(self._step.parts)
+        parts = parts_of(frames + more, height * width, devices, passages, self._step.parts)
+        part, self._absent.tokens = parts[self._step.card], [len(one.numbers) for one in parts]
         own = self._model.patches(latent, timestep, text, given, part.passages, part)
         places = video_places(part, frames + more, height * width * more)
         return own.new_empty(own.shape[0], frames * height * width, own.shape[2]).index_copy(1, places, own)
@@ -157,17 +162,19 @@ class _Last:
 
 
 class _Absent:
-    """An exchange with copies that have as many tokens each, and are not there."""
+    """An exchange with copies that are not there."""
 
     def __init__(self, heads: list[int]) -> None:
         self._heads = heads
+        self.tokens: list[int] = []
+        """of each copy, in the pass that runs"""
 
     def swap(self, me: int, what: str, parcels: Sequence[Tensor]) -> Arriving:
-        batch, tokens, _, width = parcels[me].shape
-        found = [
-            parcels[me].new_empty(batch, tokens, self._heads[me] if what == TO_HEADS else heads, width)
-            for heads in self._heads
-        ]
+        batch, own, _, width = parcels[me].shape
+        sizes = [(own, heads) for heads in self._heads]
+        if what == TO_HEADS:
+            sizes = [(tokens, self._heads[me]) for tokens in self.tokens]
+        found = [parcels[me].new_empty(batch, *size, width) for size in sizes]
         found[me] = parcels[me]
         return Arriving(found, lambda: None)
 

@@ -210,7 +210,7 @@ def _trace(
     with ALONE:
         model = short_model(shape, numerics, adapt)
         set_up(model, recomputing, chunk_tokens)
-        share_out(model, step.parts)
+        share_out(model, step)
         with torch.inference_mode(False), torch.enable_grad():
             known = [*model.parameters(), *gradients_of(model)]
             with StorageMeter(known, unpacking.of(model), run_on_meta) as meter, unpacking.held(model, meter):
@@ -246,7 +246,7 @@ def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpa
     with ALONE:
         model = short_model(shape, numerics, as_it_is)
         set_up(model, Recomputing(), chunk_tokens)
-        share_out(model, step.parts)
+        share_out(model, step)
         with torch.inference_mode(False), torch.no_grad():
             with (
                 StorageMeter(model.parameters(), unpacking.of(model), run_on_meta) as meter,

@@ -104,7 +104,7 @@ def _counted(
     with ALONE:
         model = short_model(shape, numerics, adapt)
         set_up(model, recomputing, chunk_tokens)
-        share_out(model, step.parts)
+        share_out(model, step)
         model.offload = NoOffload() if dequantize_once else _PerChunk()
         return _counts(model, step)
 

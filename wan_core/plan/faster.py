@@ -108,7 +108,7 @@ def _with_larger_chunks(plan: Plan, room: FreeMemory) -> Plan:
     """Returns the plan with the largest chunks that fit with no measure more."""
     job, estimate = plan
     shape = job.shape()
-    rows = job.step.batch_size * replace(job.step, parts=shape.cards).own_tokens
+    rows = job.step.batch_size * max(shape.on_card(job.step, card).own_tokens for card in range(shape.cards))
     if rows <= CHUNK_TOKENS or estimate.measures.chunk_tokens != CHUNK_TOKENS:
         return plan
     for chunk in (one for one in _CHUNKS if one < rows):

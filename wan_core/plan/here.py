@@ -34,7 +34,7 @@ from ..words import logger
 from .cards import card_of
 from .choices import asked_measures, largest
 from .measured_ratios import Measured
-from .modes import AUTO, PER_GPU, UNPLANNED, choose_mode
+from .modes import AUTO, PER_GPU, TOKENS, UNPLANNED, choose_mode, leaves_shares_open, share_tokens
 from .planning import MemoryPlan, plan_memory, rest_alike, without_a_plan
 from .workload import Workload, workload_of_run, workload_on_clips
 from .world import with_mesh
@@ -48,10 +48,16 @@ def plan_here(job: Workload, host_freed: int = 0) -> MemoryPlan | None:
     `host_freed`: bytes of host memory that this process frees before the job starts.
     Where each card trains a copy, it is that of the process with the least room.
     Cards that this process does not use are taken for empty: asking would open a CUDA context on them, and keep it.
-    A job with the mode `auto` has the mode of its plan in `plan.job`.
+    A job with the mode `auto` has the mode of its plan in `plan.job`, one that leaves shares of tokens open has these.
     """
     if job.model.placement.mode == AUTO:
-        return choose_mode(job, lambda one: plan_here(one, host_freed))
+        return choose_mode(job, lambda one: _plan_as_it_is(one, host_freed))
+    if leaves_shares_open(job):
+        return share_tokens(job, lambda one: _plan_as_it_is(one, host_freed))
+    return _plan_as_it_is(job, host_freed)
+
+
+def _plan_as_it_is(job: Workload, host_freed: int) -> MemoryPlan | None:
     job, room = in_fullest_process(job, ask_driver=False)
     if not room.devices:
         return None
@@ -61,15 +67,19 @@ def plan_here(job: Workload, host_freed: int = 0) -> MemoryPlan | None:
 
 
 def with_mode(config: RunConfig, roots: Roots, clips: CacheSet) -> RunConfig:
-    """Returns a new run's job with what `auto` stands for on this machine (mode, `context_parallel`), and as many clips
-    a step as before; as it is with every other value. Of both experts of a pair the first one decides.
+    """Returns a new run's job with what `auto` stands for on this machine (mode, `context_parallel`, `token_shares`),
+    and as many clips a step as before; as it is with every other value. Of both experts of a pair the first one
+    decides.
     """
     asked = config.model.placement
     shares = asked.mode == PER_GPU and not asked.context_parallel
-    if asked.mode != AUTO and not shares:
+    tokens = asked.mode == TOKENS and not asked.shares
+    if not (asked.mode == AUTO or shares or tokens):
         return config
     one = config.of_expert(config.train.experts[0], roots)
     job = workload_on_clips(one.model, roots, one.lora, one.train, clips, preview=one.preview)
+    if tokens and not leaves_shares_open(job):
+        return config
     if shares:
         return _as_planned(config, _with_mesh_here(job))
     plan = plan_here(replace(job, longer_share=longer_share(config.train)))

@@ -22,12 +22,13 @@ from .cards import Card, card_of, card_of_size, unknown_card
 from .measured_ratios import SECONDS
 from .planning import MemoryPlan, plan_memory
 from .step_time import LINK, step_seconds
+from .token_shares import shared_by_speed
 from .workload import Workload
 
 AUTO, UNPLANNED = "auto", "split blocks"
 """and the mode where no device has an end, as the CPU"""
 PER_GPU = "copy per GPU"
-_ONE, _BLOCKS, _TOKENS = "one device", "split blocks", "split tokens"
+_ONE, _BLOCKS, TOKENS = "one device", "split blocks", "split tokens"
 _GIB = 1 << 30
 AS_QUICK = 0.01
 """of a step: what gains less than this on an earlier mode of the list is not taken"""
@@ -52,6 +53,8 @@ class Way:
             split_at = self.plan.job.model.placement.split_at
             said += [f"split_at {split_at}"] if split_at != "auto" else []
             said += ["one micro-batch"] if self.plan.job.train.gradient_accumulation_steps == 1 else []
+        if self.mode == TOKENS and self.plan is not None and self.plan.job.model.placement.shares:
+            said.append(f"token_shares {self.plan.job.model.placement.token_shares}")
         about = f" ({', '.join(said)})" if said else ""
         return f"{self.mode} {in_seconds(self.seconds)}{about}"
 
@@ -70,8 +73,10 @@ def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None
     # The speed of a CPU is not known: listed with a GPU, it takes blocks where the user wants it to.
     if len({*names}) < 2 or asked.split_at != "auto" or not all(map(is_gpu, names)):
         return plan_of(_placed(job, first))
-    here = cards or {name: card_of(torch.device(name), job) or unknown_card(name) for name in names}
+    here = cards or _cards_of(job)
     ways = [_way(tried, why_not, here, plan_of) for tried, why_not in _jobs(job, here)]
+    for even in [way for way in ways if way.mode == TOKENS and not asked.shares]:
+        ways += _uneven(_placed(job, replace(asked, mode=TOKENS, devices=",".join(here))), even, here, plan_of)
     planned = [way for way in ways if way.plan is not None]
     if not planned:
         return plan_of(_placed(job, first))
@@ -79,6 +84,37 @@ def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None
     assert best.plan is not None
     chosen = _reason(best, [way for way in ways if way is not best])
     return replace(best.plan, job=_placed(best.plan.job, replace(best.plan.job.model.placement, chosen=chosen)))
+
+
+def leaves_shares_open(job: Workload) -> bool:
+    """Returns whether a job splits tokens over GPUs of several kinds, and leaves their shares to the planner."""
+    asked = job.model.placement
+    if asked.mode != TOKENS or asked.shares or not all(map(is_gpu, asked.device_names())):
+        return False
+    return len({*_cards_of(job).values()}) > 1
+
+
+def share_tokens(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None = None) -> MemoryPlan | None:
+    """Returns the plan of a job that splits tokens, with the quickest shares that fit; where none fits, with those that
+    lack least. None where nothing is planned. Arguments as for `choose_mode`; raises what `plan_of` does."""
+    here, even = cards or _cards_of(job), plan_of(job)
+    if even is None:
+        return None
+    if job.model.placement.shares:
+        return even
+    first = _way(job, "", here, lambda _: even)
+    return _best_of([first, *_uneven(job, first, here, plan_of)]).plan
+
+
+def _uneven(job: Workload, even: Way, cards: Mapping[str, Card], plan_of: PlanOf) -> list[Way]:
+    """Returns the way of a job whose cards take shares by speed and memory, where `even` is that of equal ones."""
+    found = None if even.plan is None else shared_by_speed(job, even.plan, [*cards.values()], plan_of)
+    return [] if found is None else [_way(job, "", cards, lambda _: found)]
+
+
+def _cards_of(job: Workload) -> dict[str, Card]:
+    names = job.model.placement.device_names()
+    return {name: card_of(torch.device(name), job) or unknown_card(name) for name in names}
 
 
 def plan_on_cards(job: Workload, gibibytes: Sequence[float], mode: str) -> MemoryPlan:
@@ -89,7 +125,7 @@ def plan_on_cards(job: Workload, gibibytes: Sequence[float], mode: str) -> Memor
 
     def plan_of(one: Workload) -> MemoryPlan:
         asked = one.model.placement
-        used = [*names] if asked.mode in (_BLOCKS, _TOKENS) else [min(names, key=lambda name: sizes[name])]
+        used = [*names] if asked.mode in (_BLOCKS, TOKENS) else [min(names, key=lambda name: sizes[name])]
         if asked.mode == _ONE and asked.devices in names:
             used = [asked.devices]
         devices = [torch.device(name) for name in used]
@@ -102,7 +138,8 @@ def plan_on_cards(job: Workload, gibibytes: Sequence[float], mode: str) -> Memor
         return plan_memory(replace(here, placement=placement, others=others), room, slowest)
 
     tried = _placed(job, replace(job.model.placement, mode=mode))
-    found = choose_mode(tried, plan_of, cards) if mode == AUTO else plan_of(tried)
+    ways = {AUTO: choose_mode, TOKENS: share_tokens}
+    found = ways[mode](tried, plan_of, cards) if mode in ways else plan_of(tried)
     assert found is not None, "every card has an end"
     return found
 
@@ -149,7 +186,7 @@ def _jobs(job: Workload, cards: Mapping[str, Card]) -> Iterator[tuple[Workload, 
     listed = ",".join(cards)
     for split_at in dict.fromkeys(("auto", *_by_speed(job, cards), *([INTERLEAVED] if passes > 1 else []))):
         yield _placed(job, replace(asked, mode=_BLOCKS, devices=listed, split_at=split_at)), ""
-    yield _placed(job, replace(asked, mode=_TOKENS, devices=listed)), ""
+    yield _placed(job, replace(asked, mode=TOKENS, devices=listed)), ""
     copies = _placed(job, replace(asked, mode=PER_GPU, devices=listed))
     if job.longer_share and not job.lora.draws:  # with dropout they take turns
         yield _placed(job, replace(asked, mode=EXPERT_PER_GPU, devices=",".join([*cards][:2]))), ""
@@ -200,7 +237,7 @@ def _way(job: Workload, why_not: str, cards: Mapping[str, Card], plan_of: PlanOf
 
 
 def _seconds(plan: MemoryPlan, cards: Mapping[str, Card]) -> float:
-    """Returns the seconds of a step of a plan. Cards with equal parts wait for the slowest."""
+    """Returns the seconds of a step of a plan. Cards that train copies wait for the slowest."""
     job, shape, mode = plan.job, plan.job.shape(), plan.job.model.placement.mode
     names = [*(cards if mode == PER_GPU else plan.estimate.devices)]
 
@@ -211,7 +248,7 @@ def _seconds(plan: MemoryPlan, cards: Mapping[str, Card]) -> float:
         )
 
     used = [cards[name] for name in names]
-    seconds = on(used) if mode == _BLOCKS else max(map(on, dict.fromkeys(used)))
+    seconds = on(used) if mode in (_BLOCKS, TOKENS) else max(map(on, dict.fromkeys(used)))
     if mode == PER_GPU:  # gradients are averaged once a step
         seconds += 8 * sum(shape.adapter_values.values()) * (len(cards) - 1) / len(cards) / LINK
     return seconds * (1.0 if used[0].own is not None else job.ratio(names[0], SECONDS) or 1.0)

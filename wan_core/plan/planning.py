@@ -13,6 +13,7 @@ import torch
 from ..accelerator import gpu_names
 from ..errors import OutOfMemory
 from ..model import CHUNK_TOKENS
+from ..model.heads import shares
 from ..placement import FreeMemory, JobShape, MemoryEstimate, MemoryMeasures, StepShape
 from ..train import TrainConfig
 from ..words import counted, filled
@@ -140,6 +141,8 @@ class MemoryPlan:
             return ""
         sent = self.job.train.gradient_accumulation_steps * sum(exchanged_bytes(shape, self.job.step))
         said = "split tokens: each of {cards} cards sends {gb} GB in a step, {seconds} s at {rate} GB/s."
+        if shape.shares:
+            said += f" {self._shares(shape)}"
         if shape.parts > 1:
             said = (
                 "context parallel: each of {cards} processes trains 1/{cards} of every clip and sends {gb} GB in a "
@@ -153,6 +156,13 @@ class MemoryPlan:
             seconds=f"{sent / LINK:.1f}",
             rate=f"{LINK / 1e9:.0f}",
         )
+
+    def _shares(self, shape: JobShape) -> str:
+        """Returns the share of each card in a sentence."""
+        heads = shares(shape.shape.num_heads, shape.shares)
+        of_cards = zip(self.estimate.devices, shape.shares, heads, strict=True)
+        parts = [f"{name} {100 * one / sum(shape.shares):.0f} % and {own}" for name, one, own in of_cards]
+        return f"Tokens and heads: {', '.join(parts)}."
 
     def faster(self) -> str:
         """Returns one line on what left-over memory is used for, and what it saves; "" where it is for nothing."""

@@ -149,5 +149,18 @@ def _cost(stage: Stage, layers: range, counts: _Counts, card: Card, pageable: fl
     )
 
 
+def seconds_together(works: Sequence[CardCost], cards: Sequence[Card]) -> float:
+    """Returns the seconds of a pass in which each card has a part of the tokens, `works` of each.
+
+    In every layer all wait for the slowest before attention, and behind it.
+    """
+    own = [work.seconds(card) for work, card in zip(works, cards, strict=True)]
+    if len(own) == 1:
+        return own[0]
+    attention = [CardCost(work.attention, 0, 0, 0, work.attention) for work in works]
+    attended = [work.seconds(card) for work, card in zip(attention, cards, strict=True)]
+    return max(attended) + max(one - part for one, part in zip(own, attended, strict=True))
+
+
 def _ways(parts: Sequence[_Passes]) -> tuple[list[CardCost], list[CardCost]]:
     return [one.forward for one in parts], [one.backward for one in parts]

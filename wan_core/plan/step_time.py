@@ -11,15 +11,14 @@ bytes are those of all other kernels (`placement/counting.py`), and each kernel 
 on streams of their own and count where they take longer than the card. Assumptions: the three constants of a card
 and that of its host (`cards.py`); `COPIES` for every machine; each FLOP, byte and kernel as fast as the mean of its
 kind; the host runs ahead of the card throughout a pass, or the card waits for it throughout; cards that share out the
-tokens of a clip wait for what they send each other, in both directions at once; layers with fewer tokens (TREAD) take
-their share of a complete one. The cards of a split model are another sum (`split_time.py`). Host memory beyond what the
-system page-locks is copied while the card waits.
+tokens of a clip wait for what they send each other, in both directions at once, and around attention for the slowest;
+layers with fewer tokens (TREAD) take their share of a complete one. The cards of a split model are another sum
+(`split_time.py`). Host memory beyond what the system page-locks is copied while the card waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -32,7 +31,7 @@ from ..parallel.timeline import StageCost, Timeline, replay
 from ..placement import JobShape, MemoryEstimate, StepShape, Traffic, lockable_bytes, step_traffic
 from ..train import FlopCount, StepFlops
 from .cards import Card, CardCost
-from .split_time import COPIES, PAGEABLE_COPIES, split_step
+from .split_time import COPIES, PAGEABLE_COPIES, seconds_together, split_step
 
 LINK = 10e9
 """bytes/s between two cards, each way: of GeForce cards, whose copies go through host memory; 25e9 with peer access"""
@@ -50,13 +49,13 @@ def step_seconds(
     micro_batches: int,
     prior_share: float = 0.0,
 ) -> float:
-    """Returns the seconds of an optimizer step of `micro_batches` on such a card; of a split, on the card of each of
-    its devices.
+    """Returns the seconds of an optimizer step of `micro_batches` on such a card; of a split or of shared tokens, on
+    the card of each device.
 
     For `prior_share` of the clips the base model runs forward once more.
     """
     count = len(job.placement.devices)
-    cards = [card] * count if isinstance(card, Card) else card
+    cards = [card] * max(count, job.cards) if isinstance(card, Card) else card
     slowest = min(cards, key=lambda one: one.bytes_per_s)
     optimizer = _optimizer(job).seconds(slowest)
     if count > 1:
@@ -64,9 +63,9 @@ def step_seconds(
         base = prior_share * sum(cost.forward_s for cost in split.costs) * micro_batches / split.gain
         passes = split.timeline(at_once=not estimate.measures.in_turn).seconds
         return passes + base + optimizer / count
-    forward = work_of_passes(job, step, estimate)[0].seconds(slowest)
+    forward = _computing_seconds(job, step, estimate, cards)[0]
     target = prior_share * max(forward, _copied_seconds(estimate)[0])
-    return micro_batches * (target + sum(_pass_seconds(job, step, estimate, slowest))) + optimizer
+    return micro_batches * (target + sum(_pass_seconds(job, step, estimate, cards))) + optimizer
 
 
 def step_timeline(
@@ -75,17 +74,31 @@ def step_timeline(
     """Returns when the cards of a process work in the passes of a step: those of a split by the event model; one card,
     or the first of those that share out tokens, one pass after the other."""
     count = len(job.placement.devices)
-    cards = [card] * count if isinstance(card, Card) else card
+    cards = [card] * max(count, job.cards) if isinstance(card, Card) else card
     if count > 1:
         split = split_step(job, step, estimate, cards, micro_batches, _pageable_share(estimate))
         return split.timeline(at_once=not estimate.measures.in_turn)
-    cost = StageCost(*_pass_seconds(job, step, estimate, min(cards, key=lambda one: one.bytes_per_s)))
+    cost = StageCost(*_pass_seconds(job, step, estimate, cards))
     return replay(in_turn([0], micro_batches), [cost])
 
 
-def _pass_seconds(job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card) -> tuple[float, float]:
-    """Returns the seconds of the forward and of the backward pass of a micro-batch on one card."""
-    forward, backward = (work.seconds(card) for work in work_of_passes(job, step, estimate))
+def _computing_seconds(
+    job: JobShape, step: StepShape, estimate: MemoryEstimate, cards: Sequence[Card]
+) -> tuple[float, float]:
+    """Returns the seconds in which one card, or those that share out the tokens, compute the forward and the backward
+    pass of a micro-batch."""
+    kinds = {(job.on_card(step, number), card): number for number, card in enumerate(cards)}
+    works = [work_of_passes(job, step, estimate, number) for number in kinds.values()]
+    of_each = [card for _, card in kinds]
+    forward, backward = zip(*works, strict=True)
+    return seconds_together(forward, of_each), seconds_together(backward, of_each)
+
+
+def _pass_seconds(
+    job: JobShape, step: StepShape, estimate: MemoryEstimate, cards: Sequence[Card]
+) -> tuple[float, float]:
+    """Returns the seconds of the forward and of the backward pass of a micro-batch on such cards, with all copies."""
+    forward, backward = _computing_seconds(job, step, estimate, cards)
     weights, kept = _copied_seconds(estimate)
     blocked = _pageable_share(estimate) * (sum(estimate.streamed.values()) + estimate.inputs) / PAGEABLE_COPIES
     there, back = (sent / LINK for sent in exchanged_bytes(job, step))
@@ -99,7 +112,8 @@ def _copied_seconds(estimate: MemoryEstimate) -> tuple[float, float]:
 
 
 def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
-    """Returns what a card sends to the others that share out the tokens, in a forward and in a backward pass."""
+    """Returns what a card sends to the others that share out the tokens, in a forward and in a backward pass; of parts
+    of different sizes, the card that sends most."""
     tokens = job.tokens(step)
     layers = [*tokens, *(tokens[layer] for layer in job.shape.vace_layers)]
     # VACE's second stream has gradients only of adapters in it or before it.
@@ -112,7 +126,12 @@ def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
         sent_bytes(job.exchange, job.cards, [clips * one for one in some], clips * again, job.shape.dim, size)
         for some in (layers, walked)
     )
-    return there[0], back[1]
+    if not job.shares:
+        return there[0], back[1]
+    all_of_them = sum(job.shares)
+    most = max(share * (all_of_them - share) for share in job.shares) / all_of_them**2
+    uneven = most * job.cards**2 / (job.cards - 1)
+    return int(uneven * there[0]), int(uneven * back[1])
 
 
 def _pageable_share(estimate: MemoryEstimate) -> float:
@@ -132,12 +151,15 @@ def _optimizer(job: JobShape) -> CardCost:
     return CardCost(0, moved, 0, moved)
 
 
-def work_of_passes(job: JobShape, step: StepShape, estimate: MemoryEstimate) -> tuple[CardCost, CardCost]:
-    """Returns the work of the forward and of the backward pass of a micro-batch."""
+def work_of_passes(
+    job: JobShape, step: StepShape, estimate: MemoryEstimate, number: int = 0
+) -> tuple[CardCost, CardCost]:
+    """Returns the work of the forward and of the backward pass of a micro-batch; `number`: of the card, where several
+    share out the tokens."""
     work = step_traffic(
         job.shape,
         job.numerics,
-        replace(step, parts=job.cards),
+        job.on_card(step, number),
         job.as_loaded or job.adapt,
         recomputing=job.recomputing,
         chunk_tokens=estimate.measures.chunk_tokens,

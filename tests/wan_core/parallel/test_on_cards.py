@@ -40,7 +40,8 @@ def test_a_run_on_two_cards_is_that_of_two_parts_on_the_cpu(found: dict[str, Any
     # attended to, forward, again where the layer is recomputed, and back.
     layers = {"split tokens, attention kept": 3 + 2 + 3}.get(name, 9)
     micro_batches = 5 if name == "split tokens" else 3
-    assert run["copies"]["copy between cards: wan_core/placement/copies.py:fetch"] == 2 * 4 * layers * micro_batches
+    ways = 1 if name == "split tokens, everything" else 2  # one of its cards has no head
+    assert run["copies"]["copy between cards: wan_core/placement/copies.py:fetch"] == ways * 4 * layers * micro_batches
 
 
 @pytest.mark.parametrize("name", PLANTED)

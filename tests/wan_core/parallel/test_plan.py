@@ -31,10 +31,11 @@ from wan_core.placement import (
 )
 from wan_core.placement.shared import OwnMemory
 from wan_core.plan import step_time
-from wan_core.plan.cards import card_named, card_of_size
+from wan_core.plan.cards import CardCost, card_named, card_of_size
 from wan_core.plan.cards_of_step import cards_of_step
 from wan_core.plan.planning import plan_memory
 from wan_core.plan.report import plan_sentences
+from wan_core.plan.token_shares import shares_by_speed
 from wan_core.plan.workload import Workload
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.train import TrainConfig
@@ -87,13 +88,59 @@ def test_two_cards_are_faster_than_one_by_what_the_link_leaves(monkeypatch: pyte
 @pytest.mark.lasts(3)
 def test_the_event_model_hides_a_part_of_the_exchange() -> None:
     card = card_of_size(32)
-    alone = split_tokens.step_seconds(1, 1.0, card)
+    alone = split_tokens.step_seconds([card], 1.0)
     for link, faster, least in ((25e9, 1.89, 1.75), (10e9, 1.77, 1.5)):
-        beside, behind = (split_tokens.step_seconds(2, link, card, beside=way) for way in (True, False))
+        beside, behind = (split_tokens.step_seconds([card] * 2, link, beside=way) for way in (True, False))
         assert alone / beside == pytest.approx(faster, abs=0.02)
         assert alone / beside > alone / behind > least
     # What a card does is the same: with a link that takes no time each of two has half of the step, and a little more.
-    assert alone / split_tokens.step_seconds(2, 1e18, card) == pytest.approx(1.97, abs=0.03)
+    assert alone / split_tokens.step_seconds([card] * 2, 1e18) == pytest.approx(1.97, abs=0.03)
+
+
+@pytest.mark.lasts(1)
+def test_cards_of_unequal_speed_share_tokens_within_a_tenth_of_the_ideal() -> None:
+    """24 + 12 GB: equal parts take longer than the faster card alone."""
+    cards = [card_of_size(24), card_of_size(12)]
+    alone = [split_tokens.step_seconds([card], 1.0) for card in cards]
+    shares = split_tokens.chosen_shares(cards)
+    assert shares == (75, 25), "30 of 40 heads; by FLOP/s 74, by bytes/s 67"
+    for link, of_ideal in ((25e9, 0.95), (10e9, 0.93)):
+        equal, by_speed = (split_tokens.step_seconds(cards, link, way) for way in ((), shares))
+        assert equal > alone[0]
+        assert 1 / sum(1 / one for one in alone) / by_speed == pytest.approx(of_ideal, abs=0.01)
+
+
+def test_shares_follow_speed_heads_and_tokens() -> None:
+    work = CardCost(2e15, 2e12, 30_000, 4e12, 0.7e15)
+    fast, slow = card_of_size(24), card_of_size(12)
+    assert shares_by_speed(work, 40, [fast, fast]) == (1, 1)
+    assert shares_by_speed(work, 40, [slow, fast])[0] == pytest.approx(26, abs=2)
+    near_nothing = shares_by_speed(work, 12, [card_of_size(80), replace(slow, bf16=slow.bf16 / 100)])
+    assert near_nothing == (99, 1), "at least some tokens, and no head of 12"
+    for cards in ([fast, slow, card_of_size(16)], [fast, *[slow] * 15]):
+        found = shares_by_speed(work, 12, cards)
+        assert sum(found) == 100
+        assert found[0] == max(found)
+        assert min(found) > 0
+
+
+@pytest.mark.lasts(1)
+def test_each_of_unequal_parts_is_counted() -> None:
+    """Of 1,560 tokens of a frame and 12 heads three quarters and a quarter."""
+    uneven = job(OF_1_3B, 2, shares=(3, 1))
+    parts = [uneven.on_card(CLIP, number) for number in (0, 1)]
+    assert [part.own_tokens // 13 for part in parts] == [1170, 390]
+    works = [
+        step_time.work_of_passes(uneven, CLIP, MemoryEstimate(measures=MemoryMeasures(), devices={}), n)[1]
+        for n in (0, 1)
+    ]
+    assert works[0].attention / works[1].attention == pytest.approx(3, abs=0.01)
+    assert works[0].flop / works[1].flop == pytest.approx(3, abs=0.1)
+    equal = sum(step_time.exchanged_bytes(job(OF_1_3B, 2), CLIP))
+    assert sum(step_time.exchanged_bytes(uneven, CLIP)) / equal == pytest.approx(4 * 3 / 4 / 4)
+    memory = estimate_memory(uneven, CLIP).devices
+    assert memory["cuda:0"].kept / memory["cuda:1"].kept == pytest.approx(3, abs=0.1)
+    assert memory["cuda:0"].weights == memory["cuda:1"].weights
 
 
 def test_what_is_not_recomputed_is_not_sent_again() -> None:
@@ -151,6 +198,20 @@ def test_a_card_that_is_named_twice_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(PlacementConfig, "device_names", lambda _: ("cuda:1", "cuda:1"))
     with pytest.raises(PlacementError, match="names cuda:1 twice"):
         devices_of(replace(PlacementConfig(), mode="split tokens"), 4)
+
+
+@pytest.mark.parametrize("shares", ["0,1", "1,-2", "1.5,1", "10000,1", "1,,2", "half", ""])
+def test_shares_that_are_no_proportions_are_refused(shares: str) -> None:
+    with pytest.raises(ConfigError, match="is not auto or a number for each GPU"):
+        PlacementConfig(mode="split tokens", token_shares=shares)
+
+
+def test_as_many_shares_as_devices_are_needed() -> None:
+    split = PlacementConfig(mode="split tokens", devices="cpu,cpu", token_shares="3, 1")
+    assert split.shares == (3, 1)
+    assert split.identity() == PlacementConfig().identity()
+    with pytest.raises(PlacementError, match="has 2 numbers for 3 devices"):
+        devices_of(replace(split, devices="cpu,cpu,cpu"), 4)
 
 
 def test_models_of_one_process_have_what_rests_once() -> None:

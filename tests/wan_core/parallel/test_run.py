@@ -101,8 +101,8 @@ def test_a_full_second_card_makes_both_keep_less_and_the_step_is_tried_again(
     models = list[WanTransformer]()
     of_all = SplitTokens.__init__
 
-    def planted(self: SplitTokens, first: WanTransformer, copies: Sequence[WanTransformer]) -> None:
-        of_all(self, first, copies)
+    def planted(self: SplitTokens, first: WanTransformer, copies: Sequence[WanTransformer], *more: Any) -> None:
+        of_all(self, first, copies, *more)
         models.extend((first, *copies))
         copies[0].blocks[1].ffn[0] = _Full(copies[0].blocks[1].ffn[0], 3)
 

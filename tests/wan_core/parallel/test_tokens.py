@@ -23,6 +23,7 @@ from wan_core.model import (
     WanTransformer,
     draw_passages,
 )
+from wan_core.model.heads import shares
 from wan_core.model.parts import parts_of
 from wan_core.parallel import SplitTokens
 
@@ -80,9 +81,9 @@ def passages(shape: WanShape, *routes: Route) -> tuple[Passage, ...]:
     return draw_passages(routes, SIZE[1] + bool(shape.reference_channels), SIZE[2] * SIZE[3] // 4, generators)
 
 
-def over(model: WanTransformer, copies: int) -> WanTransformer:
+def over(model: WanTransformer, copies: int, shares: tuple[int, ...] = ()) -> WanTransformer:
     """The model with as many copies in all, on simulated devices."""
-    model.team = SplitTokens(model, [copy.deepcopy(model) for _ in range(copies - 1)])
+    model.team = SplitTokens(model, [copy.deepcopy(model) for _ in range(copies - 1)], shares)
     return model
 
 
@@ -105,14 +106,21 @@ def furthest(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((one - other).abs().max() / other.abs().max()) for one, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize(("kind", "copies"), [*((kind, 3) for kind in KINDS), ("text to video", 2)])
-def test_gradients_are_those_of_one_model_in_float64(kind: str, copies: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "shares"),
+    [
+        *((kind, (6, 3, 1)) for kind in KINDS),
+        *(("text to video", one) for one in ((), (1, 1), (1, 999), (4, 1, 1, 1, 1, 2))),
+    ],
+)
+def test_gradients_are_those_of_one_model_in_float64(kind: str, shares: tuple[int, ...]) -> None:
+    """With 5 heads; () is three equal parts."""
     shape = KINDS[kind]
     given = inputs(shape)
     for routed in ((), passages(shape, HALF)):
         model = model_of(shape)
         expected = trained(model, given, routed)
-        assert furthest(trained(over(model, copies), given, routed), expected) < 1e-11
+        assert furthest(trained(over(model, len(shares) or 3, shares), given, routed), expected) < 1e-11
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -158,6 +166,23 @@ def test_parts_have_equally_many_tokens_of_every_frame_and_of_every_layer() -> N
     assert torch.equal(torch.cat(kept).sort().values, passage.kept)
     assert [len(numbers) // 3 for numbers in kept] == [2, 2, 2, 3]
     assert [len(part.numbers) // 3 for part in routed_parts] == [4, 3, 4, 4]
+
+
+def test_uneven_parts_have_their_share_of_every_frame_and_of_every_layer() -> None:
+    (passage,) = passages(SHAPE, Route(selection_ratio=0.4, start_layer_idx=0, end_layer_idx=0))
+    devices = [torch.device("cpu")] * 3
+    for routed in ((), (passage,)):
+        parts = parts_of(3, 15, devices, routed, (90, 8, 2))
+        assert torch.equal(torch.cat([part.numbers for part in parts]).sort().values, torch.arange(45))
+        for part in parts:
+            assert torch.bincount(part.numbers // 15).unique().numel() == 1
+        assert [len(part.numbers) // 3 for part in parts] == ([13, 1, 1] if not routed else [11, 2, 2])
+    assert [len(part.passages[0].kept) // 3 for part in parts] == [7, 1, 1], "9 of 15 go through"
+    assert [len(part.numbers) for part in parts_of(1, 5, devices, (), (90, 8, 2))] == [1, 2, 2], "few: equally"
+    assert shares(40, (74, 26)) == [29, 11]
+    assert shares(40, (999, 1)) == [39, 1]
+    assert (shares(40, (1, 999)), shares(40, (1, 999), least=1)) == ([0, 40], [1, 39])
+    assert (shares(2, (1, 1, 1), least=1), shares(15, 4)) == ([0, 1, 1], [3, 4, 4, 4])
 
 
 def test_what_cannot_be_shared_out_is_refused_with_what_to_do() -> None:

@@ -73,7 +73,7 @@ class LoraAdapter(LinearAdapter):
 
     def in_one_pass(self, x: Tensor) -> OneLora | None:
         layer, config, base = self.layer, self.config, self.base
-        draws = layer.training and (config.dropout or config.rank_dropout or config.module_dropout)
+        draws = (config.dropout or config.rank_dropout or config.module_dropout) and layer.training
         if draws or self.compute_dtype(x) != x.dtype or not fits(base, x.device, x.dtype):
             return None
         return OneLora(base, layer.narrowed.matrices or self.pair(), self.scale * self.strength, layer.held)

@@ -148,7 +148,7 @@ class _Layer(nn.Module):
         own, dtype = self.modulation.unsqueeze(1), self.numerics.modulation
         # The sum of mixed dtypes is that of the wider one: no kernel for a cast alone.
         own = own if torch.promote_types(own.dtype, dtype) == dtype else own.to(dtype)
-        if own.requires_grad or time_rows.requires_grad:
+        if own.requires_grad or time_rows.requires_grad or torch.compiler.is_compiling():
             return (own + time_rows).unbind(2)
         rows = f"rows {time_rows.storage_offset()} {time_rows.shape[1]}"  # a chunk may have some of them
         return self._of_pass.of(rows, lambda: own + time_rows).unbind(2)

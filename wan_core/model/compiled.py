@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -73,12 +73,12 @@ def check_compile(device: torch.device) -> None:
         raise DependencyError("compile needs a C++ compiler on a CPU, and there is none. Turn compile off.")
 
 
-def compile_stages(layers: Iterable[nn.Module], backend: str = "inductor") -> None:
-    """Compiles the two stages of every layer, for any number of tokens."""
+def compile_stages(layers: Iterable[nn.Module], stages: Sequence[str], backend: str = "inductor") -> None:
+    """Compiles these stages (methods) of every layer, for any number of tokens."""
     while _untraced:
         owner, name = _untraced.pop()
         setattr(owner, name, torch.compiler.disable(getattr(owner, name)))
     for layer in layers:
-        for stage in ("attend", "treat"):
+        for stage in stages:
             compiled: Any = torch.compile(getattr(layer, stage), dynamic=True, backend=backend)
             setattr(layer, stage, compiled)

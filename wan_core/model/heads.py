@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .compiled import untraced
 from .scopes import scope
 
 
@@ -121,10 +120,6 @@ class TokenSeat:
         """Returns what arrives that way."""
         arriving.wait()
         return torch.cat(list(arriving.parcels), dim=1 if way == TO_HEADS else 2)
-
-
-for _method in ("send", "receive", "to_tokens"):  # a compiled graph would wait for the other copies while it is traced
-    untraced(TokenSeat, _method)
 
 
 def _empty(like: Tensor, way: str, arriving: Arriving) -> Tensor:

@@ -18,7 +18,6 @@ from torch.autograd.function import once_differentiable
 
 from ..errors import ConfigError
 from ..words import first_line
-from .compiled import untraced
 
 _OPS = torch.ops.aten
 
@@ -55,9 +54,6 @@ class RingSeat:
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Own tokens (B, n, H, d) each -> what they attend to among the tokens of all ranks, (B, n, H, d)."""
         return cast(Tensor, _Ring.apply(self._ring, query, key, value))
-
-
-untraced(RingSeat, "attend")  # a compiled graph would wait for the other ranks while it is traced
 
 
 def check_ring(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:

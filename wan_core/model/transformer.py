@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..accelerator import has_float64
-from .attention import WanAttention, WanCrossAttention
+from .attention import WanAttention, WanCrossAttention, WanSelfAttention
 from .autocast import without_autocast
 from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .checkpointing import Checkpointing
@@ -175,7 +175,10 @@ class WanTransformer(nn.Module):
 
     def compile_blocks(self, backend: str = "inductor") -> None:
         """Compiles what blocks compute, from their next pass on; `check_compile` says whether that can be done here."""
-        compile_stages((*self.blocks, *(self.vace_blocks if self.shape.vace_layers else ())), backend)
+        layers = (*self.blocks, *(self.vace_blocks if self.shape.vace_layers else ()))
+        # Where copies or ranks exchange tokens, the first stage would be a graph for each piece between exchanges.
+        exchanges = any(isinstance(one, WanSelfAttention) and one.seat is not None for one in self._attentions())
+        compile_stages(layers, ("treat",) if exchanges else ("attend", "treat"), backend)
 
     @contextmanager
     def without_blocks(self, skipped: Collection[int]) -> Iterator[None]:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.support.blocks import GRID, MIXED, SHAPE, block_inputs, new_block
+from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer
 from wan_core.model.checkpointing import Checkpointing
 from wan_core.model.keeping import EVERY_MATMUL, Policy
@@ -76,18 +77,24 @@ def test_nothing_is_named_while_no_policy_listens(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.lasts(2)
 @pytest.mark.parametrize(
-    ("shape", "frames", "backend"), [(SHAPE, 1, "eager"), (IMAGES, 2, "aot_eager")], ids=["text", "images"]
+    ("shape", "frames", "backend", "frozen"),
+    [(SHAPE, 1, "eager", True), (IMAGES, 2, "aot_eager", False)],
+    ids=["text", "images"],
 )
-def test_the_block_compiles_alone_into_one_graph(shape: WanShape, frames: int, backend: str) -> None:
+def test_the_block_compiles_alone_into_one_graph(shape: WanShape, frames: int, backend: str, frozen: bool) -> None:
+    """`frozen`: with adapters, as it is trained."""
     found = []
     for compiled in (False, True):
         torch.compiler.reset()
         block = new_block(MIXED, shape)
+        if frozen:
+            inject_lora(nn.ModuleDict({"blocks": nn.ModuleList([block])}), LoraConfig(rank=2), seed=1)
         run = torch.compile(block, fullgraph=True, backend=backend) if compiled else block
         inputs = block_inputs(MIXED, shape, frames=frames)
         output = run(*inputs)
         output.square().mean().backward()
-        found.append([output.detach(), *(p.grad for p in block.parameters())])
+        found.append([output.detach(), *(p.grad for p in block.parameters() if p.requires_grad)])
+        assert len(found[-1]) == (21 if frozen else 1 + len([*block.parameters()]))
     for eager, graph in zip(*found, strict=True):
         torch.testing.assert_close(graph, eager, atol=2e-2, rtol=2e-2)
 

@@ -144,6 +144,22 @@ def test_every_kind_of_adapter_is_summed(lora: dict[str, str]) -> None:
     assert furthest(trained(over(model, 2), given), expected) < 1e-11
 
 
+@pytest.mark.soak
+@pytest.mark.lasts(4)
+def test_what_lies_between_two_exchanges_is_compiled() -> None:
+    """A first stage that is compiled would be a graph for each piece between its five exchanges."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch.compiler.reset()
+    given, counter = inputs(SHAPE), CompileCounterWithBackend("eager")
+    expected, model = trained(model_of(SHAPE), given), over(model_of(SHAPE), 2)
+    model.checkpoint_blocks = True
+    for one in (model, *model.team.copies):  # type: ignore[union-attr]
+        one.compile_blocks(counter)  # type: ignore[arg-type]
+    assert furthest(trained(model, given), expected) < 1e-11
+    assert counter.frame_count <= 4
+
+
 def test_float32_differs_by_rounding() -> None:
     given = inputs(SHAPE, torch.float32)
     model = model_of(SHAPE, Numerics())

@@ -113,6 +113,7 @@ def test_two_ranks_that_share_each_clip_train_the_losses_of_one_and_go_on_with_o
         *((2, 2, "all-to-all", 1, {}, {"checkpointing_policy": policy}) for policy in POLICIES),
         *((2, 2, "ring", 1, {}, {"checkpointing_policy": policy}) for policy in POLICIES),
         (2, 2, "ring", 1, {}, {"gradient_checkpointing": False}),
+        *((2, 2, exchange, 1, {}, {"compile": True}) for exchange in ("all-to-all", "ring")),
         (2, 2, "auto", 1, {"quantize": QuantizeConfig(scheme="int8")}, {"blocks_to_swap": 1, "memory": "manual"}),
         (2, 2, "ring", 1, {"quantize": QuantizeConfig(scheme="fp8_e4m3fn")}, {"tread_routes": "0.5: 1..1"}),
         (2, 2, "ring", 2, {}, {}),

@@ -77,7 +77,14 @@ class FurtherCards:
 
     def __enter__(self) -> FurtherCards:
         self._folder = tempfile.TemporaryDirectory(prefix="wan_shares", ignore_cleanup_errors=True)
-        folder = Path(self._folder.name)
+        try:
+            self._start(Path(self._folder.name))
+        except BaseException:  # of one that cannot start, those before are running
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self, folder: Path) -> None:
         atomic_write_json(folder / "graph.json", self._graph)
         for number, (card, keys) in enumerate(zip(self._cards, self._shares, strict=True)):
             share = folder / f"{number}.json"
@@ -91,7 +98,6 @@ class FurtherCards:
                     creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
                 )
             )
-        return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:

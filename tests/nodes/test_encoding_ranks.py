@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,3 +85,17 @@ def test_further_cards_are_those_that_a_process_can_be_kept_to(
     monkeypatch.setattr(module, "gpu_names", lambda: [f"{kind}:{number}" for number in range(3)])
     monkeypatch.setattr(module.mm, "get_torch_device", lambda: torch.device(kind, 1))
     assert module._further_cards() == further
+
+
+def test_a_further_process_ends_where_the_next_one_cannot_start(
+    pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = our_module(pack_nodes, "bridge.encoding_ranks")
+    commands = iter([[sys.executable, "-c", "input()"], ["/nowhere"]])
+    monkeypatch.setattr(module, "_command", lambda _graph: next(commands))
+    monkeypatch.setattr(module, "shares_of", lambda *_given, **_named: [[], [], []])
+    cards = module.FurtherCards({}, SimpleNamespace(missing_clips=range(12)), ["0", "1"])
+    with pytest.raises(FileNotFoundError), cards:
+        pass
+    assert [process.poll() is not None for process in cards._processes] == [True]
+    assert not Path(cards._folder.name).exists()

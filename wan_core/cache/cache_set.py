@@ -219,7 +219,7 @@ class CacheSet(Config):
                     seen.add((entry.kind, entry.key))
                     yield entry
         texts = (self.empty_text_key, self.negative_text_key, *(item.text_key for item in self.all_items))
-        yield from (Entry("text", key, None) for key in dict.fromkeys(texts))
+        yield from (Entry("text", key, None) for key in dict.fromkeys(texts) if key)
 
     def entry_keys(self) -> set[str]:
         """Returns the keys of all entries."""

@@ -80,7 +80,6 @@ class _Ranks:
         """`decodes`: whether our own controller decodes clips."""
         self._out, self._decodes = out, decodes
         self._said: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
-        self._sending = threading.Lock()
         self._stop_requested = False
         self._processes: list[subprocess.Popen[bytes]] = []
         shared = os.environ | {
@@ -141,9 +140,7 @@ class _Ranks:
     def forward(self, file: int) -> None:
         """Forwards commands from our stdin to rank 0; its end closes theirs."""
         for chunk in chunks(file):
-            with self._sending, contextlib.suppress(OSError, ValueError):
-                self._stdin.write(chunk)
-                self._stdin.flush()
+            self._send(chunk)
         self._close()
 
     def stop(self, reason: str) -> bool:
@@ -157,9 +154,13 @@ class _Ranks:
 
     def _tell(self, command: dict[str, Any]) -> None:
         """Sends a command to rank 0."""
+        self._send(json.dumps(command).encode() + b"\n")
+
+    def _send(self, data: bytes) -> None:
+        # Not by the buffered file: a signal handler may run within its write, and it refuses a second one.
         with contextlib.suppress(OSError, ValueError):
-            self._stdin.write(json.dumps(command).encode() + b"\n")
-            self._stdin.flush()
+            while data:
+                data = data[os.write(self._stdin.fileno(), data) :]
 
     def _close(self) -> None:
         with contextlib.suppress(OSError, ValueError):

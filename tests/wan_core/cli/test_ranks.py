@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import signal
 import socket
+import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -17,7 +21,7 @@ import torch
 
 from tests.support.forked import ForkServer, Worker
 from tests.support.tiny_run import TWO_RANKS, TinyRun, make_run
-from wan_core.cli.ranks import _Ending, _exit_code  # pyright: ignore[reportPrivateUsage]
+from wan_core.cli.ranks import _Ending, _exit_code, _Ranks  # pyright: ignore[reportPrivateUsage]
 from wan_core.errors import RankLost
 from wan_core.job.config import RunStatus, read_status, write_status
 from wan_core.train import Group, SaveStore, TrainConfig
@@ -227,6 +231,36 @@ def test_whom_a_rank_waited_for_is_read_from_the_roll(
     group._met = 6
     with pytest.raises(RankLost, match=f"^{missing} not answered in all the time it had"):
         group.share(None)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a timer by signal")
+def test_a_signal_while_a_command_is_written_is_passed_on() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b" " * 4096)
+    os.set_blocking(writing, True)
+    crew = object.__new__(_Ranks)
+    crew._stop_requested = False  # pyright: ignore[reportPrivateUsage]
+    stdin = os.fdopen(writing, "wb")
+    crew._processes = [cast(Any, SimpleNamespace(stdin=stdin))]  # pyright: ignore[reportPrivateUsage]
+    received: list[bytes] = []
+
+    def on_signal(*_: object) -> None:
+        drain.start()
+        crew.stop("signal SIGALRM")
+
+    drain = threading.Thread(target=lambda: received.extend(iter(lambda: os.read(reading, 1 << 20), b"")))
+    before = signal.signal(signal.SIGALRM, on_signal)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        crew._tell({"command": "decoded"})  # waits: the pipe is full  # pyright: ignore[reportPrivateUsage]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    drain.join(10)
+    os.close(reading)
+    assert b"".join(received).strip() == b'{"command": "stop", "reason": "signal SIGALRM"}'
 
 
 def test_a_long_reason_keeps_its_end_which_says_what_to_do(tmp_path: Path) -> None:

@@ -109,6 +109,15 @@ def damaged(_monkeypatch: pytest.MonkeyPatch, run: TinyRun) -> None:
     entry.write_bytes(entry.read_bytes()[:-1] + b"\x55")
 
 
+def test_a_prompt_that_a_set_lacks_is_not_copied(run: TinyRun, local: Path) -> None:
+    cache = LatentCache(run.roots.first("cache"))
+    clips = cache.read_set(run.config.data.fingerprint)
+    data = replace(run.config.data, fingerprint=cache.write_set(replace(clips, negative_text_key="")))
+    assert copied(replace(run, config=replace(run.config, data=data)))[1] == [
+        f"Base and cache are read from their copies in {local}."
+    ]
+
+
 @pytest.mark.parametrize(
     ("break_it", "why"),
     [(full, "are free there. Make room."), (fills_up, "No space left on device"), (damaged, "of the cache is damaged")],

@@ -386,6 +386,7 @@ def canvas(
 FORGET = """() => {
   (window.app.rootGraph ?? window.app.graph).clear();
   sessionStorage.removeItem("wan_trainer.cards");
+  localStorage.removeItem("WanTrainer.Panel.details");
   const side = window.app.extensionManager.sidebarTab;
   if (side.activeSidebarTabId) side.toggleSidebarTab(side.activeSidebarTabId);
   window.app.extensionManager.toast.removeAll?.();

@@ -138,7 +138,7 @@ def test_the_stages_of_a_run(bare: Any, workflows: dict[str, Any]) -> None:
     bare.page.get_by_role("button", name="Run", exact=True).first.click()
     bare.page.wait_for_function(f"() => {points} >= 70", timeout=540_000)
     save_canvas(bare, "stage_2_training")
-    bare.show(".wan-panel .wan-buttons[role=group]")
+    bare.show(".wan-panel .wan-headline")
     bare.page.locator(".wan-panel").get_by_role("button", name="Stop and keep").click()
     bare.page.wait_for_function(ended, timeout=540_000)
     assert bare.seen("execution_error") == []

@@ -45,7 +45,7 @@ def test_a_template_is_an_app_whose_panel_trains_and_is_found_again(
     canvas.watch()
     canvas.press_run()
     panel = page.locator(".wan-panel")
-    shows(panel, "done: step 8 of 8")
+    shows(panel.locator(".wan-headline"), "Done. 8 steps in")
     assert panel.is_visible()
     assert serious(canvas, ".wan-panel") == []
     page.wait_for_timeout(1000)

@@ -150,7 +150,7 @@ def test_a_new_user_with_one_card_of_16_gib(
     page.wait_for_function(ON_CANVAS, arg="TrainLoRA")
     page.wait_for_timeout(500)  # the dialog goes
     way.choose("WanVideoDataset", "folder", "clips")
-    shows(page.locator(BAR), "Fits: ", "of 16.0 GiB")
+    shows(page.locator(BAR), "Fits: ", "15.0 GiB free")
     way.run()
     table.append(way.row("a new user, one card of 16 GiB: template 02", named))
     canvas.screenshot("first-hour-new-user")

@@ -67,6 +67,7 @@ def test_what_does_not_fit_is_red_before_it_is_queued_and_fits_after_a_click(
     # Opened again, it says what Run would do with that run before anything is queued.
     run = asked["run_name"]
     canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA={**asked, "rank": 32}))
+    canvas.page.locator(".wan-panel .wan-details").evaluate("one => { one.open = true; }")
     standing = canvas.page.locator(".wan-panel .wan-standing")
     shows(standing, f"{run} is a finished run (step 2 of 2). With the same clips, Run trains nothing more.")
     canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA={**asked, "rank": 16}))

@@ -40,9 +40,6 @@ PROMPT = load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json").caption
 ROOM_MIB = 30
 """beside the reserve: rank 64 on the demo pair is more, rank 32 is less"""
 STEPS = 300
-TAKEN = "ComfyUI's loader loads every key: {n} weights."
-UPDATED = "Update per block {least} to {most}, the largest in {where}."
-LIKE = "likeness to the first preview"
 POINTS = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPanel.history.points'
 # The clip of Save Video, which the page itself shows.
 MADE = """() => [...document.querySelectorAll("video")].some(v => !v.closest(".wan-panel") && !v.closest(".wan-card")
@@ -220,7 +217,7 @@ def use_an_earlier_step_in_the_tab(journey: Journey, loras: list[str]) -> None:
     page.locator(TAB).first.click()
     run = open_run(page, journey.run)
     run.get_by_role("button", name=words("Clips"), exact=True).click()
-    shows(run, PROMPT, words.start(TAKEN), words("likeness to the first preview"), words("flicker"))
+    shows(run, PROMPT)
     shows(run.locator(".wan-suggestion"), "★")
     earlier = STEPS - STEPS // 3
     for step in (earlier, STEPS):
@@ -229,7 +226,7 @@ def use_an_earlier_step_in_the_tab(journey: Journey, loras: list[str]) -> None:
         run.get_by_role("button", name=words("Use this step"), exact=True).click()
         shows(run, words("Step {step} is the run's LoRA now.", step=step))
         assert published(canvas, loras) == saved_at(canvas, journey.run, step)
-        shows(run.locator(".wan-player-row"), words("In use"))
+        shows(run.locator(".wan-player-row"), words("in use"))
         if step == earlier:
             page.wait_for_timeout(1500)
             journey.keep_part("tab", run)
@@ -253,7 +250,7 @@ def test_from_template_03_to_both_loras_in_template_07(
 
     canvas.show(BAR)
     bar.get_by_role("button", name=fitting).click()
-    shows(bar, words.start("Fits: {needed} needed, {room} free of {total}"), "32")
+    shows(bar, words.start("Fits: {needed} needed, {room} free"), "32")
     assert bar.get_attribute("data-state") == "fits"
     journey.keep("fits")
 
@@ -271,7 +268,7 @@ def test_from_template_03_to_both_loras_in_template_07(
         words("{lora}: on {model}, at strength 1.0", lora=lora, model=file)
         for lora, file in zip(loras, (HIGH, LOW), strict=True)
     ]
-    shows(canvas.page.locator(".wan-panel .wan-save-facts"), *(words.start(one) for one in (TAKEN, UPDATED, LIKE)))
+    shows(canvas.page.locator(".wan-panel .wan-use"), *loras)
     journey.keep("done")
     use_an_earlier_step_in_the_tab(journey, loras)
 

@@ -27,6 +27,17 @@ NOTE = """() => {
 }"""
 SETTINGS = ("WanTrainer.Chart.Theme", "WanTrainer.NewNodes.DatasetFolder", "WanTrainer.NewNodes.RunFolder")
 
+DETAILS = ".wan-details > summary"
+# Words that are seen on the panel, its height, and pixels from its top to its clips.
+SEEN = """() => {
+  const panel = document.querySelector(".wan-panel"), top = panel.getBoundingClientRect().top;
+  const walk = document.createTreeWalker(panel, NodeFilter.SHOW_TEXT), words = [];
+  while (walk.nextNode())
+    if (walk.currentNode.parentElement.checkVisibility())
+      words.push(...walk.currentNode.textContent.split(/\\s+/).filter(word => /[a-z0-9]/i.test(word)));
+  return [words.length, panel.offsetHeight, panel.querySelector(".wan-clips").getBoundingClientRect().top - top];
+}"""
+
 HOSTILE = (
     "<img src=x onerror=\"window.hacked='img'\">",
     "<script>window.hacked='script'</script>",
@@ -122,29 +133,54 @@ def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
     shared: Canvas, smoke: dict[str, Any], shared_runs: Runs
 ) -> None:
     canvas, runs = shared, shared_runs
-    runs.add("smoke_test", over_fitting_run(), state="done", node="7")
+    use = [{"lora": "wan_trainer/smoke_test.safetensors", "model": "wan.safetensors", "trigger": "ohwx"}]
+    runs.add("smoke_test", over_fitting_run(), state="done", node="7", in_use=90, use=use)
     canvas.load(smoke)
     detail = {"node": "7", "run": "smoke_test", "state": "done", "text": "done", "metrics_lines": 999}
     canvas.script("d => window.app.api.dispatchEvent(new CustomEvent('wan_trainer.status', {detail: d}))", detail)
     shown(canvas, 90)
     canvas.focus("TrainLoRA")
     panel = canvas.page.locator(".wan-panel")
-    shows(panel, "★ Step 40 is suggested: its held-out loss of 0.1500")
-    shows(panel, "After step 40 the held-out loss rose while the training loss fell")
+    shows(panel.locator(".wan-headline"), "✓Done. 90 steps in 3:45")
+    shows(panel.locator(".wan-use"), "Use it:", "wan_trainer/smoke_test.safetensors", "Write ohwx into the prompt.")
+    words, height, clips = canvas.script(SEEN)
+    assert words <= 60
+    assert height <= 560
+    assert clips <= 60
+    canvas.screenshot("panel-five-things")
+    canvas.script("() => { navigator.clipboard.writeText = async text => { window.copied = text; }; }")
+    panel.get_by_role("button", name="Copy", exact=True).click()
+    canvas.page.wait_for_function("() => window.copied === 'wan_trainer/smoke_test.safetensors'")
+    canvas.script("() => { delete navigator.clipboard.writeText; }")
+    shows(panel, "★ Step 40 is suggested.")
+    panel.get_by_role("button", name="Why?").click()
+    reason = panel.locator(".wan-suggestion p")
+    shows(reason, "its held-out loss of 0.1500", "After step 40 the held-out loss rose while the training loss fell")
+    assert reason.is_visible()
     canvas.focus("TrainLoRA")  # on a busy machine the node grew by the suggestion after it was brought into view
     panel.get_by_role("button", name="Show the suggested step").click()
     canvas.page.wait_for_function(f"() => {PANEL}.player.slider.getAttribute('aria-valuetext').startsWith('★ step 40')")
-    panel.locator(".wan-suggestion").get_by_role("button").click()
-    shows(panel, "Step 40 is the run's LoRA now.")
+    panel.get_by_role("button", name="Use this step").click()
+    shows(panel.locator(".wan-answer"), "Step 40 is the run's LoRA now.")
     assert [(path, body) for path, _, body in runs.posted] == [("smoke_test/use", {"step": 40})]
     assert serious(canvas, ".wan-panel") == []
     canvas.screenshot("panel-suggested")
+    canvas.focus("TrainLoRA")
+    panel.locator(DETAILS).press("Enter")
+    least = canvas.script(f"() => {PANEL}.least")
+    canvas.focus("TrainLoRA")
     panel.get_by_text("by timestep").click()
     shows(panel, "◆ timestep 200")
     canvas.page.wait_for_timeout(500)
-    legend, line = (panel.locator(name).bounding_box() for name in (".wan-legend", ".wan-suggestion"))
+    legend, line = (panel.locator(name).bounding_box() for name in (".wan-legend", ".wan-use"))
     assert legend["y"] + legend["height"] <= line["y"] + 1, "the panel grows with its legend"
     canvas.screenshot("panel-by-timestep")
+    high = "() => window.app.graph._nodes.find(n => n.type === 'TrainLoRA').size[1]"
+    opened = canvas.script(high)
+    panel.locator(DETAILS).press("Enter")
+    canvas.page.wait_for_function(f"least => {PANEL}.least < least - 100", arg=least)
+    canvas.drawn()
+    assert canvas.script(high) <= opened - 100, "the node is as high as its open details were"
 
 
 def test_a_graph_that_is_left_asks_for_nothing_more(shared: Canvas, smoke: dict[str, Any], shared_runs: Runs) -> None:
@@ -224,6 +260,12 @@ def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(vue: bool, pages: P
     shown(canvas, 64)
     canvas.focus("TrainLoRA")
     panel = canvas.page.locator(".wan-panel")
+    assert not panel.locator(".wan-facts").is_visible(), "figures stand in the details"
+    panel.locator(DETAILS).press("Enter")
+    panel.locator(".wan-facts").wait_for()
+    canvas.script("() => new Promise(done => setTimeout(done, 50))")  # the browser says later that they are open
+    assert canvas.script("() => localStorage.getItem('WanTrainer.Panel.details')") == "on"
+    canvas.focus("TrainLoRA")
     shows(panel, "64 / 150")
     shows(panel.locator(".wan-marks"), f"⚠ {sentence}")
     shows(panel.locator(".wan-legend"), "⚠ marked as wrong: step 50", "× skipped: no usable number")
@@ -276,6 +318,7 @@ def test_the_page_speaks_its_language_and_follows_its_settings(canvas: Any, smok
     canvas.focus("TrainLoRA")
     panel = canvas.page.locator(".wan-panel")
     assert panel.get_by_role("button", name="Detener y conservar").count() == 1
+    shows(panel.locator(".wan-headline"), "Entrenando")
     shows(panel, "en curso: paso 64 de 150")
     assert canvas.script(NOTE).startswith("Léeme: ## ¿Está todo instalado?\n\nEntrena un modelo")
     buttons = panel.locator(".wan-button").all()
@@ -367,9 +410,10 @@ def test_texts_of_strangers_stay_texts(shared: Canvas, smoke: dict[str, Any], sh
         )
         shared.page.wait_for_function(f"n => {PANEL}.run === n && {PANEL}.history.points > 0", arg=name)
         shared.page.wait_for_timeout(150)
+    shared.script("() => { document.querySelector('.wan-details').open = true; }")
     shared.page.get_by_role("button", name="Open folder").focus()
     shared.page.keyboard.press("Enter")
-    shared.page.wait_for_function(f"text => {PANEL}.line.element.textContent === text", arg=HOSTILE[0])
+    shared.page.wait_for_function(f"text => {PANEL}.line.said.textContent === text", arg=HOSTILE[0])
     strange = shared.script(
         """() => {
           const own = [...document.querySelectorAll(".wan-panel, .wan-runs")];

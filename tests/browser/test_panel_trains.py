@@ -93,7 +93,7 @@ def press(canvas: Any, name: str) -> None:
     button = canvas.page.locator(".wan-panel").get_by_role("button", name=name)
     deadline = time.monotonic() + PATIENCE_MS / 1000
     while time.monotonic() < deadline:
-        canvas.show(".wan-panel .wan-buttons[role=group]")
+        canvas.show(".wan-panel .wan-headline")
         with contextlib.suppress(TooLate):
             button.click(timeout=10_000)  # two frames at rest, which take a while on one core
             return

@@ -58,7 +58,7 @@ FULL_CARD = {
 """of a card of 15.70 GiB of which other programs took two meanwhile"""
 
 
-def keep(canvas: Any, frontend: str, name: str, last: str = ".wan-panel .wan-memory", of: str = ".wan-panel") -> None:
+def keep(canvas: Any, frontend: str, name: str, last: str = ".wan-panel .wan-legend", of: str = ".wan-panel") -> None:
     """Take a picture of the page, and one of the panel, or card, down to its part `last`."""
     if of not in (RUN, SAID):
         canvas.show(last)
@@ -247,7 +247,7 @@ def test_the_sentence_of_each_failure_is_whole(
         shows(box, then[name])
         if name != "disk":
             shows(box, f"A new run can start with the LoRA of saved step {step}")
-        keep(canvas, frontend, name, ".wan-panel .wan-legend")
+        keep(canvas, frontend, name)
         if name == "memory":
             canvas.page.locator(TAB).first.click()
             card = open_run(canvas.page, "smoke_test")

@@ -79,6 +79,7 @@ def test_template_06_draws_when_both_cards_work_and_the_panel_shows_the_devices_
             panel, bars = canvas.page.locator(PANEL), canvas.page.locator(f"{PANEL} .wan-device")
             write_rank(run, 0, "alpha", {"now": 19 * GIB, "busy": 98}, {"now": 20 * GIB})
             said(canvas, "train")
+            panel.locator(".wan-details").evaluate("one => { one.open = true; }")
             shows(panel, "RTX 4090 · 19.0 GiB of 24.0 GiB · 98 % busy", "RTX 4090 · 20.0 GiB of 24.0 GiB")
             assert [bars.nth(n).locator("span").first.inner_text() for n in (0, 1)] == ["cuda:0", "cuda:1"]
             assert rows.count() == 2, "of the plan before"
@@ -90,7 +91,7 @@ def test_template_06_draws_when_both_cards_work_and_the_panel_shows_the_devices_
             shows(panel, "32 devices, 21.4 to 22.9 of 24.0 GiB · slowest rank 7 · ⚠ 1 rank is silent")
             assert not bars.first.is_visible()
             canvas.focus("TrainLoRA")
-            panel.locator("summary").click()
+            panel.locator(".wan-memory summary").click()
             shows(bars.first, "rank 30 · node3 cuda:0", "⚠ silent for 0:4")
             shows(bars.nth(1), "rank 7 · node0 cuda:0", "slowest")
             assert bars.count() == 32

@@ -38,8 +38,8 @@ export class FitBar {
       element("summary", { class: "wan-fit-line" }, this.icon, this.line),
       this.meter,
       this.routes,
-      this.about,
       this.buttons,
+      this.about,
     );
   }
 

@@ -52,10 +52,10 @@ export function headline(plan) {
   if (!name) return t("Does not fit: {needed} of host memory needed, {room} free", values);
   if (plan.devices.length < 2)
     return plan.fits
-      ? t("Fits: {needed} needed, {room} free of {total}", values)
+      ? t("Fits: {needed} needed, {room} free", values)
       : t("Does not fit: {needed} needed, {room} free of {total}", values);
   return plan.fits
-    ? t("Fits: {needed} needed, {room} free of {total} on {device}", values)
+    ? t("Fits: {needed} needed, {room} free on {device}", values)
     : t("Does not fit: {needed} needed, {room} free of {total} on {device}", values);
 }
 

@@ -80,7 +80,8 @@ export class Face {
     const chip = clock.active;
     const kept = gone ? (history.saves.newest?.step ?? 0) : null;
     this.trouble.draw(run ?? "", detail, history.newest?.step, kept);
-    const headline = broke ? null : headlineOf({ chip, about, live, detail, history });
+    const fits = !this.fit.querySelector('[data-state="short"]');
+    const headline = broke ? null : headlineOf({ chip, about, live, detail, history, fits });
     // The headline of the box has the same text.
     const isSaid = [t("failed"), t("ComfyUI does not answer.")].includes(this.line.text);
     this.line.draw(headline, isSaid && !this.trouble.element.hidden);

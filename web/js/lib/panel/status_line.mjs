@@ -19,7 +19,7 @@ export class StatusLine {
     /** The text of the newest summary. */
     this.summary = "";
     this.element = element("div", { class: "wan-status" }, t("idle"));
-    this.said = element("div", { class: "wan-said", hidden: true });
+    this.said = element("div", { class: "wan-answer", hidden: true });
     this.sign = element("span", { class: "wan-sign", "aria-hidden": "true" });
     this.words = element("span");
     this.headline = element("div", { class: "wan-headline" }, this.sign, this.words);

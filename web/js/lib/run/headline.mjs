@@ -14,11 +14,12 @@ import { clock, known, secondsLeft } from "./format.mjs";
 const SIGNS = { ready: "○", busy: "▶", done: "✓", stopped: "■" };
 
 /**
- * @param {{ chip: string | null, about: About | null, live: boolean, detail: import("../page/routes.mjs").Detail | null,
- *   history: import("./history.mjs").RunHistory }} read `chip`: the stage that works now, `about`: the newest message of it
+ * @param {{ chip: string | null, about: About | null, live: boolean, fits?: boolean, detail: import("../page/routes.mjs").Detail | null,
+ *   history: import("./history.mjs").RunHistory }} read `chip`: the stage that works now, `about`: the newest message of it;
+ *   `fits`: nothing is known that the training has no memory for
  * @returns {Headline | null} null where another part of the panel says it: a failure
  */
-export function headlineOf({ chip, about, live, detail, history }) {
+export function headlineOf({ chip, about, live, detail, history, fits = true }) {
   if (chip === "Cache") return headline("busy", encoding(about));
   const state = live ? "running" : detail?.state;
   if (state === "failed") return null;
@@ -26,7 +27,7 @@ export function headlineOf({ chip, about, live, detail, history }) {
   if (state === "running" || chip) return headline("busy", busyText(chip, about, history));
   if (detail) return headline("stopped", stoppedText(detail));
   if (about?.kind === "encoded") return headline("busy", t("Clips are encoded"));
-  return headline("ready", t("Not trained yet: press Run."));
+  return headline("ready", fits ? t("Not trained yet: press Run.") : t("Not trained yet."));
 }
 
 /** @param {Headline["kind"]} kind @param {string} text @returns {Headline} */

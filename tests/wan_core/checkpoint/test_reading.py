@@ -203,8 +203,21 @@ def write_model(path: Path, kind: str) -> None:
         safetensors.torch.save_file(weights, path)
 
 
-@pytest.mark.parametrize("precision", ["as in file", "bf16"])
-@pytest.mark.parametrize("kind", ["plain", "shards", "fp8", "gguf"])
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [
+        *[("plain", "bf16"), ("shards", "as in file"), ("fp8", "as in file"), ("gguf", "bf16")],
+        *(
+            pytest.param(kind, precision, marks=pytest.mark.soak)
+            for kind, precision in [
+                ("plain", "as in file"),
+                ("shards", "bf16"),
+                ("fp8", "bf16"),
+                ("gguf", "as in file"),
+            ]
+        ),
+    ],
+)
 def test_a_model_is_loaded_where_nothing_can_be_mapped(
     tmp_path: Path, kind: str, precision: str, request: pytest.FixtureRequest
 ) -> None:

@@ -208,7 +208,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("rounds", [10, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [5, pytest.param(300, marks=pytest.mark.soak)])
 def test_of_two_that_come_in_the_same_moment_one_has_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:

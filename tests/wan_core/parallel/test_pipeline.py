@@ -120,8 +120,6 @@ IN_CI = (
     "VACE with TREAD",
     "Fun Camera",
     "dropout",
-    "attention kept",
-    "8 bits",
     "prior preservation, batches of two",
 )
 

@@ -33,7 +33,9 @@ HELD: list[tuple[str, str, str]] = [
     ("yaml", "[" * 1_000_000, "is not valid YAML"),
     ("yaml", "{a: " * 100_000, "is not valid YAML"),
     ("yaml", "- - " * 100_000 + "a", "is not valid YAML|takes more than"),
-    ("yaml", "a: " + ":".join(["1"] * 100_000), "more than 64 bits|takes more than 1 s"),
+    pytest.param(
+        "yaml", "a: " + ":".join(["1"] * 100_000), "more than 64 bits|takes more than 1 s", marks=pytest.mark.soak
+    ),
     pytest.param(
         "yaml", "- 1\n" * 100_000, "holds more than 50,000 values|takes more than 1 s", marks=pytest.mark.soak
     ),

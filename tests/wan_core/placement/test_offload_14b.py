@@ -45,11 +45,11 @@ class Case(NamedTuple):
     packed: bool = True
 
 
-SHORT = Case(33, 6, 3)
+SHORT, SHORTEST = Case(33, 6, 3), Case(17, 4, 2)
 FITS = {SHORT: 5.4, Case(33, 10, 6): 6.0, Case(33, 40, 26): 11.0, Case(49, 40, 18): 15.0, Case(81, 40): 22.5}
 """case -> GiB that a step and a preview may take"""
 PLANNED = (
-    *(SHORT, Case(33, 10, 6)),
+    *(SHORTEST, SHORT, Case(33, 10, 6)),
     *(Case(33, 10, 0, offload=False), Case(33, 10), Case(33, 10, 6, offload=False), Case(49, 10, 0, offload=False)),
     *(Case(49, 10, 4), Case(81, 10), Case(81, 10, 10), Case(5, 10, 5), Case(49, 40, 18)),
     *(Case(33, 8, 0, offload=False, cards=2), Case(33, 8, 4, cards=2)),
@@ -65,7 +65,7 @@ OTHERS = (
 
 
 def short_and_long(cases: Iterable[Case]) -> list[Any]:
-    return [case if case == SHORT else pytest.param(case, marks=pytest.mark.soak) for case in cases]
+    return [case if case == SHORTEST else pytest.param(case, marks=pytest.mark.soak) for case in cases]
 
 
 @pytest.fixture(scope="module")

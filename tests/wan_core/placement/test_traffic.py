@@ -40,7 +40,7 @@ def in_fp8(model: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("how", "chunk_tokens", "adapted", "vace"),
     [
-        (Recomputing(), 0, adapt, ()),
+        pytest.param(Recomputing(), 0, adapt, (), marks=pytest.mark.soak),
         (Recomputing(), 300, adapt, ()),
         (Recomputing(policy=POLICIES["attn_output"], unchecked=2), 250, in_fp8, ()),
         (Recomputing(), 200, adapt, (0, 2, 3, 5)),

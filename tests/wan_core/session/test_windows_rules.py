@@ -105,7 +105,9 @@ def test_a_save_waits_for_what_holds_its_file_and_says_so(windows: ForkServer, t
     assert all(SaveStore(run.directory).read(step) for step in (2, 4))
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "lora.safetensors", "state.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", pytest.param("lora.safetensors", marks=pytest.mark.soak), "state.safetensors"]
+)
 def test_a_run_goes_on_from_no_older_step_while_its_newest_is_held(
     windows: ForkServer, tmp_path: Path, name: str
 ) -> None:

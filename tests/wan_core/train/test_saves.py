@@ -103,7 +103,7 @@ class DyingSave(Dying):
 @pytest.mark.parametrize(
     "earlier",
     [  # an older step lies beside a damaged one and beside a killed save, too
-        "nothing",
+        pytest.param("nothing", marks=pytest.mark.soak),
         "a damaged step",
         pytest.param("a killed save", marks=pytest.mark.soak),
         pytest.param("an older step", marks=pytest.mark.soak),

@@ -58,7 +58,7 @@ def note(model: str, *frames: int, size: str = "832x480", cards: tuple[int, ...]
         said = ", ".join(f"{_frames(count)} {cell}" for count, cell in fits if cell is not None)
         lines.append(f"- {card} GB card: {said or 'does not fit'}")
     away = any("(" in line for line in lines)
-    brackets = "; in brackets blocks that rest in the computer's own memory" if away else ""
+    brackets = "; in brackets the blocks offloaded to CPU RAM" if away else ""
     return f"**Memory** (GiB at the peak of training, predicted; {size}, rank 32{brackets}):\n\n" + "\n".join(lines)
 
 

@@ -179,10 +179,10 @@ class Relief:
             return ""
         self._model.offload = offload
         if not before.measures.offload_inputs:
-            return "what gradient checkpointing keeps of each block rests in the computer's own memory"
+            return "the block inputs that gradient checkpointing keeps are offloaded to CPU RAM"
         if offload.measures.in_turn:
             return "the cards work one after the other; a step takes up to twice as long"
         if not offload.measures.dequantize_once:
             return "quantized weights are dequantized for each chunk of tokens instead of once for all"
         blocks = counted(offload.measures.blocks_to_swap, "block")
-        return f"the frozen weights of {blocks} rest in the computer's own memory, and travel when they are needed"
+        return f"the frozen weights of {blocks} are offloaded to CPU RAM and loaded when they are needed (block swap)"

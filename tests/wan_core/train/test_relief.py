@@ -188,9 +188,9 @@ def test_each_attempt_gives_up_more_until_blocks_rest_in_host_memory(
     assert said == [
         "every block is recomputed in the backward pass; a step takes up to a third longer.",
         "gradient checkpointing keeps nothing but the input of a block; a step takes up to a fifth longer.",
-        "what gradient checkpointing keeps of each block rests in the computer's own memory.",
-        "the frozen weights of 1 block rest in the computer's own memory, and travel when they are needed.",
-        "the frozen weights of 2 blocks rest in the computer's own memory, and travel when they are needed.",
+        "the block inputs that gradient checkpointing keeps are offloaded to CPU RAM.",
+        "the frozen weights of 1 block are offloaded to CPU RAM and loaded when they are needed (block swap).",
+        "the frozen weights of 2 blocks are offloaded to CPU RAM and loaded when they are needed (block swap).",
     ]
     assert same(state(run, 4), undisturbed)
 

@@ -73,7 +73,7 @@ class Run:
 
     def alike(self) -> Run:
         """The run whose numbers these are: plain, on the CPU; of split tokens with as many parts."""
-        names = ("gradient_accumulation_steps",)
+        names = ("gradient_accumulation_steps", "tread_routes")
         train = {name: self.train[name] for name in names if name in self.train}
         cards = self.cards if self.parts > 1 else 1
         return replace(Run(self.scheme, train=train), mode=self.mode, cards=cards, shares=self.shares)
@@ -111,7 +111,10 @@ RUNS = {
     "two cards": Run(cards=2),
     "split tokens": Run(cards=2, mode="split tokens", train={"gradient_accumulation_steps": 2}),
     "split tokens, attention kept": Run(
-        cards=2, mode="split tokens", shares="2,1", train={"checkpointing_policy": "attn_output", "unchecked_blocks": 1}
+        cards=2,
+        mode="split tokens",
+        shares="2,1",
+        train={"checkpointing_policy": "attn_output", "unchecked_blocks": 1, "tread_routes": "0.5: 0..0; 0.5: 1..1"},
     ),
     "split tokens, everything": Run(
         INT8,

@@ -33,12 +33,12 @@ class Swaps(Protocol):
     def swap(self, me: int, what: str, parcels: Sequence[Tensor]) -> Arriving:
         """Posts the parcel for every copy; waits for the posts of all, not for what they hold.
 
-        `what`: TO_HEADS or TO_TOKENS, the same in all copies.
+        `what`: TO_HEADS, TO_TOKENS or TO_ALL, the same in all copies.
         """
         ...
 
 
-TO_HEADS, TO_TOKENS = "to heads", "to tokens"
+TO_HEADS, TO_TOKENS, TO_ALL = "to heads", "to tokens", "to all"
 
 
 def shares(total: int, parts: int | Sequence[int], least: int = 0) -> list[int]:
@@ -87,6 +87,7 @@ class TokenSeat:
         """whether the copies run together now; otherwise this one has all tokens and exchanges nothing"""
         self._exchange, self._me = exchange, me
         self._heads = shares(num_heads, copies)
+        self._copies = len(self._heads)
 
     def send(self, part: Tensor) -> Sent:
         """Sends own tokens of all heads, (B, n, H, d)."""
@@ -104,6 +105,13 @@ class TokenSeat:
         """
         journey = _Journey(TO_TOKENS, sent.journey.tokens)
         return cast(Tensor, _Arrive.apply(self, journey, _Leave.apply(self, journey, attended)))
+
+    def gather(self, own: Tensor) -> Tensor:
+        """Returns the tokens of all copies, (B, N, D), from those of this one, (B, n, D). Without a graph."""
+        with scope("exchange"):
+            found = self._exchange.swap(self._me, TO_ALL, [own.contiguous()] * self._copies)
+        found.wait()
+        return torch.cat(list(found.parcels), dim=1)
 
     def start(self, way: str, journey: _Journey, part: Tensor) -> Arriving:
         """Sends `part` that way."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -114,6 +114,19 @@ def tokens_by_layer(routes: Sequence[Route], layers: int, in_frame: int, frames:
     return tuple(found)
 
 
+class Regroup(Protocol):
+    """Brings tokens to other copies of a model for the layers of a route, where these share out tokens."""
+
+    def to_layers(self, own: Tensor, axis: int) -> Tensor:
+        """Tokens of this copy along `axis` -> those that it has in the layers. A collective, as the other one."""
+        ...
+
+    def to_owners(self, some: Tensor, before: Tensor) -> Tensor:
+        """Returns the tokens of this copy, (B, n, D): those that went through from the copies that had them, `some` on
+        this one, the others as `before`."""
+        ...
+
+
 class Passage(NamedTuple):
     """A route in one pass through the model: the layers from `first` to `last` see the tokens `kept` alone."""
 
@@ -121,6 +134,8 @@ class Passage(NamedTuple):
     last: int
     kept: Tensor
     """(K,) int64, rising: the same for every clip of the batch"""
+    regroup: Regroup | None = None
+    """of a copy that has other tokens in these layers than outside; None: those of its own that are `kept`"""
 
     def through(self, streams: Streams) -> Streams:
         """Returns the streams of the tokens that go through, (B, K, D) each, with their own positions."""
@@ -132,12 +147,16 @@ class Passage(NamedTuple):
 
     def some(self, tensor: Tensor, axis: int = 1) -> Tensor:
         """Returns those of the N tokens along `axis` that go through."""
+        if self.regroup is not None:
+            return self.regroup.to_layers(tensor, axis)
         return tensor.index_select(axis, sent(self.kept, tensor.device))
 
     def rejoined(self, streams: Streams, before: Streams) -> Streams:
         """Returns the streams of all tokens, (B, N, D) each: those that passed by are as they were `before`."""
 
         def whole(some: Tensor, all_of_them: Tensor) -> Tensor:
+            if self.regroup is not None:
+                return self.regroup.to_owners(some, all_of_them)
             found = sent(all_of_them, some.device).clone()
             found[:, sent(self.kept, some.device)] = some  # index_copy would keep `some` for the way back
             return found

@@ -54,4 +54,4 @@ class _Unread(torch.autograd.Function):
 
 def _of_input(gradient: Tensor, weight: Tensor) -> Tensor:
     """gradient (..., out), weight (out, in) -> (..., in), by the product that autograd runs for a linear."""
-    return (gradient.flatten(0, -2) @ weight).view(*gradient.shape[:-1], -1)
+    return (gradient.flatten(0, -2) @ weight).unflatten(0, gradient.shape[:-1])

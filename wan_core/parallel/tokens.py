@@ -123,7 +123,8 @@ class SplitTokens:
         frames, height, width = grid_of(latent)
         more = given.reference is not None
         devices = [one.device for one in self._all]
-        parts = parts_of(frames + more, height * width, devices, passages, self._proportions)
+        seats = [one.seat for one in self._all]
+        parts = parts_of(frames + more, height * width, devices, passages, self._proportions, seats)
         inputs = [
             _Inputs(sent(latent, one.device), sent(timestep, one.device), sent(text, one.device), given.to(one.device))
             for one in self._all

@@ -140,7 +140,7 @@ def estimate_memory(
         adapters[str(job.placement.device_of(linear))] += values
     step = job.on_card(step, card)
     if job.others:
-        check_shared_out(step.tokens // step.latent_frames, job.cards, len(job.routes))
+        check_shared_out(step.tokens // step.latent_frames, job.cards)
     offloaded = measures.offload_inputs and job.recomputing.blocks
     unpacking = Unpacking(widest_bytes=job.unpacking_bytes, once=measures.dequantize_once)
     tokens = job.tokens(step)

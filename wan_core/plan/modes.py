@@ -221,7 +221,7 @@ def _way(job: Workload, why_not: str, cards: Mapping[str, Card], plan_of: PlanOf
         if plan is None:
             return Way(mode, why_not="is not planned")
         seconds = _seconds(plan, cards)
-    except WanTrainerError as error:  # such as that of split tokens with several token routes
+    except WanTrainerError as error:  # such as that of split tokens with clips of few tokens
         return Way(mode, why_not=f"is refused ({str(error).rstrip('.')})")
     needs = plan.estimate
     if mode == EXPERT_PER_GPU:

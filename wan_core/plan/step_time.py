@@ -126,12 +126,16 @@ def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
         sent_bytes(job.exchange, job.cards, [clips * one for one in some], clips * again, job.shape.dim, size)
         for some in (layers, walked)
     )
-    if not job.shares:
-        return there[0], back[1]
-    all_of_them = sum(job.shares)
-    most = max(share * (all_of_them - share) for share in job.shares) / all_of_them**2
-    uneven = most * job.cards**2 / (job.cards - 1)
-    return int(uneven * there[0]), int(uneven * back[1])
+    parts, every = job.shares or (1,) * job.cards, sum(job.shares) or job.cards
+    most = max(part * (every - part) for part in parts) / every**2
+    uneven = most * job.cards**2 / max(1, job.cards - 1)
+    # All tokens go to the layers of a further route, and those that went through back; so do their gradients.
+    width = clips * job.shape.dim * job.numerics.residual.itemsize * (1 + bool(job.shape.vace_layers))
+    regrouped = sum(
+        step.tokens + step.latent_frames * route.kept(step.tokens // step.latent_frames) for route in job.routes[1:]
+    )
+    moved = width * regrouped * (job.cards - 1) * max(parts) // every
+    return round(uneven * there[0]) + moved, round(uneven * back[1]) + moved
 
 
 def _pageable_share(estimate: MemoryEstimate) -> float:

@@ -180,10 +180,16 @@ def test_each_card_holds_the_weights_and_its_part_of_what_a_step_keeps() -> None
     assert one.pinned <= two.pinned < 1.01 * one.pinned, "weights of linears once, those of norms twice"
 
 
-def test_a_plan_refuses_what_a_step_would() -> None:
+def test_a_further_route_sends_all_tokens_there_and_those_that_go_through_back() -> None:
     routes = tuple(Route(selection_ratio=0.5, start_layer_idx=n, end_layer_idx=n) for n in (1, 3))
-    with pytest.raises(ConfigError, match="2 routes, and split tokens takes one"):
-        estimate_memory(job(OF_1_3B, 2, routes=routes), CLIP)
+    one, two = (sum(step_time.exchanged_bytes(job(OF_1_3B, 2, routes=routes[:n]), CLIP)) for n in (1, 2))
+    of_layer = 3 * 4 * 10_140 * 768 * 2  # forward twice and back, in 16 bits; a route halves it
+    assert two - one == (20_280 + 10_140) * 1536 * 4 - of_layer // 2
+
+
+def test_a_plan_refuses_what_a_step_would() -> None:
+    with pytest.raises(ConfigError, match="has 1 tokens, too few to split over 2 devices"):
+        estimate_memory(job(OF_1_3B, 2), replace(CLIP, latent_height=2, latent_width=2))
 
 
 def test_each_device_holds_one_model() -> None:

@@ -123,6 +123,20 @@ def test_gradients_are_those_of_one_model_in_float64(kind: str, shares: tuple[in
         assert furthest(trained(over(model, len(shares) or 3, shares), given, routed), expected) < 1e-11
 
 
+@pytest.mark.parametrize("shares", [(1, 1), (5, 1, 2)], ids=str)
+@pytest.mark.parametrize("kind", ["a timestep per frame", "control stream", "reference image"])
+def test_several_routes_are_those_of_one_model_in_float64(kind: str, shares: tuple[int, ...]) -> None:
+    """Of 15 tokens in a frame 8 go through the first layer, 5 through the second and one through the third."""
+    ratios = (0.5, 0.7, 0.99)
+    shape = replace(KINDS[kind], num_layers=4, vace_layers=(0, 2) if KINDS[kind].vace_layers else ())
+    routes = [Route(selection_ratio=one, start_layer_idx=n, end_layer_idx=n) for n, one in enumerate(ratios)]
+    given, routed = inputs(shape), passages(shape, *routes)
+    expected = trained(model_of(shape), given, routed)
+    model = over(model_of(shape), len(shares), shares)
+    model.checkpoint_blocks = True
+    assert furthest(trained(model, given, routed), expected) < 1e-11
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_recomputing_changes_nothing(policy: str) -> None:
     shape = KINDS["control stream"]
@@ -202,10 +216,6 @@ def test_uneven_parts_have_their_share_of_every_frame_and_of_every_layer() -> No
 
 
 def test_what_cannot_be_shared_out_is_refused_with_what_to_do() -> None:
-    model, given = over(model_of(SHAPE), 2), inputs(SHAPE)
-    routes = HALF, replace(HALF, start_layer_idx=0, end_layer_idx=0)
-    with pytest.raises(ConfigError, match="2 routes, and split tokens takes one"):
-        model(*given, passages(SHAPE, *routes))
     with pytest.raises(ConfigError, match="has 1 tokens, too few to split over 2 devices"):
         parts_of(3, 1, [torch.device("cpu")] * 2)
     drops = model_of(SHAPE, dropout=0.1)

@@ -96,7 +96,7 @@ def without_note(workflow: dict[str, Any]) -> dict[str, Any]:
 def demo_run(canvas: Any, workflows: dict[str, Any], **more: dict[str, Any]) -> dict[str, Any]:
     """The smoke graph with the demo model and the concept of the learning test, so that previews show something."""
     model, concept = MODELS["t2v"], load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json")
-    recipe = Recipe(steps=250, batch_size=3, prior_clips=0)
+    recipe = Recipe(steps=200, batch_size=3, prior_clips=0)
     fill_models(canvas.server.base, model)
     folder, _ = draw_dataset(canvas.server.base, concept, recipe)
     changes = {
@@ -110,7 +110,7 @@ def demo_run(canvas: Any, workflows: dict[str, Any], **more: dict[str, Any]) -> 
             "cfg": SAMPLING.cfg,
             "shift": SAMPLING.shift,
         },
-        "TrainLoRA": {**train_inputs(recipe, "my_lora"), "preview_every_n_steps": 50, "save_every_n_steps": 50},
+        "TrainLoRA": {**train_inputs(recipe, "my_lora"), "preview_every_n_steps": 100, "save_every_n_steps": 100},
         "ValidateVideo": {},
     }
     changes = {kind: {**inputs, **more.get(kind, {})} for kind, inputs in changes.items()}
@@ -136,16 +136,16 @@ def test_the_stages_of_a_run(bare: Any, workflows: dict[str, Any]) -> None:
     bare.watch()
     bare.fit()
     bare.page.get_by_role("button", name="Run", exact=True).first.click()
-    bare.page.wait_for_function(f"() => {points} >= 70", timeout=540_000)
+    bare.page.wait_for_function(f"() => {points} >= 40", timeout=1_200_000)
     save_canvas(bare, "stage_2_training")
     bare.show(".wan-panel .wan-headline")
     bare.page.locator(".wan-panel").get_by_role("button", name="Stop and keep").click()
-    bare.page.wait_for_function(ended, timeout=540_000)
+    bare.page.wait_for_function(ended, timeout=1_200_000)
     assert bare.seen("execution_error") == []
     save_canvas(bare, "stage_3_stopped")
     bare.page.reload(wait_until="domcontentloaded")
     bare.wait_until_ready()
-    bare.page.wait_for_function(f"() => {points} >= 70", timeout=60_000)
+    bare.page.wait_for_function(f"() => {points} >= 40", timeout=120_000)
     save_canvas(bare, "stage_4_reloaded")
     bare.watch()
     bare.fit()
@@ -224,6 +224,8 @@ def panel_picture(canvas: Any, width: int, height: int) -> Image.Image:
     canvas.script(
         """size => {
           const node = window.app.graph._nodes.find(n => n.type === "TrainLoRA"), view = window.app.canvas;
+          for (const other of window.app.graph._nodes) // out of the way of a wide one
+            if (other.pos[0] > node.pos[0]) other.pos = [node.pos[0] + 2000, other.pos[1]];
           node.setSize(size);
           view.ds.scale = 1;
           [view.ds.offset[0], view.ds.offset[1]] = [600 - node.pos[0], 120 - node.pos[1]];

@@ -38,6 +38,15 @@ SEEN = """() => {
   return [words.length, panel.offsetHeight, panel.querySelector(".wan-clips").getBoundingClientRect().top - top];
 }"""
 
+NOTIFICATIONS = """() => {
+  window.notified = [];
+  window.Notification = class {
+    static permission = "default";
+    static requestPermission() { this.permission = "granted"; window.notified.push(["asked"]); }
+    constructor(title, { body }) { window.notified.push([title, body]); }
+  };
+}"""
+
 HOSTILE = (
     "<img src=x onerror=\"window.hacked='img'\">",
     "<script>window.hacked='script'</script>",
@@ -292,6 +301,17 @@ def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(vue: bool, pages: P
     canvas.page.keyboard.press("ArrowLeft")
     canvas.page.wait_for_function(f"() => {PANEL}.plot.reading.textContent.startsWith('step 63:')")
     canvas.screenshot(f"panel-{'vue' if vue else 'litegraph'}")
+
+    canvas.script(NOTIFICATIONS)
+    tick = panel.get_by_role("checkbox", name="Notify me when a run ends")
+    assert not tick.is_checked(), "nobody is told unless they want it"
+    assert canvas.script("() => window.notified") == []
+    tick.press("Space")
+    ended = {"node": "7", "run": "smoke_test", "state": "done", "text": "done: step 150 of 150", "metrics_lines": 1}
+    canvas.script("d => window.app.api.dispatchEvent(new CustomEvent('wan_trainer.status', {detail: d}))", ended)
+    told = [["asked"], ["smoke_test", "done: step 150 of 150"]]
+    canvas.page.wait_for_function("told => JSON.stringify(window.notified) === JSON.stringify(told)", arg=told)
+    tick.press("Space")
 
     saved = canvas.script("() => window.app.graph.serialize().nodes.find(n => n.type === 'TrainLoRA')")
     before = next(n for n in smoke["nodes"] if n["type"] == "TrainLoRA")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Link = list[Any]
@@ -32,19 +32,38 @@ def workflow_document(identity: str, nodes: list[dict[str, Any]], links: list[Li
     }
 
 
-def note_node(number: int, title: str, text: str, at: Sequence[int], size: Sequence[int]) -> dict[str, Any]:
-    """Returns a Markdown note. `code` in `text` becomes bold: Nodes 2.0 draws code in colours that cannot be read."""
+def workflow_node(
+    number: int,
+    kind: str,
+    sockets: Mapping[str, tuple[str, tuple[int, int] | None]],
+    outputs: Sequence[tuple[str, str]],
+    links: list[Link],
+    **more: Any,
+) -> dict[str, Any]:
+    """Returns a node and appends its links to `links`.
+
+    `sockets`: input -> (type, (source node, output) or None). `outputs`: (name, type). `more`: pos, size, widgets ...
+    """
+    inputs: list[dict[str, Any]] = []
+    for name, (type_name, source) in sockets.items():
+        if source is not None:
+            links.append([len(links) + 1, *source, number, len(inputs), type_name])
+        inputs.append({"name": name, "type": type_name, "link": len(links) if source is not None else None})
     return {
         "id": number,
-        "type": "MarkdownNote",
-        "title": title,
-        "pos": list(at),
-        "size": list(size),
+        "type": kind,
+        "pos": [0, 0],
         "flags": {},
         "order": number - 1,
         "mode": 0,
-        "inputs": [],
-        "outputs": [],
-        "properties": {},
-        "widgets_values": [re.sub(r"`([^`*\n]+)`", r"**\1**", text)],
+        "inputs": inputs,
+        "outputs": [{"name": name, "type": type_name, "links": []} for name, type_name in outputs],
+        **more,
     }
+
+
+def note_node(number: int, title: str, text: str, at: Sequence[int], size: Sequence[int]) -> dict[str, Any]:
+    """Returns a Markdown note. `code` in `text` becomes bold: Nodes 2.0 draws code in colours that cannot be read."""
+    bold = re.sub(r"`([^`*\n]+)`", r"**\1**", text)
+    shown = {"title": title, "pos": list(at), "size": list(size), "properties": {}, "widgets_values": [bold]}
+    return workflow_node(number, "MarkdownNote", {}, (), [], **shown)

@@ -231,15 +231,23 @@ BLOCK_LISTS = tuple(dict.fromkeys(stream for family in FAMILIES for stream in fa
 """all block lists: the main stream, and VACE's second one"""
 
 
-def template_called(variant: str) -> str:
-    """Returns the ComfyUI template of a variant, or "". A variant is named like a published model, or "2.1 T2V-128
-    wide"; an expert's ends in "high noise".
+def family_called(variant: str) -> tuple[Family, Model | None, Template] | None:
+    """Returns the family, the published model (None for another size) and the template of a variant's name; None for an
+    unknown one. A variant is named like a published model, or "2.1 T2V-128 wide"; an expert's ends in "high noise".
     """
     base = variant.removesuffix(" high noise").removesuffix(" low noise")
     task = base.partition(" ")[2].partition("-")[0].lower()
     for family in FAMILIES:
-        known = [model for model in family.models if model.name == base]
+        known = next((model for model in family.models if model.name == base), None)
         if known or family.task == task:
-            template = family.template if base == variant else family.pair and family.pair.template
-            return template.name if template and all(model.has_template for model in known) else ""
-    return ""
+            pair = family.pair if base != variant else None
+            return family, known, pair.template if pair else family.template
+    return None
+
+
+def template_called(variant: str) -> str:
+    """Returns the ComfyUI template of a variant, or ""."""
+    found = family_called(variant)
+    if found is None or (found[1] and not found[1].has_template):
+        return ""
+    return found[2].name

@@ -24,6 +24,7 @@ from ..runs.scrub import scrubbed
 from .answers import HEADERS, Doors, Handler, answering, as_json, as_json_text, in_thread, to_text
 from .clip import send_clip
 from .desktop import open_folder
+from .generating import generating_graph
 from .guard import Refused, check_local
 from .plan import NO_PLAN, Planner
 from .recorded import DAMAGED
@@ -82,6 +83,7 @@ class RunRoutes:
             f"{run}/log": self.log,
             f"{run}/samples/{{sample}}": self.sample,
             f"{run}/workflow": self.workflow,
+            f"{run}/generate": self.generate,
         }
         changes: dict[str, Handler] = {
             **{f"{run}/{button}": functools.partial(self.press, button=button) for button in BUTTONS},
@@ -148,6 +150,13 @@ class RunRoutes:
             return scrubbed(read_json(file))  # a run folder may come from another machine
 
         return as_json(await _reading(directory, read))
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        """Returns a graph that generates with the run's LoRA; with `?api` for POST /prompt."""
+        directory = await self._find(request)
+        live, loras, api = self.live.get(directory.name), self.loras(), "api" in request.query
+        found = await _reading(directory, lambda: generating_graph(directory, detail(directory, live, loras), api=api))
+        return as_json(found)
 
     async def press(self, request: web.Request, button: str) -> web.StreamResponse:
         await self._doors.change(request)

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...wan_core.errors import WanTrainerError, failure
 from ...wan_core.families import template_called
 from ...wan_core.files import is_locked
-from ...wan_core.job import read_run
+from ...wan_core.job import can_generate, read_run
 from ...wan_core.metrics import MetricsTail, finite, read_measured, read_ranks, whole
 from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun, LiveRuns
@@ -92,9 +92,11 @@ def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
     config, run = read_run(directory), RECORDED.of(directory)
     losses = {measured.step: measured.loss for measured in read_measured(directory / "metrics.jsonl")}
     about = summary(run, live, loras)
+    use = used(directory, config, about["lora_names"])
     return {
         **about,
-        "use": used(directory, config, about["lora_names"]),
+        "can_generate": bool(use) and can_generate(about["variant"]),
+        "use": use,
         "template": template_called(about["variant"]),
         "settings": scrubbed({"train": config.train.to_dict(), "lora": config.lora.to_dict()}),
         "saves": [{"step": step, "eval_loss": losses.get(step)} for step in SaveStore(directory).steps()],

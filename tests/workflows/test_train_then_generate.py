@@ -87,3 +87,19 @@ def test_both_experts_are_trained_and_only_then_loaded_and_a_video_is_saved(comf
         stream = video.streams.video[0]
         frames = sum(1 for _ in video.decode(stream))
         assert (stream.width, stream.height, frames, stream.average_rate) == (64, 64, 5, 16)
+
+    made = comfy.get("/wan_trainer/runs/my_character/generate?api")
+    again = small(made["graph"])
+    samplers = [again[node]["inputs"] for node in nodes_of(again, "KSamplerAdvanced")]
+    # Of 20 steps of "simple" with shift 5, 9 begin at a sigma of 0.875 or above (t of 0.583).
+    assert [(one["start_at_step"], one["end_at_step"]) for one in samplers] == [(0, 9), (9, 10000)]
+    for one in samplers:
+        one |= {"steps": 2, "start_at_step": 0 if one is samplers[0] else 1, "end_at_step": 1 + samplers.index(one)}
+    assert [again[node]["inputs"]["lora_name"] for node in nodes_of(again, "LoraLoaderModelOnly")] == run["lora_names"][
+        :2
+    ]
+    entry = comfy.run(again)
+    (saved,) = nodes_of(again, "SaveVideo")
+    (file,) = comfy.outputs(entry, saved)["images"]
+    with av.open(io.BytesIO(comfy.view(file))) as video:
+        assert sum(1 for _ in video.decode(video.streams.video[0])) == 5

@@ -24,6 +24,7 @@ from .config import (
 )
 from .foresee import Foreseen, foresee
 from .full_disk import disk_sentence
+from .generating import Generation, api_form, can_generate, canvas_form, note_lines
 from .grid import Cell, Column, SampleJob, refuse_too_many
 from .length import batches_a_step, on_other_ranks, shared_out, with_clip_values, with_global_batch
 from .open import OpenRun, open_experts
@@ -39,13 +40,17 @@ __all__ = [
     "Column",
     "DataConfig",
     "Foreseen",
+    "Generation",
     "OpenRun",
     "RunConfig",
     "RunDecision",
     "RunStatus",
     "SampleJob",
+    "api_form",
     "batches_a_step",
     "cache_names_in_use",
+    "can_generate",
+    "canvas_form",
     "check_adapters",
     "check_quantize",
     "choose_run",
@@ -54,6 +59,7 @@ __all__ = [
     "foresee",
     "is_free_of_clips",
     "new_run_name",
+    "note_lines",
     "notes_on_cards",
     "on_other_cards",
     "on_other_ranks",

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from .. import __version__
-from ..canvas import note_node, workflow_document
+from ..canvas import note_node, workflow_document, workflow_node
 from ..words import filled
 from .job import CUTTING, DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
 from .models import base_name
@@ -160,28 +160,20 @@ def _canvas_node(
 ) -> dict[str, Any]:
     kind_of_node = _kind(node)
     sockets, outputs = NODES[kind_of_node]
-    inputs: list[dict[str, Any]] = []
-    for name, kind in sockets.items():
-        source = links.get(name)
-        if source is not None:
-            drawn.append([len(drawn) + 1, ids[source[0]], source[1], ids[node], len(inputs), kind])
-        inputs.append({"name": name, "type": kind, "link": len(drawn) if source is not None else None})
+    sources = {name: (ids[links[name][0]], links[name][1]) if name in links else None for name in sockets}
     core = node in _CORE
     ours = {"cnr_id": "wan-trainer", "ver": __version__}
-    return {
-        "id": ids[node],
-        "type": kind_of_node,
-        "pos": [0, 0],
-        "size": list(_SIZES[kind_of_node]),
-        "flags": {},
-        "order": ids[node] - 1,
-        "mode": 0,
-        "inputs": inputs,
-        "outputs": [{"name": name, "type": kind, "links": []} for name, kind in outputs],
-        "properties": {"Node name for S&R": kind_of_node, **({"cnr_id": "comfy-core"} if core else ours)},
+    return workflow_node(
+        ids[node],
+        kind_of_node,
+        {name: (kind, sources[name]) for name, kind in sockets.items()},
+        outputs,
+        drawn,
+        size=list(_SIZES[kind_of_node]),
+        properties={"Node name for S&R": kind_of_node, **({"cnr_id": "comfy-core"} if core else ours)},
         # Our nodes read values by name, so the file need not know their order.
         **({"widgets_values": list(widgets.values())} if core else {"widgets_values_named": widgets}),
-    }
+    )
 
 
 def _place(nodes: list[dict[str, Any]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .config import AS_TEMPLATE, FEW_STEPS, SampleConfig, SamplingPreset
 from .denoiser import Denoiser
-from .generate import generate
+from .generate import generate, steps_above
 from .prompts import PreviewPrompt, file_name_of, read_prompts
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "file_name_of",
     "generate",
     "read_prompts",
+    "steps_above",
 ]

@@ -40,7 +40,7 @@ def generate(
     denoiser.
     """
     solver = SOLVERS[preset.sampler_name]
-    walks = turns(denoisers, schedule(preset.scheduler, preset.steps, preset.shift, skips_last=solver.skips_last))
+    walks = turns(denoisers, _sigmas(preset))
     total, done = sum(len(sigmas) - 1 for _, sigmas in walks), 0
 
     def stepped() -> None:
@@ -108,3 +108,15 @@ def _timestep(latent: Tensor, timestep: float, given: bool) -> Tensor:
 
 def _with_first(latent: Tensor, first_frame: Tensor | None) -> Tensor:
     return latent if first_frame is None else torch.cat([first_frame.to(latent), latent[:, :, 1:]], dim=2)
+
+
+def steps_above(preset: SamplingPreset, boundary: float) -> int:
+    """Returns how many steps of a preset start at the sigma `boundary` or above: those of the high noise expert."""
+    sigmas = _sigmas(preset)
+    return int((sigmas[:-1] >= boundary).sum())
+
+
+def _sigmas(preset: SamplingPreset) -> Tensor:
+    """Returns (steps + 1,) falling sigmas."""
+    skips_last = SOLVERS[preset.sampler_name].skips_last
+    return schedule(preset.scheduler, preset.steps, preset.shift, skips_last=skips_last)

@@ -165,7 +165,7 @@ test("the note is in the language of the page, sentences within sentences too", 
   });
   const graph = { nodes: [{ type: "A", title: "x" }, { type: "MarkdownNote" }] };
   const lines = ["**changed**", "", `- ${change}`, "- a line that nobody knows"];
-  const [other, note] = noteInWords({ graph, note: lines }).nodes;
+  const [other, note] = noteInWords({ graph, note: lines }, "<title>").nodes;
   learn({});
   assert.deepEqual(other, { type: "A", title: "x" });
   assert.equal(note.title, "<title>");

@@ -95,18 +95,18 @@ export class SettingsFiles {
     }
     if (!found.known) return this.#tells(texts, found.reason);
     for (const one of files) this.#taken.add(nameOf(one));
-    await this.doors.open(noteInWords(found), found.source.replace(/[.]\w+$/, ""));
+    await this.doors.open(
+      noteInWords(found, t("What happened to your settings")),
+      found.source.replace(/[.]\w+$/, ""),
+    );
     this.doors.say(found.missing.length ? "warn" : "success", summary(found));
     return true;
   }
 }
 
-/** The graph, its note in the language of the page. @param {Pick<Imported, "graph" | "note">} found */
-export function noteInWords({ graph, note }) {
-  const words = {
-    title: t("What happened to your settings"),
-    widgets_values: [note.map(toldBare).join("\n")],
-  };
+/** The graph, its note in the language of the page. @param {Pick<Imported, "graph" | "note">} found @param {string} title of the note */
+export function noteInWords({ graph, note }, title) {
+  const words = { title, widgets_values: [note.map(toldBare).join("\n")] };
   const nodes = graph.nodes.map((/** @type {any} */ node) =>
     node.type === "MarkdownNote" ? { ...node, ...words } : node,
   );

@@ -18,7 +18,7 @@ import { t } from "./words.mjs";
  * @typedef {{ id: string, step: number, label?: string, prompt?: number, strength?: number | null,
  *   rendering?: string, name?: string, text?: string, seed?: string | null }} Sample
  * @typedef {Omit<Summary, "settings"> & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[], devices?: Device[],
- *   chosen?: number | null, in_use?: number | null, has_workflow?: boolean, settings?: unknown, use?: import("../run/status.mjs").Use[], template?: string }} Detail
+ *   chosen?: number | null, in_use?: number | null, has_workflow?: boolean, can_generate?: boolean, settings?: unknown, use?: import("../run/status.mjs").Use[], template?: string }} Detail
  */
 
 const BASE = "/wan_trainer/runs";
@@ -67,6 +67,11 @@ export class Routes {
   /** @param {string} run @returns {Promise<any>} */
   workflow(run) {
     return this.get(`${place(run)}/workflow`);
+  }
+
+  /** A workflow that generates with the run's LoRA. @param {string} run @returns {Promise<{ graph: any, note: string[] }>} */
+  generate(run) {
+    return this.get(`${place(run)}/generate`);
   }
 
   /** @param {string} run @param {"stop" | "save" | "sample" | "open"} action */

@@ -40,6 +40,8 @@ function inWords(title) {
       return t("Load Diffusion Model (high noise)");
     case "Load Diffusion Model (low noise)":
       return t("Load Diffusion Model (low noise)");
+    case "Sampling shift":
+      return t("Sampling shift");
     case "Sampling shift (high noise)":
       return t("Sampling shift (high noise)");
     case "Sampling shift (low noise)":

@@ -11,6 +11,7 @@ import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
 import { chartFacts } from "../run/chart_facts.mjs";
 import { stateText } from "../run/facts.mjs";
+import { generateButton } from "../run/generate.mjs";
 import { RunHistory } from "../run/history.mjs";
 import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
@@ -40,9 +41,10 @@ const SETTLING = 10_000;
 export class Panel {
   /**
    * @param {{ routes: Routes, frames: Frames, address: (path: string) => string, grew?: () => void, lost?: (run: string) => void,
-   *   folded?: (by: number) => void, queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, now?: () => number }} page
+   *   folded?: (by: number) => void, queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, now?: () => number,
+   *   open?: (graph: any, name: string) => Promise<unknown> }} page
    *   `address` makes a route's path one that a video element can load; `grew` is told when `least` has changed, `lost`
-   *   which run is there no more, `folded` by how many pixels less the closed details need; `queue` queues the graph on the page
+   *   which run is there no more, `folded` by how many pixels less the closed details need; `queue` queues the graph on the page, `open` opens one in a tab
    */
   constructor(page) {
     const { routes, frames, address } = page;
@@ -93,6 +95,13 @@ export class Panel {
       copy: (text) => this.take(text),
       turned: (open) => this.turned(open),
     });
+    const { open = async () => {} } = page;
+    const generate = generateButton(
+      { routes, open },
+      () => this.run,
+      (text) => this.say(text),
+    );
+    this.face.use.actions.append(generate);
     this.element = this.face.element;
     const resized = new ResizeObserver(() => frames.ask(this.draw));
     for (const part of this.face.moving) resized.observe(part);

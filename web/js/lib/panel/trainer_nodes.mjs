@@ -12,6 +12,7 @@ import {
 } from "../page/widget.mjs";
 import { t } from "../page/words.mjs";
 import { Prompts, runOfNode, takers } from "../run/binding.mjs";
+import { openInTab } from "../run/generate.mjs";
 import { chipOf } from "../run/stages.mjs";
 import { Panel } from "./panel.mjs";
 
@@ -56,6 +57,7 @@ export class TrainerNodes {
       folded: (by) => node.setSize?.([node.size[0], node.size[1] - by]),
       lost: (run) => this.onLost(node, run),
       queue: () => this.app.queuePrompt(0, 1),
+      open: (graph, name) => openInTab(this.app, graph, name),
       copy: (text) => navigator.clipboard.writeText(text),
     });
     const widget = addWidget(node, panel.element, { least: () => panel.least + MARGINS });

@@ -19,7 +19,7 @@ export class UseBox {
       write(this.copy, t("Copied."));
       setTimeout(() => write(this.copy, t("Copy")), SAID);
     });
-    /** Box actions: further buttons. */
+    /** Further buttons, of a run that a graph can be made of. */
     this.actions = element("span", { class: "wan-use-actions" });
     this.trigger = element("p", {});
     this.element = element(
@@ -39,6 +39,7 @@ export class UseBox {
     if (this.text !== names)
       fill(this.names, ...names.split("\n").map((name) => element("span", {}, name)));
     this.text = names;
+    this.actions.hidden = !detail?.can_generate;
     const words = detail?.use?.at(-1)?.trigger;
     write(this.trigger, words ? t("Write {words} into the prompt.", { words }) : "");
     this.trigger.hidden = !words;

@@ -1,0 +1,138 @@
+"""The graph that generates with the LoRA of a run: what its files say of models, prompt, size and loaders."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ...wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
+from ...wan_core.errors import ConfigError, WanTrainerError
+from ...wan_core.families import FIRST_LATENT, family_called
+from ...wan_core.files import confine, read_json
+from ...wan_core.job import Generation, RunConfig, api_form, can_generate, canvas_form, note_lines, read_run
+from ...wan_core.sampler import SampleConfig, steps_above
+from ...wan_core.train import EXPERTS
+from ..bridge import folders
+from ..runs.scrub import scrubbed
+from .recorded import Data
+
+_VAES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
+_TEXT_ENCODER = {"clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan", "device": "default"}
+_WIDGETS = {"VAELoader": ("vae_name",), "CLIPLoader": ("clip_name", "type", "device"), "LoadImage": ("image",)}
+"""core node -> its widgets, as an older page does not name them in a workflow"""
+
+
+def generating_graph(directory: Path, about: Data, *, api: bool = False) -> Data:
+    """Returns {"graph", "note"} of a run with DETAIL `about`; `api`: for POST /prompt, else for the canvas.
+
+    Raises ConfigError for a run without a LoRA in ComfyUI's list, and for models that read control clips.
+    """
+    generation = _generation(directory, read_run(directory), about)
+    graph = api_form(generation) if api else canvas_form(generation)
+    return {"version": 1, "graph": graph, "note": note_lines(generation)}
+
+
+def _generation(directory: Path, config: RunConfig, about: Data) -> Generation:
+    variant, found = about["variant"], family_called(about["variant"])
+    if not about["use"] or found is None or not can_generate(variant):
+        raise ConfigError(
+            "No graph can be made of run {name}: it has no LoRA in ComfyUI's list, or its model reads control clips.",
+            name=directory.name,
+        )
+    family, _, template = found
+    common = config.preview or SampleConfig()
+    preview = common.of_prompt(0) if common.prompts else common
+    sampling, workflow = preview.resolved(template), _workflow(directory)
+    models, guessed = _models(config, variant)
+    width, height, frames, caption = _first_clip(config, template.size)
+    shown = [sample["text"] for sample in about["samples"] if not sample["rendering"] and sample["prompt"] == 0]
+    trigger = next((use["trigger"] for use in about["use"] if use.get("trigger")), "")
+    prompt = next((text for text in (*preview.prompts[:1], *shown[-1:], caption) if text), trigger)
+    negative = DEFAULT_NEGATIVE_PROMPT if preview.negative_prompt is None else preview.negative_prompt
+    boundary = family.pair.boundary if family.pair and len(models) > 1 else 0.0
+    is_22 = family.latents == "wan2.2"
+    pictured = bool(preview.start_image) if family.starts_from == FIRST_LATENT else bool(family.starts_from)
+    return Generation(
+        run=directory.name,
+        variant=variant,
+        models=models,
+        loras=tuple(_loras(about["use"], preview, model, index) for index, model in enumerate(models)),
+        size=(preview.width or width, preview.height or height, preview.num_frames or frames),
+        prompt=scrubbed(prompt),
+        negative=scrubbed(negative),
+        sampling=sampling,
+        seed=preview.seed,
+        high_steps=steps_above(sampling, boundary),
+        vae=_loader(workflow, "VAE") or ("VAELoader", {"vae_name": _VAES["wan2.2" if is_22 else "wan2.1"]}),
+        clip=_loader(workflow, "CLIP") or ("CLIPLoader", dict(_TEXT_ENCODER)),
+        picture=str((_loader(workflow, "IMAGE") or ("", {}))[1].get("image", "example.png")) if pictured else "",
+        trigger="" if trigger and trigger in prompt else trigger,
+        guessed=guessed,
+    )
+
+
+def _models(config: RunConfig, variant: str) -> tuple[tuple[str, ...], str]:
+    """Returns the model files, high noise first, and that one of them whose name is guessed; "" for none."""
+    base, low = (file.partition(":")[2] for file in (config.model.base_file, config.model.low_noise_file))
+    own = next((expert for expert in EXPERTS if variant.endswith(expert.replace("_", " "))), "")
+    if low or not own:
+        return ((base, low) if low else (base,)), ""
+    guessed = ""
+    if config.partner is not None:
+        other = config.partner.base_file.partition(":")[2]
+    else:
+        words = {"high": "low", "low": "high"}[own.partition("_")[0]]
+        other = guessed = re.sub(own.partition("_")[0], words, base, flags=re.IGNORECASE)
+    if other == base:  # its name does not say which expert it is
+        return (base,), ""
+    return ((base, other) if own == EXPERTS[0] else (other, base)), guessed
+
+
+def _loras(use: list[Data], preview: SampleConfig, model: str, index: int) -> tuple[tuple[str, float], ...]:
+    """Returns names and strengths of the LoRAs on a model: frozen ones, the run's, those of its previews."""
+    own = [(one["lora"], float(one.get("strength", 1.0))) for one in use if one["model"] == model]
+    theirs = [
+        (one.low_noise_file, one.low_noise_strength) if index else (one.file, one.strength) for one in preview.loras
+    ]
+    return (*own, *((file.partition(":")[2], strength) for file, strength in theirs if file))
+
+
+def _first_clip(config: RunConfig, size: tuple[int, int, int]) -> tuple[int, int, int, str]:
+    """Returns width, height, frames and caption of the run's first clip; `size` where its cache is gone."""
+    try:
+        item = folders.cache().read_set(config.data.fingerprint).items[0]
+    except (WanTrainerError, OSError, IndexError):
+        return (*size, "")
+    return item.width, item.height, item.num_frames, item.caption
+
+
+def _workflow(directory: Path) -> Any:
+    try:  # scrubbed again, as a run folder may come from another machine
+        return scrubbed(read_json(confine(directory, "workflow.json", "workflow")))
+    except (WanTrainerError, OSError):
+        return None
+
+
+def _loader(workflow: Any, kind: str) -> tuple[str, dict[str, Any]] | None:
+    """Returns class and widgets of the first node of a workflow that outputs `kind` and has no input; None without one.
+
+    Of a graph of the queue API, which names no types, only core's loaders are known.
+    """
+    if not isinstance(workflow, dict):
+        return None
+    usual = {"VAE": "VAELoader", "CLIP": "CLIPLoader", "IMAGE": "LoadImage"}[kind]
+    for node in workflow.get("nodes") or workflow.values():
+        if not isinstance(node, dict):
+            continue
+        if node.get("class_type") == usual:
+            return usual, {name: node.get("inputs", {}).get(name) for name in _WIDGETS[usual]}
+        outputs, inputs = node.get("outputs") or [], node.get("inputs") or []
+        if not outputs or outputs[0].get("type") != kind or any(one.get("link") is not None for one in inputs):
+            continue
+        values = node.get("widgets_values") or []
+        named = [one["widget"]["name"] for one in inputs if one.get("widget")]
+        names = _WIDGETS.get(node["type"], named)
+        if isinstance(values, list) and len(values) >= len(names):
+            return node["type"], dict(zip(names, values, strict=False))
+    return None

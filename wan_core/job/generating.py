@@ -1,0 +1,272 @@
+"""The graph that generates with the LoRA of a run: ComfyUI's own nodes, for the canvas and for the queue API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..canvas import note_node, workflow_document, workflow_node
+from ..families import CHANNELS, FIRST_LATENT, family_called
+from ..sampler import SamplingPreset
+from ..words import filled
+
+Loader = tuple[str, dict[str, Any]]
+"""class and widgets of a node that loads a file"""
+_Link = tuple[str, int]
+"""key of a node, and its output"""
+
+_OUTPUTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("UNETLoader", "UnetLoaderGGUF", "LoraLoaderModelOnly", "ModelSamplingSD3"), ("MODEL",)),
+    **dict.fromkeys(
+        ("KSampler", "KSamplerAdvanced", "EmptyHunyuanLatentVideo", "Wan22ImageToVideoLatent"), ("LATENT",)
+    ),
+    "CLIPVisionLoader": ("CLIP_VISION",),
+    "CLIPVisionEncode": ("CLIP_VISION_OUTPUT",),
+    "CLIPTextEncode": ("CONDITIONING",),
+    "LoadImage": ("IMAGE", "MASK"),
+    "WanImageToVideo": ("CONDITIONING", "CONDITIONING", "LATENT"),
+    "VAEDecode": ("IMAGE",),
+    "CreateVideo": ("VIDEO",),
+    "SaveVideo": (),
+    "SaveImage": (),
+}
+"""class -> types of its outputs"""
+_HEIGHTS = {
+    "CLIPLoader": 106, "CLIPTextEncode": 110, "ModelSamplingSD3": 58, "KSampler": 262, "KSamplerAdvanced": 334,
+    "EmptyHunyuanLatentVideo": 130, "Wan22ImageToVideoLatent": 170, "WanImageToVideo": 230, "LoadImage": 240,
+    "SaveVideo": 280, "SaveImage": 280,
+}  # fmt: skip
+"""pixels, without the title"""
+_LOW, _WIDTH, _GAP, _TITLE = 82, 290, 30, 30
+"""height of other nodes; width of all; pixels between two; height of a title"""
+_NOTE = 190
+"""height of the note"""
+_TITLED = "wan_trainer_title"
+"""property with a title that the page translates: web/js/lib/page/titles.mjs"""
+_SEED_AT = {"KSampler": 0, "KSamplerAdvanced": 1}
+"""class -> place of the seed, behind which the page adds a widget that no input has"""
+
+
+_TYPES = {
+    **dict.fromkeys(("positive", "negative"), "CONDITIONING"),
+    **dict.fromkeys(("images", "image", "start_image"), "IMAGE"),
+    **dict.fromkeys(("samples", "latent_image"), "LATENT"),
+}
+"""linked input -> type; others are of the type they are named after"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """Content and files of a graph. Of a pair, the high noise expert comes first."""
+
+    run: str
+    variant: str
+    models: tuple[str, ...]
+    """names in ComfyUI's list of diffusion models"""
+    loras: tuple[tuple[tuple[str, float], ...], ...]
+    """of each model: names in ComfyUI's list of LoRAs, with strengths"""
+    size: tuple[int, int, int]
+    """width, height, frames"""
+    prompt: str
+    negative: str
+    sampling: SamplingPreset
+    seed: int
+    high_steps: int = 0
+    """sampling steps of the high noise expert, of two models"""
+    vae: Loader
+    clip: Loader
+    picture: str = ""
+    """file in ComfyUI's input folder that the clip starts from; "": text to video"""
+    trigger: str = ""
+    guessed: str = ""
+    """the model that the run did not train, where only its name is guessed"""
+
+
+@dataclass
+class _Node:
+    kind: str
+    column: int
+    inputs: dict[str, Any]
+    """links and widgets, these in the order of the node"""
+    title: str = ""
+    folded: bool = False
+
+
+def can_generate(variant: str) -> bool:
+    """Returns whether a graph is known for a variant: text-to-video and image-to-video, the 5B model included."""
+    found = family_called(variant)
+    return (
+        found is not None and found[0].task in ("t2v", "i2v", "ti2v") and not (found[1] and not found[1].has_template)
+    )
+
+
+def api_form(generation: Generation) -> dict[str, Any]:
+    """Returns the graph for POST /prompt."""
+    nodes = _nodes(generation)
+    return {
+        key: {
+            "class_type": node.kind,
+            "inputs": {name: list(value) if isinstance(value, tuple) else value for name, value in node.inputs.items()},
+            "_meta": {"title": node.title or node.kind},
+        }
+        for key, node in nodes.items()
+    }
+
+
+def canvas_form(generation: Generation) -> dict[str, Any]:
+    """Returns the graph for the canvas, with a note above it."""
+    nodes = _nodes(generation)
+    ids = {key: number for number, key in enumerate(nodes, 1)}
+    links: list[list[Any]] = []
+    tops = [_TITLE] * 4
+    drawn = []
+    for key, node in nodes.items():
+        sources = {name: value for name, value in node.inputs.items() if isinstance(value, tuple)}
+        high = _HEIGHTS.get(node.kind, _LOW)
+        made = workflow_node(
+            ids[key],
+            node.kind,
+            {name: (_TYPES.get(name, name.upper()), (ids[at], slot)) for name, (at, slot) in sources.items()},
+            [(kind, kind) for kind in _OUTPUTS.get(node.kind, (key.upper(),))],
+            links,
+            pos=[node.column * (_WIDTH + _GAP), tops[node.column]],
+            size=[_WIDTH, high],
+            properties={"Node name for S&R": node.kind, **({_TITLED: node.title} if node.title else {})},
+            widgets_values=_widgets(node),
+            **({"title": node.title} if node.title else {}),
+        )
+        drawn.append({**made, "flags": {"collapsed": True}} if node.folded else made)
+        tops[node.column] += (0 if node.folded else high) + _TITLE + _GAP
+    text = "\n".join(note_lines(generation))
+    note = note_node(len(drawn) + 1, "Read me", text, (0, -_NOTE - _GAP), (4 * _WIDTH + 3 * _GAP, _NOTE))
+    return workflow_document(f"generate/{generation.run}", [*drawn, note], links)
+
+
+def note_lines(generation: Generation) -> list[str]:
+    """Returns the note as lines of Markdown; the page translates each."""
+    lines = [
+        filled("## Generate with {run}", run=generation.run),
+        filled(
+            "Press **Run**. The first clip has the prompt, the size and the seed of the run's previews; each further "
+            "clip has a new seed. Write your own prompt into *Prompt*."
+        ),
+    ]
+    if generation.trigger:
+        lines.append(filled("Trigger words of this LoRA: **{trigger}**", trigger=generation.trigger))
+    if generation.picture:
+        lines.append(filled("Choose the picture that the clip starts from in *Load Image*."))
+    if any(name.lower().endswith(".gguf") for name in generation.models):
+        lines.append(filled("The model is a GGUF file. ComfyUI needs the node pack ComfyUI-GGUF to load it."))
+    if generation.guessed:
+        guess = "This run trained one of two experts. The name of the other file is a guess: **{file}**"
+        lines.append(filled(guess, file=generation.guessed))
+    return [part for line in lines for part in (line, "")][:-1]
+
+
+def _widgets(node: _Node) -> list[Any]:
+    values = [value for value in node.inputs.values() if not isinstance(value, tuple)]
+    if node.kind in _SEED_AT:
+        values.insert(_SEED_AT[node.kind] + 1, "randomize")
+    return values
+
+
+def _nodes(about: Generation) -> dict[str, _Node]:
+    """Returns the nodes by key; a link names the key and the output of its source."""
+    out: dict[str, _Node] = {}
+    pair = len(about.models) > 1
+    noises = ("high noise", "low noise") if pair else ("",)
+    models = [_model(out, about, index, noise) for index, noise in enumerate(noises)]
+    out["clip"], out["vae"] = _Node(about.clip[0], 0, about.clip[1]), _Node(about.vae[0], 0, about.vae[1])
+    for key, title, text in (("positive", "Prompt", about.prompt), ("negative", "Negative prompt", about.negative)):
+        out[key] = _Node("CLIPTextEncode", 1, {"clip": ("clip", 0), "text": text}, title)
+    latent = _start(out, about)
+    for index, (noise, model) in enumerate(zip(noises, models, strict=True)):
+        out[f"shift_{index}"] = _Node(
+            "ModelSamplingSD3",
+            2,
+            {"model": model, "shift": about.sampling.shift},
+            f"Sampling shift ({noise})" if noise else "Sampling shift",
+            folded=pair,
+        )
+        given = "start" if "start" in out and out["start"].kind == "WanImageToVideo" else ""
+        out[f"sample_{index}"] = _sampler(about, index, noise, latent, given)
+        latent = (f"sample_{index}", 0)
+    out["decoded"] = _Node("VAEDecode", 3, {"samples": latent, "vae": ("vae", 0)})
+    saved = {"filename_prefix": f"video/{about.run}"}
+    if about.size[2] == 1:
+        return {**out, "saved": _Node("SaveImage", 3, {"images": ("decoded", 0), "filename_prefix": about.run})}
+    out["video"] = _Node("CreateVideo", 3, {"images": ("decoded", 0), "fps": _fps(about.variant)})
+    out["saved"] = _Node("SaveVideo", 3, {"video": ("video", 0), **saved, "format": "auto", "codec": "auto"})
+    return out
+
+
+def _model(out: dict[str, _Node], about: Generation, index: int, noise: str) -> _Link:
+    """Adds the loader of a model and its LoRAs. Returns the model to sample with."""
+    name = about.models[index]
+    title = f"Load Diffusion Model ({noise})" if noise else ""
+    if name.lower().endswith(".gguf"):
+        out[f"model_{index}"] = _Node("UnetLoaderGGUF", 0, {"unet_name": name}, title)
+    else:
+        out[f"model_{index}"] = _Node("UNETLoader", 0, {"unet_name": name, "weight_dtype": "default"}, title)
+    last = (f"model_{index}", 0)
+    for number, (lora, strength) in enumerate(about.loras[index]):
+        key = f"lora_{index}_{number}"
+        out[key] = _Node("LoraLoaderModelOnly", 0, {"model": last, "lora_name": lora, "strength_model": strength})
+        last = (key, 0)
+    return last
+
+
+def _start(out: dict[str, _Node], about: Generation) -> _Link:
+    """Adds the latent that sampling begins with, from a picture where there is one. Returns it."""
+    found = family_called(about.variant)
+    starts_from = found[0].starts_from if found else ""
+    width, height, length = about.size
+    size: dict[str, Any] = {"width": width, "height": height, "length": length, "batch_size": 1}
+    picture: dict[str, Any] = {}
+    if about.picture:
+        out["picture"] = _Node("LoadImage", 1, {"image": about.picture})
+        picture = {"start_image": ("picture", 0)}
+    if starts_from == FIRST_LATENT:
+        out["start"] = _Node("Wan22ImageToVideoLatent", 1, {"vae": ("vae", 0), **picture, **size}, "Size and length")
+        return ("start", 0)
+    if starts_from != CHANNELS:
+        out["start"] = _Node("EmptyHunyuanLatentVideo", 1, size, "Size and length")
+        return ("start", 0)
+    seen: dict[str, Any] = {}
+    if found and (found[1].clip if found[1] else about.variant.startswith("2.1")):
+        out["clip_vision"] = _Node("CLIPVisionLoader", 0, {"clip_name": "clip_vision_h.safetensors"})
+        look = {"clip_vision": ("clip_vision", 0), "image": ("picture", 0), "crop": "none"}
+        out["seen"] = _Node("CLIPVisionEncode", 1, look)
+        seen = {"clip_vision_output": ("seen", 0)}
+    links = {"positive": ("positive", 0), "negative": ("negative", 0), "vae": ("vae", 0)}
+    out["start"] = _Node("WanImageToVideo", 1, {**links, **seen, **picture, **size}, "Size and length")
+    return ("start", 2)
+
+
+def _sampler(about: Generation, index: int, noise: str, latent: _Link, given: str) -> _Node:
+    """Returns the sampler of a model. `given`: the node that adds a picture to both prompts; "" for none."""
+    sampling = about.sampling
+    prompts = {"positive": (given, 0), "negative": (given, 1)} if given else {}
+    cfg = sampling.low_noise_guidance if index and sampling.low_noise_guidance else sampling.guidance_scale
+    links = {"model": (f"shift_{index}", 0), "positive": ("positive", 0), "negative": ("negative", 0), **prompts}
+    steps = {
+        "steps": sampling.steps,
+        "cfg": cfg,
+        "sampler_name": sampling.sampler_name,
+        "scheduler": sampling.scheduler,
+    }
+    links["latent_image"] = latent
+    if not noise:
+        return _Node("KSampler", 2, {**links, "seed": about.seed, **steps, "denoise": 1.0})
+    turn = {
+        "start_at_step": about.high_steps if index else 0,
+        "end_at_step": 10000 if index else about.high_steps,
+        "return_with_leftover_noise": "disable" if index else "enable",
+    }
+    noised = {"add_noise": "disable" if index else "enable", "noise_seed": about.seed}
+    return _Node("KSamplerAdvanced", 2, {**links, **noised, **steps, **turn}, f"Sample ({noise})")
+
+
+def _fps(variant: str) -> float:
+    found = family_called(variant)
+    return 24.0 if found and found[0].latents == "wan2.2" else 16.0

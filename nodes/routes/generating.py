@@ -30,7 +30,8 @@ def generating_graph(directory: Path, about: Data, *, api: bool = False) -> Data
     """
     generation = _generation(directory, read_run(directory), about)
     graph = api_form(generation) if api else canvas_form(generation)
-    return {"version": 1, "graph": graph, "note": note_lines(generation)}
+    note = [line for paragraph in note_lines(generation) for line in (paragraph, "")]
+    return {"version": 1, "graph": graph, "note": note[:-1]}
 
 
 def _generation(directory: Path, config: RunConfig, about: Data) -> Generation:

@@ -39,8 +39,8 @@ _HEIGHTS = {
 """pixels, without the title"""
 _LOW, _WIDTH, _GAP, _TITLE = 82, 290, 30, 30
 """height of other nodes; width of all; pixels between two; height of a title"""
-_NOTE = 190
-"""height of the note"""
+_NOTE = (70, 24)
+"""height of the note, and of each paragraph"""
 _TITLED = "wan_trainer_title"
 """property with a title that the page translates: web/js/lib/page/titles.mjs"""
 _SEED_AT = {"KSampler": 0, "KSamplerAdvanced": 1}
@@ -137,13 +137,15 @@ def canvas_form(generation: Generation) -> dict[str, Any]:
         )
         drawn.append({**made, "flags": {"collapsed": True}} if node.folded else made)
         tops[node.column] += (0 if node.folded else high) + _TITLE + _GAP
-    text = "\n".join(note_lines(generation))
-    note = note_node(len(drawn) + 1, "Read me", text, (0, -_NOTE - _GAP), (4 * _WIDTH + 3 * _GAP, _NOTE))
+    lines = note_lines(generation)
+    high = _NOTE[0] + _NOTE[1] * len(lines)
+    size = (4 * _WIDTH + 3 * _GAP, high)
+    note = note_node(len(drawn) + 1, "Read me", "\n\n".join(lines), (0, -high - _GAP), size)
     return workflow_document(f"generate/{generation.run}", [*drawn, note], links)
 
 
 def note_lines(generation: Generation) -> list[str]:
-    """Returns the note as lines of Markdown; the page translates each."""
+    """Returns the note as paragraphs of Markdown; the page translates each."""
     lines = [
         filled("## Generate with {run}", run=generation.run),
         filled(
@@ -160,7 +162,7 @@ def note_lines(generation: Generation) -> list[str]:
     if generation.guessed:
         guess = "This run trained one of two experts. The name of the other file is a guess: **{file}**"
         lines.append(filled(guess, file=generation.guessed))
-    return [part for line in lines for part in (line, "")][:-1]
+    return lines
 
 
 def _widgets(node: _Node) -> list[Any]:

@@ -122,6 +122,11 @@ function chain(trainer) {
   return found;
 }
 
+/** The node that a trainer's model comes from; null without one. @param {GraphNode} trainer @returns {GraphNode | null} */
+export function modelOf(trainer) {
+  return chain(trainer).at(-1)?.node ?? null;
+}
+
 /** The Wan Train Settings of a trainer, past the sweeps between them. @param {GraphNode} trainer @returns {GraphNode | null} */
 function settingsOf(trainer) {
   let node = sourceOf(trainer, "settings");

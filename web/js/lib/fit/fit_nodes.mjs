@@ -9,6 +9,7 @@ import { kindOf } from "../page/ids.mjs";
 import { isMissing } from "../page/routes.mjs";
 import { told } from "../page/server_sentences.mjs";
 import { watchWidgets } from "../page/widget.mjs";
+import { showLowNoise } from "../settings/low_noise.mjs";
 import { apply, canApply } from "./apply.mjs";
 import { KINDS, trainingOf } from "./asked.mjs";
 import { FitBar, RunLine } from "./fit_bar.mjs";
@@ -110,6 +111,7 @@ export class FitNodes {
 
   /** Request a plan for every training that has changed since the last request. */
   look() {
+    for (const { node } of placed(this.root())) showLowNoise(node);
     for (const { node } of this.trainers()) {
       const { run, detail, live } = node.wanTrainerPanel ?? {};
       const training = live || detail?.state === "running" ? null : trainingOf(node);

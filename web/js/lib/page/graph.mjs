@@ -4,12 +4,12 @@
 /**
  * What the page's graphs and nodes have that this pack uses.
  * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null,
- *   add?: Function, beforeChange?: Function, afterChange?: Function }} Graph
+ *   add?: Function, trigger?: Function, beforeChange?: Function, afterChange?: Function }} Graph
  * @typedef {{ id: number, comfyClass?: string, hideOutputImages?: boolean, title?: string, onDrawBackground?: Function, graph?: Graph,
  *   subgraph?: Graph, type?: string, mode?: number, pos?: number[], size?: number[], connect?: Function, getInputLink?: Function,
  *   widgets?: { name: string, label?: string, tooltip?: string, value: unknown, serialize?: boolean, callback?: Function,
  *   options?: { values?: unknown, tooltip?: string } }[], properties?: Record<string, unknown>, computeSize?: Function, setSize?: Function,
- *   inputs?: { name: string, link?: number | null, widget?: { name: string } }[],
+ *   inputs?: { name: string, link?: number | null, widget?: { name: string } }[], outputs?: { name: string, links?: number[] | null }[],
  *   wanTrainerStatus?: HTMLElement, wanTrainerFailure?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,
  *   wanTrainerCard?: import("../cards/card.mjs").Card, wanTrainerFacts?: Record<string, any>, addDOMWidget: Function,
  *   onDragOver?: Function, onDragDrop?: Function, getInputNode?: Function, onConnectionsChange?: Function, onRemoved?: Function, setDirtyCanvas?: Function }} GraphNode

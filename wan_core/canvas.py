@@ -7,6 +7,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_ZOOM = 0.6
+"""zoom at which a workflow opens; below 8/14 the page draws nodes without words"""
+_CORNER = (80, 130)
+"""pixels of the canvas left of and above the first node, below the bars of the page"""
+_TITLE = 30
+_DARK = {"color": "#3b2f1c", "bgcolor": "#2a2318"}
+"""of notes: newer pages write grey on the brown that notes have by themselves"""
+
 Link = list[Any]
 """[number, source node, output, target node, input, type]; numbers count from 1"""
 
@@ -14,8 +22,11 @@ Link = list[Any]
 def workflow_document(identity: str, nodes: list[dict[str, Any]], links: list[Link]) -> dict[str, Any]:
     """Returns a workflow of `nodes`, numbered from 1 in order, and adds the links to their outputs.
 
-    `identity` determines the document's id, by which the page recognises a workflow.
+    `identity` determines the document's id, by which the page recognises a workflow. It opens at a zoom that shows
+    words, with its upper left corner in view.
     """
+    left, top = (min(node["pos"][side] for node in nodes) for side in (0, 1))
+    offset = [round(_CORNER[0] / _ZOOM) - left, round(_CORNER[1] / _ZOOM) + _TITLE - top]
     for number, source, slot, *_ in links:
         nodes[source - 1]["outputs"][slot]["links"].append(number)
     return {
@@ -27,7 +38,7 @@ def workflow_document(identity: str, nodes: list[dict[str, Any]], links: list[Li
         "links": links,
         "groups": [],
         "config": {},
-        "extra": {},
+        "extra": {"ds": {"scale": _ZOOM, "offset": offset}},
         "version": 0.4,
     }
 
@@ -66,4 +77,4 @@ def note_node(number: int, title: str, text: str, at: Sequence[int], size: Seque
     """Returns a Markdown note. `code` in `text` becomes bold: Nodes 2.0 draws code in colours that cannot be read."""
     bold = re.sub(r"`([^`*\n]+)`", r"**\1**", text)
     shown = {"title": title, "pos": list(at), "size": list(size), "properties": {}, "widgets_values": [bold]}
-    return workflow_node(number, "MarkdownNote", {}, (), [], **shown)
+    return workflow_node(number, "MarkdownNote", {}, (), [], **shown, **_DARK)

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shipped_graphs import GRAPHS, Graph, Link, Node
+from shipped_graphs import GRAPHS, NOTE, Graph, Link, Node
 from shipped_graphs.core_nodes import CONTROL, CORE, FOLDERS, SOCKET_ONLY, url_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -98,13 +98,13 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
             }
         )
     text = re.sub(r"(?<=\S)\n(?!\n|- |\d+\. )", " ", graph.note)
-    note = note_node(len(nodes) + 1, "Read me", text, graph.note_at, graph.note_size)
+    note = note_node(len(nodes) + 1, "Read me", text, NOTE[:2], NOTE[2:])
     # The page recognises our notes by this property and translates them: web/js/lib/files/read_me.mjs.
     nodes.append({**note, "properties": {TITLED: note["title"]}})
     document = workflow_document(graph.name, nodes, links)
     if graph.app:
         shown = [[ids[key], widget] for key, widget in graph.app]
-        document["extra"] = {"linearData": {"inputs": shown, "outputs": [ids["train"]]}}
+        document["extra"]["linearData"] = {"inputs": shown, "outputs": [ids["train"]]}
     return document
 
 

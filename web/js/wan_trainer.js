@@ -126,6 +126,18 @@ function openSettings() {
   };
 }
 
+/** The template browser shows our templates in the order of their numbers; the server lists a folder in any order. */
+function sortTemplates() {
+  const read = api.getWorkflowTemplates;
+  if (!read) return;
+  api.getWorkflowTemplates = async function () {
+    const found = await read.call(this);
+    const pack = decodeURIComponent(import.meta.url.split("/").at(-3) ?? "");
+    found?.[pack]?.sort();
+    return found;
+  };
+}
+
 /** @returns {Graph} */
 function root() {
   return app.rootGraph ?? app.graph;
@@ -222,6 +234,7 @@ const extension = {
 
   /** Before nodes are registered, so that they get their names in the page's language. */
   async init() {
+    sortTemplates();
     const place = /** @type {any} */ (document.getElementById("vue-app"));
     await keepNodeWords(place?.__vue_app__, (path) => api.fetchApi(path));
   },

@@ -49,10 +49,6 @@ class Graph:
     nodes: dict[str, Node]
     downloads: bool = True
     """whether missing model files get a download address"""
-    note_at: tuple[int, int] = (-400, 30)
-    """left and top edge of the note: left of the first column"""
-    note_size: tuple[int, int] = (360, 700)
-    """width and height of the note"""
     app: tuple[tuple[str, str], ...] = ()
     """(node, widget) of each input of the app that the page makes of it; its output is the training"""
 
@@ -65,11 +61,10 @@ mode*, in the menu at the top left."""
 BEST_STEP = """**Best step**: of 20 files or more *Wan Dataset Settings* keeps a few from training, and a star marks
 the saved step that suits them best. Set its `held_out_ratio` to 0 to train on all; of fewer files none is kept."""
 """paragraph of a note"""
-SHORT_NOTE = (360, 420)
-"""size of a note with a node below it"""
-BELOW_SHORT_NOTE = (-400, 660)
-"""left and top edge of that node; Nodes 2.0 draws a note as high as its text"""
 TITLE = 30
+NOTE = (0, TITLE, 360, 700)
+"""left and top edge, width and height of the note. It is at the origin: Nodes 2.0 of older pages stretches graphs from
+there"""
 GAP = 40
 """pixels between two nodes"""
 ROOM = {
@@ -85,6 +80,15 @@ ROOM = {
     "LoadImage": 385,
     "TrainLoRA": 1370,
     "ValidateVideo": 800,
+    "UNETLoader": 160,
+    "ApplyWanLoRA": 230,
+    "CLIPTextEncode": 220,
+    "EmptyHunyuanLatentVideo": 210,
+    "ModelSamplingSD3": 110,
+    "KSamplerAdvanced": 500,
+    "VAEDecode": 120,
+    "CreateVideo": 150,
+    "SaveVideo": 480,
 }
 """node class -> height in pixels with all its cards and its title, in both node renderers, as measured by
 tests/browser/test_layouts.py and rounded up"""
@@ -126,7 +130,7 @@ def training(
         nodes["picture"] = Node("LoadImage", {}, size=(360, 330))
         preview = {**(preview or {}), "start_image": Link("picture")}
     if preview is not None:
-        nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, BELOW_SHORT_NOTE, (360, 310))
+        nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, size=(350, 310))
         links["validation"] = Link("preview")
     nodes["train"] = Node("TrainLoRA", {**links, **train}, size=(400, 470))
     if keeps_some:
@@ -138,14 +142,13 @@ def training(
 def placed(nodes: dict[str, Node], *columns: str, tops: tuple[int, ...] = ()) -> dict[str, Node]:
     """Returns the nodes in columns from left to right, such as "model vae clip", with room for their cards.
 
-    A node that grows with its data is the last one of its column. `tops` moves columns down. The settings of previews
-    have their place below the note, unless a column names them.
+    A node that grows with its data is the last one of its column. `tops` moves columns down.
     """
-    left, at = 0, {}
+    left, at = NOTE[2] + GAP, {}
     for column, top in zip(columns, (*tops, *(0 for _ in columns)), strict=False):
         keys = column.split()
         for key in keys:
             at[key] = (left, top + TITLE)
             top += ROOM[nodes[key].kind] + GAP
         left += max(nodes[key].size[0] for key in keys) + GAP
-    return {key: replace(node, at=at.get(key, node.at)) for key, node in nodes.items()}
+    return {key: replace(node, at=at[key]) for key, node in nodes.items()}

@@ -8,8 +8,10 @@ from memory_figures import note
 
 from .parts import APP, AS_APP, BEST_STEP, T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, placed, training
 
-HIGH_ROW, LOW_ROW = -330, 630
-"""tops of the two generating rows, one for each expert"""
+TRAINING = ("model vae clip kept", "cache dataset", "train")
+GENERATING = ("unet_high unet_low apply clip_out vae_out", "positive negative latent shift_high shift_low")
+SAMPLED = ("sample_high sample_low", "decode video save")
+"""columns, from left to right"""
 EXPERTS = {"high": T2V_HIGH, "low": T2V_LOW}
 SWITCH_STEP = 10
 SAMPLING = {"steps": 20, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
@@ -27,14 +29,13 @@ FILES = f"""**Files**, below ComfyUI's `models` folder:
 
 
 def both_experts(run_name: str) -> dict[str, Node]:
-    """Returns the shared nodes, with one Train Wan LoRA for the pair."""
-    nodes = training(
+    """Returns the shared nodes, with one Train Wan LoRA for the pair, without positions."""
+    return training(
         model=T2V_HIGH,
         low_noise_model=T2V_LOW,
         dataset={"num_frames": 33, "width": 832, "height": 480},
         train={"run_name": run_name, "steps": 3000},
     )
-    return placed(nodes, "model vae clip kept", "cache dataset", "train", tops=(0, 80, 80))
 
 
 def generating() -> dict[str, Node]:
@@ -42,61 +43,57 @@ def generating() -> dict[str, Node]:
 
     With loaders of their own, so that the run is the only link to the training; ComfyUI loads equal files once.
     """
-    first, second, third, fourth, fifth, sixth = (1340, 1750, 2140, 2500, 2880, 3260)
-    between = (HIGH_ROW + LOW_ROW) // 2
     nodes = {
-        "clip_out": Node("CLIPLoader", {"clip_name": UMT5, "type": "wan"}, (first, between), (370, 110)),
-        "positive": _prompt("Prompt", PROMPT, (second, between), 130),
-        "negative": _prompt("Negative prompt", NEGATIVE, (second, between + 190), 110),
+        "clip_out": Node("CLIPLoader", {"clip_name": UMT5, "type": "wan"}, size=(360, 110)),
+        "positive": _prompt("Prompt", PROMPT, 130),
+        "negative": _prompt("Negative prompt", NEGATIVE, 110),
     }
     loaded = {"run": Link("train"), "model": Link("unet_high"), "model_low_noise": Link("unet_low")}
-    nodes["apply"] = Node("ApplyWanLoRA", loaded, (second, HIGH_ROW), (350, 150))
-    for output, ((expert, file), top) in enumerate(zip(EXPERTS.items(), (HIGH_ROW, LOW_ROW), strict=True)):
-        nodes |= _expert(expert, file, (first, third), top, output)
+    nodes["apply"] = Node("ApplyWanLoRA", loaded, size=(360, 150))
+    for output, (expert, file) in enumerate(EXPERTS.items()):
+        nodes |= _expert(expert, file, output)
     size = {"width": 832, "height": 480, "length": 81}
-    nodes["latent"] = Node(
-        "EmptyHunyuanLatentVideo", size, (second, HIGH_ROW + 270), (350, 130), title="Size and length"
-    )
+    nodes["latent"] = Node("EmptyHunyuanLatentVideo", size, size=(340, 130), title="Size and length")
     high, low = {"end_at_step": SWITCH_STEP, "return_with_leftover_noise": "enable"}, {"start_at_step": SWITCH_STEP}
-    nodes["sample_high"] = _sampler("high", Link("latent"), (fourth, HIGH_ROW), **high)
-    nodes["sample_low"] = _sampler("low", Link("sample_high"), (fifth, LOW_ROW), add_noise="disable", **low)
-    return {**nodes, **_video(fifth, sixth)}
+    nodes["sample_high"] = _sampler("high", Link("latent"), **high)
+    nodes["sample_low"] = _sampler("low", Link("sample_high"), add_noise="disable", **low)
+    return {**nodes, **_video()}
 
 
-def _expert(expert: str, file: str, columns: tuple[int, int], top: int, output: int) -> dict[str, Node]:
-    """Returns one row: the loader, and the sampling shift on `output` of the node that applies the LoRAs."""
+def _expert(expert: str, file: str, output: int) -> dict[str, Node]:
+    """Returns the loader, and the sampling shift on `output` of the node that applies the LoRAs."""
     noise = f"{expert} noise"
     shifted = {"model": Link("apply", output), "shift": SAMPLING_SHIFT}
+    loader = {"unet_name": file}
     return {
-        f"unet_{expert}": Node(
-            "UNETLoader", {"unet_name": file}, (columns[0], top + 130), (370, 90), f"Load Diffusion Model ({noise})"
-        ),
-        f"shift_{expert}": Node("ModelSamplingSD3", shifted, (columns[1], top), (320, 60), f"Sampling shift ({noise})"),
+        f"unet_{expert}": Node("UNETLoader", loader, size=(360, 90), title=f"Load Diffusion Model ({noise})"),
+        f"shift_{expert}": Node("ModelSamplingSD3", shifted, size=(340, 60), title=f"Sampling shift ({noise})"),
     }
 
 
-def _prompt(title: str, text: str, at: tuple[int, int], height: int) -> Node:
-    return Node("CLIPTextEncode", {"clip": Link("clip_out"), "text": text}, at, (350, height), title)
+def _prompt(title: str, text: str, height: int) -> Node:
+    return Node("CLIPTextEncode", {"clip": Link("clip_out"), "text": text}, size=(340, height), title=title)
 
 
-def _sampler(expert: str, latent: Link, at: tuple[int, int], **steps: Any) -> Node:
+def _sampler(expert: str, latent: Link, **steps: Any) -> Node:
     links = {
         "model": Link(f"shift_{expert}"),
         "positive": Link("positive"),
         "negative": Link("negative"),
         "latent_image": latent,
     }
-    return Node("KSamplerAdvanced", {**links, **SAMPLING, **steps}, at, (340, 340), f"Sample ({expert} noise)")
+    inputs = {**links, **SAMPLING, **steps}
+    return Node("KSamplerAdvanced", inputs, size=(340, 340), title=f"Sample ({expert} noise)")
 
 
-def _video(left: int, right: int) -> dict[str, Node]:
+def _video() -> dict[str, Node]:
     decoded = {"samples": Link("sample_low"), "vae": Link("vae_out")}
     saved = {"video": Link("video"), "filename_prefix": "video/wan_trainer"}
     return {
-        "vae_out": Node("VAELoader", {"vae_name": VAE_21}, (left, LOW_ROW + 420), (340, 60)),
-        "decode": Node("VAEDecode", decoded, (right, LOW_ROW), (340, 60)),
-        "video": Node("CreateVideo", {"images": Link("decode"), "fps": 16.0}, (right, LOW_ROW + 130), (340, 90)),
-        "save": Node("SaveVideo", saved, (right, LOW_ROW + 290), (340, 330)),
+        "vae_out": Node("VAELoader", {"vae_name": VAE_21}, size=(360, 60)),
+        "decode": Node("VAEDecode", decoded, size=(340, 60)),
+        "video": Node("CreateVideo", {"images": Link("decode"), "fps": 16.0}, size=(340, 90)),
+        "save": Node("SaveVideo", saved, size=(340, 330)),
     }
 
 
@@ -125,7 +122,7 @@ load each on its own model.
 
 **How long**: 1500 steps for each model, 3000 in all; the panel says how long is left after the first ones. Cancel saves
 and stops; Run again goes on where it stopped.""",
-    both_experts("my_character"),
+    placed(both_experts("my_character"), *TRAINING, tops=(0, 80, 80)),
     app=APP,
 )
 
@@ -156,7 +153,5 @@ the graph go on with what it has.
 Sampling comes afterwards and takes what the models take without training.
 
 **How long**: 1500 steps for each model, 3000 in all; the panel says how long is left after the first ones.""",
-    {**both_experts("my_character"), **generating()},
-    note_at=(0, -740),
-    note_size=(800, 500),
+    placed({**both_experts("my_character"), **generating()}, *TRAINING, *GENERATING, *SAMPLED, tops=(0, 80, 80)),
 )

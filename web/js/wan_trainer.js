@@ -255,6 +255,7 @@ const extension = {
       "./wan_cards.css",
       "./wan_sheet.css",
       "./wan_runs.css",
+      "./wan_grid.css",
     ]) {
       const href = new URL(sheet, import.meta.url).href;
       document.head.append(element("link", { rel: "stylesheet", href }));

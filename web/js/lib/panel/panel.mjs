@@ -5,6 +5,7 @@
  */
 
 import { Plot } from "../chart/plot.mjs";
+import { showPreviews } from "../grid/samples_grid.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { isMissing, message, samplePath } from "../page/routes.mjs";
 import { told } from "../page/server_sentences.mjs";
@@ -88,6 +89,7 @@ export class Panel {
     this.player = new Player(
       (sample) => address(samplePath(this.run ?? "", sample.id)),
       (step) => this.use(step),
+      () => this.run && showPreviews(this.run, { routes, address, used: () => this.refresh() }),
     );
     this.face = new Face(this, {
       act: (action, said) => this.act(action, said),

@@ -17,8 +17,9 @@ export class Player {
   /**
    * @param {(sample: Sample) => string} address of a clip
    * @param {(step: number) => void} use a saved step is chosen as the run's LoRA
+   * @param {() => void} all opens the previews of all prompts and steps
    */
-  constructor(address, use = () => {}) {
+  constructor(address, use = () => {}, all = () => {}) {
     this.address = address;
     /** The suggested step. @type {number | null} */
     this.best = null;
@@ -74,6 +75,7 @@ export class Player {
       this.choice,
       this.use,
       this.used,
+      button(t("All previews"), t("Prompts by saved steps, on one page"), all),
     );
     const clips = element("div", { class: "wan-clips" }, this.before.figure, this.after.figure);
     this.words = element("p", { class: "wan-prompt", hidden: true });

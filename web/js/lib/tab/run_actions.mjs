@@ -1,6 +1,7 @@
 // @ts-check
 /** The actions of an opened run's buttons, each with a message of its result. */
 
+import { showPreviews } from "../grid/samples_grid.mjs";
 import { t } from "../page/words.mjs";
 import { deletedText } from "./run_card.mjs";
 import { RunClips } from "./run_clips.mjs";
@@ -55,6 +56,7 @@ export function actionsOf({ routes, page, say, failed, refresh, close }) {
     say,
     take: (text) => page.copy(text),
     close,
+    previews: (id) => showPreviews(id, { routes, address: page.address, used: refresh }),
     clips: (id) => new RunClips(id, { routes, address: page.address, say }),
   };
 }

@@ -25,7 +25,7 @@ import { stepOf } from "../run/trouble.mjs";
  * @typedef {{ open: (run: string) => void, resume: (run: string) => void, copy: (name: string) => void,
  *   use: (run: string) => void, remove: (run: string) => void, close: () => void,
  *   bytes: (run: string) => Promise<number | null>, log: (run: string) => Promise<string>, say: (text: string) => void, take: (text: string) => Promise<void>,
- *   clips: (run: string) => import("./run_clips.mjs").RunClips }} Actions
+ *   previews: (run: string) => void, clips: (run: string) => import("./run_clips.mjs").RunClips }} Actions
  */
 
 const MOST_NAMES = 3;
@@ -148,6 +148,9 @@ export class RunCard {
     const run = { run: id };
     return {
       clips: toggle(t("Clips"), t("Show the clips of {run}", run), false, (on) => this.show(on)),
+      previews: button(t("All previews"), t("Prompts by saved steps, on one page"), () =>
+        actions.previews(id),
+      ),
       open: button(t("Open workflow"), t("Open the graph that trains {run}", run), () =>
         actions.open(id),
       ),
@@ -177,6 +180,7 @@ export class RunCard {
     write(this.reason, ["done", "failed"].includes(run.state) ? "" : told(run.reason ?? ""));
     this.trouble.draw(this.id, run);
     const listed = Boolean(run.lora_names?.length);
+    this.buttons.previews.hidden = !run.preview;
     enable(this.buttons.copy, listed);
     this.buttons.use.hidden = listed || run.live === true || !run.step;
     enable(this.buttons.resume, !run.live && run.state !== "done");

@@ -1,6 +1,7 @@
 // @ts-check
 /** The clips of a run in the list: the player of the panel, the suggested step with its reason, "Use this step". */
 
+import { showPreviews } from "../grid/samples_grid.mjs";
 import { element, write } from "../page/dom.mjs";
 import { samplePath } from "../page/routes.mjs";
 import { told } from "../page/server_sentences.mjs";
@@ -21,7 +22,8 @@ export class RunClips {
     this.say = say;
     this.history = new RunHistory();
     const use = (/** @type {number} */ step) => this.use(step);
-    this.player = new Player((sample) => address(samplePath(run, sample.id)), use);
+    const all = () => showPreviews(run, { routes, address, used: () => this.read() });
+    this.player = new Player((sample) => address(samplePath(run, sample.id)), use, all);
     this.suggestion = new SuggestionLine(use);
     this.none = element("p", { class: "wan-hint", role: "status" }, t("Reading …"));
     this.element = element(

@@ -109,7 +109,7 @@ class RunRoutes:
 
     async def all_runs(self, _request: web.Request) -> web.StreamResponse:
         found = await in_thread(lambda: all_summaries(self.runs(), self.live, self.loras()))
-        return as_json({"version": 1, "runs": found})
+        return as_json({"version": 1, **found})
 
     async def detail(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)

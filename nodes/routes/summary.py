@@ -24,8 +24,10 @@ _LONGEST, _LONGEST_NAME = 200, 60
 """characters of a setting that is listed, as JSON, and of the name of a device"""
 
 
-def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> list[Data]:
-    """Returns SUMMARY of every run that can be read, the live and newest first, each with its own `settings`."""
+def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> Data:
+    """Returns `runs`, the SUMMARY of every run that can be read, the live and newest first, each with the `settings` in
+    which runs differ; and `common`, the settings that are the same in all runs.
+    """
     found: list[tuple[Data, dict[str, str]]] = []
     there = published(loras)
     for _, directory in list_runs(runs):
@@ -36,7 +38,8 @@ def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> list[Data]:
             continue  # of another version, damaged, or being deleted
     differ = _differing([settings for _, settings in found])
     listed = [{**about, "settings": _shown(settings, differ)} for about, settings in found]
-    return sorted(listed, key=lambda about: (about["live"], about["updated"]), reverse=True)
+    listed.sort(key=lambda about: (about["live"], about["updated"]), reverse=True)
+    return {"runs": listed, "common": _shown(found[0][1], found[0][1].keys() - differ) if found else {}}
 
 
 def _differing(runs: list[dict[str, str]]) -> set[str]:
@@ -48,8 +51,8 @@ def _differing(runs: list[dict[str, str]]) -> set[str]:
     return {name for name, known in values.items() if len(known) > 1}
 
 
-def _shown(settings: dict[str, str], differ: set[str]) -> Data:
-    return {name: json.loads(text) for name, text in settings.items() if name in differ and len(text) <= _LONGEST}
+def _shown(settings: dict[str, str], names: set[str]) -> Data:
+    return {name: json.loads(text) for name, text in settings.items() if name in names and len(text) <= _LONGEST}
 
 
 def summary(run: Recorded, live: LiveRun | None, loras: Path, there: Container[str] | None = None) -> Data:

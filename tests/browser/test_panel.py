@@ -607,11 +607,11 @@ def test_two_thousand_runs_are_found_compared_and_saved_with_keys_alone(shared: 
     assert page.evaluate(focused) == "fox33_rank_16_learning_rate_0.0001_seed_333", "the groups were not drawn yet"
     page.get_by_role("button", name="Group by name").press("Enter")
 
-    page.get_by_label("Find runs by name").fill("fox3 rank=16")
+    page.get_by_label("Find runs by name or setting").fill("fox3 rank:16")
     page.get_by_label("Runs of this state").select_option("done")
-    page.locator(".wan-table").get_by_role("button", name="best evaluation").press("Enter")
+    page.locator(".wan-table").get_by_role("button", name="best eval").press("Enter")
     page.evaluate(drawn)
-    found = page.locator(".wan-found .wan-count").inner_text()
+    found = page.locator(".wan-found .wan-count").first.inner_text()
     lowest = [float(text) for text in page.locator('td[data-key="eval_best"]').all_inner_texts()]
     assert lowest == sorted(lowest)
     assert len(lowest) > 10

@@ -90,10 +90,9 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
 
 def test_the_list_tells_in_which_settings_runs_differ(routes: RouteServer) -> None:
     write_run(routes.runs, "dog", total=20)
-    assert {run["id"]: run["settings"] for run in routes.get("/runs").data["runs"]} == {
-        "cat": {"steps": 10},
-        "dog": {"steps": 20},
-    }
+    listed = routes.get("/runs").data
+    assert {run["id"]: run["settings"] for run in listed["runs"]} == {"cat": {"steps": 10}, "dog": {"steps": 20}}
+    assert (listed["common"]["rank"], "steps" in listed["common"]) == (4, False)
 
 
 def test_memory_is_told_by_device_and_only_a_running_run_holds_any_now(routes: RouteServer) -> None:
@@ -129,7 +128,7 @@ def test_the_newest_run_stands_first_and_what_is_no_run_is_not_listed(routes: Ro
 
 def test_a_server_without_runs_lists_none(pack_nodes: dict[str, Any], tmp_path: Path) -> None:
     with serve(pack_nodes, tmp_path / "never_made", tmp_path) as server:
-        assert server.get("/runs").data == {"version": 1, "runs": []}
+        assert server.get("/runs").data == {"version": 1, "runs": [], "common": {}}
         assert server.get("/runs/cat").status == 404
 
 

@@ -3,11 +3,13 @@ import { test } from "node:test";
 
 import {
   bestOf,
+  between,
   columnsOf,
   differing,
   found,
   grouped,
   sorted,
+  unknownSetting,
 } from "../../../web/js/lib/tab/differences.mjs";
 
 const run = (id, settings, loss, more = {}) => ({
@@ -96,4 +98,25 @@ test("the best is the lowest where lower is better, and not all are alike", () =
   assert.equal(bestOf("eval_best", evaluated(0.3, null, 0.2)), 0.2);
   assert.equal(bestOf("eval_best", evaluated(0.2, 0.2)), null);
   assert.equal(bestOf("step", evaluated(1, 2)), null);
+});
+
+test("settings that all runs share are found too, under the names that people write", () => {
+  const common = { learning_rate: 1e-4, rank_dropout: 8 };
+  assert.deepEqual(ids(found(RUNS, "lr:1e-4", "", common)), ids(RUNS));
+  assert.deepEqual(ids(found(RUNS, "lr:2e-4", "", common)), []);
+  assert.deepEqual(ids(found(RUNS, "rank:8 owl", "", common)), ["owl"]);
+  assert.deepEqual(ids(found(RUNS, "rank:16", "", common)), ["fox_rank_16"], "not rank_dropout");
+  assert.equal(unknownSetting(RUNS, "fox rank:8 foo:1", common), "foo");
+  assert.equal(unknownSetting(RUNS, "lr:1 fox opt=", common), "");
+});
+
+test("of two runs only what differs is shown, results first, and nothing of when they ended", () => {
+  const [one, other] = RUNS;
+  assert.deepEqual(between({ ...one, updated: 1 }, { ...other, updated: 2 }), [
+    "loss",
+    "seconds_per_step",
+    "rank",
+    "optimizer",
+  ]);
+  assert.deepEqual(between(one, one), []);
 });

@@ -31,7 +31,7 @@ export class InStep {
   remove(video) {
     if (!this.clips.delete(video)) return;
     /** @type {any} */ for (const event of ["onended", "onloadeddata", "onerror"])
-      (video)[event] = null;
+      video[event] = null;
     this.#ended(video);
   }
 

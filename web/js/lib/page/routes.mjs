@@ -29,11 +29,15 @@ export class Routes {
   /** @param {(path: string, options?: RequestInit) => Promise<Response>} fetchApi */
   constructor(fetchApi) {
     this.fetchApi = fetchApi;
+    /** Settings that are the same in all runs of the newest list. @type {Record<string, unknown>} */
+    this.common = {};
   }
 
   /** @returns {Promise<Summary[]>} newest first */
   async list() {
-    return (await this.get(BASE)).runs ?? [];
+    const { runs, common } = await this.get(BASE);
+    this.common = common ?? {};
+    return runs ?? [];
   }
 
   /** @param {string} run @returns {Promise<Detail>} */

@@ -6,10 +6,11 @@
 
 import { ink } from "../chart/chart.mjs";
 import { Plot } from "../chart/plot.mjs";
-import { button, element, fill, mark, write } from "../page/dom.mjs";
+import { button, element, fill, mark } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { comparedLines } from "../run/chart_facts.mjs";
 import { RunHistory } from "../run/history.mjs";
+import { Pair } from "./pair.mjs";
 
 /** @typedef {import("../page/routes.mjs").Routes} Routes */
 
@@ -17,9 +18,9 @@ export class Compared {
   /**
    * @param {Routes} routes
    * @param {import("../page/pacing.mjs").Frames} frames
-   * @param {{ changed: () => void, save: () => void }} actions
+   * @param {{ changed: () => void, save: () => void, address: (path: string) => string }} actions
    */
-  constructor(routes, frames, { changed, save }) {
+  constructor(routes, frames, { changed, save, address }) {
     this.routes = routes;
     this.frames = frames;
     this.changed = changed;
@@ -40,17 +41,17 @@ export class Compared {
       "aria-label": t("Compared runs"),
     });
     this.legend.classList.add("wan-compared-runs");
-    this.count = element("span", { class: "wan-count" });
     this.tools = element(
       "div",
-      { class: "wan-compared-tools", hidden: true },
-      this.count,
+      { class: "wan-compared-tools" },
       button(t("Untick all"), t("Remove all runs from the chart"), () => this.clear()),
       button(t("Curves as CSV"), t("Save every step of the compared runs as a CSV file"), save),
     );
+    this.pair = new Pair(address);
     this.element = element(
       "section",
-      { class: "wan-compared", "aria-label": t("Curves") },
+      { class: "wan-compared", hidden: true, "aria-label": t("Curves") },
+      this.pair.element,
       this.plot.element,
       this.tools,
       this.legend,
@@ -94,11 +95,15 @@ export class Compared {
     return more;
   }
 
-  /** The chart and its legend. Called once a frame at most. */
-  draw() {
+  /**
+   * The chart and its legend, and what differs between two. Called once a frame at most.
+   * @param {import("../page/routes.mjs").Summary[]} runs all there are
+   */
+  draw(runs) {
+    this.element.hidden = !this.runs.size;
     this.frames.once(this.plot.draw);
-    this.tools.hidden = !this.runs.size;
-    write(this.count, t("{n} compared", { n: this.runs.size }));
+    const compared = [...this.runs.keys()].flatMap((id) => runs.find((run) => run.id === id) ?? []);
+    this.pair.draw(compared, (run) => this.inkOf(run));
     const drawn = JSON.stringify([[...this.places], this.plot.dark]);
     if (drawn !== this.drawn) {
       this.drawn = drawn;
@@ -172,7 +177,7 @@ export class Compared {
     return {
       lines,
       summary: t("Loss of {names}", { names }),
-      empty: t("Tick runs to compare their curves."),
+      empty: t("Reading …"),
     };
   }
 }

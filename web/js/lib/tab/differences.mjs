@@ -11,7 +11,7 @@ import { stepOf } from "../run/trouble.mjs";
  */
 
 /** Columns before and after the settings. */
-export const STANDING = ["state", "step", "eval_best"];
+export const STANDING = ["eval_best", "state", "step"];
 export const OUTCOMES = ["loss", "seconds_per_step", "updated"];
 const LOWER_IS_BETTER = ["loss", "eval_best", "seconds_per_step"];
 /** Settings that differ most often, shown first. */
@@ -19,31 +19,59 @@ const FIRST = ["rank", "alpha", "learning_rate", "data", "model", "adapter", "op
 /** More columns than a sidebar can show. */
 const MOST_SETTINGS = 12;
 
+/** Names of settings as people write them. @type {Record<string, string>} */
+const SHORT = { lr: "learning_rate", dim: "rank" };
+
 /**
- * The runs whose name contains every word; a word such as `rank=16` matches a setting, `state` a state.
+ * The runs whose name contains every word; a word such as `rank:16` or `rank=16` matches a setting, `state` a state.
  * @param {Summary[]} runs
  * @param {string} words
  * @param {string} state empty for all
+ * @param {Record<string, unknown>} common settings that are the same in all runs
  */
-export function found(runs, words, state = "") {
-  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
-  const fits = (/** @type {Summary} */ run, /** @type {string} */ word) => {
-    const [key, value] = word.split("=");
-    return value === undefined ? run.id.toLowerCase().includes(word) : has(run, key, value);
-  };
+export function found(runs, words, state = "", common = {}) {
+  const wanted = wordsIn(words);
+  const fits = (
+    /** @type {Summary} */ run,
+    /** @type {typeof wanted[0]} */ { word, key, value },
+  ) =>
+    value === undefined
+      ? run.id.toLowerCase().includes(word)
+      : has({ ...common, ...run.settings }, key, value);
   return runs.filter(
-    (run) => (!state || run.state === state) && wanted.every((word) => fits(run, word)),
+    (run) => (!state || run.state === state) && wanted.every((one) => fits(run, one)),
   );
 }
 
 /**
- * Whether a run has that value in a setting whose name starts with `key`.
- * @param {Summary} run @param {string} key @param {string} value
+ * The first name among the words that no setting begins with; empty for none.
+ * @param {Summary[]} runs @param {string} words @param {Record<string, unknown>} common
  */
-function has(run, key, value) {
-  return Object.entries(run.settings ?? {}).some(
-    ([name, own]) => key && name.startsWith(key) && same(own, value),
+export function unknownSetting(runs, words, common = {}) {
+  const names = new Set(
+    [common, ...runs.map(({ settings }) => settings ?? {})].flatMap(Object.keys),
   );
+  const asked = wordsIn(words).filter(({ key, value }) => key && value !== undefined);
+  return asked.find(({ key }) => ![...names].some((name) => name.startsWith(key)))?.key ?? "";
+}
+
+/** @param {string} words */
+function wordsIn(words) {
+  const all = words.toLowerCase().split(/\s+/).filter(Boolean);
+  return all.map((word) => {
+    const [key, value] = word.split(/[:=]/);
+    return { word, key: SHORT[key] ?? key, value };
+  });
+}
+
+/**
+ * Whether that value stands in the setting called `key`, or in one whose name starts with it.
+ * @param {Record<string, unknown>} settings @param {string} key @param {string} value
+ */
+function has(settings, key, value) {
+  if (!key) return false;
+  if (Object.hasOwn(settings, key)) return same(settings[key], value);
+  return Object.entries(settings).some(([name, own]) => name.startsWith(key) && same(own, value));
 }
 
 /** @param {unknown} own @param {string} value */
@@ -86,6 +114,15 @@ export function columnsOf(groups) {
     ...differing(groups).map((key) => ({ key, setting: true })),
     ...OUTCOMES.filter(known).map((key) => ({ key, setting: false })),
   ];
+}
+
+/** What differs between two runs: results first, then settings. @param {Summary} one @param {Summary} other */
+export function between(one, other) {
+  const results = [...STANDING, ...OUTCOMES].filter((key) => key !== "updated");
+  const keys = [...results, ...differing([{ name: "", runs: [one, other] }], Infinity)];
+  return [...new Set(keys)].filter(
+    (key) => text(figureOf(one, key)) !== text(figureOf(other, key)),
+  );
 }
 
 /** @param {Summary} run @param {string} key @returns {any} */

@@ -2,7 +2,7 @@
 /** The bar over the table: search, groups, number of found runs, and files to save. */
 
 import { button, element, toggle, write } from "../page/dom.mjs";
-import { counted, t } from "../page/words.mjs";
+import { counted, inOneText, t } from "../page/words.mjs";
 import { stateName } from "../run/names.mjs";
 
 const STATES = ["running", "done", "stopped", "failed"];
@@ -12,11 +12,12 @@ export class FindBar {
   constructor({ changed, grouped, saveTable }) {
     this.find = element("input", {
       type: "search",
-      placeholder: t("Find runs by name"),
-      "aria-label": t("Find runs by name"),
-      title: t("Words of a name, and settings such as rank=16"),
+      placeholder: t("Find: name, rank:8, lr:1e-4"),
+      "aria-label": t("Find runs by name or setting"),
       oninput: changed,
     });
+    /** Over what is below while the field has the focus: nothing moves when it is left. */
+    this.hint = element("p", { class: "wan-find-help", role: "status" });
     this.state = element(
       "select",
       { "aria-label": t("Runs of this state"), onchange: changed },
@@ -28,6 +29,7 @@ export class FindBar {
       "div",
       { class: "wan-found", role: "search" },
       this.find,
+      this.hint,
       this.state,
       toggle(
         t("Group by name"),
@@ -37,7 +39,15 @@ export class FindBar {
       ),
       button("CSV", t("Save the table as a CSV file"), saveTable),
       this.count,
+      element("span", { class: "wan-count" }, t("tick to compare")),
     );
+  }
+
+  /** @param {string[]} names settings in which runs differ @param {string} unknown a name that no setting has */
+  help(names, unknown) {
+    const differ = names.length && t("The runs differ in {names}.", { names: names.join(", ") });
+    const how = inOneText([t("Words of a name, or name:value of a setting."), differ]);
+    write(this.hint, unknown ? t("No setting is called “{name}”.", { name: unknown }) : how);
   }
 
   /** What is looked for. */

@@ -90,7 +90,8 @@ export class RunRow {
       write(this.state, stateName(run.state));
       mark(this.state, "data-state", run.live ? "active" : "seen");
       mark(this.state, "data-run-state", run.state);
-      mark(cell, "title", run.state === "done" ? "" : told(run.reason ?? ""));
+      const why = run.state === "done" ? "" : told(run.reason ?? "");
+      mark(cell, "title", [stateName(run.state), why].filter(Boolean).join(": "));
       return;
     }
     if (cell.contains(this.state)) cell.replaceChildren();

@@ -23,10 +23,16 @@ import { inView, scrolledTo } from "./window.mjs";
 /** As the style sheet has it. */
 const ROW = 36;
 const HEAD = 40;
-/** Characters a column is wide at least and at most. */
-const [NARROW, WIDE] = [4, 22];
+/** Characters a column is wide at least and at most, and pixels of a character. */
+const [NARROW, WIDE, CHARACTER] = [4, 22, 7.6];
 /** Of the names, in pixels. */
-const [NAME_LEAST, NAME_MOST] = [190, 320];
+const [NAME_LEAST, NAME_MOST] = [120, 320];
+/** Pixels of a state that is its sign alone. */
+const SIGN = 46;
+/** Columns that are seen next to the names without scrolling. */
+const FIRST = ["eval_best", "state"];
+/** Pixels below which states are signs alone, and names have no still before them. */
+const SMALL = 420;
 
 export class RunTable {
   /** @param {import("../page/pacing.mjs").Frames} frames @param {TableActions} actions */
@@ -49,7 +55,10 @@ export class RunTable {
     /** Rows that are drawn, by run or by group. @type {Map<string, RunRow | GroupRow>} */
     this.rows = new Map();
     this.drawn = "";
-    this.named = 0;
+    /** The width that columns were fitted to, in pixels. */
+    this.fitted = -1;
+    /** Whether that is as little as a sidebar has at first on a small screen. */
+    this.small = false;
     this.draw = this.draw.bind(this);
     this.ask = () => frames.ask(this.draw);
     this.sizes = element("colgroup");
@@ -102,25 +111,38 @@ export class RunTable {
   }
 
   drawHeads() {
-    const now = Date.now() / 1000;
-    const widths = this.columns.map(({ key }) => {
-      const texts = this.shown.map((run) => cellText(run, key, now).length);
-      const longest = Math.max(...wordsOf(titleOf(key)).map((word) => word.length));
-      const most = texts.reduce((a, b) => Math.max(a, b), longest + 2);
-      return Math.min(WIDE, Math.max(NARROW, most)) + (key === "state" ? 6 : 2);
-    });
-    const name = this.nameWidth();
-    const drawn = JSON.stringify([this.columns, widths, this.order, name]);
+    const room = this.element.clientWidth;
+    this.small = room > 0 && room < SMALL;
+    const columns = this.columns.map(({ key }) => this.width(key));
+    const first = columns.filter((_, place) => FIRST.includes(this.columns[place].key));
+    const name = Math.min(NAME_MOST, Math.max(NAME_LEAST, room - sum(first)));
+    const widths = [name, ...columns];
+    this.fitted = room;
+    const drawn = JSON.stringify([this.columns, widths, this.order, this.small]);
     if (drawn === this.drawn) return;
     this.drawn = drawn;
-    this.named = name;
-    const named = { style: `width: ${name}px` };
-    const sizes = widths.map((width) => element("col", { style: `width: ${width}ch` }));
-    fill(this.sizes, element("col", named), ...sizes);
-    this.table.style.width = `calc(${name}px + ${widths.reduce((a, b) => a + b, 0)}ch)`;
+    mark(this.table, "data-small", String(this.small));
+    fill(this.sizes, ...widths.map((wide) => element("col", { style: `width: ${wide}px` })));
+    this.table.style.width = `${sum(widths)}px`;
     const focused = document.activeElement?.closest("th")?.dataset.key;
     fill(this.heads, ...[{ key: "id" }, ...this.columns].map(({ key }) => this.head(key)));
     if (focused) this.heads.querySelector(`[data-key="${focused}"] button`)?.focus();
+  }
+
+  /** Pixels that a column needs. @param {string} key */
+  width(key) {
+    if (key === "state" && this.small) return SIGN;
+    const now = Date.now() / 1000;
+    const texts = this.shown.map((run) => cellText(run, key, now).length);
+    const longest = Math.max(...wordsOf(this.headOf(key)).map((word) => word.length));
+    const most = texts.reduce((a, b) => Math.max(a, b), longest);
+    const beside = key === "state" ? 6 : this.small ? 1 : 2;
+    return Math.round((Math.min(WIDE, Math.max(NARROW, most)) + beside) * CHARACTER);
+  }
+
+  /** What the head of a column says. @param {string} key */
+  headOf(key) {
+    return this.small && key === "eval_best" ? t("best eval") : titleOf(key);
   }
 
   /** @param {string} key */
@@ -128,7 +150,7 @@ export class RunTable {
     const down = this.order?.key === key ? this.order.down : null;
     const sign = down === null ? "" : down ? " ▾" : " ▴";
     const title = element("button", { type: "button", onclick: () => this.sort(key) });
-    writeName(title, titleOf(key) + sign);
+    writeName(title, this.headOf(key) + sign);
     return element(
       "th",
       {
@@ -149,15 +171,9 @@ export class RunTable {
     this.arrange();
   }
 
-  /** A wide sidebar has room for long names. */
-  nameWidth() {
-    const share = Math.round(this.element.clientWidth / 30) * 11;
-    return Math.min(NAME_MOST, Math.max(NAME_LEAST, share));
-  }
-
   /** The rows in view. */
   draw() {
-    if (this.named !== this.nameWidth()) this.drawHeads();
+    if (this.fitted !== this.element.clientWidth) this.drawHeads();
     const { scrollTop, clientHeight } = this.element;
     const { first, end, above, below } = inView(this.items.length, ROW, scrollTop, clientHeight);
     mark(this.table, "aria-rowcount", String(this.items.length + 1));
@@ -267,6 +283,11 @@ export class RunTable {
 /** @param {Item} item */
 function keyOf({ group, run }) {
   return run ? `run ${run.id}` : `group ${group.name}`;
+}
+
+/** @param {number[]} numbers */
+function sum(numbers) {
+  return numbers.reduce((all, one) => all + one, 0);
 }
 
 /** The place of rows that are not drawn. */

@@ -10,7 +10,7 @@ import { counted, t } from "../page/words.mjs";
 import { CachedClips } from "./cached_clips.mjs";
 import { Compared } from "./compared.mjs";
 import { curvesCsv, runsCsv } from "./csv.mjs";
-import { found } from "./differences.mjs";
+import { differing, found, unknownSetting } from "./differences.mjs";
 import { FindBar } from "./find_bar.mjs";
 import { actionsOf } from "./run_actions.mjs";
 import { RunCard } from "./run_card.mjs";
@@ -66,6 +66,7 @@ export class RunsTab {
     this.compared = new Compared(this.routes, this.frames, {
       changed: () => this.comparedChanged(),
       save: () => this.saveCurves(),
+      address: this.page.address,
     });
     this.table = new RunTable(this.frames, {
       open: (run) => this.open(run),
@@ -122,11 +123,11 @@ export class RunsTab {
         element("h2", {}, t("Training runs")),
         button(t("Refresh"), t("Read the list again"), () => this.refresh()),
       ),
-      this.compared.element,
       this.bar.element,
       this.spoken,
       this.none,
       this.table.element,
+      this.compared.element,
       this.place,
       this.cached.element,
     );
@@ -182,17 +183,21 @@ export class RunsTab {
         if (!ids.has(id)) this.compared.set(id, false);
       if (this.card && !ids.has(this.card.id)) this.close();
     }
-    this.compared.element.hidden = !this.runs.length;
     this.bar.element.hidden = !this.runs.length;
     this.table.element.hidden = !this.runs.length;
     this.none.hidden = !this.known || this.runs.length > 0;
     this.cached.element.hidden = !this.cachesClips;
-    this.compared.draw();
+    this.compared.draw(this.runs);
     const made = [this.runs, words, state];
     if (made.some((part, place) => part !== this.arranged[place])) {
       this.arranged = made;
-      this.table.update(found(this.runs, words, state));
+      const { common } = this.routes;
+      this.table.update(found(this.runs, words, state, common));
       this.bar.tell(this.table.runs.length, this.runs.length);
+      this.bar.help(
+        differing([{ name: "", runs: this.runs }]),
+        unknownSetting(this.runs, words, common),
+      );
     } else this.table.ask();
     this.updateCard();
   }

@@ -245,23 +245,16 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     if not 1 <= options.gpus <= 64 or not 0 <= options.nodes <= 4096:
         raise ConfigError(f"--nodes is {options.nodes} and --gpus {options.gpus}. Set them to 1 or more.")
     nodes = options.nodes or max(-(-config.model.placement.copies // options.gpus), 1)
-    cluster = Cluster(
-        run_name=config.run_name,
-        command="train",
-        run_path=options.path or str(directory),
-        pack=options.pack or str(_PACK),
-        nodes=nodes,
-        gpus=options.gpus,
-        time=options.time,
-        python=options.python,
-        image=options.image,
-        claim=options.claim,
-        mount=options.mount,
-        local_cache=options.local_cache.rstrip("/"),
-        trackers=options.trackers,
-        gloo=options.gloo,
-        interface=options.interface,
-    )
+    given = {name: value for name, value in vars(options).items() if name in Cluster.__dataclass_fields__}
+    here: dict[str, Any] = {
+        "run_name": config.run_name,
+        "command": "train",
+        "run_path": options.path or str(directory),
+        "pack": options.pack or str(_PACK),
+        "nodes": nodes,
+        "local_cache": options.local_cache.rstrip("/"),
+    }
+    cluster = Cluster(**(given | here))
     folder = (options.to or directory / "cluster").resolve()
     for name, write in _FILES.items():
         atomic_write_bytes(folder / name, write(cluster).encode(), folder.parent)

@@ -9,12 +9,9 @@ import pytest
 import torch
 
 from tests.support.cards import gpu, put_in
-from tests.support.headers import write_empty_model
-from wan_core.files import Roots
-from wan_core.load import ModelPlan, inspect_model
-from wan_core.lora import LoraConfig
+from tests.support.workloads import t2v_1_3b
 from wan_core.parallel.pipeline import under_way
-from wan_core.placement import FreeMemory, MemoryMeasures, StepShape, free_memory_of_cards
+from wan_core.placement import FreeMemory, MemoryMeasures, free_memory_of_cards
 from wan_core.placement.plan import PlacementConfig, split_blocks
 from wan_core.plan import Workload, modes, plan_here, plan_memory
 from wan_core.plan.cards import CARDS, Card
@@ -35,19 +32,8 @@ FULL: dict[str, Any] = {"checkpointing_policy": "full"}
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """1.3B in bf16 over two cards, clips of 832x480x49."""
-    folder = tmp_path_factory.mktemp("models")
-    file = write_empty_model(folder / "wan2.1_t2v_1.3B_bf16.safetensors", "wan2.1-t2v-1.3B")
-    plan = ModelPlan(base_file=f"diffusion_models:{file.name}", base_precision="bf16")
-    roots = Roots({"diffusion_models": (str(folder),)})
-    return Workload(
-        model=plan,
-        roots=roots,
-        file=inspect_model(plan, roots),
-        lora=LoraConfig(rank=16),
-        train=TrainConfig(**FULL),
-        step=StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=104),
-        placement=split_blocks(TWO, 30, "midpoint"),
-    )
+    run = t2v_1_3b(tmp_path_factory.mktemp("models"), base_precision="bf16")
+    return replace(run, train=TrainConfig(**FULL), placement=split_blocks(TWO, 30, "midpoint"))
 
 
 def with_micro_batches(job: Workload, count: int, split_at: str = "midpoint") -> Workload:

@@ -6,12 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.headers import write_empty_model
-from wan_core.files import Roots
+from tests.support.workloads import t2v_1_3b
 from wan_core.job.remarks import routes_remark
-from wan_core.load import ModelPlan, inspect_model
-from wan_core.lora import LoraConfig
-from wan_core.placement import FreeMemory, MemoryEstimate, MemoryMeasures, PlacementConfig, StepShape, resolve_placement
+from wan_core.placement import FreeMemory, MemoryEstimate, MemoryMeasures
 from wan_core.plan import MemoryPlan, Workload, notes
 from wan_core.plan.cards import card_named
 from wan_core.plan.notes import notes_of, quantized_for_nothing, routed_of, routes_offered
@@ -27,19 +24,7 @@ GIB = 1 << 30
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """T2V-1.3B in bf16, clips of 832x480x49: 20,280 tokens."""
-    folder = tmp_path_factory.mktemp("models")
-    file = write_empty_model(folder / "wan2.1_t2v_1.3B_bf16.safetensors", "wan2.1-t2v-1.3B")
-    plan = ModelPlan(base_file=f"diffusion_models:{file.name}")
-    roots = Roots({"diffusion_models": (str(folder),)})
-    return Workload(
-        model=plan,
-        roots=roots,
-        file=inspect_model(plan, roots),
-        lora=LoraConfig(rank=16),
-        train=TrainConfig(),
-        step=StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=104),
-        placement=resolve_placement(PlacementConfig(devices="cpu"), 30),
-    )
+    return t2v_1_3b(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")

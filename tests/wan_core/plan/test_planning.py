@@ -11,15 +11,14 @@ import pytest
 import torch
 
 from tests.support.cards import AMPERE, put_in
-from tests.support.headers import write_empty_model
 from tests.support.sessions import train_here
 from tests.support.tiny_run import make_run
+from tests.support.workloads import high_noise_14b
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError, ExitCode, OutOfMemory
 from wan_core.events import Event, Note, Stage, StepDone
-from wan_core.files import Roots
 from wan_core.job.open import open_run
-from wan_core.load import ModelPlan, inspect_model
+from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.model import Policy, WanShape
 from wan_core.placement import (
@@ -27,7 +26,6 @@ from wan_core.placement import (
     MemoryMeasures,
     PlacementConfig,
     SharedMemory,
-    StepShape,
     cards,
     free_memory_of_cards,
     resolve_placement,
@@ -39,7 +37,6 @@ from wan_core.plan.planning import MemoryPlan, nearest_that_fits, plan_memory
 from wan_core.plan.step_time import step_seconds
 from wan_core.plan.suggestions import suggestions_for
 from wan_core.plan.workload import Workload, workload_of_run
-from wan_core.precision import QuantizeConfig
 from wan_core.session.train_job import run_job
 from wan_core.train import Group, TrainConfig, Trainer
 
@@ -50,19 +47,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def a14b(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     """The high-noise expert in fp8, rank 32, clips of 832x480x49, batch 1."""
-    folder = tmp_path_factory.mktemp("models")
-    file = write_empty_model(folder / "wan2.2_t2v_high_noise_14B_bf16.safetensors", "wan2.2-t2v-A14B-expert")
-    plan = ModelPlan(base_file=f"diffusion_models:{file.name}", quantize=QuantizeConfig())
-    roots = Roots({"diffusion_models": (str(folder),)})
-    return Workload(
-        model=plan,
-        roots=roots,
-        file=inspect_model(plan, roots),
-        lora=LoraConfig(rank=32),
-        train=TrainConfig(),
-        step=StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=104),
-        placement=resolve_placement(PlacementConfig(devices="cpu"), 40),
-    )
+    return high_noise_14b(tmp_path_factory.mktemp("models"))
 
 
 def room(gibibytes: float) -> FreeMemory:

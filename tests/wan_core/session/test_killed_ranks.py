@@ -53,6 +53,8 @@ class Point(NamedTuple):
     """whether only rank 0 makes it; another rank is killed while rank 0 is there"""
     supervised: bool = False
     """whether ranks cannot know each other yet, so that torchrun's agent or our controller ends them"""
+    exchange: str = ""
+    """of ranks that train one clip together; "": each trains its own"""
 
 
 POINTS = {
@@ -68,7 +70,7 @@ POINTS = {
     "before all-reduce": Point("wan_core.train.group:Group.average", 3),
     "in all-reduce": Point("torch.distributed:all_reduce", 3),
     "update": Point("wan_core.train.optimizer_state:AdapterOptimizer.step", 3),
-    "after update": Point("wan_core.train.step_report:StepReport.finish", 3),
+    "after update": Point("wan_core.train.meters:StepReport.finish", 3),
     "save begins": Point("wan_core.session.saving:Saver.commit", 2, leader=True),
     "save, LoRA written": Point("wan_core.train.saves:_write", 5, leader=True),
     "save, without manifest": Point("wan_core.train.saves:_write", 6, leader=True),
@@ -77,15 +79,13 @@ POINTS = {
     "sample": Point("wan_core.train.preview:Previewer._render_one", 2, leader=True),
     "prune": Point("wan_core.train.saves:SaveStore.prune", 2, leader=True),
     "resume": Point("wan_core.train.trainer:Trainer.load_state", 1),
-    "turn of a ring": Point("wan_core.parallel.ranks:RankExchange.turn", 9),
-    "tokens become heads": Point("wan_core.parallel.ranks:RankExchange.swap", 9),
-    "evaluation in parts": Point("wan_core.train.evaluation:Evaluation._measure", 2),
+    "turn of a ring": Point("wan_core.parallel.ranks:RankExchange.turn", 9, exchange="ring"),
+    "tokens become heads": Point("wan_core.parallel.ranks:RankExchange.swap", 9, exchange="all-to-all"),
+    "evaluation in parts": Point("wan_core.train.evaluation:Evaluation._measure", 2, exchange="ring"),
     "end": Point("wan_core.session.train_job:_Worker._finish", 1),
     "leaving": Point("wan_core.train.group:Group.leave", 1),
 }
 
-EXCHANGES = {"turn of a ring": "ring", "tokens become heads": "all-to-all", "evaluation in parts": "ring"}
-"""of the points of ranks that train one clip together"""
 PLANTED = """
 import functools, importlib, os, pathlib, signal, time, torch
 import wan_core.cli.ranks, wan_core.session.loading, wan_core.session.train_job
@@ -197,8 +197,7 @@ def test_a_rank_killed_ends_the_others_and_one_command_goes_on(
     point = POINTS[name]
     if point.supervised and not ours:
         pytest.skip("torchrun's agent ends ranks that have not met")
-    exchange = EXCHANGES.get(name, "")
-    run = run_of(tmp_path, ranks, exchange)
+    run = run_of(tmp_path, ranks, point.exchange)
     if name == "resume":
         for worker in started(server, run, ranks, "--max-steps", "3", ours=ours):
             assert worker.wait() in (0, 3), worker.log()[-3000:]
@@ -211,7 +210,7 @@ def test_a_rank_killed_ends_the_others_and_one_command_goes_on(
     took = time.monotonic() - float((tmp_path / "killed").read_text())
     assert took < _END_S, workers[0].log()[-3000:]
     assert any(codes)
-    if exchange and not ours:
+    if point.exchange and not ours:
         for rank, worker in enumerate(workers):
             said = worker.out.read_text() + worker.log()
             assert rank == victim or "Another rank of this run has ended, so this one ends too" in said
@@ -220,7 +219,7 @@ def test_a_rank_killed_ends_the_others_and_one_command_goes_on(
     SaveStore(run.directory).latest(run.config.job_id)  # raises for a saved step that is damaged
     again = started(server, run, ranks, ours=ours)
     assert [worker.wait() for worker in again] == [0] * len(again), again[0].log()[-3000:]
-    assert_as_unkilled(run, *unkilled(ranks, exchange))
+    assert_as_unkilled(run, *unkilled(ranks, point.exchange))
     with (ROOT / ".cache" / "killed_ranks.txt").open("a") as table:
         table.write(f"{name} | {'ours' if ours else 'torchrun'} | {victim} of {ranks} | {took:.1f} s | same\n")
 

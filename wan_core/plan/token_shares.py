@@ -16,7 +16,9 @@ from .workload import Workload
 _MOST_MOVED = 10
 """percent of the tokens that change cards in a step of the search: a head of 12 is 8"""
 _TRIES = 4
-"""plans with smaller shares for cards that lack memory; each costs as long as any other plan"""
+"""plans with smaller shares for cards that lack memory; each takes as long as any other plan"""
+_LESS = 0.75
+"""of its share that such a card takes in the next of these, at most"""
 
 
 def shared_by_speed(
@@ -76,13 +78,13 @@ def shares_by_speed(work: CardCost, heads: int, cards: Sequence[Card]) -> tuple[
 def _within_memory(parts: Sequence[int], plan: MemoryPlan) -> tuple[int, ...]:
     """Returns, in percent, smaller parts for cards that lack memory; () where none lacks any, or all do.
 
-    What a card holds besides weights and adapters grows with its part.
+    What a card holds besides weights and adapters grows with its part, though not all of it.
     """
     lacks = {place: (needed, free) for place, needed, free in plan.room.lacks(plan.estimate)}
     found: list[int] = []
     for part, (name, memory) in zip(parts, plan.estimate.devices.items(), strict=True):
         fixed, (needed, free) = memory.weights + memory.adapters, lacks.get(name, (1, 1))
-        spare = max(0.0, free - fixed) / (needed - fixed) if name in lacks else 1.0
+        spare = min(_LESS, max(0.0, free - fixed) / (needed - fixed)) if name in lacks else 1.0
         found.append(max(1, int(1000 * part * spare)))
     lacking = len(lacks.keys() & plan.estimate.devices.keys())
     return tuple(shares(100, found, least=1)) if 0 < lacking < len(found) else ()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig, count_values, inject_lora
 from wan_core.model import Policy, Route, WanShape, model_without_values
 from wan_core.placement import (
+    FreeMemory,
     JobShape,
     MemoryEstimate,
     MemoryMeasures,
@@ -29,11 +31,12 @@ from wan_core.placement import (
     estimate_memory,
     free_memory_of_cards,
 )
+from wan_core.placement.estimate import DeviceMemory
 from wan_core.placement.shared import OwnMemory
-from wan_core.plan import step_time
+from wan_core.plan import step_time, token_shares
 from wan_core.plan.cards import CardCost, card_named, card_of_size
 from wan_core.plan.cards_of_step import cards_of_step
-from wan_core.plan.planning import plan_memory
+from wan_core.plan.planning import MemoryPlan, plan_memory
 from wan_core.plan.report import plan_sentences
 from wan_core.plan.token_shares import shares_by_speed
 from wan_core.plan.workload import Workload
@@ -291,3 +294,20 @@ def test_a_plan_for_two_cards_says_what_they_send(tmp_path: Path, monkeypatch: p
     assert each is not None
     assert (each.mode, each.names, each.timeline.idle) == ("copy per GPU", ("cuda:0", "cuda:1"), 0)
     assert cards_of_step(one, card) is None
+
+
+def test_a_card_that_lacks_memory_takes_less_and_the_others_more() -> None:
+    """5 GiB of weights lie on each card; 3 of the 4 GiB fit that its quarter of the tokens takes."""
+
+    def memory(step: int) -> DeviceMemory:
+        return DeviceMemory(weights=5 << 30, adapters=0, kept=0, phases={"step": (5 + step) << 30})
+
+    estimate = MemoryEstimate(measures=MemoryMeasures(), devices={"cuda:0": memory(12), "cuda:1": memory(4)})
+
+    def within(*gibibytes: int) -> tuple[int, ...]:
+        room = FreeMemory(devices=dict(zip(estimate.devices, (size << 30 for size in gibibytes), strict=True)))
+        return token_shares._within_memory((75, 25), cast(MemoryPlan, SimpleNamespace(room=room, estimate=estimate)))
+
+    assert within(24, 8) == (80, 20), "75 to 18.75"
+    assert (within(24, 9), within(16, 8)) == ((), ()), "both fit, and neither"
+    assert within(24, 5) == (99, 1), "nothing is left for tokens"

@@ -35,8 +35,10 @@ def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Gro
     """Adapts a run to torchrun's processes and applies `--set`; called on every rank.
 
     The first rank of each machine writes, since machines may have own folders, and one refusal stops all. ConfigError
-    where saved steps would belong to another job.
+    where saved steps would belong to another job, and where machines share out clips otherwise.
     """
+    from ..job import read_run
+
     refusal = ""
     if group.local_rank == 0:
         try:
@@ -45,6 +47,18 @@ def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Gro
             refusal = str(error)
     if refusals := [found for found in group.gather(refusal) if found]:
         raise ConfigError(refusals[0])
+    # `auto` plans for the cards of one machine; ranks that share out clips otherwise would wait for each other.
+    here = read_run(directory).model.placement
+    meshes = group.gather((here.ranks, here.shards, here.context_parallel))
+    if other := next((rank for rank, mesh in enumerate(meshes) if mesh != meshes[0]), 0):
+        raise ConfigError(
+            "Ranks 0 and {rank} share out this run otherwise (processes, shards, context_parallel: {first} and "
+            "{other}), as their machines have other cards or another run.json. Set model.placement.shards and "
+            "model.placement.context_parallel to numbers.",
+            rank=other,
+            first=", ".join(map(str, meshes[0])),
+            other=", ".join(map(str, meshes[other])),
+        )
 
 
 def _placement(directory: Path, world: int) -> PlacementConfig | None:

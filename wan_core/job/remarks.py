@@ -109,6 +109,19 @@ def _for_faster_attention(device: str, compute: torch.dtype) -> str:
     return f"Set base_precision to {fastest}, or install a torch built for this GPU."
 
 
+def turns_remark(lora: LoraConfig) -> str:
+    """Returns why experts that have a GPU each train one after the other; "" where they train at the same time.
+
+    Dropout draws from generators that all threads of a process share.
+    """
+    if not lora.draws:
+        return ""
+    return filled(
+        "With dropout the experts train in turn, so one of two GPUs waits. Set lora_dropout, rank_dropout and "
+        "module_dropout to 0, and both train at the same time."
+    )
+
+
 def routes_remark(train: TrainConfig) -> str:
     """Returns a warning on what token routes do to the loss; "" where no token passes by a layer."""
     if not any(route.selection_ratio for route in train.routes):

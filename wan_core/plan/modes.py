@@ -188,8 +188,9 @@ def _jobs(job: Workload, cards: Mapping[str, Card]) -> Iterator[tuple[Workload, 
         yield _placed(job, replace(asked, mode=_BLOCKS, devices=listed, split_at=split_at)), ""
     yield _placed(job, replace(asked, mode=TOKENS, devices=listed)), ""
     copies = _placed(job, replace(asked, mode=PER_GPU, devices=listed))
-    if job.longer_share and not job.lora.draws:  # with dropout they take turns
-        yield _placed(job, replace(asked, mode=EXPERT_PER_GPU, devices=",".join([*cards][:2]))), ""
+    if job.longer_share:
+        why_not = "needs a LoRA without dropout" if job.lora.draws else ""  # with it they take turns
+        yield _placed(job, replace(asked, mode=EXPERT_PER_GPU, devices=",".join([*cards][:2]))), why_not
     train = replace(job.train, gradient_accumulation_steps=max(passes // count, 1))
     why_not = f"needs a gradient_accumulation_steps that {count} divides" if passes % count else ""
     yield replace(copies, train=train), why_not

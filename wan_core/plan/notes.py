@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 
 from ..footprint import weights_once_loaded
-from ..job.remarks import notes_on_cards, remarks_on_cards, routes_remark
+from ..job.remarks import notes_on_cards, remarks_on_cards, routes_remark, turns_remark
 from ..parallel.pipeline import stages_of
-from ..placement import JobShape, MemoryMeasures
+from ..placement import EXPERT_PER_GPU, JobShape, MemoryMeasures
 from ..placement.plan import BESIDE_BLOCKS_GIB, INTERLEAVED, split_blocks
 from ..train import UNKNOWN_CLASS
 from .cards import Card
@@ -88,6 +88,8 @@ def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) 
     work at once, its token routes, and needless 8 bits. `card`: the first one, where it is known."""
     job, compute = plan.job, plan.job.file.compute_dtype
     said = [reason(job.model.placement), *remarks_on_cards(job.model, compute), *notes_on_cards(job.model, compute)]
+    if job.model.placement.mode == EXPERT_PER_GPU:
+        said.append(turns_remark(job.lora))
     if job.train.optimizer == "custom":
         said.append(UNKNOWN_CLASS)
     if card is not None:

@@ -16,6 +16,7 @@ from typing import Any, cast
 from ..events import Evaluated, Event, Note, StageEnded, StepDone, StepSkipped
 from ..job.checks import check_quantized_alike
 from ..job.open import OpenRun
+from ..job.remarks import turns_remark
 from ..model import CHUNK_TOKENS
 from ..placement import share_memory
 from ..train import SavedStep, expert_setting, next_turn, saved_bytes
@@ -47,6 +48,8 @@ class Experts:
             if saved is not None:
                 prefix = prefix_of(expert)
                 check_quantized_alike(saved.step, saved.progress.get(f"{prefix}quantized_by"), expert.quantized_by)
+        if self.all[0].run.apart:
+            session.note(turns_remark(runs[0].config.lora))
         shared = share_memory(session.group.rank, session.group.gather) if session.group.world > 1 else None
         for expert in self.all:
             expert.plan(partner, shared)

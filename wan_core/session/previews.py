@@ -16,7 +16,7 @@ from ..model import WanTransformer
 from ..placement.model_offload import device_memory_ran_out
 from ..sampler import Denoiser, SampleConfig
 from ..train import Previewer, PreviewInputs, evaluating, expert_setting, read_preview_inputs
-from ..words import first_line
+from ..words import filled, first_line
 from .devices import Placed
 from .expert import Expert
 from .experts import Experts
@@ -108,7 +108,9 @@ def make_previews(session: Session, experts: Experts, previews: PreviewInputs | 
     session.note(note)
     if session.group.parts > 1:
         session.note(
-            "The first process renders previews alone, with all tokens of a clip. If its GPU is too small for that, "
-            "set a smaller width, height or num_frames in Wan Preview Settings."
+            filled(
+                "The first process renders previews alone, with all tokens of a clip, and the others wait for it. If "
+                "its GPU is too small for that, set a smaller width, height or num_frames in Wan Preview Settings."
+            )
         )
     return Previews(session, experts, previews)

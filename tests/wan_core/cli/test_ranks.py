@@ -22,7 +22,8 @@ import torch
 from tests.support.forked import ForkServer, Worker
 from tests.support.tiny_run import TWO_RANKS, TinyRun, make_run
 from wan_core.cli.ranks import _Ending, _exit_code, _Ranks  # pyright: ignore[reportPrivateUsage]
-from wan_core.errors import RankLost
+from wan_core.cli.torchrun import settle_ranks
+from wan_core.errors import ConfigError, RankLost
 from wan_core.job.config import RunStatus, read_status, write_status
 from wan_core.train import Group, SaveStore, TrainConfig
 from wan_core.train import group as group_module
@@ -231,6 +232,18 @@ def test_whom_a_rank_waited_for_is_read_from_the_roll(
     group._met = 6
     with pytest.raises(RankLost, match=f"^{missing} not answered in all the time it had"):
         group.share(None)
+
+
+def test_machines_that_share_out_a_run_otherwise_are_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path, plan=TWO_RANKS)
+
+    def settle(other: Any) -> None:
+        group = SimpleNamespace(local_rank=0, world=2, gather=lambda here: [here, here if here == "" else other])
+        settle_ranks(run.directory, run.roots, [], cast(Any, group))
+
+    settle((2, 1, 1))
+    with pytest.raises(ConfigError, match=r"^Ranks 0 and 1 share out .* context_parallel: 2, 1, 1 and 2, 2, 2\), as"):
+        settle((2, 2, 2))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a timer by signal")

@@ -16,7 +16,7 @@ from wan_core.placement.plan import PlacementConfig, split_blocks
 from wan_core.plan import Workload, modes, plan_here, plan_memory
 from wan_core.plan.cards import CARDS, Card
 from wan_core.plan.cards_of_step import cards_of_step
-from wan_core.plan.modes import plan_on_cards
+from wan_core.plan.modes import _jobs, plan_on_cards  # pyright: ignore[reportPrivateUsage]
 from wan_core.plan.notes import notes_of
 from wan_core.plan.split_time import split_step
 from wan_core.plan.step_time import step_seconds
@@ -172,6 +172,16 @@ def test_both_experts_of_a_pair_train_at_the_same_time_where_that_is_quicker(
         assert float(chosen.split("expert per GPU ")[1].split()[0]) == pytest.approx(share * alone, rel=0.06)
     else:
         assert "expert per GPU" not in chosen
+
+
+def test_with_dropout_the_plan_says_that_experts_take_turns(small: Workload) -> None:
+    drawing = replace(automatic(replace(small, lora=replace(small.lora, rank_dropout=0.1)), 1), longer_share=0.5)
+    ways = {job.model.placement.mode: why for job, why in _jobs(drawing, dict.fromkeys(("a", "b"), RTX_4090))}
+    assert ways["expert per GPU"] == "needs a LoRA without dropout"
+    plan = plan_on_cards(drawing, [24], "one device")
+    placement = replace(plan.job.model.placement, mode="expert per GPU")
+    named = replace(plan, job=replace(plan.job, model=plan.job.model.with_placement(placement)))
+    assert notes_of(named, None)[0].startswith("With dropout the experts train in turn, so one of two GPUs waits.")
 
 
 def test_cards_of_unequal_speed_share_blocks_or_tokens_within_a_tenth_of_the_ideal(small: Workload) -> None:

@@ -30,6 +30,7 @@ from tests.wan_core.train.test_prior import marked
 from wan_core.cache import LatentCache
 from wan_core.cli.settings import change_run
 from wan_core.errors import ConfigError, PlacementError
+from wan_core.files import atomic_write_json
 from wan_core.job import read_run
 from wan_core.job.checks import check_context
 from wan_core.load import ModelPlan, inspect_model
@@ -37,6 +38,7 @@ from wan_core.lora import LoraConfig
 from wan_core.model import POLICIES, WanShape
 from wan_core.placement import PlacementConfig
 from wan_core.precision import QuantizeConfig
+from wan_core.sampler import SampleConfig
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="ranks are forked")
 SHAPE = replace(TINY, dim=256, num_heads=2, num_layers=2)
@@ -200,6 +202,37 @@ def test_a_run_goes_on_in_parts_or_without_at_any_world_size(server: ForkServer,
         found += losses(train(server, run, ranks, 1))
     assert found == pytest.approx(expected, rel=1e-5)
     same_format(run, alone)
+
+
+SLOW_PREVIEWS = """
+import datetime, os, time
+import wan_core.train.group as group
+from wan_core.train.preview import Previewer
+
+group._STEP_TIMEOUT = datetime.timedelta(seconds=20)
+render = Previewer._render_one
+
+def slowly(*given, **named):
+    time.sleep(25)
+    return render(*given, **named)
+
+Previewer._render_one = slowly
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.lasts(70)
+@pytest.mark.parametrize(("parts", "shards"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+def test_others_wait_for_previews_longer_than_for_a_step(
+    server: ForkServer, tmp_path: Path, parts: int, shards: int
+) -> None:
+    run = made(tmp_path, over(2, parts, "ring", shards), steps=1, preview_every_n_steps=1)
+    config = replace(run.config, preview=SampleConfig(steps=2, width=32, height=32))
+    atomic_write_json(run.directory / "run.json", config.to_dict())
+    assert len(train(server, run, 2, 1, SLOW_PREVIEWS)) == 1
+    said = (run.directory.parent / f"{run.directory.name}-2-0.jsonl").read_text()
+    assert said.count('"event": "decode_wanted"') == 2, "steps 0 and 1"
+    assert said.count("and the others wait for it") == (parts > 1)
 
 
 def test_what_ranks_of_one_clip_cannot_have_is_refused_with_what_to_set(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import pytest
 from tests.support.sessions import Steered, train_here
 from tests.support.tiny_run import TinyRun, make_pair_run
 from tests.wan_core.session.test_pair import PREVIEW, SETTINGS, STEPS, files
-from wan_core.events import Event, StepDone
+from wan_core.events import Event, Note, StepDone
 from wan_core.files import atomic_write_json
 from wan_core.job.config import read_run, read_status
+from wan_core.lora import LoraConfig
 from wan_core.placement import EXPERT_PER_GPU, PlacementConfig
 from wan_core.session import training
 from wan_core.train.trainer import Trainer
@@ -105,3 +106,13 @@ def test_a_stop_and_an_error_in_one_thread_end_both_and_lose_nothing(
     assert 3 <= read_status(run.directory).step <= 4, "the other expert ends its step"
     train_here(run)
     assert files(run) == files(in_turn[0])
+
+
+def test_with_dropout_they_take_turns_and_the_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "trained_at_once", None)  # called by nobody
+    run = make_pair_run(tmp_path, lora=LoraConfig(rank=4, rank_dropout=0.1), **SETTINGS)
+    place(run, APART)
+    events = train_here(run)
+    assert sum(map(len, losses(events).values())) == STEPS
+    said = [event.text for event in events if isinstance(event, Note)]
+    assert sum(text.startswith("With dropout the experts train in turn") for text in said) == 1

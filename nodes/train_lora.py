@@ -11,7 +11,7 @@ from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import file_mark, name_key, safe_name
 from ..wan_core.job import STATUS_FILES, DataConfig, check_adapters, choose_run, new_run_name, with_clip_values
 from ..wan_core.lora import LoraConfig
-from ..wan_core.plan import with_mode
+from ..wan_core.plan import PRESETS, with_mode
 from ..wan_core.sampler import SampleConfig
 from ..wan_core.trackers import ServerSettings
 from ..wan_core.train import EXPERTS, TrainConfig
@@ -83,7 +83,7 @@ class TrainLoRA(io.ComfyNode):
                     "my_lora",
                     "Name of the run: the folder below output/wan_trainer, and the name of the LoRA.",
                 ),
-                widget(TrainConfig, "steps"),
+                _with_presets(widget(TrainConfig, "steps")),
                 widget(TrainConfig, "learning_rate"),
                 widget(LoraConfig, "rank"),
                 *advanced(
@@ -211,6 +211,12 @@ class TrainLoRA(io.ComfyNode):
     def _codec(cls, vae: Any, model: ModelHandle) -> ComfyVae:
         identity = encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "vae", vae, folders.cache())
         return ComfyVae(vae, str(identity), model.variant.latents)
+
+
+def _with_presets(steps: io.Input) -> io.Input:
+    """Returns the input with the names of the presets, for the page's row that fills this and other widgets."""
+    steps.extra_dict["wan_presets"] = [*PRESETS]
+    return steps
 
 
 def _check_widgets(widgets: dict[str, Any]) -> None:

@@ -85,6 +85,22 @@ def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
     assert quantized["devices"][0]["needed"] < device["needed"] - 1e9
 
 
+def test_a_preset_is_answered_with_values_of_widgets_or_with_what_is_missing(
+    planner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Exception, match="this ComfyUI has none"):
+        planner.answer(asked(preset="16 GB, quick look"))
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")
+    stills = {"sizes": [[832, 480, 1]]}
+    found = planner.answer(asked(preset="16 GB, quick look", **stills))
+    assert found["settings"] == {"width": 832, "height": 480, "num_frames": 1, "steps": 400, "blocks_to_swap": -1}
+    assert (found["card"], 40 < found["seconds"] < 600) == ("RTX 4080", True)
+    with pytest.raises(Exception, match=r"The GPU has 16\.0 GiB"):
+        planner.answer(asked(preset="24 GB, good", **stills))
+    with pytest.raises(Exception, match="16 GB, good"):
+        planner.answer(asked(preset="16 GB, godo"))
+
+
 def test_what_comfyui_holds_is_said_and_what_it_frees_is_room(
     planner: Any, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

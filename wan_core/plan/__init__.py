@@ -8,12 +8,14 @@ from .cards_of_step import cards_of_step
 from .here import plan_here, with_mode
 from .measured_ratios import measured_ratios_of
 from .planning import MemoryPlan, plan_memory
+from .presets import PRESETS, plan_preset, preset_settings
 from .report import plan_run, plan_sentences, report_of, report_run, report_settings
 from .step_time import CardCost
 from .suggestions import suggestions_for
 from .workload import Workload, beside_preview, workload_on_clips
 
 __all__ = [
+    "PRESETS",
     "STATE",
     "Card",
     "CardCost",
@@ -27,8 +29,10 @@ __all__ = [
     "measured_ratios_of",
     "plan_here",
     "plan_memory",
+    "plan_preset",
     "plan_run",
     "plan_sentences",
+    "preset_settings",
     "report_of",
     "report_run",
     "report_settings",

@@ -42,27 +42,31 @@ from .world import with_mesh
 _log = logger(__name__)
 
 
-def plan_here(job: Workload, host_freed: int = 0) -> MemoryPlan | None:
+def plan_here(job: Workload, host_freed: int = 0, card_gib: float = math.inf) -> MemoryPlan | None:
     """Returns the plan of a job for the devices of this machine; None where no device has an end, as the CPU.
 
-    `host_freed`: bytes of host memory that this process frees before the job starts.
+    `host_freed`: bytes of host memory that this process frees before the job starts. `card_gib`: a plan for cards of
+    so many GiB, where those here have more.
     Where each card trains a copy, it is that of the process with the least room.
     Cards that this process does not use are taken for empty: asking would open a CUDA context on them, and keep it.
     A job with the mode `auto` has the mode of its plan in `plan.job`, one that leaves shares of tokens open has these.
     """
     if job.model.placement.mode == AUTO:
-        return choose_mode(job, lambda one: _plan_as_it_is(one, host_freed))
+        return choose_mode(job, lambda one: _plan_as_it_is(one, host_freed, card_gib))
     if leaves_shares_open(job):
-        return share_tokens(job, lambda one: _plan_as_it_is(one, host_freed))
-    return _plan_as_it_is(job, host_freed)
+        return share_tokens(job, lambda one: _plan_as_it_is(one, host_freed, card_gib))
+    return _plan_as_it_is(job, host_freed, card_gib)
 
 
-def _plan_as_it_is(job: Workload, host_freed: int) -> MemoryPlan | None:
+def _plan_as_it_is(job: Workload, host_freed: int, card_gib: float) -> MemoryPlan | None:
     job, room = in_fullest_process(job, ask_driver=False)
     if not room.devices:
         return None
     if room.host is not None:
         room = replace(room, host=room.host + host_freed // job.model.placement.ranks)
+    if card_gib < math.inf:
+        (most,) = free_memory_of_cards([card_gib]).devices.values()
+        room = replace(room, devices={name: min(free, most) for name, free in room.devices.items()})
     return plan_memory(with_fitting_preview(job, room) if job.preview_gives_way else job, room)
 
 

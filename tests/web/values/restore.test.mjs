@@ -161,6 +161,22 @@ test("a node of ours saves its values by name and is restored by name", () => {
   );
 });
 
+test("a widget without a value before the others shifts none of them", () => {
+  const Node = nodeClass();
+  // As frontends of ComfyUI 0.3.75 write it: a gap where the first widget is.
+  Node.prototype.serialize = function () {
+    const saved = { widgets_values: [] };
+    for (const [at, widget] of this.widgets.entries())
+      if (widget.serialize !== false) saved.widgets_values[at] = widget.value;
+    this.onSerialize?.(saved);
+    return saved;
+  };
+  keepByName(Node, "SplitAcrossGPUs");
+  const node = new Node();
+  node.widgets.unshift({ name: "preset", value: "", serialize: false });
+  assert.deepEqual(node.serialize().widgets_values, ["auto", "all", "auto"]);
+});
+
 test("nodes of others, and what they do when saved, stay as they are", () => {
   const Other = nodeClass();
   keepByName(Other, "KSampler");

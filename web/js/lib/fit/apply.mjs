@@ -1,6 +1,7 @@
 // @ts-check
 /** Takes a suggestion: sets the widgets it names, or puts Fp8 / Int8 Quantize between the model and the trainer. */
 
+import { asOneStep } from "../page/graph.mjs";
 import { kindOf } from "../page/ids.mjs";
 import { ownersOf } from "./asked.mjs";
 
@@ -29,13 +30,12 @@ export function canApply(training, settings) {
  * @param {(kind: string) => GraphNode | null} create makes a node that is in no graph yet
  */
 export function apply(training, settings, create) {
-  const { graph } = training.nodes[0];
-  graph?.beforeChange?.();
-  for (const [name, value] of Object.entries(settings)) {
-    if (name === SCHEME) quantize(training.nodes[0], String(value), create);
-    else for (const node of ownersOf(training, name)) turn(node, name, value);
-  }
-  graph?.afterChange?.();
+  asOneStep(training.nodes[0], () => {
+    for (const [name, value] of Object.entries(settings)) {
+      if (name === SCHEME) quantize(training.nodes[0], String(value), create);
+      else for (const node of ownersOf(training, name)) turn(node, name, value);
+    }
+  });
 }
 
 /** A clip that is small already stays so. @param {GraphNode} node @param {string} name @param {number | string | boolean} value */

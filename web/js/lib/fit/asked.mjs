@@ -103,6 +103,11 @@ function namedRun(trainer, others) {
   return { run: own };
 }
 
+/** The sizes that the widgets of the datasets request, whatever a scan has found. @param {Training} training @returns {Size[]} */
+export function requestedSizes({ datasets }) {
+  return datasets.map(sizeOf).filter(([width, height, frames]) => width && height && frames);
+}
+
 /** The node of a training that has a widget of that name and no link into it. @param {Training} training @param {string} name */
 export function ownersOf({ nodes, datasets }, name) {
   const sized = ["width", "height", "num_frames"].includes(name);

@@ -13,6 +13,7 @@ import { showLowNoise } from "../settings/low_noise.mjs";
 import { apply, canApply } from "./apply.mjs";
 import { KINDS, trainingOf } from "./asked.mjs";
 import { FitBar, RunLine } from "./fit_bar.mjs";
+import { PresetRow } from "./presets.mjs";
 
 /**
  * @typedef {import("../page/graph.mjs").Graph} Graph
@@ -46,6 +47,8 @@ export class FitNodes {
     this.bars = new WeakMap();
     /** @type {WeakMap<GraphNode, RunLine>} */
     this.runLines = new WeakMap();
+    /** @type {WeakMap<GraphNode, PresetRow>} */
+    this.presets = new WeakMap();
     this.turns = 0;
     /** @type {Promise<unknown>} */
     this.line = Promise.resolve();
@@ -57,6 +60,7 @@ export class FitNodes {
     const kind = kindOf(node);
     if (!KINDS.includes(kind)) return;
     this.addBar(node);
+    if (kind === TRAINER) this.presets.set(node, new PresetRow(node, this.routes));
     watchWidgets(
       node,
       () => true,
@@ -113,6 +117,7 @@ export class FitNodes {
   look() {
     for (const { node } of placed(this.root())) showLowNoise(node);
     for (const { node } of this.trainers()) {
+      this.presets.get(node)?.look();
       const { run, detail, live } = node.wanTrainerPanel ?? {};
       const training = live || detail?.state === "running" ? null : trainingOf(node);
       // The run of that name changes too when it ends, starts or is deleted.

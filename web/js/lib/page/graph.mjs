@@ -4,7 +4,7 @@
 /**
  * What the page's graphs and nodes have that this pack uses.
  * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null,
- *   add?: Function, trigger?: Function, beforeChange?: Function, afterChange?: Function }} Graph
+ *   add?: Function, trigger?: Function, beforeChange?: Function, afterChange?: Function, canvasAction?: Function }} Graph
  * @typedef {{ id: number, comfyClass?: string, hideOutputImages?: boolean, title?: string, onDrawBackground?: Function, graph?: Graph,
  *   subgraph?: Graph, type?: string, mode?: number, pos?: number[], size?: number[], connect?: Function, getInputLink?: Function,
  *   widgets?: { name: string, label?: string, tooltip?: string, value: unknown, serialize?: boolean, callback?: Function,
@@ -61,10 +61,17 @@ export function* placed(root, before = "") {
   }
 }
 
-/** Change a graph as one step of undo. @param {GraphNode} node of it @param {() => boolean} task whether it was done */
+/**
+ * Changes a graph as one step of undo. The page records a step at events of its canvas.
+ * @template T
+ * @param {GraphNode} node of the graph
+ * @param {() => T} task
+ */
 export function asOneStep({ graph }, task) {
   graph?.beforeChange?.();
+  graph?.canvasAction?.((/** @type {any} */ canvas) => canvas.emitBeforeChange?.());
   const done = task();
+  graph?.canvasAction?.((/** @type {any} */ canvas) => canvas.emitAfterChange?.());
   graph?.afterChange?.();
   return done;
 }

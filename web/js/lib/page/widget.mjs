@@ -116,3 +116,19 @@ export function showOnly(node, widgets, wanted) {
   node.widgets = []; // the same list again would be no change
   node.widgets = all;
 }
+
+/**
+ * Calls `change`, and makes the node as high as it needs.
+ * @param {GraphNode} node
+ * @param {boolean} exact whether it grows and shrinks by the rows that come and go; else it grows where there is no room
+ * @param {() => void} change
+ */
+export function fitted(node, exact, change) {
+  const before = node.computeSize?.()[1] ?? 0;
+  change();
+  const after = node.computeSize?.()[1] ?? 0;
+  const [width, height] = node.size ?? [0, 0];
+  const high = exact ? height + after - before : Math.max(height, after);
+  if (high !== height) node.setSize?.([width, high]);
+  node.setDirtyCanvas?.(true, true);
+}

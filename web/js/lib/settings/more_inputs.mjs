@@ -6,7 +6,7 @@
 
 import { element, mark, toggle, write } from "../page/dom.mjs";
 import { kindOf, widgetsOf } from "../page/ids.mjs";
-import { addWidget, showOnly, watchWidgets } from "../page/widget.mjs";
+import { addWidget, fitted, showOnly, watchWidgets } from "../page/widget.mjs";
 import { counted, t } from "../page/words.mjs";
 
 /** @typedef {import("../page/graph.mjs").GraphNode} GraphNode */
@@ -91,20 +91,4 @@ export class MoreInputs {
     const known = this.shown.get(node);
     if (known) this.frames.ask(known.show);
   }
-}
-
-/**
- * Calls `change`, and makes the node as high as it needs.
- * @param {GraphNode} node
- * @param {boolean} exact whether it grows and shrinks by the rows that come and go; else it grows where there is no room
- * @param {() => void} change
- */
-function fitted(node, exact, change) {
-  const before = node.computeSize?.()[1] ?? 0;
-  change();
-  const after = node.computeSize?.()[1] ?? 0;
-  const [width, height] = node.size ?? [0, 0];
-  const high = exact ? height + after - before : Math.max(height, after);
-  if (high !== height) node.setSize?.([width, high]);
-  node.setDirtyCanvas?.(true, true);
 }

@@ -97,6 +97,8 @@ export function keepByName({ prototype }, kind) {
   };
   prototype.onSerialize = function (/** @type {SavedNode} */ saved) {
     const result = onSerialize?.call(this, saved);
+    // Frontends as old as 1.32 leave a gap for a widget that is not saved, which shifts the values behind it.
+    saved.widgets_values &&= savedWidgets(this.widgets ?? []).map(({ value }) => value ?? null);
     saved.widgets_values_named ??= valuesByName(this.widgets ?? []);
     return result;
   };

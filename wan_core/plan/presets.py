@@ -1,0 +1,91 @@
+"""Presets of Train Wan LoRA: clip size, block swap and steps, planned for a model and a card with so much memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from ..checkpoint import WanVariant
+from ..errors import OutOfMemory
+from ..placement import StepShape
+from .cards import card_of_size
+from .planning import MemoryPlan
+from .workload import Workload
+
+_CLIPS = ((1.0, 49), (1.0, 33), (0.75, 33), (0.6, 33))
+"""scale of width and height, and frames, from the largest clips on"""
+_PIXELS = {8: 832 * 480, 16: 1280 * 704}
+"""of a frame at scale 1, by the spatial stride of the VAE: what such models are made for"""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The length of a run and the largest clips it may train, on a card of so many GiB."""
+
+    gibibytes: int
+    steps: int
+    """optimizer steps of each trained model"""
+    hours: float
+    """longest predicted run for which larger clips are taken"""
+    most_frames: int
+
+
+_LOOKS = {"quick look": (400, 1.5, 33), "good": (1500, 16.0, 49)}
+PRESETS = {
+    f"{gib} GB, {look}": Preset(gib, *values) for gib in (8, 12, 16, 24, 32, 48, 80) for look, values in _LOOKS.items()
+}
+"""by the name that people choose; a further setting of presets becomes a field of `Preset`"""
+
+
+def plan_preset(preset: Preset, job: Workload, plan_of: Callable[[Workload], MemoryPlan | None]) -> MemoryPlan | None:
+    """Returns the plan of `job` with the preset's steps and its largest clips that fit and train within its hours.
+
+    Where none is quick enough: that of the smallest clips that fit. None where `plan_of` plans nothing, as on a CPU.
+    Clips keep the aspect ratio of the job's, and stills stay stills. Raises OutOfMemory where the smallest do not fit.
+    """
+    steps = preset.steps * (2 if job.longer_share else 1)
+    train, found, plan = replace(job.train, steps=steps, blocks_to_swap=-1), None, None
+    for step in _steps_of(preset, job):
+        follows = job.preview is not None and replace(job.preview, batch_size=job.step.batch_size) == job.step
+        preview = replace(step, batch_size=1) if follows else job.preview
+        plan = plan_of(replace(job, train=train, step=step, preview=preview))
+        if plan is None:
+            return None
+        found = plan if plan.fits else found
+        if plan.fits and plan.seconds(plan.card or card_of_size(preset.gibibytes)) * steps <= 3600 * preset.hours:
+            break
+    if found is None and plan is not None:
+        raise OutOfMemory(plan.verdict())
+    return found
+
+
+def preset_settings(plan: MemoryPlan) -> dict[str, int]:
+    """Returns the values of a preset's plan by the names of their widgets."""
+    job, space = plan.job, plan.job.file.variant.latents
+    return {
+        "width": job.step.latent_width * space.spatial_stride,
+        "height": job.step.latent_height * space.spatial_stride,
+        "num_frames": (job.step.latent_frames - 1) * space.temporal_stride + 1,
+        "steps": job.train.steps,
+        "blocks_to_swap": plan.measures.blocks_to_swap or -1,
+    }
+
+
+def _steps_of(preset: Preset, job: Workload) -> Iterator[StepShape]:
+    """Yields the micro-batches of a preset, from its largest clips on."""
+    for scale, frames in _CLIPS:
+        if frames <= preset.most_frames:
+            latent_frames = job.file.variant.latents.latent_frames(1 if job.step.latent_frames == 1 else frames)
+            yield replace(_scaled(job.step, scale, job.file.variant), latent_frames=latent_frames)
+
+
+def _scaled(step: StepShape, scale: float, variant: WanVariant) -> StepShape:
+    """Returns `step` with the area of the model's own frames times `scale`², in multiples of the model's grid."""
+    space, aspect = variant.latents, step.latent_width / step.latent_height
+    height = scale * math.sqrt(_PIXELS[space.spatial_stride] / aspect)
+    latents = [
+        max(round(side / space.size_multiple), 1) * space.size_multiple // space.spatial_stride
+        for side in (height, height * aspect)
+    ]
+    return replace(step, latent_height=latents[0], latent_width=latents[1])

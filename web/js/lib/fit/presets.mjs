@@ -1,0 +1,170 @@
+// @ts-check
+/**
+ * The first row of Train Wan LoRA: a preset fills clip size, block swap and steps into the widgets of the training. The
+ * server plans them for the model and the card; the row has no value of its own, so workflows and the queue do not change.
+ */
+
+import { element, mark, write } from "../page/dom.mjs";
+import { asOneStep, turn } from "../page/graph.mjs";
+import { widgetsOf } from "../page/ids.mjs";
+import { message } from "../page/routes.mjs";
+import { told } from "../page/server_sentences.mjs";
+import { addWidget, fitted, MARGINS } from "../page/widget.mjs";
+import { counted, t } from "../page/words.mjs";
+import { clock, known } from "../run/format.mjs";
+import { ownersOf, requestedSizes, sourceOf, trainingOf } from "./asked.mjs";
+
+/**
+ * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
+ * @typedef {import("./asked.mjs").Training} Training
+ * @typedef {Record<string, number>} Values by the names of widgets
+ * @typedef {{ settings?: Values, seconds?: number | null, card?: string | null, reason?: string }} Filled the server's answer
+ */
+
+const NAME = "wan_trainer_preset";
+/** Height of the row without its sentence, in pixels. */
+const ROW = 26;
+
+export class PresetRow {
+  /** @param {GraphNode} node a new Train Wan LoRA @param {import("../page/routes.mjs").Routes} routes */
+  constructor(node, routes) {
+    this.node = node;
+    this.routes = routes;
+    /** What the training was right after it was filled; empty where no preset is shown. */
+    this.key = "";
+    const names = /** @type {string[]} */ (widgetsOf("TrainLoRA").steps?.wan_presets ?? []);
+    this.choice = element(
+      "select",
+      {
+        "aria-label": t("preset"),
+        title: t(
+          "Fills frames, width, height, steps and blocks_to_swap with values planned for this model and GPU. Choose one to begin with, then change any value. Default: none, all values stay.",
+        ),
+        onchange: () => this.choose(),
+      },
+      element("option", { value: "" }, t("choose one …")),
+      ...names.map((name) => element("option", { value: name }, titleOf(name))),
+    );
+    this.line = element("p", { class: "wan-preset-line", role: "status", hidden: true });
+    this.element = element(
+      "div",
+      { class: "wan-card", "data-card": "preset" },
+      element("label", {}, t("preset"), this.choice),
+      this.line,
+    );
+    const high = () => ROW + MARGINS + (this.line.hidden ? 0 : this.line.offsetHeight + 6);
+    addWidget(node, this.element, { name: NAME, least: high, most: high });
+    node.widgets = [.../** @type {any[]} */ (node.widgets).splice(-1), ...(node.widgets ?? [])];
+  }
+
+  /** The graph may have changed: a preset whose values were changed is no longer shown. */
+  look() {
+    const training = this.key ? trainingOf(this.node) : null;
+    if (!this.key || (training && keyOf(training) === this.key)) return;
+    this.key = "";
+    this.choice.value = "";
+    this.say("");
+  }
+
+  async choose() {
+    const preset = this.choice.value;
+    this.key = "";
+    const training = trainingOf(this.node);
+    if (!preset) this.say("");
+    else if (!training) {
+      this.say(
+        t("Connect Load Wan Model and a dataset first: a preset is planned for them."),
+        true,
+      );
+    } else {
+      this.say(t("Planning …"));
+      await this.plan(preset, training);
+    }
+  }
+
+  /** @param {string} preset @param {Training} training */
+  async plan(preset, training) {
+    /** @type {Filled} */
+    let found;
+    try {
+      const asked = { ...training.asked, sizes: requestedSizes(training), preset };
+      found = /** @type {Filled} */ (await this.routes.plan(asked));
+    } catch (error) {
+      found = { reason: message(error) };
+    }
+    const current = trainingOf(this.node);
+    if (this.choice.value !== preset || !current) return;
+    const values = found.settings ?? {};
+    const linked = Object.keys(values).filter((name) => !placesOf(current, name).length);
+    if (!found.settings) this.say(told(found.reason ?? ""), true);
+    else if (linked.length) {
+      const names = linked.join(", ");
+      this.say(t("Not filled: {names} come from a link or a settings file.", { names }), true);
+    } else {
+      put(current, values);
+      this.key = keyOf(/** @type {Training} */ (trainingOf(this.node)));
+      this.say(sentence(found));
+    }
+  }
+
+  /** @param {string} text @param {boolean} [bad] whether nothing was filled */
+  say(text, bad = false) {
+    fitted(this.node, true, () => {
+      write(this.line, text);
+      this.line.hidden = !text;
+      mark(this.line, "data-state", bad ? "short" : "fits");
+    });
+  }
+}
+
+/** A preset as people read it. @param {string} name such as "16 GB, good" @returns {string} */
+export function titleOf(name) {
+  const [size, look] = name.split(", ");
+  switch (look) {
+    case "quick look":
+      return t("{size}, quick look", { size });
+    default:
+      return t("{size}, good", { size });
+  }
+}
+
+/** What was filled, in one line. @param {Filled} found @returns {string} */
+export function sentence({ settings = {}, seconds, card }) {
+  const { width, height, num_frames: frames, steps, blocks_to_swap: blocks } = settings;
+  const size = `${width}x${height}`;
+  const what = [
+    frames > 1 ? t("{frames} frames of {size}", { frames, size }) : t("Images of {size}", { size }),
+    blocks > 0 ? counted(blocks, "1 block in RAM", "{n} blocks in RAM") : "",
+    counted(steps, "1 step", "{n} steps"),
+  ]
+    .filter(Boolean)
+    .join(", ");
+  if (!known(seconds) || !card) return what;
+  return t("{what}: about {time} (predicted for {card})", { what, time: clock(seconds), card });
+}
+
+/** Fills the widgets, as one step of undo. @param {Training} training @param {Values} values */
+function put(training, values) {
+  asOneStep(training.nodes[0], () => {
+    for (const [name, value] of Object.entries(values))
+      for (const node of placesOf(training, name)) turn(node, name, value);
+  });
+}
+
+/** The nodes whose widget a preset fills; a dataset of stills keeps its one frame. @param {Training} training @param {string} name */
+function placesOf(training, name) {
+  const [trainer] = training.nodes;
+  if (["steps", "blocks_to_swap"].includes(name)) return sourceOf(trainer, name) ? [] : [trainer];
+  const owners = ownersOf(training, name);
+  const isStills = (/** @type {GraphNode} */ node) =>
+    node.widgets?.some((widget) => widget.name === "num_frames" && widget.value === 1);
+  const clips = name === "num_frames" ? owners.filter((node) => !isStills(node)) : owners;
+  return clips.length ? clips : owners;
+}
+
+/** What the shown sentence depends on. @param {Training} training */
+function keyOf(training) {
+  const { chain, settings, preview, train } = training.asked;
+  const own = ["steps", "blocks_to_swap", "rank", "expert"].map((name) => train[name]);
+  return JSON.stringify([chain, settings, preview, own, requestedSizes(training)]);
+}

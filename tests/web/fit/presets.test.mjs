@@ -9,8 +9,9 @@ test("what a preset filled is one line", () => {
   const found = { settings: VALUES, seconds: 4200, card: "RTX 4080" };
   assert.equal(
     sentence(found),
-    "33 frames of 480x320, 20 blocks in RAM, 400 steps: about 1:10:00 (predicted for RTX 4080)",
+    "33 frames of 480x320, 20 blocks in RAM, 400 steps: about 1 h 10 min (predicted for RTX 4080)",
   );
+  assert.match(sentence({ ...found, seconds: 5 }), /about 1 min /);
   const stills = { ...VALUES, num_frames: 1, blocks_to_swap: -1 };
   assert.equal(
     sentence({ ...found, settings: stills, card: null }),

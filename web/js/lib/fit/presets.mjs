@@ -11,7 +11,7 @@ import { message } from "../page/routes.mjs";
 import { told } from "../page/server_sentences.mjs";
 import { addWidget, fitted, MARGINS } from "../page/widget.mjs";
 import { counted, t } from "../page/words.mjs";
-import { clock, known } from "../run/format.mjs";
+import { known } from "../run/format.mjs";
 import { ownersOf, requestedSizes, sourceOf, trainingOf } from "./asked.mjs";
 
 /**
@@ -140,7 +140,14 @@ export function sentence({ settings = {}, seconds, card }) {
     .filter(Boolean)
     .join(", ");
   if (!known(seconds) || !card) return what;
-  return t("{what}: about {time} (predicted for {card})", { what, time: clock(seconds), card });
+  return t("{what}: about {time} (predicted for {card})", { what, time: roughly(seconds), card });
+}
+
+/** @param {number} seconds @returns {string} whole minutes, at least one */
+function roughly(seconds) {
+  const all = Math.max(Math.round(seconds / 60), 1);
+  const [hours, minutes] = [Math.floor(all / 60), all % 60];
+  return hours ? t("{hours} h {minutes} min", { hours, minutes }) : t("{minutes} min", { minutes });
 }
 
 /** Fills the widgets, as one step of undo. @param {Training} training @param {Values} values */

@@ -8,6 +8,7 @@ value of a COMBO; so widgets are declared optional, and `one_of` and `check_menu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -18,6 +19,9 @@ from comfy_api.latest import io
 from ...wan_core.config import Config, Setting, names_on_nodes, nearest, settings_of
 from ...wan_core.errors import ConfigError
 from ...wan_core.words import filled
+
+_MODEL_WORD = re.compile(r"[a-z]*2v|vace|fun|animate|camera|control|high|low|\d+(?:[._]\d+)?b|2[._][12]|\d{3}p")
+"""parts of a file name that say which Wan model a file holds"""
 
 
 def widget(config: type[Config], name: str, **own: Any) -> io.Input:
@@ -124,19 +128,26 @@ which nothing was trained. An exception of a running node fails the prompt.
 
 
 def file_of(name: str, value: str, known: list[str], kind: str) -> str:
-    """Returns `value` if it is one of the `known` model files. Raises ConfigError naming its folder."""
+    """Returns `value` if it is one of the `known` model files. Raises ConfigError naming its folder, and the nearest
+    name of the same model."""
     if value not in known:
-        close = get_close_matches(str(value)[:200], known, n=1, cutoff=0.8)
+        asked = str(value)[:200]
+        same = [one for one in known if _model_words(one) == _model_words(asked)]
+        close = get_close_matches(asked, same, n=1, cutoff=0.8)
         hint = filled(' Did you mean "{close}"?', close=close[0]) if close else ""
         raise ConfigError(
             '{name} "{value}" is not a choice: models/{kind} has no file of that name. Put it there, or choose '
             "another.{hint}",
             name=name,
-            value=str(value)[:200],
+            value=asked,
             kind=kind,
             hint=hint,
         )
     return value
+
+
+def _model_words(name: str) -> set[str]:
+    return {word.replace("_", ".") for word in _MODEL_WORD.findall(name.lower())}
 
 
 def comfyui_checks_menus() -> bool:

@@ -16,6 +16,9 @@ TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
 _CELL = re.compile(r"(?P<gib>\d+\.\d)(?P<marks>[ar*]*)(?: (?P<swapped>\d+))?")
 
 
+_WHY_FEWER = "More frames may show less: a run fills the card to train faster, and offloads more of longer clips."
+
+
 class Cell(NamedTuple):
     """The memory of a job on a card."""
 
@@ -59,7 +62,8 @@ def note(model: str, *frames: int, size: str = "832x480", cards: tuple[int, ...]
         lines.append(f"- {card} GB card: {said or 'does not fit'}")
     away = any("(" in line for line in lines)
     brackets = "; in brackets the blocks offloaded to CPU RAM" if away else ""
-    return f"**Memory** (GiB at the peak of training, predicted; {size}, rank 32{brackets}):\n\n" + "\n".join(lines)
+    said = f"**Memory** (GiB at the peak of training, predicted; {size}, rank 32{brackets}):\n\n" + "\n".join(lines)
+    return f"{said}\n\n{_WHY_FEWER}" if len(frames) > 1 else said
 
 
 def _frames(count: int) -> str:

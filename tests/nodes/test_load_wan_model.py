@@ -216,6 +216,22 @@ def test_the_attention_kernel_is_the_one_named_or_refused_with_the_reason(
         load(pack_nodes, diffusion_model="single.safetensors", attention="sdpa_maths")
 
 
+def test_a_missing_file_is_answered_with_the_nearest_of_the_same_model(
+    pack_nodes: dict[str, Any], models: Path
+) -> None:
+    for name in ("wan2.1_i2v_14B_bf16", "wan2.2_t2v_14B_bf16", "wan2.1_t2v_1.3B_bf16"):
+        (models / f"{name}.safetensors").touch()
+    for asked, nearest in (
+        ("wan2.1_t2v_1.3B_fp16", True),
+        ("Wan2_1_t2v_1_3B_bf16", True),
+        ("wan2.1_t2v_14B_bf16", False),
+    ):
+        with pytest.raises(ValueError, match="is not a choice") as refused:
+            load(pack_nodes, diffusion_model=f"{asked}.safetensors")
+        assert ('Did you mean "wan2.1_t2v_1.3B_bf16.safetensors"?' in str(refused.value)) is nearest
+        assert ("Did you mean" in str(refused.value)) is nearest
+
+
 def test_a_misspelt_scheme_is_answered_with_the_nearest(pack_nodes: dict[str, Any], models: Path) -> None:
     save_file(cast(weights(), torch.bfloat16), models / "single.safetensors")
     handle, _ = load(pack_nodes, diffusion_model="single.safetensors")

@@ -39,5 +39,5 @@ def test_a_note_says_what_fits_which_card_and_which_measures_it_takes(
     said = memory_figures.note("X", 33, 81, cards=(12, 16)).splitlines()
     assert "in brackets" in said[0]
     assert said[2:4] == ["- 12 GB card: 33 frames 10.8 (26)", "- 16 GB card: 33 frames 14.7, 81 frames 15.9"]
-    assert said[5].startswith("More frames may show less: ")
+    assert said[5].startswith("More frames may need less: ")
     assert memory_figures.note("X", 81, cards=(12,)).endswith("- 12 GB card: does not fit")

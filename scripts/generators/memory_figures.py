@@ -16,7 +16,7 @@ TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
 _CELL = re.compile(r"(?P<gib>\d+\.\d)(?P<marks>[ar*]*)(?: (?P<swapped>\d+))?")
 
 
-_WHY_FEWER = "More frames may show less: a run fills the card to train faster, and offloads more of longer clips."
+_WHY_FEWER = "More frames may need less: free memory makes a run faster, and longer clips are offloaded."
 
 
 class Cell(NamedTuple):

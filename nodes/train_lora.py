@@ -81,7 +81,8 @@ class TrainLoRA(io.ComfyNode):
                 text(
                     "run_name",
                     "my_lora",
-                    "Name of the run: the folder below output/wan_trainer, and the name of the LoRA.",
+                    "Name of the run: the folder below output/wan_trainer, and the name of the LoRA. Change it for "
+                    "every new LoRA.",
                 ),
                 _with_presets(widget(TrainConfig, "steps")),
                 widget(TrainConfig, "learning_rate"),

@@ -202,12 +202,14 @@ def _named(name: str, shown: str) -> str:
 def default_text(
     name: str, type_name: str, kind: str, options: dict[str, Any], said: dict[str, str] | None = None
 ) -> str:
-    """Returns the default of an input as a sentence; `said`: the language's words."""
+    """Returns the default of an input as a sentence, "" where its tooltip says it; `said`: the language's words."""
     words = said or {word: word for word in HELP_ENGLISH}
     if type_name not in WIDGETS:
         return words["Must be connected." if kind == "required" else "May stay unconnected."]
     if name in SAID_OTHERWISE:
         return "" if said else words["Default: {}."].format(SAID_OTHERWISE[name])
+    if re.search(r"[Tt]he default\b|\(default\)", options["tooltip"]):
+        return ""
     default = options["default"]
     shown = default if isinstance(default, str) and default else json.dumps(default)
     return words["Default: {}."].format(f"`{shown}`")
@@ -217,7 +219,7 @@ def _with_list(page: str, heading: str, lines: list[str]) -> str:
     pattern = re.compile(rf"(^## {heading}\n\n)(?:- .*\n)+", re.M)
     if not pattern.search(page):
         raise ValueError(f'"## {heading}" with a list below it is missing in: {page[:60]!r}')
-    return pattern.sub(lambda found: found[1] + "\n".join(lines) + "\n", page, count=1)
+    return pattern.sub(lambda found: found[1] + "\n".join(map(str.rstrip, lines)) + "\n", page, count=1)
 
 
 def as_json(data: object) -> str:

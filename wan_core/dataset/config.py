@@ -34,7 +34,8 @@ class DatasetConfig(Config):
     caption_extension: str = setting(".txt", "File extension of captions: clip.mp4 has its caption in clip.txt.")
     width: int = setting(
         832,
-        "Training width in pixels. Clips of another aspect ratio keep theirs, at the same area.",
+        "Training width in pixels. Lower it when memory is short or a step takes too long. Clips of another aspect "
+        "ratio keep theirs, at the same area.",
         high=4096,
         offered=(16, 4096),
         step=16,
@@ -43,7 +44,8 @@ class DatasetConfig(Config):
     height: int = setting(480, "Training height in pixels.", high=4096, offered=(16, 4096), step=16, refusal=_SIDE)
     num_frames: int = setting(
         33,
-        "Frames per clip, from its start: 4n+1. 1 trains on stills.",
+        "Frames per clip, from its start: 4n+1. Raise it for longer motion, which takes more memory and time; shorter"
+        " clips are left out. 1 trains on stills.",
         offered=(1, MOST_FRAMES),
         step=4,
     )

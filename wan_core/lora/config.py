@@ -63,14 +63,16 @@ class LoraConfig(Config):
 
     rank: int = counted(
         16,
-        "Size of the LoRA (network_dim). 16 or 32 is usual; a higher rank can learn more and makes a larger file.",
+        "Size of the LoRA (network_dim). Raise it for fine detail or several subjects: it can learn more, and the "
+        "file is larger. 16 (default) or 32 is usual.",
         low=1,
         high=1024,
         refusal="{name} {value} is out of range. Use {low} to {high}; 16 or 32 is usual.",
     )
     alpha: float = counted(
         0.0,
-        "Scale of the LoRA: alpha / rank (network_alpha). 0 = the same as rank, a scale of 1.",
+        "Scale of the LoRA: alpha / rank (network_alpha). Change it to match settings of another trainer. 0 = the same "
+        "as rank, a scale of 1 (default).",
         low=0,
         offered=(0.0, 1024.0),
         step=1.0,

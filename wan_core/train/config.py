@@ -51,14 +51,23 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     seed: int = counted(
         0,
-        "Seed of the initial weights, the noise and the order of clips. It never changes by itself.",
+        "Seed of the initial weights, the noise and the order of clips. Change it to repeat a run with other random "
+        "numbers; it never changes by itself. The default is 0.",
         offered=(0, 2**63 - 1),
     )
     save_every_n_steps: int = _evaluation_setting(
-        250, "Optimizer steps between saved steps (checkpoints).", low=1, high=10_000_000
+        250,
+        "Optimizer steps between saved steps (checkpoints). Lower it to choose from more of them; each takes disk "
+        "space. The default is 250.",
+        low=1,
+        high=10_000_000,
     )
     preview_every_n_steps: int = _evaluation_setting(
-        250, "Optimizer steps between preview clips. 0 = no previews.", low=0, high=10_000_000
+        250,
+        "Optimizer steps between preview clips. Raise it when previews take too much time. 0 = no previews; the "
+        "default is 250.",
+        low=0,
+        high=10_000_000,
     )
     eval_items: int = _evaluation_setting(
         4,

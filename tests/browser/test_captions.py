@@ -29,6 +29,13 @@ PLAYS = (
     "() => { const v = document.querySelector('.wan-editor video'); return v && v.readyState >= 2 && v.videoWidth; }"
 )
 
+HIGH = """() => {
+  const node = window.app.graph._nodes.find(one => one.type === "WanVideoDataset");
+  return document.querySelector(`[data-node-id="${node.id}"]`)?.offsetHeight ?? node.size[1];
+}"""
+WRITES = """name => document.querySelector(".wan-editor strong").textContent === name
+  && document.activeElement.matches(".wan-editor textarea:not([readonly])")"""
+
 
 @pytest.fixture
 def folder(canvas_server: ComfyServer) -> Iterator[Path]:
@@ -70,7 +77,8 @@ def marked_with_the_mouse(canvas: Any, field: Any) -> str:
 def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, folder: Path) -> None:
     """Vue nodes on the one frontend, LiteGraph nodes on the other."""
     names = [path.stem for path in sorted(folder.glob("*.mp4"))]
-    shutil.copy(folder / f"{names[0]}.mp4", folder / "bad.mp4")
+    for name in ("bad", "wordless"):
+        shutil.copy(folder / f"{names[0]}.mp4", folder / f"{name}.mp4")
     (folder / "bad.txt").write_bytes(b"caf\xe9")
     vue = frontend == "shipped"
     canvas = pages.take(vue)
@@ -109,21 +117,28 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     canvas.screenshot(f"captions-{'vue' if vue else 'litegraph'}")
     assert serious(canvas, '.wan-card[data-card="dataset"]') == []
     caption.press("Control+Enter")
+    shows(sheet, f"Saved {names[-1]}.mp4. Clips without a caption: 1.")
+    canvas.page.wait_for_function(WRITES, arg="wordless.mp4")
+    canvas.page.keyboard.type("an owl")
+    sheet.get_by_role("button", name="Save caption").click()
     shows(sheet, "Saved. Run again to train with it.")
-    assert texts(folder) == {**before, f"{names[-1]}.txt": "a <b>blue</b> bird"}
+    assert texts(folder) == {**before, f"{names[-1]}.txt": "a <b>blue</b> bird", "wordless.txt": "an owl"}
     wrong.wait_for(state="detached")
+    high = canvas.script(HIGH)
+    sheet.get_by_role("button", name="Close").click()
+    canvas.page.wait_for_function(f"most => ({HIGH})() <= most", arg=high - 200)
 
     sheet.get_by_label("Find in captions").fill("fox")
     shows(
         sheet,
-        f"{len(names) - 1} of {len(names) + 1} captions",
+        f"{len(names) - 1} of {len(names) + 2} captions",
         f"Replace {len(names) - 1} in {len(names) - 1} captions",
     )
     sheet.get_by_label("Replace with").fill("hare")
     sheet.get_by_role("button", name="Replace 2 in").click()
     shows(sheet, f"{len(names) - 1} captions changed.")
     assert texts(folder)[f"{names[0]}.txt"] == "a red hare number 0\n"
-    for count in (len(names) - 1, 1):
+    for count in (len(names) - 1, 1, 1):
         sheet.get_by_role("button", name="Undo", exact=True).click()
         shows(sheet, f"Put back: {count} caption file" + ("." if count == 1 else "s."))
     assert texts(folder) == before

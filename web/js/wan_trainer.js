@@ -345,7 +345,7 @@ const extension = {
     translateTitle(node);
     translateNote(node);
     if (trainers.loaded(node)) tab.refresh();
-    if (node.wanTrainerPanel) namePanel(root()?.extra, node);
+    if (node.wanTrainerPanel || node.wanTrainerCard) namePanel(root()?.extra, node);
     cards.loaded(node);
     settingNodes.loaded(node);
     moreInputs.loaded(node);

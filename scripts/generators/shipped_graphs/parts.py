@@ -53,10 +53,16 @@ class Graph:
     """(node, widget) of each input of the app that the page makes of it; its output is the training"""
 
 
-APP = (("dataset", "folder"), ("dataset", "trigger_word"), ("train", "run_name"), ("train", "wan_trainer_panel"))
-"""inputs of a training as an app; the last is the panel of Train Wan LoRA (web/js/lib/page/app_mode.mjs)"""
-AS_APP = """**As an app**: newer versions of ComfyUI show folder, trigger word, name and the panel alone: *Enter app
-mode*, in the menu at the top left."""
+APP = (
+    ("dataset", "folder"),
+    ("dataset", "trigger_word"),
+    ("dataset", "wan_trainer_panel"),
+    ("train", "run_name"),
+    ("train", "wan_trainer_panel"),
+)
+"""inputs of a training as an app, among them the card of the dataset and the panel (web/js/lib/page/app_mode.mjs)"""
+AS_APP = """**As an app**: newer versions of ComfyUI show folder, trigger word, clips with captions, name and panel
+alone: *Enter app mode*, in the menu at the top left."""
 """paragraph of the note of a graph with an app"""
 BEST_STEP = """**Best step**: of 20 files or more *Wan Dataset Settings* keeps a few from training, and a star marks
 the saved step that suits them best. Set its `held_out_ratio` to 0 to train on all; of fewer files none is kept."""

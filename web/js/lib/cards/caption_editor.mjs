@@ -9,6 +9,7 @@ import { t } from "../page/words.mjs";
  * @typedef {import("./caption_edits.mjs").Caption} Caption
  * @typedef {import("./caption_edits.mjs").Doors} Doors
  * @typedef {import("./caption_edits.mjs").Memory} Memory
+ * @typedef {{ clip: number, name: string }} Next
  */
 
 export class CaptionEditor {
@@ -18,15 +19,17 @@ export class CaptionEditor {
 
   /**
    * @param {{ scan: string, doors: Doors, memory: Memory, resized: () => void, changed: (caption: Caption) => void,
-   *   closed: () => void }} options
+   *   pressed: (clip: number) => void, without: (clip: number) => Next[] }} options `pressed`: which clip is open, -1 for none;
+   *   `without`: clips without a caption, in the order in which they follow a clip
    */
-  constructor({ scan, doors, memory, resized, changed, closed }) {
+  constructor({ scan, doors, memory, resized, changed, pressed, without }) {
     this.scan = scan;
     this.doors = doors;
     this.memory = memory;
     this.resized = resized;
     this.changed = changed;
-    this.closed = closed;
+    this.pressed = pressed;
+    this.without = without;
     this.name = element("strong");
     this.media = element("div", { class: "wan-editor-media" });
     this.text = element("textarea", {
@@ -40,15 +43,12 @@ export class CaptionEditor {
     this.saving = button(t("Save caption"), t("Next to the clip, as UTF-8. Ctrl+Enter"), () =>
       this.save(),
     );
+    const close = button("✕", t("Close"), () => this.close());
+    mark(close, "aria-label", t("Close"));
     this.element = element(
       "div",
       { class: "wan-editor", role: "group", hidden: true, onkeydown: (event) => this.#key(event) },
-      element(
-        "div",
-        { class: "wan-editor-head" },
-        this.name,
-        button("✕", t("Close"), () => this.close()),
-      ),
+      element("div", { class: "wan-editor-head" }, this.name, close),
       this.media,
       this.text,
       element("div", { class: "wan-editor-line" }, this.saving, this.said),
@@ -72,6 +72,7 @@ export class CaptionEditor {
     this.tell("");
     this.element.hidden = false;
     this.resized();
+    this.pressed(clip);
     await this.read();
     // The next key writes; the canvas does not move.
     if (this.#clip === clip && !this.text.readOnly) this.text.focus({ preventScroll: true });
@@ -96,6 +97,7 @@ export class CaptionEditor {
     this.text.value = this.memory.drafts.get(this.#keyOf(caption)) ?? caption.caption;
     this.text.readOnly = Boolean(caption.refusal);
     this.saving.hidden = Boolean(caption.refusal);
+    write(this.saving, this.#following(caption).length ? t("Save, next") : t("Save caption"));
     if (caption.refusal) this.tell(told(caption.refusal));
     else if (caption.unreadable) {
       const why = told(caption.unreadable);
@@ -150,14 +152,33 @@ export class CaptionEditor {
       if (this.memory.drafts.get(this.#keyOf(shown)) === typed) {
         this.memory.drafts.delete(this.#keyOf(shown));
       }
-      if (this.#shown === shown) {
-        this.#show(done.caption);
-        this.tell(done.change ? t("Saved. Run again to train with it.") : "");
-      }
       this.changed(done.caption);
+      if (this.#shown === shown) await this.#goOn(shown, done);
     } catch (error) {
       this.fail(error);
     }
+  }
+
+  /** The clips to write next: a caption that is corrected leads to no other clip. @param {Caption} shown */
+  #following({ clip, caption, unreadable }) {
+    return caption || unreadable ? [] : this.without(clip);
+  }
+
+  /**
+   * A caption is saved: the next clip without one, where this one had none.
+   * @param {Caption} shown as it was read
+   * @param {{ change: number, caption: Caption }} done
+   */
+  async #goOn(shown, done) {
+    const [next, ...others] = done.caption.caption ? this.#following(shown) : [];
+    if (!next) {
+      this.#show(done.caption);
+      this.tell(done.change ? t("Saved. Run again to train with it.") : "");
+      return;
+    }
+    await this.open(next.clip, next.name);
+    const left = others.length + 1;
+    this.tell(t("Saved {name}. Clips without a caption: {left}.", { name: shown.name, left }));
   }
 
   close() {
@@ -166,7 +187,7 @@ export class CaptionEditor {
     fill(this.media); // a clip that is not seen does not play
     this.element.hidden = true;
     this.resized();
-    this.closed();
+    this.pressed(-1);
   }
 
   /** @param {string} said @param {boolean} bad */

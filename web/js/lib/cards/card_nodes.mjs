@@ -9,7 +9,7 @@ import {
   addWidget,
   hideOutputs,
   MARGINS,
-  makeRoom,
+  room,
   watchWidgets,
   zoomThrough,
 } from "../page/widget.mjs";
@@ -89,7 +89,7 @@ export class CardNodes {
 
   /** @param {GraphNode} node @param {string} kind */
   cardFor(node, kind) {
-    const grew = () => makeRoom(node);
+    const grew = room(node);
     if (kind === SETTINGS) {
       const facts = () => ({
         widgets: node.widgets ?? [],

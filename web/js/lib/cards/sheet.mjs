@@ -51,7 +51,8 @@ export class Sheet {
       memory,
       resized,
       changed: (caption) => this.#wrote([caption]),
-      closed: () => this.#press(-1),
+      pressed: (clip) => this.#press(clip),
+      without: (clip) => this.#without(clip),
     });
     this.follower = new Follower(() => this.#search(), { gap: GAP, failed: (e) => this.#fail(e) });
     this.#makeFind();
@@ -124,7 +125,7 @@ export class Sheet {
   #cell(picture) {
     const { clip, name } = picture;
     const written = clip === null ? undefined : this.#written.get(clip);
-    const empty = written === undefined ? picture.empty : !written;
+    const empty = clip === null ? picture.empty : this.#isEmpty(clip, picture.empty);
     const about = written === undefined ? (picture.about ?? name) : `${name}\n${written}`;
     const inside = [
       frame(picture, this.source),
@@ -142,7 +143,26 @@ export class Sheet {
   open(clip, name) {
     if (this.editor.clip === clip) return this.editor.close();
     this.editor.open(clip, name);
-    this.#press(clip);
+  }
+
+  /**
+   * The clips without a caption, from the one after `clip` on; none while captions are searched.
+   * @param {number} clip
+   * @returns {import("./caption_editor.mjs").Next[]}
+   */
+  #without(clip) {
+    if (this.#found) return [];
+    const at = this.pictures.findIndex((one) => one.clip === clip);
+    const following = [...this.pictures.slice(at + 1), ...this.pictures.slice(0, Math.max(at, 0))];
+    return following.flatMap(({ clip, name, empty }) =>
+      clip !== null && this.#isEmpty(clip, empty) ? [{ clip, name }] : [],
+    );
+  }
+
+  /** @param {number} clip @param {boolean} [scanned] whether it had no caption when it was scanned */
+  #isEmpty(clip, scanned = false) {
+    const written = this.#written.get(clip);
+    return written === undefined ? scanned : !written;
   }
 
   /** @param {number} clip the one that is open */

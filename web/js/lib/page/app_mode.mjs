@@ -1,8 +1,8 @@
 // @ts-check
 /**
  * A workflow that opens as an app (frontend 1.41.13 and later) lists its widgets in `extra.linearData.inputs` as (node
- * id, widget name). The name of our panel differs in every opened workflow, so a workflow has PANEL, which is replaced
- * here. Pure.
+ * id, widget name). The names of our panels and cards differ in every opened workflow, so a workflow has PANEL, which is
+ * replaced here. Pure.
  */
 
 import { WIDGET } from "./widget.mjs";

@@ -56,6 +56,32 @@ export function hideOutputs(node) {
   node.onDrawBackground = () => {};
 }
 
+/**
+ * Room for a widget whose height changes: LiteGraph makes a node higher by itself, and never lower again. What a user made
+ * of the height is kept.
+ * @param {any} node
+ * @returns {() => void} called when the widget's least height has changed
+ */
+export function room(node) {
+  /** Heights without the widget's growth, and as it was last laid out. */
+  let [before, after] = [0, -1];
+  let frames = 0;
+  const laidOut = () => {
+    frames -= 1;
+    after = node.size[1];
+  };
+  return () => {
+    const [wide, high] = node.size;
+    if (!frames && high !== after) before = high;
+    const needed = node.computeSize()[1];
+    const isVue = document.querySelector(`[data-node-id="${node.id}"]`);
+    if (!isVue && needed < high) node.setSize([wide, Math.max(before, needed)]);
+    makeRoom(node);
+    frames += 1;
+    requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(laidOut)));
+  };
+}
+
 /** The canvas makes room for a widget when it draws, and shows the room when it draws again. @param {GraphNode} node */
 export function makeRoom(node) {
   const draw = () => node.setDirtyCanvas?.(true, true);

@@ -12,6 +12,9 @@ import { t } from "../page/words.mjs";
  * @typedef {{ clip: number, name: string }} Next
  */
 
+/** What holds a card on the canvas; an app has it in a list that scrolls. */
+const ON_CANVAS = "[data-node-id], .dom-widget";
+
 export class CaptionEditor {
   /** What is shown: the number of a clip, and its caption as it was read. @type {Caption | null} */
   #shown = null;
@@ -74,8 +77,15 @@ export class CaptionEditor {
     this.resized();
     this.pressed(clip);
     await this.read();
-    // The next key writes; the canvas does not move.
-    if (this.#clip === clip && !this.text.readOnly) this.text.focus({ preventScroll: true });
+    if (this.#clip !== clip) return;
+    // The next key writes.
+    if (!this.text.readOnly) this.text.focus({ preventScroll: true });
+    this.#reveal();
+  }
+
+  /** An app scrolls to the field; the canvas stays where it is. */
+  #reveal() {
+    if (!this.element.closest(ON_CANVAS)) this.element.scrollIntoView({ block: "nearest" });
   }
 
   /** Read the caption again, and show it unless something else was typed. */
@@ -125,7 +135,10 @@ export class CaptionEditor {
       controls: true,
       loop: true,
       playsinline: true,
-      onloadedmetadata: this.resized,
+      onloadedmetadata: () => {
+        this.resized();
+        this.#reveal();
+      },
       ...shared,
     });
     video.muted = true;

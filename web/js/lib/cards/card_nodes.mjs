@@ -13,6 +13,7 @@ import {
   watchWidgets,
   zoomThrough,
 } from "../page/widget.mjs";
+import { t } from "../page/words.mjs";
 import { changedSince, factsIn, factsInHistory, fits, nameOf } from "./card_facts.mjs";
 import { ClipsCard } from "./clips_card.mjs";
 import { DatasetCard } from "./dataset_card.mjs";
@@ -68,7 +69,8 @@ export class CardNodes {
     const kind = kindOf(node);
     const card = this.cardFor(node, kind);
     if (card) {
-      addWidget(node, card.element, { least: () => card.least + MARGINS });
+      const widget = addWidget(node, card.element, { least: () => card.least + MARGINS });
+      if (KEYS[kind] === SHEET) widget.label = t("Clips"); // as an app shows it
       card.element.addEventListener("wheel", (event) => this.wheel(event));
       node.wanTrainerCard = card;
       if (KEYS[kind] === CLIPS) hideOutputs(node);

@@ -1,7 +1,7 @@
 // @ts-check
 /** One preview of the grid at full size, with the base model's clip of the same prompt next to it. */
 
-import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
+import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { release } from "./posters.mjs";
 
@@ -27,6 +27,7 @@ export class Large {
       t("Publish this saved step as the run's LoRA, under the run's name."),
       () => this.shown && use(this.shown.sample.step),
     );
+    this.used = element("span", {}, t("in use"));
     const turn = (
       /** @type {string} */ sign,
       /** @type {string} */ title,
@@ -48,6 +49,7 @@ export class Large {
         turn("◀", t("Earlier step"), -1),
         turn("▶", t("Later step"), 1),
         this.use,
+        this.used,
       ),
     );
   }
@@ -64,8 +66,8 @@ export class Large {
       fill(this.clips, first && this.#clip(first, named ?? ""), this.#clip(sample, caption));
     }
     write(this.words, sample.text ?? "");
-    write(this.use, isUsed ? t("In use") : t("Use this step"));
-    enable(this.use, canUse && !isUsed);
+    this.use.hidden = !canUse || isUsed;
+    this.used.hidden = !isUsed;
     mark(this.element, "aria-label", caption);
     this.element.hidden = false;
   }

@@ -165,7 +165,7 @@ class Runs:
         losses = {line["step"]: line["eval_loss"] for line in lines if line["event"] == "evaluated"}
         samples = [
             {"id": line["sample_id"], "step": line["step"], "label": line.get("label", ""), "url": "/elsewhere"}
-            | {key: line[key] for key in ("prompt", "strength", "rendering") if key in line}
+            | {key: line[key] for key in ("prompt", "strength", "rendering", "text") if key in line}
             for line in lines
             if line["event"] == "sample"
         ]

@@ -120,7 +120,8 @@ export class RunRow {
       return;
     }
     setTimeout(() => {
-      if (this.shown !== preview || !this.element.isConnected) {
+      // Out of view, or of a table too small for stills: asked again with the next list.
+      if (this.shown !== preview || !this.still.clientWidth) {
         this.shown = "";
         return;
       }

@@ -75,17 +75,17 @@ export class Player {
       this.choice,
       this.use,
       this.used,
-      button(t("All previews"), t("Prompts by saved steps, on one page"), all),
     );
     const clips = element("div", { class: "wan-clips" }, this.before.figure, this.after.figure);
     this.words = element("p", { class: "wan-prompt", hidden: true });
+    this.all = button(t("All previews"), t("Prompts by saved steps, on one page"), all);
     /** What is wrong with the LoRA of the step. */
     this.warning = element("p", { class: "wan-warning", hidden: true });
     this.element = element(
       "div",
       { class: "wan-player", hidden: true },
       clips,
-      this.words,
+      element("div", { class: "wan-prompt-row" }, this.words, this.all),
       this.row,
       this.warning,
     );
@@ -112,6 +112,7 @@ export class Player {
     this.base = all.find((stop) => stop.step === 0) ?? null;
     this.stops = all.filter((stop) => stop.step > 0 || all.length === 1);
     this.element.hidden = !samples.length;
+    this.all.hidden = samples.length < 2;
     if (!samples.length) this.following = true;
     this.slider.max = String(Math.max(0, this.stops.length - 1));
     this.offer(channels(samples));

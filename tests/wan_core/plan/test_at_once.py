@@ -213,6 +213,21 @@ def test_what_does_not_fit_is_not_taken_and_the_reason_says_what_it_lacks(small:
     assert tiny.job.model.placement.chosen.startswith("No mode fits: ")
 
 
+def test_shares_are_open_on_gpus_of_several_kinds_until_they_are_named(
+    small: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def left_open(**placement: str) -> bool:
+        asked = PlacementConfig(**{"mode": "split tokens", "devices": "all", **placement})
+        return modes.leaves_shares_open(replace(small, model=small.model.with_placement(asked)))
+
+    put_in(monkeypatch, gpu("NVIDIA GeForce RTX 4090", (8, 9), 24), gpu("NVIDIA GeForce RTX 4070", (8, 9), 12))
+    assert left_open()
+    closed = ({"token_shares": "1,1"}, {"mode": "split blocks"}, {"devices": "cuda:0"}, {"devices": "cuda:0,cpu"})
+    assert not any(left_open(**one) for one in closed)
+    put_in(monkeypatch, *[gpu("NVIDIA GeForce RTX 4090", (8, 9), 24)] * 2)
+    assert not left_open()
+
+
 def test_a_list_of_blocks_and_a_mode_that_is_named_stay(small: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     put_in(monkeypatch, *[gpu("NVIDIA GeForce RTX 4090", (8, 9), 24)] * 2)
     monkeypatch.setenv("WAN_TRAINER_HOST_GIB", "64")

@@ -45,7 +45,7 @@ class DatasetConfig(Config):
     num_frames: int = setting(
         33,
         "Frames per clip, from its start: 4n+1. Raise it for longer motion, which takes more memory and time; shorter"
-        " clips are left out. 1 trains on stills.",
+        " clips are skipped. 1 trains on stills.",
         offered=(1, MOST_FRAMES),
         step=4,
     )

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from .checkpoint import unpacking_bytes
-from .errors import ConfigError
 from .files import Roots
 from .load import (
     ModelPlan,
@@ -143,7 +142,7 @@ def _adapter_values(shape: WanShape, lora: LoraConfig) -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class _Adapt:
-    """Quantizes the weights of a model without values, and injects the adapters of a run."""
+    """Quantizes the weights of a model without values, or of some of its blocks, and injects the adapters of a run."""
 
     lora: LoraConfig
     dtype: torch.dtype | None
@@ -153,11 +152,7 @@ class _Adapt:
     def __call__(self, model: nn.Module) -> None:
         pack_without_values(model, self.packed)
         multiply_in(model, self.matmul)
-        try:
-            inject_lora(model, self.lora, seed=0, dtype=self.dtype)
-        except ConfigError:  # targets only in later blocks, which the traced first blocks must represent
-            usual = replace(self.lora, targets=LoraConfig.targets)
-            inject_lora(model, usual, seed=0, dtype=self.dtype)
+        inject_lora(model, self.lora, seed=0, dtype=self.dtype)
 
 
 def _beside_the_widest(plan: ModelPlan, found: WanFile, numerics: Numerics) -> int:

@@ -20,8 +20,8 @@ from ..model.parts import check_shared_out
 from .estimate import DeviceMemory, MemoryEstimate
 from .measures import MemoryMeasures, running_order, swapped_blocks
 from .plan import Placement
-from .routed import traced_routed
-from .short_model import Recomputing, StepShape
+from .routed import Layer, traced_routed
+from .short_model import AsBlock, Recomputing, StepShape
 from .trace import StepTrace, Unpacking, traced_step, traced_watching
 
 _WEIGHT_BYTES = 4
@@ -113,6 +113,32 @@ class JobShape:
         frames = step.latent_frames
         return tokens_by_layer(self.routes, self.shape.num_layers, step.tokens // frames, frames)
 
+    @cached_property
+    def layouts(self) -> tuple[int, ...]:
+        """Of each layer of the main stream the number of the first one that has the same adapters."""
+        found: list[list[tuple[str, int]]] = [[] for _ in range(self.shape.num_layers)]
+        for name, values in self.adapter_values.items():
+            if (block := block_of(name)) is not None and block.stream == "blocks":
+                found[block.number].append((block.inside, values))
+        return tuple(map(found.index, found))
+
+    def walks(self, layer: int) -> bool:
+        """Returns whether a layer of the main stream is walked back: it has adapters, or stands behind some."""
+        return layer >= self._first_walked
+
+    @cached_property
+    def _first_walked(self) -> int:
+        blocks = [block for name in self.adapter_values if (block := block_of(name)) is not None]
+        second = [self.shape.vace_layers[block.number] + 1 for block in blocks if block.stream != "blocks"]
+        return min([block.number for block in blocks if block.stream == "blocks"] + second, default=0)
+
+    def as_block(self, adapt: Callable[[nn.Module], None], layer: int) -> AsBlock:
+        """Returns what adapts a short model whose layers are all like `layer`; `adapt`: of this job."""
+        second = [
+            block.number for name in self.adapter_values if (block := block_of(name)) and block.stream != "blocks"
+        ]
+        return AsBlock(adapt, self.layouts[layer], min(second, default=0))
+
     def unchecked_on(self, device: torch.device) -> int:
         """Returns how many of the last blocks, which keep their activations, lie on `device`."""
         last = self.placement.block_devices[len(self.placement.block_devices) - self.recomputing.unchecked :]
@@ -185,7 +211,8 @@ def estimate_memory(
         if offloaded and job.recomputing.policy.offloaded:
             of_one = sum(step.parts) * trace.host // step.parts[step.card]
         elif offloaded:
-            layers = [*mine[: len(mine) - job.unchecked_on(device)], *shape.vace_layers]
+            checked = mine[: len(mine) - job.unchecked_on(device)]
+            layers = [*filter(job.walks, checked), *shape.vace_layers]
             of_one = sum(tokens[layer] for layer in layers) * _passing(job, step) // step.tokens
         else:
             of_one = 0
@@ -232,22 +259,18 @@ def _traced(
     measures: MemoryMeasures,
 ) -> StepTrace:
     """Returns the trace of a device that has these layers of the main stream, and the second stream of `shape`."""
-    of_step = (shape, job.numerics, step, job.adapt)
+    of_step = (shape, job.numerics, step)
     how = _How(
         recomputing=recomputing,
         offloaded=measures.offload_inputs and recomputing.blocks,
         unpacking=unpacking,
         chunk_tokens=measures.chunk_tokens,
     )
-    if not job.routes:
-        return traced_step(*of_step, layers=len(layers), **how)
     tokens = job.tokens(step)
-    return traced_routed(
-        *of_step,
-        tokens=[tokens[layer] for layer in layers],
-        control=[tokens[layer] for layer in shape.vace_layers],
-        **how,
-    )
+    different = [Layer(tokens[layer], job.as_block(job.adapt, layer), job.walks(layer)) for layer in layers]
+    if not job.routes and len(set(different)) == 1 and different[0].walked:
+        return traced_step(*of_step, different[0].adapt, layers=len(layers), **how)
+    return traced_routed(*of_step, different, control=[tokens[layer] for layer in shape.vace_layers], **how)
 
 
 class _How(TypedDict):

@@ -1,13 +1,14 @@
-"""The trace of a step in which some layers see fewer tokens, put together of traces in which all see equally many.
+"""The trace of a step whose layers differ: in the tokens they see, and in their adapters.
 
-A layer keeps as much, and works with as much, as in a model whose clips have so many tokens. What passes by a route
-waits beside it, and so does its gradient on the way back.
+It is put together of traces in which all layers are the same. What passes by a route waits beside the layer, and so
+does its gradient on the way back. Layers before the first one with adapters keep nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from torch import nn
 
@@ -16,9 +17,20 @@ from .short_model import Recomputing, StepShape
 from .trace import PLAIN, StepTrace, Unpacking, traced_step
 
 
+class Layer(NamedTuple):
+    """How a layer differs from others."""
+
+    tokens: int
+    """of a clip, that go through it"""
+    adapt: Callable[[nn.Module], None]
+    """adapts a model whose layers are all like this one"""
+    walked: bool = True
+    """False: it stands before the first layer that has adapters, so nothing is kept and it is not walked back"""
+
+
 @dataclass(frozen=True)
 class _Kind:
-    """Layers that see equally many tokens: bytes."""
+    """Layers that see equally many tokens and have the same adapters: bytes."""
 
     kept: int
     """of one layer, for the backward pass"""
@@ -27,75 +39,88 @@ class _Kind:
     forward: int
     """the most that such a layer takes beside what is kept"""
     backward: int
+    host: int
+
+
+_NOTHING = _Kind(0, 0, 0, 0, 0)
 
 
 def traced_routed(
     shape: WanShape,
     numerics: Numerics,
     step: StepShape,
-    adapt: Callable[[nn.Module], None],
+    layers: Sequence[Layer],
     *,
-    tokens: Sequence[int],
     control: Sequence[int],
     recomputing: Recomputing,
     offloaded: bool,
     unpacking: Unpacking = PLAIN,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> StepTrace:
-    """Returns the trace of a step of `step`: `tokens` of a clip go through each layer on the device, `control` through
-    each layer of VACE's second stream. The rest is as `traced_step` takes it.
+    """Returns the trace of a step of `step` through `layers` on the device; `control` tokens of a clip go through each
+    layer of VACE's second stream. The rest is as `traced_step` takes it.
     """
-    tokens, layers, whole = list(tokens), len(tokens), step.tokens
+    count_all, whole = len(layers), step.tokens
     checked = replace(recomputing, unchecked=0)
-    plain = min(recomputing.unchecked, layers) if recomputing.blocks else 0
+    plain = min(recomputing.unchecked, count_all) if recomputing.blocks else 0
 
-    def of(count: int, more: int = 0, *, how: Recomputing = checked, shape: WanShape = shape) -> StepTrace:
+    def of(layer: Layer, more: int = 0, *, how: Recomputing = checked, shape: WanShape = shape) -> StepTrace:
         # A grid of another shape with as many tokens in each frame.
-        narrow = replace(step, latent_height=2, latent_width=2 * (count // step.latent_frames))
+        narrow = replace(step, latent_height=2, latent_width=2 * (layer.tokens // step.latent_frames))
         return traced_step(
-            *(shape, numerics, step if count == whole else narrow, adapt),
-            layers=layers + more,
+            *(shape, numerics, step if layer.tokens == whole else narrow, layer.adapt),
+            layers=count_all + more,
             recomputing=how,
             offloaded=offloaded,
             unpacking=unpacking,
             chunk_tokens=chunk_tokens,
         )
 
-    def kind(count: int) -> _Kind:
-        found, fewer = of(count), replace(shape, vace_layers=shape.vace_layers[:-1])
-        second = found.kept - of(count, shape=fewer).kept if shape.vace_layers else 0
-        return _Kind(of(count, 1).kept - found.kept, second, found.forward - found.kept, found.backward - found.kept)
+    def kind(layer: Layer) -> _Kind:
+        found, one_more = of(layer), of(layer, 1)
+        fewer = replace(shape, vace_layers=shape.vace_layers[:-1])
+        second = found.kept - of(layer, shape=fewer).kept if shape.vace_layers else 0
+        working = found.forward - found.kept, found.backward - found.kept
+        return _Kind(one_more.kept - found.kept, second, *working, one_more.host - found.host)
 
-    def unchecked(count: int) -> _Kind:
-        found = of(count, how=Recomputing(blocks=False))
-        one = of(count, 1, how=Recomputing(blocks=False)).kept - found.kept
-        return _Kind(one, 0, found.forward - found.kept, found.backward - found.kept)
+    def unchecked(layer: Layer) -> _Kind:
+        found = of(layer, how=Recomputing(blocks=False))
+        one = of(layer, 1, how=Recomputing(blocks=False)).kept - found.kept
+        return _Kind(one, 0, found.forward - found.kept, found.backward - found.kept, 0)
 
-    kinds, all_whole = {count: kind(count) for count in {*tokens, *control, whole}}, of(whole)
-    last = {count: unchecked(count) for count in set(tokens[layers - plain :])}
-    of_layer = [last[count] if layer >= layers - plain else kinds[count] for layer, count in enumerate(tokens)]
+    like = next((layer for layer in layers if layer.walked), layers[0])._replace(walked=True)
+    ends, every = like._replace(tokens=whole), [like._replace(tokens=count) for count in (*control, whole)]
+    kinds = {layer: kind(layer) for layer in {*(layer._replace(walked=True) for layer in layers), *every}}
+    last = {layer: unchecked(layer) for layer in {*layers[count_all - plain :]} if layer.walked}
+    of_layer = list[_Kind]()
+    for number, layer in enumerate(layers):
+        found = last[layer] if layer in last and number >= count_all - plain else kinds[layer._replace(walked=True)]
+        of_layer.append(found if layer.walked else replace(_NOTHING, forward=found.forward))
     kept_by = [kind.kept for kind in of_layer]
-    for layer, count in zip(shape.vace_layers, control, strict=True):  # of layers on other devices too
-        kept_by[min(layer, layers - 1)] += kinds[count].kept_second
-    begins = all_whole.kept - layers * kinds[whole].kept - len(control) * kinds[whole].kept_second
+    for place, count in zip(shape.vace_layers, control, strict=True):  # of layers on other devices too
+        kept_by[min(place, count_all - 1)] += kinds[like._replace(tokens=count)].kept_second
+    all_whole = of(ends)
+    begins = all_whole.kept - count_all * kinds[ends].kept - len(control) * kinds[ends].kept_second
     stream = step.batch_size * step.own_tokens * shape.dim * numerics.residual.itemsize * (1 + bool(control))
     live, forward, backward = begins, 0, 0
-    for layer, count in enumerate(tokens):
-        if count != whole and (layer == 0 or tokens[layer - 1] != count):
+    for number, (layer, here) in enumerate(zip(layers, of_layer, strict=True)):
+        passes = layer.tokens == whole
+        if not passes and (number == 0 or layers[number - 1].tokens != layer.tokens):
             live += (
-                count
+                layer.tokens
                 * step.parts[step.card]
                 // sum(step.parts)
                 * (shape.dim // shape.num_heads)
                 * numerics.rope.itemsize
             )  # their own positions
-        live += kept_by[layer]
-        beside = live + (0 if count == whole else stream)
-        forward = max(forward, beside + of_layer[layer].forward)
-        backward = max(backward, beside + of_layer[layer].backward)
-        if count != whole and tokens[layer + 1 : layer + 2] != [count]:
+        live += kept_by[number]
+        beside = live + (0 if passes else stream)
+        forward = max(forward, beside + here.forward)
+        backward = max(backward, beside + here.backward) if layer.walked else backward
+        if not passes and [one.tokens for one in layers[number + 1 : number + 2]] != [layer.tokens]:
             forward = max(forward, beside + stream)  # they rejoin: the old ones, and the new ones
-    if tokens[0] != whole:  # no layer keeps the tokens before the first one, and they are held all the same
+    if layers[0].tokens != whole or not layers[0].walked:
+        # No layer keeps the tokens before the first one, and they are held all the same.
         forward += step.batch_size * step.own_tokens * shape.dim * numerics.residual.itemsize
     return StepTrace(
         before=all_whole.before,
@@ -104,5 +129,5 @@ def traced_routed(
         forward=forward,
         head=all_whole.head - all_whole.kept + live,
         backward=backward,
-        host=all_whole.host,
+        host=sum(kind.host for kind in of_layer),
     )

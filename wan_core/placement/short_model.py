@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from threading import Lock
@@ -11,6 +11,7 @@ from threading import Lock
 import torch
 from torch import Tensor, nn
 
+from ..errors import ConfigError
 from ..model import TEXT_LENGTH, Conditioning, Numerics, Passage, Policy, WanShape, WanTransformer
 from ..model.attention import WanAttention, WanSelfAttention
 from ..model.heads import TO_HEADS, Arriving, TokenSeat, shares
@@ -95,7 +96,25 @@ def as_it_is(_model: nn.Module) -> None:
     """Injects no adapters."""
 
 
-@lru_cache(maxsize=16)
+@dataclass(frozen=True)
+class AsBlock:
+    """Adapts every block of a short model as `adapt` does block `main` of the job, and every layer of VACE's second
+    stream as it does layer `second`; no target in a block leaves it as it is. Equal ones share what was traced."""
+
+    adapt: Callable[[nn.Module], None]
+    main: int
+    second: int = 0
+
+    def __call__(self, model: nn.Module) -> None:
+        for stream, number in (("blocks", self.main), ("vace_blocks", self.second)):
+            for block in getattr(model, stream, ()):
+                named = nn.Module()
+                named.add_module(stream, nn.ModuleDict({str(number): block}))
+                with suppress(ConfigError):
+                    self.adapt(named)
+
+
+@lru_cache(maxsize=32)
 def short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]) -> WanTransformer:
     """Returns the model as the loader builds it: frozen, adapters on top; without memory.
 

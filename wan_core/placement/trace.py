@@ -162,7 +162,8 @@ def traced_step(
 ) -> StepTrace:
     """Returns the trace of a step of `step` where `layers` of the main stream lie on one device with all else.
 
-    `adapt(model)` injects the adapters. `recomputing.unchecked` counts among these layers. With `offloaded`, inputs of
+    `adapt(model)` injects the adapters, the same into each layer; where there are none, the layers stand behind some
+    that have. `recomputing.unchecked` counts among these layers. With `offloaded`, inputs of
     blocks rest in host memory between the passes. `unpacking`: of quantized blocks.
     """
     plain = min(recomputing.unchecked, layers) if recomputing.blocks else 0
@@ -212,11 +213,13 @@ def _trace(
         set_up(model, recomputing, chunk_tokens)
         share_out(model, step)
         with torch.inference_mode(False), torch.enable_grad():
-            known = [*model.parameters(), *gradients_of(model)]
+            gradients = gradients_of(model)
+            known = [*model.parameters(), *gradients]
             with StorageMeter(known, unpacking.of(model), run_on_meta) as meter, unpacking.held(model, meter):
                 model.offload = offload = InFlight() if offloaded else NoOffload()
                 plain = recomputing.unchecked if recomputing.blocks else 0
-                model.carrier = marks = _Marks(meter, offload, first_unchecked=len(model.blocks) - plain)
+                first_plain = len(model.blocks) - plain
+                model.carrier = marks = _Marks(meter, offload, first_unchecked=first_plain, behind=not gradients)
                 batch = MetaBatch.of(shape, step)
                 loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)
                 loss.backward()
@@ -266,8 +269,11 @@ _trace_once, _watch_once = lru_cache(maxsize=64)(_trace), lru_cache(maxsize=64)(
 class _Marks:
     """A carrier that carries nothing, and notes on the way what the meter read."""
 
-    def __init__(self, meter: StorageMeter, offload: NoOffload | InFlight, *, first_unchecked: int) -> None:
-        self._meter, self._offload, self._first_unchecked = meter, offload, first_unchecked
+    def __init__(
+        self, meter: StorageMeter, offload: NoOffload | InFlight, *, first_unchecked: int, behind: bool
+    ) -> None:
+        """`behind`: the blocks stand behind others that have adapters, so their input has a gradient."""
+        self._meter, self._offload, self._first_unchecked, self._behind = meter, offload, first_unchecked, behind
         self.found: dict[str, int] = {}
         self.between: list[tuple[int, int]] = []
         """bytes on the device and in host memory before each block of the main stream, and behind the last one"""
@@ -281,6 +287,8 @@ class _Marks:
         if index == len(self.between):
             self._note()
             self._start = tokens if index == 0 else self._start
+            if index == 0 and self._behind:
+                tokens = tokens.detach().requires_grad_()
             if index == self._first_unchecked and tokens.requires_grad:
                 tokens.register_hook(lambda _gradient: self.end("backward_unchecked"))
         return tokens, constants

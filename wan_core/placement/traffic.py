@@ -116,9 +116,9 @@ def counted_step(model: WanTransformer, step: StepShape) -> StepTraffic:
 
 def _counts(model: WanTransformer, step: StepShape) -> _Counts:
     with torch.inference_mode(False), torch.enable_grad():
-        gradients_of(model)
+        behind = not gradients_of(model)
         with Counting(run_on_meta) as counting, counting.as_on_a_card(model):
-            model.carrier = marks = _LastApart(counting, model.shape.num_layers - 1)
+            model.carrier = marks = _LastApart(counting, model.shape.num_layers - 1, behind=behind)
             batch = MetaBatch.of(model.shape, step)
             loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)
             marks.begin(marks.others.backward)
@@ -132,9 +132,10 @@ class _LastApart(StayHere):
     Autograd walks what ran last first, so the way back of a block ends where the gradient of its input is known.
     """
 
-    def __init__(self, counting: Counting, last: int) -> None:
+    def __init__(self, counting: Counting, last: int, *, behind: bool) -> None:
+        """`behind`: the blocks stand behind others that have adapters, so their input has a gradient."""
         self.last, self.others = (StepTraffic(Traffic(), Traffic()) for _ in range(2))
-        self._counting, self._number = counting, last
+        self._counting, self._number, self._behind_others = counting, last, behind
         self.begin(self.others.forward)
 
     def begin(self, part: Traffic) -> None:
@@ -142,6 +143,8 @@ class _LastApart(StayHere):
         self._counting.traffic = part
 
     def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
+        if self._behind_others:
+            tokens, self._behind_others = tokens.detach().requires_grad_(), False
         if index == self._number:
             self._behind(tokens, self.others.backward)
             self.begin(self.last.forward)

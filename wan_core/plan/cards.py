@@ -91,6 +91,12 @@ class CardCost(NamedTuple):
     def times(self, count: float) -> CardCost:
         return CardCost(*(count * amount for amount in self))
 
+    def of_some(self, share: float) -> CardCost:
+        """Returns the same where a share of the tokens is seen."""
+        attention = share**2 * self.attention
+        flop = share * (self.flop - self.attention) + attention
+        return CardCost(flop, share * self.bytes, self.kernels, share * self.moved, attention)
+
     def plus(self, other: CardCost) -> CardCost:
         return CardCost(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 

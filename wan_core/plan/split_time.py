@@ -78,13 +78,7 @@ class _Passes:
 
     def of_some(self, share: float) -> _Passes:
         """Returns the same where a share of the tokens is seen."""
-
-        def some(work: CardCost) -> CardCost:
-            attention = share**2 * work.attention
-            flop = share * (work.flop - work.attention) + attention
-            return CardCost(flop, share * work.bytes, work.kernels, share * work.moved, attention)
-
-        return _Passes(some(self.forward), some(self.backward))
+        return _Passes(self.forward.of_some(share), self.backward.of_some(share))
 
 
 class _Counts:
@@ -94,35 +88,39 @@ class _Counts:
         self.job, self.step, self.estimate = job, step, estimate
         layers, vace, plain = job.shape.num_layers, job.shape.vace_layers, Recomputing(blocks=False)
         checked = replace(job.recomputing, unchecked=0)
-        self._checked = self._of(layers + 1, checked).minus(self._of(layers, checked))
-        self._unchecked = self._of(layers + 1, plain).minus(self._of(layers, plain))
-        self.ends = self._of(layers, checked).minus(self._checked, layers)
-        self.second = self._of(layers, checked).minus(self._of(layers, checked, len(vace) - 1)) if vace else None
+        self._checked, self._unchecked = (
+            {like: self._of(layers + 1, how, like).minus(self._of(layers, how, like)) for like in {*job.layouts}}
+            for how in (checked, plain)
+        )
+        self.ends = self._of(layers, checked).minus(self._checked[0], layers)
+        self.second = self._of(layers, checked).minus(self._of(layers, checked, second=len(vace) - 1)) if vace else None
         if self.second is not None:
             self.ends = self.ends.minus(self.second, len(vace))
         self.shares = [tokens / step.tokens for tokens in job.tokens(step)]
         self._first_unchecked = layers - (job.recomputing.unchecked if job.recomputing.blocks else layers)
 
-    def _of(self, layers: int, recomputing: Recomputing, second: int | None = None) -> _Passes:
+    def _of(self, layers: int, recomputing: Recomputing, like: int = 0, *, second: int | None = None) -> _Passes:
         job, measures = self.job, self.estimate.measures
         vace = job.shape.vace_layers if second is None else job.shape.vace_layers[:second]
         found = step_traffic(
             replace(job.shape, num_layers=layers, vace_layers=vace),
             job.numerics,
             self.step,
-            job.as_loaded or job.adapt,
+            job.as_block(job.as_loaded or job.adapt, like),
             recomputing=recomputing,
             chunk_tokens=measures.chunk_tokens,
             dequantize_once=measures.dequantize_once,
         )
-        return _Passes(_work(found.forward), _work(found.backward))
+        return _Passes(work_of(found.forward), work_of(found.backward))
 
     def block(self, layer: int) -> _Passes:
-        found = self._unchecked if layer >= self._first_unchecked else self._checked
-        return found.of_some(self.shares[layer])
+        kinds = self._unchecked if layer >= self._first_unchecked else self._checked
+        found = kinds[self.job.layouts[layer]].of_some(self.shares[layer])
+        return found if self.job.walks(layer) else replace(found, backward=found.backward.times(0))
 
 
-def _work(part: Traffic) -> CardCost:
+def work_of(part: Traffic) -> CardCost:
+    """Returns what is counted of a pass as the work of a card."""
     products, attention = part.flop["products"], part.flop["attention"]
     return CardCost(products + attention, part.bytes_beside, part.kernels.total(), part.moved.total(), attention)
 

@@ -18,6 +18,7 @@ layers with fewer tokens (TREAD) take their share of a complete one. The cards o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -28,10 +29,10 @@ from ..model import Numerics, WanShape, WanTransformer
 from ..parallel import sent_bytes
 from ..parallel.schedule import in_turn
 from ..parallel.timeline import StageCost, Timeline, replay
-from ..placement import JobShape, MemoryEstimate, StepShape, Traffic, lockable_bytes, step_traffic
+from ..placement import JobShape, MemoryEstimate, StepShape, lockable_bytes, step_traffic
 from ..train import FlopCount, StepFlops
 from .cards import Card, CardCost
-from .split_time import COPIES, PAGEABLE_COPIES, seconds_together, split_step
+from .split_time import COPIES, PAGEABLE_COPIES, seconds_together, split_step, work_of
 
 LINK = 10e9
 """bytes/s between two cards, each way: of GeForce cards, whose copies go through host memory; 25e9 with peer access"""
@@ -160,24 +161,24 @@ def work_of_passes(
 ) -> tuple[CardCost, CardCost]:
     """Returns the work of the forward and of the backward pass of a micro-batch; `number`: of the card, where several
     share out the tokens."""
-    work = step_traffic(
-        job.shape,
-        job.numerics,
-        job.on_card(step, number),
-        job.as_loaded or job.adapt,
-        recomputing=job.recomputing,
-        chunk_tokens=estimate.measures.chunk_tokens,
-        dequantize_once=estimate.measures.dequantize_once,
-    )
+    size, layers = job.on_card(step, number), job.shape.num_layers
     shares = [tokens / step.tokens for tokens in job.tokens(step)]
-    linear, square = (sum(share**power for share in shares) / len(shares) for power in (1, 2))
-
-    def of(part: Traffic) -> CardCost:
-        products, attention = linear * part.flop["products"], square * part.flop["attention"]
-        beside, moved = linear * part.bytes_beside, linear * part.moved.total()
-        return CardCost(products + attention, beside, part.kernels.total(), moved, attention)
-
-    return of(work.forward), of(work.backward)
+    kinds = Counter((like, shares[layer], job.walks(layer)) for layer, like in enumerate(job.layouts))
+    passes = [CardCost(0, 0, 0, 0), CardCost(0, 0, 0, 0)]
+    for (like, share, walked), count in kinds.items():
+        work = step_traffic(
+            job.shape,
+            job.numerics,
+            size,
+            job.as_block(job.as_loaded or job.adapt, like),
+            recomputing=job.recomputing,
+            chunk_tokens=estimate.measures.chunk_tokens,
+            dequantize_once=estimate.measures.dequantize_once,
+        )
+        # As many layers of the model's as are like this one.
+        for way, part in enumerate((work.forward, work.backward)[: 1 + walked]):
+            passes[way] = passes[way].plus(work_of(part).of_some(share).times(count / layers))
+    return passes[0], passes[1]
 
 
 def step_tflops(

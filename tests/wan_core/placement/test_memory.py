@@ -36,7 +36,7 @@ from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing
 from wan_core.placement import JobShape, MemoryEstimate, MemoryMeasures, Recomputing, StepShape, estimate_memory, trace
 from wan_core.placement.plan import split_blocks
-from wan_core.placement.routed import traced_routed
+from wan_core.placement.routed import Layer, traced_routed
 from wan_core.placement.short_model import MetaBatch
 from wan_core.placement.storage_meter import StorageMeter
 from wan_core.placement.trace import StepTrace, _trace, traced_step
@@ -219,6 +219,50 @@ def test_a_model_of_any_depth_is_a_straight_line_through_short_ones(
     assert drawn == _trace(shape, numerics, step, Adapt(4), recomputing, offloaded).and_blocks(0, 0)
 
 
+@dataclass(frozen=True)
+class AdaptSome:
+    """Adapters on the linears that `targets` match."""
+
+    targets: tuple[str, ...]
+
+    def __call__(self, model: nn.Module) -> None:
+        inject_lora(model, LoraConfig(rank=4, targets=self.targets), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("which", "inside", "recomputing"),
+    [
+        ("[0-3]", r"\w+\..*", Recomputing()),
+        ("[4-7]", r"\w+\..*", Recomputing(blocks=False)),
+        ("[1357]", r"\w+\..*", Recomputing(policy=POLICIES["attn_output"], unchecked=3)),
+        (r"\d", r"self_attn\..*", Recomputing()),
+        ("5", r"\w+\..*", Recomputing()),
+    ],
+    ids=["first half", "last half", "every second", "attention only", "one block"],
+)
+def test_adapters_on_some_blocks_are_planned_as_they_lie(which: str, inside: str, recomputing: Recomputing) -> None:
+    """Put together of short models of one kind of layer each, against the engine run with all eight layers."""
+    shape, numerics = replace(SMALL, num_layers=8), PrecisionPolicy().numerics(torch.bfloat16)
+    adapt, place = AdaptSome((rf"blocks\.{which}\.{inside}",)), [torch.device("cuda", 0)]
+    with torch.device("meta"):
+        linears = check_targets(WanTransformer(shape), LoraConfig(rank=4, targets=adapt.targets))
+    values = {name: 4 * (one.in_features + one.out_features) for name, one in linears.items()}
+    found = estimate_memory(
+        replace(
+            job(1, num_layers=8, dim=256, ffn_dim=512, num_heads=2),
+            numerics=numerics,
+            placement=split_blocks(place, 8, "midpoint"),
+            adapt=adapt,
+            adapter_values=values,
+            recomputing=recomputing,
+        ),
+        SMALL_STEP,
+    ).devices["cuda:0"]
+    run = _trace(shape, numerics, SMALL_STEP, adapt, recomputing, False).and_blocks(0, 0)
+    assert found.kept == run.kept
+    assert found.step - found.weights - found.adapters == pytest.approx(run.step, rel=0.002)
+
+
 @pytest.mark.lasts(2)
 @pytest.mark.parametrize("offloaded", [True, pytest.param(False, marks=pytest.mark.soak)])
 @pytest.mark.soak
@@ -274,7 +318,8 @@ def test_tokens_that_pass_by_take_no_memory_of_a_layer(
     tokens = tokens_by_layer(routes, 8, of_frame, step.latent_frames)
     control = [tokens[layer] for layer in vace_layers]
     how = {"recomputing": recomputing, "offloaded": offloaded}
-    found = traced_routed(shape, numerics, step, Adapt(4), tokens=tokens, control=control, **how)
+    layers = [Layer(count, Adapt(4)) for count in tokens]
+    found = traced_routed(shape, numerics, step, layers, control=control, **how)
     whole = traced_step(shape, numerics, step, Adapt(4), layers=8, **how)
     passages = draw_passages(routes, step.latent_frames, of_frame, [torch.Generator() for _ in routes])
     monkeypatch.setattr(

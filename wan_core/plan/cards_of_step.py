@@ -58,7 +58,7 @@ def cards_of_step(plan: MemoryPlan, card: Card | None) -> CardsOfStep | None:
     """Returns the cards of a plan; None for one card, or an unknown one. `card`: the first."""
     job, shape = plan.job, plan.job.shape()
     mode, reason = _mode(plan, card)
-    apart = mode in ("copy per GPU", EXPERT_PER_GPU)
+    apart = mode == "copy per GPU" or (mode == EXPERT_PER_GPU and bool(job.model.low_noise_file))
     names = job.model.placement.device_names() if apart else (*plan.estimate.devices,)
     if card is None or len(names) < 2:
         return None
@@ -76,4 +76,5 @@ def _mode(plan: MemoryPlan, card: Card | None) -> tuple[str, str]:
     if len(shape.placement.devices) > 1:
         return "split blocks", asked.chosen or (at_once(plan, card) if card is not None else "")
     copies = "Each card trains a copy of the model on clips of its own; gradients are averaged."
-    return asked.mode, asked.chosen or copies
+    experts = "Each card trains one expert of the pair at the same time; the cards exchange nothing."
+    return asked.mode, asked.chosen or (experts if asked.mode == EXPERT_PER_GPU else copies)

@@ -12,8 +12,7 @@ from ..errors import Stopped
 from ..events import Stage, Suggested
 from ..job.length import TimeLimit
 from ..job.outcome import steps_worth_keeping, suggestion_of
-from ..train import NotFinite, expert_setting
-from .at_once import trained_at_once
+from .at_once import named_of, trained_at_once
 from .expert import Expert
 from .experts import Experts
 from .previews import Previews
@@ -118,12 +117,8 @@ class Training:
     def _trained(self, last: int) -> bool:
         """Train the current model up to its own step `last`; returns whether it left earlier because work is due."""
         expert = self.experts.current
-        try:
+        with named_of(expert) if self.experts.both else contextlib.nullcontext():
             return expert.trainer.run(last, lambda _step: self._is_due())
-        except NotFinite as error:
-            if not self.experts.both:
-                raise
-            raise NotFinite(f"{expert_setting(expert.name)} noise expert, counted in its own steps: {error}") from error
 
     def _is_due(self) -> bool:
         """Note what is due after a step; returns whether anything is for this rank and the last step was finite."""
@@ -169,17 +164,17 @@ class Training:
 
         Raises Stopped on a stop request while the disk is full.
         """
-        step, here = self.experts.good_step, self.experts.on_device
+        step, here = self.experts.good_step, [expert for expert in self.experts.all if expert.on_device]
         if not self.session.leads or step in (0, self.saver.saved_step):
             return
-        if here is not None and not here.trainer.is_complete:
+        if not all(expert.trainer.is_complete for expert in here):
             return
         with self.session.timed("save", step):
             saved = self.saver.commit(step, self.experts)
             found = self.saver.look(saved, self.experts)
         self.session.emit(found)
-        if here is not None:
-            here.keep_measured()
+        for expert in here:
+            expert.keep_measured()
 
     def _evaluate(self, *, if_due: bool = False) -> None:
         """Evaluate the current model; with `if_due` only where it was trained since its last evaluation."""

@@ -184,6 +184,17 @@ def test_with_dropout_the_plan_says_that_experts_take_turns(small: Workload) -> 
     assert notes_of(named, None)[0].startswith("With dropout the experts train in turn, so one of two GPUs waits.")
 
 
+@pytest.mark.lasts(1)
+def test_the_plan_says_what_each_card_does_where_experts_train_at_the_same_time(small: Workload) -> None:
+    placement = PlacementConfig(mode="expert per GPU", devices="cpu,cpu:0")
+    for low, cards in (("diffusion_models:low", 2), ("", 0)):
+        model = replace(small.model, placement=placement, low_noise_file=low)
+        plan = plan_memory(replace(small, placement=None, model=model), free_memory_of_cards([24, 24]), RTX_4090)
+        drawn = cards_of_step(plan, RTX_4090)
+        assert (0 if drawn is None else len(drawn.names)) == cards
+        assert drawn is None or drawn.reason.startswith("Each card trains one expert of the pair")
+
+
 def test_cards_of_unequal_speed_share_blocks_or_tokens_within_a_tenth_of_the_ideal(small: Workload) -> None:
     plan = plan_on_cards(automatic(small, 4), [24, 12], "auto")
     cards = [next(card for card in CARDS if card.gibibytes == size) for size in (24, 12)]

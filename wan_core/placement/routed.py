@@ -18,7 +18,7 @@ from .trace import PLAIN, StepTrace, Unpacking, traced_step
 
 
 class Layer(NamedTuple):
-    """How a layer differs from others."""
+    """Tokens and adapters of a layer."""
 
     tokens: int
     """of a clip, that go through it"""

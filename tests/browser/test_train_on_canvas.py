@@ -28,6 +28,7 @@ PLACES = """() => {
 }"""
 
 
+TABS = "() => window.app.extensionManager.workflow.openWorkflows.map(one => one.path)"
 STEPS = 120
 """enough that a fast machine, too, tells some of them: messages about steps come at most four a second"""
 
@@ -79,4 +80,13 @@ def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: A
     assert again == [], "the second run trained"
     assert {d["graph"] for d in canvas.seen("wan_trainer.status")} == {canvas.script("() => window.app.graph.id")}
     assert canvas.lines()[-1].startswith(f"done: step {STEPS} of {STEPS}")
+
+    tabs = canvas.script(TABS)
+    canvas.page.get_by_role("button", name="Generate with it").click()
+    canvas.page.wait_for_function("() => window.app.graph._nodes.some(n => n.type === 'KSampler')")
+    assert canvas.script(TABS) == [*tabs, "workflows/smoke_test generate.json"], "it replaced a workflow"
+    prompt = {body["class_type"]: body["inputs"] for body in canvas.to_prompt().values()}
+    assert prompt["LoraLoaderModelOnly"]["lora_name"] == name
+    assert prompt["CLIPTextEncode"]["clip"], "the loader of the run's own graph is missing"
+    assert canvas.missing_nodes() == []
     assert canvas.our_problems == []

@@ -118,11 +118,13 @@ def canvas_form(generation: Generation) -> dict[str, Any]:
     nodes = _nodes(generation)
     ids = {key: number for number, key in enumerate(nodes, 1)}
     links: list[list[Any]] = []
-    tops = [_TITLE] * 4
+    lines = note_lines(generation)
+    high = _NOTE[0] + _NOTE[1] * len(lines)
+    tops = [_TITLE + high + _GAP + _TITLE] * 4
     drawn = []
     for key, node in nodes.items():
         sources = {name: value for name, value in node.inputs.items() if isinstance(value, tuple)}
-        high = _HEIGHTS.get(node.kind, _LOW)
+        height = _HEIGHTS.get(node.kind, _LOW)
         made = workflow_node(
             ids[key],
             node.kind,
@@ -130,23 +132,21 @@ def canvas_form(generation: Generation) -> dict[str, Any]:
             [(kind, kind) for kind in _OUTPUTS.get(node.kind, (key.upper(),))],
             links,
             pos=[node.column * (_WIDTH + _GAP), tops[node.column]],
-            size=[_WIDTH, high],
+            size=[_WIDTH, height],
             properties={"Node name for S&R": node.kind, **({_TITLED: node.title} if node.title else {})},
             widgets_values=_widgets(node),
             **({"title": node.title} if node.title else {}),
         )
         drawn.append({**made, "flags": {"collapsed": True}} if node.folded else made)
-        tops[node.column] += (0 if node.folded else high) + _TITLE + _GAP
-    lines = note_lines(generation)
-    high = _NOTE[0] + _NOTE[1] * len(lines)
+        tops[node.column] += (0 if node.folded else height) + _TITLE + _GAP
     size = (4 * _WIDTH + 3 * _GAP, high)
-    note = note_node(len(drawn) + 1, "Read me", "\n\n".join(lines), (0, -high - _GAP), size)
+    note = note_node(len(drawn) + 1, "Read me", "\n\n".join(lines), (0, _TITLE), size)
     return workflow_document(f"generate/{generation.run}", [*drawn, note], links)
 
 
 def note_lines(generation: Generation) -> list[str]:
     """Returns the note as paragraphs of Markdown; the page translates each."""
-    lines = [
+    lines: list[str] = [
         filled("## Generate with {run}", run=generation.run),
         filled(
             "Press **Run**. The first clip has the prompt, the size and the seed of the run's previews; each further "

@@ -139,7 +139,7 @@ def serious(canvas: Any, selector: str) -> list[str]:
 
 
 def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
-    shared: Canvas, smoke: dict[str, Any], shared_runs: Runs
+    shared: Canvas, smoke: dict[str, Any], shared_runs: Runs, frontend: str
 ) -> None:
     canvas, runs = shared, shared_runs
     use = [{"lora": "wan_trainer/smoke_test.safetensors", "model": "wan.safetensors", "trigger": "ohwx"}]
@@ -189,7 +189,8 @@ def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
     panel.locator(DETAILS).press("Enter")
     canvas.page.wait_for_function(f"least => {PANEL}.least < least - 100", arg=least)
     canvas.drawn()
-    assert canvas.script(high) <= opened - 100, "the node is as high as its open details were"
+    if frontend == "shipped":  # the newer one keeps the height, which the curve fills
+        canvas.page.wait_for_function(f"most => ({high})() <= most", arg=opened - 100)
 
 
 def test_a_graph_that_is_left_asks_for_nothing_more(shared: Canvas, smoke: dict[str, Any], shared_runs: Runs) -> None:

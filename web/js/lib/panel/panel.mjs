@@ -80,6 +80,8 @@ export class Panel {
     this.trouble = new TroubleBox({ ...page, look }, routes, (text) => this.say(text));
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
+    /** The same with open details, as drawn last. */
+    this.opened = 0;
     this.frames = frames;
     this.draw = this.draw.bind(this);
     this.follower = new Follower(() => this.fetch(), {
@@ -324,15 +326,15 @@ export class Panel {
 
   /** The details were opened or closed: the node gives back the height that they took. @param {boolean} open */
   turned(open) {
-    const before = this.least;
     this.draw();
-    if (!open && before > this.least) this.folded(before - this.least);
+    if (!open && this.opened > this.least) this.folded(this.opened - this.least);
   }
 
   draw() {
     this.face.draw(this, this.now());
     this.frames.once(this.plot.draw);
     const least = this.face.measure() ?? this.least;
+    if (this.face.details.element.open) this.opened = least;
     if (least === this.least) return;
     this.least = least;
     this.grew();

@@ -14,7 +14,7 @@ export class Details {
   /**
    * @param {{ line: import("./status_line.mjs").StatusLine, meters: import("./meters.mjs").Meters, buttons: import("./buttons.mjs").Buttons,
    *   plot: import("../chart/plot.mjs").Plot, notifier: import("./notifier.mjs").Notifier }} parts that others fill
-   * @param {(open: boolean) => void} turned
+   * @param {() => void} turned
    */
   constructor({ line, meters, buttons, plot, notifier }, turned) {
     this.name = element("strong", { class: "wan-name" });
@@ -37,7 +37,7 @@ export class Details {
     );
     this.element.addEventListener("toggle", () => {
       keep(KEY, this.element.open);
-      turned(this.element.open);
+      turned();
     });
   }
 

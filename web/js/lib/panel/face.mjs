@@ -22,7 +22,7 @@ export class Face {
    * @param {{ line: import("./status_line.mjs").StatusLine, trouble: import("./trouble_box.mjs").TroubleBox,
    *   plot: import("../chart/plot.mjs").Plot, player: import("./player.mjs").Player,
    *   notifier: import("./notifier.mjs").Notifier }} parts that the panel holds itself
-   * @param {{ act: Act, use: (step: number) => void, copy: (text: string) => Promise<void>, turned: (open: boolean) => void }} pressed
+   * @param {{ act: Act, use: (step: number) => void, copy: (text: string) => Promise<void>, turned: () => void }} pressed
    *   `turned`: the details were opened or closed
    */
   constructor({ line, trouble, plot, player, notifier }, { act, use, copy, turned }) {

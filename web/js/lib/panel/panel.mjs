@@ -42,10 +42,10 @@ const SETTLING = 10_000;
 export class Panel {
   /**
    * @param {{ routes: Routes, frames: Frames, address: (path: string) => string, grew?: () => void, lost?: (run: string) => void,
-   *   folded?: (by: number) => void, queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, now?: () => number,
+   *   queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, now?: () => number,
    *   open?: (graph: any, name: string) => Promise<unknown> }} page
    *   `address` makes a route's path one that a video element can load; `grew` is told when `least` has changed, `lost`
-   *   which run is there no more, `folded` by how many pixels less the closed details need; `queue` queues the graph on the page, `open` opens one in a tab
+   *   which run is there no more; `queue` queues the graph on the page, `open` opens one in a tab
    */
   constructor(page) {
     const { routes, frames, address } = page;
@@ -53,7 +53,6 @@ export class Panel {
     this.now = page.now ?? Date.now;
     this.grew = page.grew ?? (() => {});
     this.lost = page.lost ?? (() => {});
-    this.folded = page.folded ?? (() => {});
     this.copy = page.copy ?? (async () => {});
     /** Id of the run shown. @type {string | null} */
     this.run = null;
@@ -80,8 +79,6 @@ export class Panel {
     this.trouble = new TroubleBox({ ...page, look }, routes, (text) => this.say(text));
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
-    /** The same with open details, as drawn last. */
-    this.opened = 0;
     this.frames = frames;
     this.draw = this.draw.bind(this);
     this.follower = new Follower(() => this.fetch(), {
@@ -97,7 +94,7 @@ export class Panel {
       act: (action, said) => this.act(action, said),
       use: (step) => this.use(step),
       copy: (text) => this.take(text),
-      turned: (open) => this.turned(open),
+      turned: () => this.draw(),
     });
     const { open = async () => {} } = page;
     const generate = generateButton(
@@ -324,17 +321,10 @@ export class Panel {
     this.write(text, origin);
   }
 
-  /** The details were opened or closed: the node gives back the height that they took. @param {boolean} open */
-  turned(open) {
-    this.draw();
-    if (!open && this.opened > this.least) this.folded(this.opened - this.least);
-  }
-
   draw() {
     this.face.draw(this, this.now());
     this.frames.once(this.plot.draw);
     const least = this.face.measure() ?? this.least;
-    if (this.face.details.element.open) this.opened = least;
     if (least === this.least) return;
     this.least = least;
     this.grew();

@@ -6,7 +6,7 @@ import {
   addWidget,
   hideOutputs,
   MARGINS,
-  makeRoom,
+  room,
   watchWidgets,
   zoomThrough,
 } from "../page/widget.mjs";
@@ -53,8 +53,7 @@ export class TrainerNodes {
       routes: this.routes,
       frames: this.frames,
       address: (path) => this.api.apiURL(path),
-      grew: () => makeRoom(node),
-      folded: (by) => node.setSize?.([node.size[0], node.size[1] - by]),
+      grew: room(node),
       lost: (run) => this.onLost(node, run),
       queue: () => this.app.queuePrompt(0, 1),
       open: (graph, name) => openInTab(this.app, graph, name),

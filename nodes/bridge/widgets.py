@@ -129,10 +129,10 @@ which nothing was trained. An exception of a running node fails the prompt.
 
 def file_of(name: str, value: str, known: list[str], kind: str) -> str:
     """Returns `value` if it is one of the `known` model files. Raises ConfigError naming its folder, and the nearest
-    name of the same model."""
+    name with the same words for a model; a word that is misspelled may be missing in `value`."""
     if value not in known:
         asked = str(value)[:200]
-        same = [one for one in known if _model_words(one) == _model_words(asked)]
+        same = [one for one in known if _model_words(one) >= _model_words(asked)]
         close = get_close_matches(asked, same, n=1, cutoff=0.8)
         hint = filled(' Did you mean "{close}"?', close=close[0]) if close else ""
         raise ConfigError(

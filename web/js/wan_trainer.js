@@ -272,6 +272,7 @@ const extension = {
     api.addEventListener("execution_start", (/** @type {{ detail: any }} */ { detail }) => {
       trainers.prompts.started(detail?.prompt_id);
       for (const one of [lines, cards, fits]) one.begun();
+      trainers.waits(true);
       sayRefusals(); // the rest of that graph runs
     });
     api.addEventListener(SENTENCES_EVENT, (/** @type {{ detail: any }} */ { detail }) => {
@@ -282,6 +283,7 @@ const extension = {
       refused = reasons;
       sayRefusals();
     });
+    api.addEventListener("execution_success", () => trainers.waits(false));
     api.addEventListener("execution_error", (/** @type {{ detail: any }} */ event) =>
       onError(event.detail),
     );

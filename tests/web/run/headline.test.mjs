@@ -29,6 +29,17 @@ test("a node that never trained says what to press", () => {
   assert.equal(said({ fits: false }), "ready ○ Not trained yet.", "what would fit comes first");
 });
 
+test("while the nodes before it run, nobody is told to press Run again", () => {
+  const about = { kind: "waits" };
+  assert.equal(said({ about }), "busy ▶ Waiting for the nodes before it");
+  assert.equal(
+    said({ about, detail: { state: "done", step: 30, steps: 30 } }),
+    "busy ▶ Waiting for the nodes before it",
+    "the run shown is an earlier one",
+  );
+  assert.equal(said({ about, chip: "Cache" }), "busy ▶ Encoding clips", "news of one of them");
+});
+
 test("while clips are encoded the panel counts them", () => {
   const about = { kind: "encoding", done: 12, total: 36, name: "a.mp4" };
   assert.equal(said({ chip: "Cache", about }), "busy ▶ Encoding clips 12 of 36");

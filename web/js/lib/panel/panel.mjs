@@ -58,6 +58,8 @@ export class Panel {
     this.run = null;
     /** What the node's run_name was whenever this page queued it. @type {Set<string>} */
     this.queued = new Set();
+    /** Whether this page has queued the node, and no graph has started since. */
+    this.isQueued = false;
     this.live = false;
     /** Whether the last request got no response. */
     this.gone = false;
@@ -196,6 +198,17 @@ export class Panel {
       this.face.speak(`${stageName(stage)} ${this.run ?? ""}`);
     }
     this.clock.enter(stage, this.now());
+    this.frames.ask(this.draw);
+  }
+
+  /**
+   * The graph of this node starts, and the nodes before it run first; or it has ended, perhaps without this node.
+   * @param {boolean} on
+   */
+  waits(on) {
+    if (on ? !this.isQueued || this.live : this.about?.kind !== "waits") return;
+    this.isQueued = false;
+    this.about = on ? { kind: "waits" } : null;
     this.frames.ask(this.draw);
   }
 

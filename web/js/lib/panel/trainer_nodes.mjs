@@ -62,7 +62,10 @@ export class TrainerNodes {
     const widget = addWidget(node, panel.element, { least: () => panel.least + MARGINS });
     widget.label = t("Training"); // where an app shows it
     // A node renamed after it was queued still shows the run it trains.
-    widget.beforeQueued = () => panel.queued.add(String(runName(node)?.value ?? ""));
+    widget.beforeQueued = () => {
+      panel.queued.add(String(runName(node)?.value ?? ""));
+      panel.isQueued = true;
+    };
     node.wanTrainerPanel = panel;
     node.wanTrainerStatus = panel.line.element;
     hideOutputs(node);
@@ -177,6 +180,11 @@ export class TrainerNodes {
       const panel = node.wanTrainerPanel; // looked at first: not every other node can say what feeds it
       if (panel && working && cacheOf(node) === working) panel.enter(chipOf(status.stage), status);
     }
+  }
+
+  /** A graph that this page queued starts, or has ended. @param {boolean} on */
+  waits(on) {
+    for (const node of nodes(this.root())) node.wanTrainerPanel?.waits(on);
   }
 
   /** Nothing is executed any more. */

@@ -21,6 +21,7 @@ const SIGNS = { ready: "○", busy: "▶", done: "✓", stopped: "■" };
  */
 export function headlineOf({ chip, about, live, detail, history, fits = true }) {
   if (chip === "Cache") return headline("busy", encoding(about));
+  if (about?.kind === "waits") return headline("busy", t("Waiting for the nodes before it"));
   const state = live ? "running" : detail?.state;
   if (state === "failed") return null;
   if (state === "done" && detail) return headline("done", doneText(detail, history));

@@ -15,7 +15,7 @@ from tests.browser.test_panel import serious
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
-STILLS = "01_wan21_t2v_1.3B_stills"
+STILLS = "02_wan21_t2v_1.3B_stills"
 TOGGLE = "() => window.app.extensionManager.command.execute('Comfy.ToggleLinear')"
 INPUTS = "() => window.app.rootGraph.extra.linearData.inputs.map(([, name]) => name)"
 

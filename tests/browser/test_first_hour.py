@@ -32,7 +32,7 @@ from tests.browser.test_graphs import DROP_TEXTS, ON_CANVAS
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
-CLIPS_02 = "02_wan21_t2v_1.3B_clips"
+FIRST = "01_wan21_t2v_1.3B_clips"
 STEPS = {"steps": 200, "save_every_n_steps": 200, "preview_every_n_steps": 0}
 SMALL = {"width": 64, "height": 48, "num_frames": 9}
 HEAD = ("who", "page", "clicks", "drops", "keys", "commands", "seconds to Run", "from Run to the first step")
@@ -134,25 +134,25 @@ def test_a_new_user_with_one_card_of_16_gib(
     canvas.server.post("/tiny/card", {"gib": "16"})
     name = f"new-user-{named}"
     tiny = tiny_canvas(
-        workflows[CLIPS_02],
+        workflows[FIRST],
         LoadWanModel={"diffusion_model": MODEL},
         VAELoader={"vae_name": VAE},
         WanVideoDataset=SMALL,
         TrainLoRA={**STEPS, "run_name": name},
     )
-    canvas.page.route(f"**/{CLIPS_02}.json", lambda route: route.fulfill(body=json.dumps(tiny)))
+    canvas.page.route(f"**/{FIRST}.json", lambda route: route.fulfill(body=json.dumps(tiny)))
     way = Way(canvas)
     page = canvas.page
     page.locator(".templates-tab-button, button:has-text('Templates')").first.click()
     page.get_by_text("ComfyUI-WanTrainer", exact=False).first.click()
-    card = page.locator(f'[data-testid="template-workflow-{CLIPS_02}"], [data-testid$="{CLIPS_02}"]')
-    (card if card.count() else page.get_by_text(CLIPS_02, exact=True)).first.click()
+    card = page.locator(f'[data-testid="template-workflow-{FIRST}"], [data-testid$="{FIRST}"]')
+    (card if card.count() else page.get_by_text(FIRST, exact=True)).first.click()
     page.wait_for_function(ON_CANVAS, arg="TrainLoRA")
     page.wait_for_timeout(500)  # the dialog goes
     way.choose("WanVideoDataset", "folder", "clips")
     shows(page.locator(BAR), "Fits: ", "15.0 GiB free")
     way.run()
-    table.append(way.row("a new user, one card of 16 GiB: template 02", named))
+    table.append(way.row("a new user, one card of 16 GiB: template 01", named))
     canvas.screenshot("first-hour-new-user")
     quiet(canvas)
     canvas.server.post("/tiny/card", {"gib": ""})
@@ -227,7 +227,7 @@ def test_a_pipeline_engineer_without_a_page(
     """The client of docs/use/headless.md queues a graph of the API; then one like it from the command line."""
     if frontend != "shipped":
         pytest.skip("no page is opened")
-    graph = json.loads((repo / "workflows" / "api" / f"{CLIPS_02}.json").read_text(encoding="utf-8"))
+    graph = json.loads((repo / "workflows" / "api" / f"{FIRST}.json").read_text(encoding="utf-8"))
     tiny = tiny_graph(graph, WanVideoDataset=SMALL, TrainLoRA={**STEPS, "run_name": "engineer"})
     (tmp_path / "graph.json").write_text(json.dumps(tiny), encoding="utf-8")
     client = (repo / "docs" / "use" / "headless.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]

@@ -15,7 +15,7 @@ import pytest
 from world import MODEL, VAE
 
 from tests.browser.conftest import shows, tiny_canvas
-from tests.browser.test_first_hour import CLIPS_02, COMMAND, SMALL, drop_settings, quiet
+from tests.browser.test_first_hour import COMMAND, FIRST, SMALL, drop_settings, quiet
 from tests.browser.test_fit import BAR
 from tests.browser.test_graphs import ON_CANVAS
 from tests.browser.test_journey import POINTS, Journey, Words
@@ -62,13 +62,13 @@ def test_a_template_and_a_dropped_command_train(hour: Journey, workflows: dict[s
     canvas, words = hour.canvas, hour.words
     canvas.server.post("/tiny/card", {"gib": "16"})
     tiny = tiny_canvas(
-        workflows[CLIPS_02],
+        workflows[FIRST],
         LoadWanModel={"diffusion_model": MODEL},
         VAELoader={"vae_name": VAE},
         WanVideoDataset={**SMALL, "folder": "clips"},
         TrainLoRA={**LONG, "run_name": f"new_user_{hour.name}"},
     )
-    hour.open(CLIPS_02, tiny)
+    hour.open(FIRST, tiny)
     shows(canvas.page.locator(BAR), words.start("Fits: {needed} needed, {room} free"), "15.0 GiB")
     hour.keep("new_user_fits")
     train_and_keep(hour, "new_user_trains")

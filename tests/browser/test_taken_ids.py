@@ -71,7 +71,7 @@ def kinds(prompt: dict[str, Any]) -> list[str]:
 
 def test_workflows_of_ours_open_where_another_pack_has_our_ids(crowded: Canvas, workflows: dict[str, Any]) -> None:
     crowded.page.get_by_text("VideoX-Fun").first.wait_for()
-    shipped = workflows["02_wan21_t2v_1.3B_clips"]
+    shipped = workflows["01_wan21_t2v_1.3B_clips"]
     types = sorted(node["type"] for node in shipped["nodes"] if node["type"] != "MarkdownNote")
     wanted = sorted(PREFIX + kind if kind in TAKEN else kind for kind in types)
     crowded.load(shipped)

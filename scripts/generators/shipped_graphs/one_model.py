@@ -23,8 +23,42 @@ SHORT = ("model vae clip kept", "cache dataset", "train")
 BELOW_A_LINK = (0, 80)
 """offset of the second column, below the link from model to trainer"""
 
+CLIPS = Graph(
+    "01_wan21_t2v_1.3B_clips",
+    f"""## Train a LoRA on clips (Wan 2.1, 1.3B)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/wan2.1_t2v_1.3B_fp16.safetensors`
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**Steps**
+
+1. Make a folder in ComfyUI's `input` folder. Put clips of 2 seconds or more there, and beside each `name.mp4`
+a `name.txt` that says what happens.
+2. Press **R**, then choose the folder in *Wan Video Dataset*. Its report says which frames are used and what
+was skipped.
+3. Press **Run**. Clips and captions are encoded once; later runs reuse them. Previews play in *Train Wan
+LoRA*; the LoRA appears in `loras/wan_trainer`.
+
+{BEST_STEP}
+
+{note("Wan 2.1 T2V-1.3B", 33, 49, 81)}
+
+Less: fewer `num_frames` (17, 21, 25 ...), or a smaller `width` and `height`.
+
+**How long**: 1500 steps after encoding; the panel of *Train Wan LoRA* says how long is left after the first ones. Fewer
+`num_frames` are faster.""",
+    placed(
+        training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_clips_lora"}),
+        *SHORT,
+        tops=BELOW_A_LINK,
+    ),
+)
+
 STILLS = Graph(
-    "01_wan21_t2v_1.3B_stills",
+    "02_wan21_t2v_1.3B_stills",
     f"""## Train a LoRA on pictures (Wan 2.1, 1.3B)
 
 **Files**, below ComfyUI's `models` folder:
@@ -58,40 +92,6 @@ the first ones.""",
         tops=BELOW_A_LINK,
     ),
     app=APP,
-)
-
-CLIPS = Graph(
-    "02_wan21_t2v_1.3B_clips",
-    f"""## Train a LoRA on clips (Wan 2.1, 1.3B)
-
-**Files**, below ComfyUI's `models` folder:
-
-- `diffusion_models/wan2.1_t2v_1.3B_fp16.safetensors`
-- `vae/wan_2.1_vae.safetensors`
-- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
-
-**Steps**
-
-1. Make a folder in ComfyUI's `input` folder. Put clips of 2 seconds or more there, and beside each `name.mp4`
-a `name.txt` that says what happens.
-2. Press **R**, then choose the folder in *Wan Video Dataset*. Its report says which frames are used and what
-was skipped.
-3. Press **Run**. Clips and captions are encoded once; later runs reuse them. Previews play in *Train Wan
-LoRA*; the LoRA appears in `loras/wan_trainer`.
-
-{BEST_STEP}
-
-{note("Wan 2.1 T2V-1.3B", 33, 49, 81)}
-
-Less: fewer `num_frames` (17, 21, 25 ...), or a smaller `width` and `height`.
-
-**How long**: 1500 steps after encoding; the panel of *Train Wan LoRA* says how long is left after the first ones. Fewer
-`num_frames` are faster.""",
-    placed(
-        training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_clips_lora"}),
-        *SHORT,
-        tops=BELOW_A_LINK,
-    ),
 )
 
 I2V = Graph(

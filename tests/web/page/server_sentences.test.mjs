@@ -111,6 +111,11 @@ test("a failure comes in the parts it was made of", () => {
     ...plain,
     what: "It broke. Saved steps are kept.",
   });
+  const refusal = filled("{what} {name} cannot be a file name.", {
+    what: "run_name",
+    name: "'a/b'",
+  });
+  assert.equal(failureOf(refusal).what, refusal, "a refusal that only begins with such a hole");
   assert.equal(failureOf(server.failure("x", { helps: ["a"], ifAgain: true })).ifAgain, true);
   assert.equal(inANewRun(server.inANewRun("a lower rank")), "a lower rank");
   assert.equal(inANewRun("close other programs"), "");

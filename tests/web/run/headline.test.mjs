@@ -26,6 +26,7 @@ function trained(steps, of) {
 
 test("a node that never trained says what to press", () => {
   assert.equal(said({}), "ready ○ Not trained yet: press Run.");
+  assert.equal(said({ noFolder: true }), "ready ○ First choose a folder of clips.");
   assert.equal(said({ fits: false }), "ready ○ Not trained yet.", "what would fit comes first");
 });
 

@@ -181,6 +181,11 @@ function valuesOf(node) {
   return Object.fromEntries(plain.map(({ name, value }) => [name, value]));
 }
 
+/** Whether a folder of clips is still to be chosen in it. @param {GraphNode} node */
+export function lacksFolder(node) {
+  return valuesOf(node).folder === "";
+}
+
 /** Whether its file decides over sizes, and its widgets do not. @param {GraphNode} node @param {RegExp} [named] */
 function saysSizes(node, named = SETTINGS_FILE) {
   const { file, other_file: other, use_file_settings: follows } = valuesOf(node);

@@ -11,7 +11,7 @@ import { told } from "../page/server_sentences.mjs";
 import { watchWidgets } from "../page/widget.mjs";
 import { showLowNoise } from "../settings/low_noise.mjs";
 import { apply, canApply } from "./apply.mjs";
-import { KINDS, trainingOf } from "./asked.mjs";
+import { KINDS, lacksFolder, trainingOf } from "./asked.mjs";
 import { FitBar, RunLine } from "./fit_bar.mjs";
 import { PresetRow } from "./presets.mjs";
 
@@ -220,6 +220,7 @@ export class FitNodes {
       const run = mine?.training ? mine.plan?.run : null;
       // A run that is trained says so in the headline, and may have ended since the plan was made.
       this.runLines.get(node)?.show(run && run.state !== "running" ? run : null, title);
+      node.wanTrainerPanel?.needsFolder(Boolean(mine?.training?.datasets.some(lacksFolder)));
       const reason = mine?.broken || mine?.failed || mine?.plan?.reason;
       if (!mine?.training || (mine.plan?.fits === null && !reason)) continue;
       for (const bar of this.barsOf(mine)) {

@@ -76,8 +76,9 @@ function valueIn(text, name) {
 export function failureOf(text) {
   const remedies = valueIn(text, "remedies");
   const stands = valueIn(text, "stands");
+  const isInParts = /^\{what\}( \{\w+\})*$/.test(templateOf(text)); // a refusal may begin with a hole of that name
   return {
-    what: templateOf(text).startsWith("{what}") ? valueIn(text, "what") : text,
+    what: isInParts ? valueIn(text, "what") : text,
     good: stands ? Number(valueIn(stands, "step")) : null,
     again: valueIn(text, "again"),
     helps: valueIn(remedies, "helps") || [],

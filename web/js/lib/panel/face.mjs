@@ -70,18 +70,19 @@ export class Face {
 
   /**
    * Everything but the curve.
-   * @param {{ run: string | null, live: boolean, gone: boolean, detail: Detail | null, history: RunHistory, clock: StageClock,
+   * @param {{ run: string | null, live: boolean, gone: boolean, noFolder: boolean, detail: Detail | null, history: RunHistory, clock: StageClock,
    *   about: import("../run/line.mjs").About | null }} read
    * @param {number} now milliseconds
    */
-  draw({ run, live: trains, gone, detail, history, clock, about }, now) {
+  draw({ run, live: trains, gone, noFolder, detail, history, clock, about }, now) {
     const live = trains && !gone;
     const broke = gone || Boolean(this.trouble.broke);
     const chip = clock.active;
     const kept = gone ? (history.saves.newest?.step ?? 0) : null;
     this.trouble.draw(run ?? "", detail, history.newest?.step, kept);
     const fits = !this.fit.querySelector('[data-state="short"]');
-    const headline = broke ? null : headlineOf({ chip, about, live, detail, history, fits });
+    const read = { chip, about, live, detail, history, fits, noFolder };
+    const headline = broke ? null : headlineOf(read);
     // The headline of the box has the same text.
     const isSaid = [t("failed"), t("ComfyUI does not answer.")].includes(this.line.text);
     this.line.draw(headline, isSaid && !this.trouble.element.hidden);

@@ -61,6 +61,8 @@ export class Panel {
     /** Whether this page has queued the node, and no graph has started since. */
     this.isQueued = false;
     this.live = false;
+    /** Whether a folder of clips is still to be chosen. */
+    this.noFolder = false;
     /** Whether the last request got no response. */
     this.gone = false;
     this.history = new RunHistory();
@@ -209,6 +211,13 @@ export class Panel {
     if (on ? !this.isQueued || this.live : this.about?.kind !== "waits") return;
     this.isQueued = false;
     this.about = on ? { kind: "waits" } : null;
+    this.frames.ask(this.draw);
+  }
+
+  /** @param {boolean} on whether a folder of clips is still to be chosen in the graph */
+  needsFolder(on) {
+    if (on === this.noFolder) return;
+    this.noFolder = on;
     this.frames.ask(this.draw);
   }
 

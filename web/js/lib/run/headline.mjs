@@ -14,12 +14,12 @@ import { clock, known, secondsLeft } from "./format.mjs";
 const SIGNS = { ready: "○", busy: "▶", done: "✓", stopped: "■" };
 
 /**
- * @param {{ chip: string | null, about: About | null, live: boolean, fits?: boolean, detail: import("../page/routes.mjs").Detail | null,
+ * @param {{ chip: string | null, about: About | null, live: boolean, fits?: boolean, noFolder?: boolean, detail: import("../page/routes.mjs").Detail | null,
  *   history: import("./history.mjs").RunHistory }} read `chip`: the stage that works now, `about`: the newest message of it;
- *   `fits`: nothing is known that the training has no memory for
+ *   `fits`: nothing is known that the training has no memory for; `noFolder`: none is chosen yet
  * @returns {Headline | null} null where another part of the panel says it: a failure
  */
-export function headlineOf({ chip, about, live, detail, history, fits = true }) {
+export function headlineOf({ chip, about, live, detail, history, fits = true, noFolder = false }) {
   if (chip === "Cache") return headline("busy", encoding(about));
   if (about?.kind === "waits") return headline("busy", t("Waiting for the nodes before it"));
   const state = live ? "running" : detail?.state;
@@ -28,6 +28,7 @@ export function headlineOf({ chip, about, live, detail, history, fits = true }) 
   if (state === "running" || chip) return headline("busy", busyText(chip, about, history));
   if (detail) return headline("stopped", stoppedText(detail));
   if (about?.kind === "encoded") return headline("busy", t("Clips are encoded"));
+  if (noFolder) return headline("ready", t("First choose a folder of clips."));
   return headline("ready", fits ? t("Not trained yet: press Run.") : t("Not trained yet."));
 }
 

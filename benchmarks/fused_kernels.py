@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 import torch
 from torch import Tensor
 
-from wan_core.model.fusing import compiled
+from wan_core.kernels.fusing import compiled
 
 
 class CountedError(Exception):

@@ -39,9 +39,9 @@ def main() -> None:
 
     torch.set_num_threads(1)
     import_libraries()
+    from wan_core.kernels.fusing import used_on
     from wan_core.lora import LoraConfig, inject_lora, one_pass
     from wan_core.model import WanShape, WanTransformer
-    from wan_core.model.fusing import used_on
     from wan_core.precision import PrecisionPolicy, first_run
 
     one_pass._SEPARATE = frozenset()  # as on a GPU

@@ -26,9 +26,9 @@ import torch
 from torch import nn
 
 from wan_core.checkpoint.ggml import BLOCKS
+from wan_core.kernels.fusing import used_on
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import POLICIES, Policy, WanShape, WanTransformer, block_of
-from wan_core.model.fusing import used_on
 from wan_core.placement import StepShape
 from wan_core.placement.counting import Traffic, combined
 from wan_core.placement.traffic import counted_step

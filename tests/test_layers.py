@@ -32,6 +32,7 @@ ROOMS = (
     "accelerator",
     "abilities",
     "families",
+    "kernels",
     "model",
     "checkpoint",
     "precision",
@@ -306,7 +307,7 @@ def test_no_block_enters_autocast() -> None:
             if isinstance(node, ast.Attribute) and names.fullmatch(node.attr):
                 yield f"{name_of(file)}:{node.lineno}: {ast.unparse(node)}; cast explicitly"
 
-    own = ROOT / "wan_core" / "model" / "autocast.py"  # keeps it out of blocks
+    own = ROOT / "wan_core" / "kernels" / "autocast.py"  # keeps it out of blocks
     no_line_of([file for file in sources("wan_core", "nodes") if file != own], offences)
     assert list(offences(own, nodes_of(own), parents_in(own))), f"{name_of(own)} needs no leave any more"
 
@@ -315,7 +316,7 @@ _NAMES_DEVICES = {
     "wan_core/accelerator.py": "the table of the kinds",
     "wan_core/placement/copies.py": "streams and page-locked memory, which are CUDA's",
     "wan_core/parallel/handover.py": "streams between cards",
-    "wan_core/model/modulate.py": "is_cuda alone: asked hundreds of times a step",
+    "wan_core/kernels/modulate.py": "is_cuda alone: asked hundreds of times a step",
     "wan_core/cli/commands.py": "suffixes of torch's versions",
     "wan_core/measure/machine.py": "a key of its result files",
     "wan_core/measure/measuring.py": "the same key",

@@ -26,11 +26,11 @@ from wan_core.cache.pictures import picture_path, read_picture, write_picture
 from wan_core.checkpoint.header import read_header
 from wan_core.errors import ConfigError, WanTrainerError
 from wan_core.importers import parse_document
+from wan_core.kernels.backends import attention_kernel
 from wan_core.lora import LoraConfig
 from wan_core.lora.source import read_lora
 from wan_core.lora.start import check_start
 from wan_core.migrate import read_job
-from wan_core.model.kernels import attention_kernel
 from wan_core.parsers.child import Parser
 from wan_core.placement import PlacementConfig
 from wan_core.sampler import SampleConfig
@@ -213,7 +213,7 @@ FILES = [*ROOT.glob("__init__.py"), *sorted((ROOT / "wan_core").rglob("*.py")), 
 BY_NAME = ("importlib.import_module", "importlib.util.find_spec", "__import__", "imported", "check_place", "version_of")
 IMPORTED = {
     "wan_core/packages.py": ("module", "package"),
-    "wan_core/model/kernels.py": ("module",),  # of its own table
+    "wan_core/kernels/backends.py": ("module",),  # of its own table
     "wan_core/train/optimizer_classes.py": ("module", "package"),  # one of OPTIMIZER_MODULES, or of the catalogue
     "wan_core/trackers/hosted.py": ("settings.kind",),  # one of three choices, in the server's own file
     "wan_core/measure/machine.py": ("name",),  # of its own list

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from wan_core.files import Roots
+from wan_core.kernels.rope import rope_table
 from wan_core.load import ModelPlan, materialize
 from wan_core.measure import SHAPES, Figures
 from wan_core.model import WanTransformer
 from wan_core.model.block import Constants
-from wan_core.model.rope import rope_table
 
 from .case import Bench, Case
 from .jobs import weights_file

@@ -21,9 +21,9 @@ from tests.support.stand_in_card import open_cards
 from tests.support.tiny_run import PLAN, TINY, make_roots, steady
 from wan_core.cache import LatentCache
 from wan_core.footprint import job_shape
+from wan_core.kernels import modulate
 from wan_core.load import materialize
 from wan_core.lora import LoraConfig
-from wan_core.model import modulate
 from wan_core.placement import MemoryMeasures, PlacementConfig, StepShape, estimate_memory
 
 SHAPE = replace(TINY, num_layers=6)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from wan_core.kernels.rope import rope_table
 from wan_core.model import Numerics, WanShape
 from wan_core.model.block import WanBlock
-from wan_core.model.rope import rope_table
 
 SHAPE = WanShape(dim=48, ffn_dim=64, num_heads=2, num_layers=2, text_dim=8)
 GRID = (2, 3, 2)

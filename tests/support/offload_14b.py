@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.support.stand_in_card import open_cards
 from tests.support.timeline import Event, timeline
 from wan_core.families import BLOCK_LISTS
+from wan_core.kernels import modulate
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import Conditioning, WanShape, WanTransformer, modulate
+from wan_core.model import Conditioning, WanShape, WanTransformer
 from wan_core.model.attention import WanAttention
 from wan_core.placement import BlockOffload, DeviceCarrier, MemoryMeasures, Placement, running_order
 from wan_core.placement.plan import split_blocks

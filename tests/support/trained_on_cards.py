@@ -27,9 +27,10 @@ from tests.support.tiny_run import ONE_LOOK, TINY, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import WanTrainerError
 from wan_core.events import Event, StepDone
+from wan_core.kernels import modulate
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, one_pass
-from wan_core.model import block, modulate
+from wan_core.model import block
 from wan_core.parallel import exchange, handover
 from wan_core.parallel.exchange import Exchange
 from wan_core.parallel.handover import Bridge

@@ -18,8 +18,9 @@ from wan_core.abilities import abilities_of
 from wan_core.accelerator import backend_of, default_device, gpu_names, has_float64, is_here, memory_of
 from wan_core.errors import ConfigError, DependencyError, PlacementError
 from wan_core.job.remarks import notes_on_cards
+from wan_core.kernels import check_attention
 from wan_core.load import ModelPlan
-from wan_core.model import WanTransformer, check_attention, check_compile
+from wan_core.model import WanTransformer, check_compile
 from wan_core.model.compiled import PlainMode
 from wan_core.placement import PlacementConfig, free_memory_here
 from wan_core.placement.copies import PlainCopies, copies_of

@@ -9,10 +9,10 @@ import pytest
 from tests.support.tiny_run import make_roots
 from wan_core.errors import ConfigError
 from wan_core.footprint import job_shape
+from wan_core.kernels.backends import attention_kernel
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model.attention import WanAttention
-from wan_core.model.kernels import attention_kernel
 from wan_core.placement import StepShape, estimate_memory
 
 BASE = "diffusion_models:wan_tiny_t2v.safetensors"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..model.fusing import Fused
+from ..kernels import Fused
 from .ggml import BLOCKS, block_parts, table
 from .integers import INTEGERS, SCALED_TOGETHER, rotated, six_bits, unpack_integers
 

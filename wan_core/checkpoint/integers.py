@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..model.autocast import without_autocast
+from ..kernels import without_autocast
 
 SCALED_TOGETHER = 16
 """codes per float8 scale"""

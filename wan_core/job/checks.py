@@ -11,10 +11,10 @@ from ..cache import CacheSet
 from ..checkpoint import WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
+from ..kernels import check_ring
 from ..load import ModelPlan, WanFile, inspect_model, inspect_pair, settled_elsewhere
 from ..lora import LoraConfig, check_start, count_values, read_start
 from ..model import WanShape, model_without_values, placed_routes
-from ..model.ring import check_ring
 from ..parallel import check_clip, exchange_of
 from ..precision import QuantizeConfig, QuantizedBy
 from ..train import TrainConfig, check_rates, expert_named

@@ -31,6 +31,7 @@ from ..checkpoint import (
 from ..errors import CheckpointError, ConfigError, PlacementError
 from ..families import BLOCK_LISTS
 from ..files import Roots
+from ..kernels import LONG_TOKENS, check_attention, long_attention, sdpa_choice
 from ..lora import (
     LoraConfig,
     LoraSource,
@@ -43,16 +44,7 @@ from ..lora import (
     read_start,
     start_from,
 )
-from ..model import (
-    LONG_TOKENS,
-    TEXT_LENGTH,
-    Numerics,
-    WanShape,
-    WanTransformer,
-    check_attention,
-    long_attention,
-    sdpa_choice,
-)
+from ..model import TEXT_LENGTH, Numerics, WanShape, WanTransformer
 from ..parallel import ShardedBlocks, Sharding, SplitTokens
 from ..placement import (
     BlockOffload,

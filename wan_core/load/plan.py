@@ -25,8 +25,9 @@ from ..config import Config, counted, internal, setting
 from ..errors import CheckpointError, ConfigError
 from ..families import BLOCK_LISTS
 from ..files import Roots
+from ..kernels import ATTENTIONS, check_attention_name
 from ..lora import FrozenLora, check_frozen, read_frozen
-from ..model import ATTENTIONS, block_of, check_attention_name, model_without_values
+from ..model import block_of, model_without_values
 from ..placement import PlacementConfig
 from ..precision import PrecisionPolicy, QuantizeConfig, torch_dtype
 

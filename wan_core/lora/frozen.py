@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError
+from ..kernels import unread_product
 from ..model import block_of
-from ..model.unread import unread_product
 from .changes import Change, Hadamard, Kronecker, LowRank, Whole, scale_of
 from .source import LoraSource
 

@@ -18,11 +18,9 @@ from torch.nn import functional
 
 from ..accelerator import seed_of
 from ..flow import seeded_generator
+from ..kernels import HeldValues, modules_changed, unread
 from ..model import untraced
-from ..model.held import HeldValues
 from ..model.narrowed import Narrowed
-from ..model.unread import unread
-from ..model.walks import modules_changed
 from .changes import BIAS, Change
 from .config import LoraConfig
 from .module_adapter import ModuleAdapter
@@ -48,7 +46,7 @@ class AdaptedLinear(nn.Module):
         return self.adapter.forward(x, *args, **kwargs)
 
     def unread(self, x: Tensor) -> Tensor:
-        """`forward` without computing the unused output (`model/unread.py`)."""
+        """`forward` without computing the unused output (`kernels/backward_only.py`)."""
         return self.adapter.unread(x)
 
     def together(self, layers: Sequence[nn.Module], x: Tensor, names: Sequence[str]) -> tuple[Tensor, ...] | None:
@@ -164,7 +162,7 @@ class LinearAdapter(ModuleAdapter):
         return []
 
     def unread(self, x: Tensor) -> Tensor:
-        """`forward` without computing the unused output (`model/unread.py`)."""
+        """`forward` without computing the unused output (`kernels/backward_only.py`)."""
         if self.reads_output:
             return self.forward(x)
         if not self.bypassed and (lora := self.in_one_pass(x)) is not None:

@@ -11,9 +11,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ..kernels import rms_norm
 from ..model import block_of
 from ..model.attention import WanRMSNorm
-from ..model.modulate import rms_norm
 from .changes import BIAS
 from .config import LoraConfig
 from .module_adapter import ModuleAdapter

@@ -18,11 +18,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..model.autocast import without_autocast
-from ..model.held import HeldValues, made_together
+from ..kernels import HeldValues, applied, made_together, no_values, without_autocast
 from ..model.names import each_named, listened_to
-from ..model.recompute import applied
-from ..model.unread import no_values
 from ..precision import QuantizedLinear, rounded_once
 
 _SEPARATE = frozenset({"cpu"})

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..model.autocast import without_autocast
+from ..kernels import without_autocast
 from .changes import Hadamard, Kronecker, Turned, turned
 from .config import LoraConfig
 from .linear_adapter import AdaptedLinear, LinearAdapter

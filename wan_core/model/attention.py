@@ -8,14 +8,18 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from .fused import fused_rms_rotate, rotation_fuses
+from ..kernels import (
+    Attention,
+    RingSeat,
+    attention_kernel,
+    fused_rms_rotate,
+    made_together,
+    rms_norm,
+    rotate,
+    rotation_fuses,
+)
 from .heads import TokenSeat
-from .held import made_together
-from .kernels import Attention, attention_kernel
-from .modulate import rms_norm
 from .names import each_named, naming
-from .ring import RingSeat
-from .rope import rotate
 from .shape import Numerics, WanShape
 from .texts import repeated
 

@@ -10,15 +10,22 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from ..kernels import (
+    HeldValues,
+    cast_linear,
+    gated_add,
+    modulated_with,
+    normed_with,
+    remade,
+    shift_and_scale,
+    unread,
+    values_held,
+    without_autocast,
+)
 from .attention import WanCrossAttention, WanSelfAttention
-from .autocast import without_autocast
-from .held import HeldValues, values_held
-from .modulate import cast_linear, gated_add, modulated_with, normed_with, shift_and_scale
 from .names import UNREAD, naming
-from .recompute import remade
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS, Shared, Stages, in_stages
-from .unread import unread
 
 PATCH = (1, 2, 2)
 """Latent frames, rows and columns that make one token."""

@@ -19,14 +19,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..accelerator import random_state, set_random_state
-from .autocast import without_autocast
+from ..kernels import made_once, parameters_below, storage_number, without_autocast
 from .keeping import Kept, Policy
 from .narrowed import narrowed
 from .offload import NoOffload, Offload
-from .recompute import made_once, storage_number
 from .scopes import scope
 from .stages import Stages, as_tuple, chunks
-from .walks import parameters_below
 
 _FEW_TOKENS = 2048
 """of a batch: their activations are small, and making one again costs a card no less than starting a kernel does"""

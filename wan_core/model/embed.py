@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..kernels import cast_linear, layer_norm
 from .block import PATCH
-from .modulate import cast_linear, layer_norm
 from .shape import Numerics, WanShape
 
 

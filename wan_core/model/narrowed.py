@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from .walks import having
+from ..kernels import having
 
 
 class Narrowed:

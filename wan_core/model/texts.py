@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .recompute import applied
+from ..kernels import applied
 
 TEXT_LENGTH = 512
 """umT5 tokens Wan was trained with (Wan configs: text_len); zero rows pad a text to them and take part in attention"""

@@ -22,19 +22,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..accelerator import has_float64
+from ..kernels import attention_kernel, cast_linear, preview_kernel, rope_table, without_autocast
 from .attention import WanAttention, WanCrossAttention, WanSelfAttention
-from .autocast import without_autocast
 from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .checkpointing import Checkpointing
 from .compiled import compile_stages
 from .conditioning import Conditioning, check_conditioning
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
 from .keeping import Policy
-from .kernels import attention_kernel, preview_kernel
-from .modulate import cast_linear
 from .offload import NoOffload, Offload
 from .parts import Part
-from .rope import rope_table
 from .routing import Passage
 from .scopes import scope
 from .shape import Numerics, WanShape

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..errors import ConfigError
+from ..kernels import RingSeat
 from ..lora import adapter_parameters
 from ..model import Conditioning, Passage, Route, WanTransformer
 from ..model.attention import WanSelfAttention
 from ..model.heads import TO_HEADS, Arriving, TokenSeat, shares
 from ..model.parts import Part, parts_of, video_places
-from ..model.ring import RingSeat
 from ..model.transformer import grid_of
 
 ALL_TO_ALL, RING = "all-to-all", "ring"

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from ..kernels import sums_within
 from ..model import PlainMode
 from ..model.attention import WanAttention, WanRMSNorm
-from ..model.modulate import sums_within
 
 _PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "convolution", "convolution_backward")
 ATTENTION, ATTENTION_BACKWARD = (

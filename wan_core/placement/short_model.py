@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from ..kernels import attention_kernel
 from ..model import TEXT_LENGTH, Conditioning, Numerics, Passage, Policy, WanShape, WanTransformer
 from ..model.attention import WanAttention, WanSelfAttention
 from ..model.heads import TO_HEADS, Arriving, TokenSeat, shares
-from ..model.kernels import attention_kernel
 from ..model.parts import parts_of, video_places
 from ..model.transformer import grid_of
 

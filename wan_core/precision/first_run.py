@@ -16,9 +16,9 @@ from ..checkpoint.dequantise import APART, INTEGERS_OF, MXFP8, SEVERAL, fused_in
 from ..checkpoint.dequantise import FUSED as DEQUANTISE
 from ..checkpoint.ggml import BLOCKS
 from ..checkpoint.integers import INTEGERS, value_to_a_byte
+from ..kernels import Fused, Trial, try_on
+from ..kernels import fused as blocks
 from ..model import WanTransformer
-from ..model import fused as blocks
-from ..model.fusing import Fused, Trial, try_on
 from .linear import QuantizedLinear
 from .matmul import FINISH, ROUND, sums_in
 

@@ -19,11 +19,7 @@ from torch.nn import functional
 from ..checkpoint import dequantise, row_values
 from ..checkpoint.dequantise import dequantise_together
 from ..checkpoint.ggml import BLOCKS
-from ..model.autocast import without_autocast
-from ..model.held import HeldValues
-from ..model.recompute import applied
-from ..model.unread import no_values
-from ..model.walks import modules_changed
+from ..kernels import HeldValues, applied, modules_changed, no_values, without_autocast
 from .matmul import in_columns, input_gradient, multiplies, product
 
 
@@ -65,7 +61,7 @@ class QuantizedLinear(nn.Linear):
         return self._run(input, read=True)
 
     def unread(self, input: Tensor) -> Tensor:
-        """Does what `forward` does for the way back alone: without the product (`model/unread.py`)."""
+        """Does what `forward` does for the way back alone: without the product (`kernels/backward_only.py`)."""
         return self._run(input, read=False)
 
     def input_gradient(self, gradient: Tensor, more: Tensor | None = None) -> Tensor:

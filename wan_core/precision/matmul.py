@@ -18,7 +18,7 @@ from torch import Tensor
 from ..abilities import abilities_of
 from ..checkpoint import rotated, value_to_a_byte
 from ..errors import ConfigError
-from ..model.fusing import Fused, static_width
+from ..kernels import Fused, static_width
 from ..words import first_line
 
 _VALUES_AT_ONCE = 1 << 24

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from ..config import Config, counted, internal, setting
 from ..errors import ConfigError
 from ..families import Template
+from ..kernels import PREVIEW_ATTENTIONS
 from ..lora import FrozenLora
-from ..model import PREVIEW_ATTENTIONS
 from .guidance import Guidance
 from .prompts import TRIGGER, PreviewPrompt, file_name_of
 from .schedules import SCHEDULERS

@@ -14,7 +14,7 @@ from .. import __version__
 from ..abilities import abilities_of
 from ..accelerator import backend_of, default_device, gpu_names, is_gpu, synchronize
 from ..errors import PlacementError
-from ..model.kernels import sdpa_choice
+from ..kernels import sdpa_choice
 from ..packages import version_of
 from ..placement.host import host_bytes, host_total
 from ..precision import torch_dtype

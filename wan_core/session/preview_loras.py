@@ -7,8 +7,9 @@ from contextlib import ExitStack, contextmanager
 
 from ..errors import ConfigError
 from ..job.open import OpenRun
+from ..kernels import check_preview_attention
 from ..lora import FrozenLora, LoraSource, act_on, check_frozen, read_frozen
-from ..model import WanTransformer, check_preview_attention, model_without_values
+from ..model import WanTransformer, model_without_values
 from ..placement import BlockOffload, resolve_placement
 
 

@@ -18,8 +18,9 @@ from ..job.grid import SampleJob
 from ..job.open import OpenRun, open_experts
 from ..job.partner import partner_note, with_partner
 from ..job.remarks import preview_note
+from ..kernels import PREVIEW_ATTENTIONS
 from ..lora import FrozenLora, LoraWeights, set_strength
-from ..model import PREVIEW_ATTENTIONS, WanTransformer
+from ..model import WanTransformer
 from ..sampler import Denoiser
 from ..train import Previewer, SavedStep, SaveStore, evaluating, expert_setting
 from .devices import Devices, Placed

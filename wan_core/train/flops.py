@@ -29,7 +29,7 @@ _STAGES = (
 _STAGE = {name: number for number, names in enumerate(_STAGES) for name in names.split()}
 _LAST_STAGE = len(_STAGES)
 _UNREAD = ("ffn.2", "ffn.2.base_layer", "ffn.2.lora_B.default")
-"""last linear of a main block and its LoRA: recomputation skips their unused products (`model/unread.py`)"""
+"""last linear of a main block and its LoRA: recomputation skips their unused products (`kernels/backward_only.py`)"""
 
 Place = tuple[int, int]
 """(layer, stage) in the token stream"""

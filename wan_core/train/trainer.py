@@ -23,17 +23,9 @@ from ..control import Control
 from ..errors import Stopped
 from ..events import Emit, Evaluated, Note
 from ..flow import seeded_generator
+from ..kernels import later_remarks
 from ..lora import LoraWeights, adapter_parameters, limit_norms
-from ..model import (
-    CHUNK_TOKENS,
-    WanTransformer,
-    check_compile,
-    later_remarks,
-    models_of,
-    placed_routes,
-    scope,
-    shared_out,
-)
+from ..model import CHUNK_TOKENS, WanTransformer, check_compile, models_of, placed_routes, scope, shared_out
 from ..parallel import ShardedBlocks
 from ..placement import BlockOffload, Recomputing
 from ..precision import float32_products, fused_on_cards

@@ -12,9 +12,9 @@ import torch
 from tests.support.golden import Golden
 from wan_core.audit.any_dtype import compute_in, fill_empty_adapters, let_linears_cast
 from wan_core.errors import ConfigError
+from wan_core.kernels.rope import rope_table
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import Numerics, WanShape, WanTransformer
-from wan_core.model.rope import rope_table
 from wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import wan_core.train.preview as preview
 from tests.support.sessions import Steered, Straight, of, same, state, train_here, warnings
 from tests.support.tiny_run import make_run, steady
-from tests.wan_core.model.test_kernels import sage
+from tests.wan_core.kernels.test_backends import sage
 from wan_core.cache import LatentCache
 from wan_core.errors import ConfigError, OutOfMemory
 from wan_core.events import DecodeWanted, Event, Note, SampleReady

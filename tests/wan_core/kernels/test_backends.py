@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.support.golden import Golden
 from wan_core.abilities import Abilities, abilities_of
 from wan_core.errors import ConfigError, DependencyError
-from wan_core.model.kernels import (
+from wan_core.kernels.backends import (
     ATTENTIONS,
     attention_kernel,
     check_attention,
@@ -186,8 +186,10 @@ def test_auto_takes_the_fastest_that_trains_on_the_card(
         if name not in trains:
             raise DependencyError(f"{name} is not installed. Get it.")
 
-    monkeypatch.setattr("wan_core.model.kernels.check_attention", check)
-    monkeypatch.setattr("wan_core.model.kernels.abilities_of", lambda _: Abilities(name="card", capability=capability))
+    monkeypatch.setattr("wan_core.kernels.backends.check_attention", check)
+    monkeypatch.setattr(
+        "wan_core.kernels.backends.abilities_of", lambda _: Abilities(name="card", capability=capability)
+    )
     here = {"dtype": torch.bfloat16, "head_dim": 128}
     assert long_attention(device=torch.device("cuda", 0), **here) == chosen
     assert long_attention(device=CPU, **here) == "sdpa"

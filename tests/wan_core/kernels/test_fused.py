@@ -27,12 +27,13 @@ from wan_core.checkpoint.dequantise import (
 )
 from wan_core.checkpoint.dequantise import FUSED as DEQUANTISE
 from wan_core.checkpoint.integers import INTEGERS, rotated, unpack_integers
+from wan_core.kernels import fusing
+from wan_core.kernels.fused import NORM, NORM_BACK, NORM_BACK_OVER, RMS_ROTATE, RMS_ROTATE_BACK, fused_norm
+from wan_core.kernels.fusing import Fused, Trial, try_on, used_on
+from wan_core.kernels.rope import rope_table, rotate
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import Numerics, WanTransformer, fusing
-from wan_core.model.fused import NORM, NORM_BACK, NORM_BACK_OVER, RMS_ROTATE, RMS_ROTATE_BACK, fused_norm
-from wan_core.model.fusing import Fused, Trial, try_on, used_on
+from wan_core.model import Numerics, WanTransformer
 from wan_core.model.keeping import Policy
-from wan_core.model.rope import rope_table, rotate
 from wan_core.precision import QuantizedLinear, first_run
 from wan_core.precision.matmul import input_gradient, product
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from wan_core.model.rope import rope_table, rotate
+from wan_core.kernels.rope import rope_table, rotate
 
 CPU = torch.device("cpu")
 

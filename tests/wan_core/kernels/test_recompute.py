@@ -13,11 +13,12 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from tests.support.blocks import MIXED, SHAPE, block_inputs, new_block
+from wan_core.kernels import modulate
+from wan_core.kernels.modulate import rms_norm
+from wan_core.kernels.recompute import remade
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import Numerics, modulate
+from wan_core.model import Numerics
 from wan_core.model.block import WanBlock
-from wan_core.model.modulate import rms_norm
-from wan_core.model.recompute import remade
 
 
 def adapted(numerics: Numerics) -> WanBlock:

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.support.blocks import MIXED, block_inputs, linear_dtypes, new_block
 from tests.support.forked import ForkServer
+from wan_core.kernels.autocast import AutocastState, autocast_contexts, replay_autocast
 from wan_core.model import Numerics
-from wan_core.model.autocast import AutocastState, autocast_contexts, replay_autocast
 
 RECOMPUTE = partial(checkpoint, use_reentrant=False)
 bf16, fp16 = torch.bfloat16, torch.float16

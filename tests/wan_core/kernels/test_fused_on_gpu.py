@@ -18,13 +18,13 @@ from wan_core.checkpoint import dequantise
 from wan_core.checkpoint.dequantise import FUSED as DEQUANTISE
 from wan_core.checkpoint.dequantise import NVFP4, fused_kind, scale_values
 from wan_core.checkpoint.ggml import BLOCKS, block_parts
+from wan_core.kernels.fusing import Fused, used_on
+from wan_core.kernels.modulate import modulated_with, normed_with
+from wan_core.kernels.rope import rope_table, rotate
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.lora.low_rank import LoraAdapter
 from wan_core.model import Numerics, WanShape, WanTransformer
 from wan_core.model.attention import WanRMSNorm
-from wan_core.model.fusing import Fused, used_on
-from wan_core.model.modulate import modulated_with, normed_with
-from wan_core.model.rope import rope_table, rotate
 from wan_core.precision import first_run
 from wan_core.precision.linear import QuantizedLinear
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.blocks import MIXED, SHAPE
+from wan_core.kernels.fused import ROTATE
+from wan_core.kernels.walks import having
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import WanTransformer
-from wan_core.model.fused import ROTATE
-from wan_core.model.walks import having
 
 
 class Seen(TorchDispatchMode):

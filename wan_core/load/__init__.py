@@ -9,7 +9,7 @@ from .build import (
     import_libraries,
     materialize,
 )
-from .plan import ModelPlan, WanFile, bytes_beside, inspect_model, inspect_pair, settled, settled_elsewhere
+from .model_plan import ModelPlan, WanFile, bytes_beside, inspect_model, inspect_pair, settled, settled_elsewhere
 from .storage import (
     BaseWords,
     PackedForms,

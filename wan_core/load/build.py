@@ -65,7 +65,7 @@ from ..precision import (
     multiply_in,
     quantize_block,
 )
-from .plan import ModelPlan, WanFile, inspect_model
+from .model_plan import ModelPlan, WanFile, inspect_model
 from .storage import float8_kinds, packed_dtypes, stays_stored, storage_dtype
 
 

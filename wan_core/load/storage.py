@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..checkpoint import StoredWeight
 from ..model import Numerics, block_of
 from ..precision import QuantizedLinear, torch_dtype
-from .plan import ModelPlan, WanFile
+from .model_plan import ModelPlan, WanFile
 
 _CALLED = {"F8_E4M3": "fp8_e4m3fn", "F8_E5M2": "fp8_e5m2", "I8": "int8"}
 """8-bit dtypes of a file by the names of our schemes; others keep their names"""

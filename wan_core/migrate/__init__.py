@@ -5,8 +5,8 @@ This room reads the training settings; importers/trainers reads the dataset sett
 
 from __future__ import annotations
 
+from .foreign_job import SPLIT
 from .graph import api_graph, canvas_graph, note_lines
-from .job import SPLIT
 from .read import TRAINERS, UnknownSettingsError, read_job, read_texts
 
 __all__ = [

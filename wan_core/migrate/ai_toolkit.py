@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..errors import ConfigError
 from ..importers import processes_of
 from . import ai_toolkit_values as to
-from .job import Job
+from .foreign_job import ForeignJob
 from .keys import Key, drops, if_so, ledger_of, stands_for_more, take_over
 from .learning import adapter, alpha_of, rank_of, run_name, save_dtype, scheduler
 from .models import base_name, lora_of
@@ -137,13 +137,13 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
 """section of the process -> its keys"""
 
 
-def read_ai_toolkit_job(data: Mapping[str, Any], source: str) -> Job:
+def read_ai_toolkit_job(data: Mapping[str, Any], source: str) -> ForeignJob:
     """Returns the job of a file's first process."""
     processes = processes_of(data)
     if not processes:
         raise ConfigError(f"{source} has no process. It stands under config, process.")
     config: dict[str, Any] = data["config"]
-    job = Job("ai-toolkit", source, ledger_of(source, processes[0]), data=source)
+    job = ForeignJob("ai-toolkit", source, ledger_of(source, processes[0]), data=source)
     for name, keys in TABLES.items():
         if not name:
             take_over(keys, job, job.ledger)

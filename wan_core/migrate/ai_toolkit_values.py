@@ -8,7 +8,7 @@ from typing import Any, cast
 from ..errors import ConfigError
 from ..lora import LoraConfig
 from ..words import filled
-from .job import UNKNOWN_MODEL, Job
+from .foreign_job import UNKNOWN_MODEL, ForeignJob
 from .keys import CHANGED, NOT_STATED, Changed, Without, shown
 from .learning import optimizer as known_optimizer
 from .learning import quantized
@@ -38,17 +38,17 @@ _TIMESTEPS = {
 }
 
 
-def min_snr(value: float, _job: Job) -> Any:
+def min_snr(value: float, _job: ForeignJob) -> Any:
     return Changed("min_snr", "its analogue for flow matching, with gamma 5") if value > 0 else None
 
 
-def arch(value: str, job: Job) -> None:
+def arch(value: str, job: ForeignJob) -> None:
     if not value.startswith("wan"):
         raise ConfigError(f"{job.source} trains {value[:40]!r}. Only Wan models are trained here.")
     job.kind = KINDS.get(_ARCHS.get(value, ""))
 
 
-def path(value: str, job: Job) -> Any:
+def path(value: str, job: ForeignJob) -> Any:
     """The repository tells 1.3B from 14B and 480P from 720P; the arch decides the others."""
     stated, job.kind, job.expert = job.kind, None, "both"
     made = model_file(value, job)
@@ -58,7 +58,7 @@ def path(value: str, job: Job) -> Any:
     return made
 
 
-def experts(value: Any, job: Job) -> None:
+def experts(value: Any, job: ForeignJob) -> None:
     kind = job.kind
     if not isinstance(value, dict) or kind is None or not kind.low_noise_file:
         return
@@ -80,7 +80,7 @@ def experts(value: Any, job: Job) -> None:
         job.now.take("{key} alone -> that expert's file", key=f"model_kwargs train_{'high' if high else 'low'}_noise")
 
 
-def rate(value: float, job: Job) -> Any:
+def rate(value: float, job: ForeignJob) -> Any:
     """The rate, unless only the optimizer's table has one."""
     train: dict[str, Any] = job.ledger.get("train", dict, {})
     table: Any = train.get("optimizer")
@@ -88,21 +88,21 @@ def rate(value: float, job: Job) -> Any:
     return None if inside else value
 
 
-def turns(value: int, job: Job) -> Any:
+def turns(value: int, job: ForeignJob) -> Any:
     if "low_noise_model" not in job.values["LoadWanModel"]:
         return Without("one model is trained")
     job.put("WanTrainSettings.expert_order", "alternating")
     return Changed(value, "with expert_order alternating; high first needs no model swaps") if value else None
 
 
-def quantize(value: bool, job: Job) -> Any:
+def quantize(value: bool, job: ForeignJob) -> Any:
     if not value:
         return None
     model: dict[str, Any] = job.ledger.get("model", dict, {})
     return quantized(str(model.get("qtype", "qfloat8")).partition("|")[0], job)
 
 
-def targets(value: Any, job: Job) -> Any:
+def targets(value: Any, job: ForeignJob) -> Any:
     if not isinstance(value, dict):
         return None
     given = cast("dict[str, Any]", value)
@@ -148,7 +148,7 @@ def _original(part: str) -> str:
 def full_rank(kind: str) -> Any:
     """Returns a reader of the flag for a complete second matrix, whatever the rank."""
 
-    def read(value: bool, job: Job) -> Any:
+    def read(value: bool, job: ForeignJob) -> Any:
         if not value:
             return None
         if job.of("WanTrainSettings.adapter") != kind:
@@ -159,7 +159,7 @@ def full_rank(kind: str) -> Any:
     return read
 
 
-def optimizer(value: Any, job: Job) -> Any:
+def optimizer(value: Any, job: ForeignJob) -> Any:
     """A name, or a table of type, rate and arguments."""
     train: dict[str, Any] = job.ledger.get("train", dict, {})
     given = cast("dict[str, Any]", train.get("optimizer_params") or {})
@@ -192,14 +192,14 @@ def number(value: Any) -> Any:
         return value
 
 
-def ema(value: Any, job: Job) -> Any:
+def ema(value: Any, job: ForeignJob) -> Any:
     given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     if not given.get("use_ema"):
         return None
     return Changed(float(given.get("ema_decay", 0.999)), "the average is saved, evaluated and previewed")
 
 
-def timestep_type(value: str, job: Job) -> Any:
+def timestep_type(value: str, job: ForeignJob) -> Any:
     ours, shift, why = _TIMESTEPS.get(value, ("sigmoid", 0.0, "it is unknown here"))
     if shift:
         job.put("WanTrainSettings.discrete_flow_shift", shift)
@@ -208,16 +208,16 @@ def timestep_type(value: str, job: Job) -> Any:
     return Changed(ours, why) if why else ours
 
 
-def loss(value: str, _job: Job) -> Any:
+def loss(value: str, _job: ForeignJob) -> Any:
     ours = {"mse": "mse", "mae": "l1", "pseudo_huber": "pseudo_huber"}.get(value)
     return ours or Changed("mse", filled("{value} has no counterpart", value=value))
 
 
-def bias(value: str, _job: Job) -> Any:
+def bias(value: str, _job: ForeignJob) -> Any:
     return None if value == "balanced" else Without("discrete_flow_shift favours high or low noise")
 
 
-def prompts(value: Any, job: Job) -> Any:
+def prompts(value: Any, job: ForeignJob) -> Any:
     """A list of texts, or of tables with own settings."""
     lines = [_line(one) for one in cast("list[Any]", value if isinstance(value, list) else [value])]
     trigger = str(job.said("trigger_word") or "")
@@ -239,7 +239,7 @@ def _line(entry: Any) -> str:
     return " ".join([" ".join(str(own.get("prompt", "")).split()), *rest])
 
 
-def negative(value: Any, job: Job) -> Any:
+def negative(value: Any, job: ForeignJob) -> Any:
     if not value:
         job.now.take("{key}: empty -> Wan's own negative prompt", key="neg")
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..words import filled
-from .job import Job
+from .foreign_job import ForeignJob
 from .keys import READ_BY_NODE, Changed, Key, Without, drops, ledger_of, shown, take_over
 from .learning import adapter, optimizer, quantized, run_name, save_dtype, scheduler
 from .models import base_name, expert_shown, fused, level_of, model_file, said_kind, text_encoder
@@ -15,7 +15,7 @@ from .models import base_name, expert_shown, fused, level_of, model_file, said_k
 _EVAL = "clips are held out by held_out_ratio of Wan Dataset Settings"
 
 
-def _batch(value: Any, job: Job) -> Any:
+def _batch(value: Any, job: ForeignJob) -> Any:
     """A number, or pairs of resolution and number."""
     if isinstance(value, int):
         return value
@@ -25,48 +25,48 @@ def _batch(value: Any, job: Job) -> Any:
     return Changed(min(numbers), "one batch size for all resolutions: the smallest")
 
 
-def _stages(value: int, job: Job) -> Any:
+def _stages(value: int, job: ForeignJob) -> Any:
     if value < 2:
         return None
     return Changed("split blocks", filled("over {n} GPUs; set devices where there are more", n=value))
 
 
-def _split(value: list[Any], _job: Job) -> str:
+def _split(value: list[Any], _job: ForeignJob) -> str:
     return ", ".join(map(str, value))
 
 
 def _every(widget: str, key: str) -> Any:
-    def read(value: float, job: Job) -> None:
+    def read(value: float, job: ForeignJob) -> None:
         job.every_epochs[widget] = (key, value)
 
     return read
 
 
-def _every_example(value: int, job: Job) -> Any:
+def _every_example(value: int, job: ForeignJob) -> Any:
     batch = max(1, job.of("WanTrainSettings.batch_size") * job.of("WanTrainSettings.gradient_accumulation_steps"))
     return Changed(max(1, value // batch), filled("a step trains on {n} clips", n=batch))
 
 
-def _epochs(value: int, job: Job) -> Any:
+def _epochs(value: int, job: ForeignJob) -> Any:
     if "max_steps" in job.ledger:
         return Without("max_steps takes precedence")
     job.epochs = ("epochs", value)
     return None
 
 
-def _constant(value: float, job: Job) -> Any:
+def _constant(value: float, job: ForeignJob) -> Any:
     job.put("WanTrainSettings.lr_scheduler", "constant")
     return Changed(value, "with lr_scheduler constant")
 
 
-def _checkpointing(value: Any, job: Job) -> Any:
+def _checkpointing(value: Any, job: ForeignJob) -> Any:
     if value == "unsloth":
         job.put("WanTrainSettings.offload_activations", "on")
         return Changed(True, "with offload_activations on, like unsloth")
     return bool(value)
 
 
-def _huber(value: float, job: Job) -> Any:
+def _huber(value: float, job: ForeignJob) -> Any:
     job.put("WanTrainSettings.huber_delta", value)
     return Changed(
         "pseudo_huber",
@@ -74,30 +74,30 @@ def _huber(value: float, job: Job) -> Any:
     )
 
 
-def _data(value: str, job: Job) -> None:
+def _data(value: str, job: ForeignJob) -> None:
     job.data = value
     job.ledger.take("{said}: {why}", said=f"dataset {value:.80}", why=READ_BY_NODE)
 
 
-def _name(value: str, job: Job) -> Any:
+def _name(value: str, job: ForeignJob) -> Any:
     return Changed(run_name(base_name(value.rstrip("/\\"))), "runs are in output/wan_trainer")
 
 
-def _clip_mode(value: str, _job: Job) -> Any:
+def _clip_mode(value: str, _job: ForeignJob) -> Any:
     return {
         "single_beginning": "head",
         "multiple_overlapping": Changed("chunk", "parts are consecutive and do not overlap"),
     }.get(value, Changed("head", "clips are cut from their start"))
 
 
-def _type(value: str, job: Job) -> None:
+def _type(value: str, job: ForeignJob) -> None:
     if not value.strip():
         raise ConfigError(f"{job.source}: the type of [model] is empty. Write wan there.")
     if "wan" not in value.lower():
         raise ConfigError(f"{job.source} trains {value[:40]!r}. Only Wan models are trained here.")
 
 
-def _folder(value: str, job: Job) -> Any:
+def _folder(value: str, job: ForeignJob) -> Any:
     """ckpt_path is the fallback of transformer_path, and may still name the model."""
     if job.kind is None:
         said_kind(value, job)
@@ -106,11 +106,11 @@ def _folder(value: str, job: Job) -> Any:
     return model_file(value, job)
 
 
-def _eight_bit(value: str, job: Job) -> Any:
+def _eight_bit(value: str, job: ForeignJob) -> Any:
     return quantized(value, job)
 
 
-def _timesteps(value: str, job: Job) -> Any:
+def _timesteps(value: str, job: ForeignJob) -> Any:
     model: dict[str, Any] = job.ledger.get("model", dict, {})
     by_size, shift = bool(model.get("flux_shift")), model.get("shift")
     if value == "uniform":
@@ -121,16 +121,16 @@ def _timesteps(value: str, job: Job) -> Any:
     return Changed(ours, "the same draws")
 
 
-def _edge(value: float, _job: Job) -> Any:
+def _edge(value: float, _job: ForeignJob) -> Any:
     return Changed(value * 1000, "noise levels go from 0 to 1000")
 
 
-def _rank(value: float, job: Job) -> Any:
+def _rank(value: float, job: ForeignJob) -> Any:
     """alpha always equals the rank; a huge rank of a LoKr means a complete matrix."""
     return int(value) if value <= 1024 else Changed(1024, "the largest here")
 
 
-def _optimizer(value: str, job: Job) -> Any:
+def _optimizer(value: str, job: ForeignJob) -> Any:
     section: dict[str, Any] = job.ledger.get("optimizer", dict, {})
     given = {name: said for name, said in section.items() if name not in ("type", "lr", "gradient_release")}
     given.pop("beta2_half_life", None)
@@ -228,8 +228,8 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
 _LAST = (Key("force_constant_lr", "TrainLoRA.learning_rate", "with lr_scheduler constant", kind=float, read=_constant),)
 
 
-def read_diffusion_pipe_job(data: Mapping[str, Any], source: str) -> Job:
-    job = Job("diffusion-pipe", source, ledger_of(source, data))
+def read_diffusion_pipe_job(data: Mapping[str, Any], source: str) -> ForeignJob:
+    job = ForeignJob("diffusion-pipe", source, ledger_of(source, data))
     for name, keys in TABLES.items():
         if not name:
             take_over(keys, job, job.ledger)

@@ -9,7 +9,7 @@ from typing import Any
 from .. import __version__
 from ..canvas import note_node, workflow_document, workflow_node
 from ..words import filled
-from .job import CUTTING, DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
+from .foreign_job import CUTTING, DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, ForeignJob
 from .models import base_name
 
 CACHE, VISION = "CacheLatents", "CLIPVisionLoader"
@@ -75,7 +75,7 @@ _SIZES = {
 _GAP = 40
 
 
-def note_lines(job: Job) -> list[str]:
+def note_lines(job: ForeignJob) -> list[str]:
     """Returns the account as lines of Markdown, for the note next to the graph; the page translates each."""
     lines: list[str] = [filled("## {source} of {trainer}", source=job.source, trainer=job.trainer), ""]
     if job.data:
@@ -87,7 +87,7 @@ def note_lines(job: Job) -> list[str]:
     return lines
 
 
-def api_graph(job: Job) -> dict[str, Any]:
+def api_graph(job: ForeignJob) -> dict[str, Any]:
     """Returns the body of POST /prompt: widgets that the job sets; others keep their defaults."""
     values, links = _values(job), _links(job)
     ids = {node: str(number) for number, node in enumerate(values, 1)}
@@ -100,7 +100,7 @@ def api_graph(job: Job) -> dict[str, Any]:
     }
 
 
-def canvas_graph(job: Job) -> dict[str, Any]:
+def canvas_graph(job: ForeignJob) -> dict[str, Any]:
     """Returns a workflow for the canvas, with the account in a note."""
     values, links = _values(job), _links(job)
     ids = {node: number for number, node in enumerate(values, 1)}
@@ -113,7 +113,7 @@ def canvas_graph(job: Job) -> dict[str, Any]:
     return workflow_document(json.dumps(values, sort_keys=True, ensure_ascii=True), nodes, drawn)
 
 
-def _values(job: Job) -> dict[str, dict[str, Any]]:
+def _values(job: ForeignJob) -> dict[str, dict[str, Any]]:
     """Returns the graph's nodes in order, with their widgets."""
     given = {node: dict(widgets) for node, widgets in job.values.items() if node in NODES}
     given.setdefault(DATA, {})["other_file"] = base_name(job.data)
@@ -133,7 +133,7 @@ def _kind(node: str) -> str:
     return node.partition(" ")[0]
 
 
-def _links(job: Job) -> dict[str, dict[str, Link]]:
+def _links(job: ForeignJob) -> dict[str, dict[str, Link]]:
     """Returns the source of each node's sockets."""
     there = _values(job)
     chain = [node for node in there if _kind(node) in (LOADER, FROZEN, QUANTIZE, SPLIT)]

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..importers import Ledger
 from ..words import filled
-from .job import LOADER, UNKNOWN_MODEL, Job, default_of
+from .foreign_job import LOADER, UNKNOWN_MODEL, ForeignJob, default_of
 
 _NOT_SET = re.compile(r"\$\{?[A-Za-z_]|^@[A-Za-z_]\w*@$|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
 """placeholders of a shell, cmd or a template"""
@@ -56,7 +56,7 @@ class Key:
     kind: type = str
     own: Any = None
     """the trainer's default; None: the same as here"""
-    read: Callable[[Any, Job], Any] | None = None
+    read: Callable[[Any, ForeignJob], Any] | None = None
     """converts the value: returns a value, `Changed`, `Without`, or None where it set all itself"""
 
     @property
@@ -76,7 +76,7 @@ def ledger_of(where: str, section: Mapping[str, Any]) -> Ledger:
     )
 
 
-def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
+def take_over(keys: Iterable[Key], job: ForeignJob, ledger: Ledger) -> None:
     """Sets the widgets of `job` from `ledger`, and records what each key became."""
     job.now = ledger
     for key in keys:
@@ -101,7 +101,7 @@ def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
         _record(key, name, value, made, job, ledger, stated=stated)
 
 
-def _record(key: Key, name: str, value: Any, made: Any, job: Job, ledger: Ledger, *, stated: bool) -> None:
+def _record(key: Key, name: str, value: Any, made: Any, job: ForeignJob, ledger: Ledger, *, stated: bool) -> None:
     said: str = f"{name} {shown(value)}"
     if not stated:
         said = filled(NOT_STATED, key=name, value=shown(value), trainer=job.trainer)
@@ -135,7 +135,7 @@ def _widget(at: str) -> str:
     return at.partition(".")[2]
 
 
-def _is_unset(name: str, job: Job, ledger: Ledger) -> bool:
+def _is_unset(name: str, job: ForeignJob, ledger: Ledger) -> bool:
     """Returns whether a key's value is a placeholder, and records it."""
     value = ledger.get(name, object, None) if name in ledger else None
     if isinstance(value, str) and name not in _MAY_HOLD and stands_for_more(value):
@@ -155,22 +155,22 @@ def stands_for_more(value: str) -> bool:
     return "\n" not in value and _NOT_SET.search(last) is not None
 
 
-def if_so(choice: str) -> Callable[[bool, Job], str | None]:
+def if_so(choice: str) -> Callable[[bool, ForeignJob], str | None]:
     """Returns a reader of a flag that selects one choice of a menu."""
     return lambda value, _job: choice if value else None
 
 
-def every(widget: str, key: str) -> Callable[[float, Job], None]:
+def every(widget: str, key: str) -> Callable[[float, ForeignJob], None]:
     """Returns a reader of an interval in epochs, which `settle` converts to steps."""
 
-    def read(value: float, job: Job) -> None:
+    def read(value: float, job: ForeignJob) -> None:
         if value:
             job.every_epochs[widget] = (key, value)
 
     return read
 
 
-def base_precision(value: str, _job: Job) -> Changed | None:
+def base_precision(value: str, _job: ForeignJob) -> Changed | None:
     """The dtype of the base weights for accelerate's mixed_precision; bf16 is the default here."""
     if value == "bf16":
         return None

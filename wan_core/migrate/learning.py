@@ -9,7 +9,7 @@ from typing import Any
 from ..files import with_safe_letters
 from ..packages import named_optimizer
 from ..words import filled
-from .job import Job
+from .foreign_job import ForeignJob
 from .keys import Changed, Without, shown
 
 _FLOAT32 = "the LoRA's weights are float32 here, so nothing is lost between steps"
@@ -102,7 +102,7 @@ _TABLES = ("optimizer_args", "optimizer_params", "optimizer_config")
 _DROPPED = {"stabilize", "kahan_sum", "decouple_lr", "foreach", "fused", "gradient_release", "max_lr", "lr", "type"}
 
 
-def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str = "") -> Any:
+def optimizer(name: str, arguments: Mapping[str, Any], job: ForeignJob, *, library: str = "") -> Any:
     """Sets the optimizer that a trainer calls `name`, and its arguments; returns the note for the name.
 
     `library`: source of classes outside the catalogue.
@@ -145,7 +145,7 @@ def _of_adafactor(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**made, "betas": (given.get("beta1"), 0.999)}
 
 
-def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Job) -> None:
+def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: ForeignJob) -> None:
     rest: list[str] = []
     taken: list[str] = []
     table = next((key for key in _TABLES if key in job.now), "")
@@ -219,7 +219,7 @@ _SCHEDULES = {
 }
 
 
-def scheduler(value: str, _job: Job) -> Any:
+def scheduler(value: str, _job: ForeignJob) -> Any:
     """The schedule; constant for one without counterpart."""
     name = value.lower()
     if name not in _SCHEDULES:
@@ -240,7 +240,7 @@ _ADAPTERS = {
 }
 
 
-def adapter(value: str, _job: Job) -> Any:
+def adapter(value: str, _job: ForeignJob) -> Any:
     """The adapter kind; LoRA for an unknown one."""
     name = value.rpartition(".")[2]
     ours = _ADAPTERS.get(name.lower())
@@ -249,7 +249,7 @@ def adapter(value: str, _job: Job) -> Any:
     return Changed(ours, "with only the linear layers of the blocks") if name == "locon" else ours
 
 
-def copies(value: int, _job: Job) -> Any:
+def copies(value: int, _job: ForeignJob) -> Any:
     """Processes of a launcher: a model copy per GPU."""
     return (
         Changed("copy per GPU", filled("{n} copies; set devices where there are more GPUs", n=value))
@@ -258,24 +258,24 @@ def copies(value: int, _job: Job) -> Any:
     )
 
 
-def only_for(schedule: str) -> Callable[[Any, Job], Any]:
+def only_for(schedule: str) -> Callable[[Any, ForeignJob], Any]:
     """Returns a reader of a value that only one schedule uses."""
 
-    def read(value: Any, job: Job) -> Any:
+    def read(value: Any, job: ForeignJob) -> Any:
         there = job.of("WanTrainSettings.lr_scheduler") == schedule
         return value if there else Without(filled("only {schedule} reads it", schedule=schedule))
 
     return read
 
 
-def save_dtype(value: str, _job: Job) -> Any:
+def save_dtype(value: str, _job: ForeignJob) -> Any:
     """The dtype of the LoRA file."""
     short = value.lower().replace("bfloat16", "bf16").replace("float16", "fp16").replace("float32", "fp32")
     ours = {"float": "fp32", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "no": "fp32"}.get(short)
     return ours or Changed("bf16", filled("{value} is not a format of LoRA files here", value=shown(value)))
 
 
-def quantized(value: str, job: Job) -> Any:
+def quantized(value: str, job: ForeignJob) -> Any:
     """The scheme of Fp8 / Int8 Quantize for a base precision."""
     word = value.lower().replace("_", "").replace("-", "")
     if word in ("nochange", "none", "bfloat16", "bf16", "float16", "fp16", "float32", "fp32", "false", ""):
@@ -292,7 +292,7 @@ def quantized(value: str, job: Job) -> Any:
     return Changed("int8", filled("{value} is not supported here", value=shown(value)))
 
 
-def rank_of(value: int, job: Job) -> Any:
+def rank_of(value: int, job: ForeignJob) -> Any:
     """The rank. LyCORIS uses a huge one for complete matrices; the largest here is 1024."""
     kind = job.of("WanTrainSettings.adapter")
     if value <= 1024 or kind not in ("LoKr", "LoHa"):
@@ -301,7 +301,7 @@ def rank_of(value: int, job: Job) -> Any:
     return Changed(1024, "the largest here")
 
 
-def alpha_of(value: float, job: Job) -> Any:
+def alpha_of(value: float, job: ForeignJob) -> Any:
     """Alpha with a huge rank: a LoKr of complete matrices has scale 1, others keep their scale."""
     if not job.huge_rank:
         return value

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..checkpoint import expert_said
 from ..errors import ConfigError
-from .job import LOADER, UNKNOWN_MODEL, Job, Kind
+from .foreign_job import LOADER, UNKNOWN_MODEL, ForeignJob, Kind
 from .keys import Changed, Without
 
 _VAE_22 = "wan2.2_vae.safetensors"
@@ -77,7 +77,7 @@ def kind_of(said: str) -> Kind | None:
     return KINDS.get(name)
 
 
-def said_kind(value: str, job: Job) -> None:
+def said_kind(value: str, job: ForeignJob) -> None:
     """Records the model a key names; `settle` chooses its files."""
     job.kind = kind_of(value) or job.kind
 
@@ -109,7 +109,7 @@ def level_of(value: Any, usual: float) -> float:
         return usual
 
 
-def model_file(value: str, job: Job, expert: str = "") -> str | Changed | Without | None:
+def model_file(value: str, job: ForeignJob, expert: str = "") -> str | Changed | Without | None:
     """Sets a model file; a folder or repository becomes ComfyUI's files.
 
     `expert`: the key's expert, where the name says none.
@@ -152,7 +152,7 @@ def _of_others(value: str) -> bool:
     return is_repository and owner.lower() not in _OWNERS | _FOLDERS
 
 
-def vae_file(value: str, job: Job) -> str | Changed:
+def vae_file(value: str, job: ForeignJob) -> str | Changed:
     """The VAE as ComfyUI's file; a .safetensors file keeps its name."""
     name = base_name(value)
     if name.lower().endswith(".safetensors") and not name.lower().startswith("diffusion_pytorch_model"):
@@ -161,7 +161,7 @@ def vae_file(value: str, job: Job) -> str | Changed:
     return Changed(kind.vae, "the file that ComfyUI has it in")
 
 
-def text_encoder(value: str, _job: Job) -> str | Changed:
+def text_encoder(value: str, _job: ForeignJob) -> str | Changed:
     """The text encoder as ComfyUI's file: CLIPLoader reads only these names."""
     name = base_name(value)
     if name.startswith("umt5_xxl") and name.endswith(".safetensors"):
@@ -172,7 +172,7 @@ def text_encoder(value: str, _job: Job) -> str | Changed:
 _MOST_LORAS = 8
 
 
-def _add_lora(key: str, file: Any, strength: Any, job: Job) -> None:
+def _add_lora(key: str, file: Any, strength: Any, job: ForeignJob) -> None:
     """Adds a frozen LoRA; a repository becomes a hint."""
     name, times = base_name(str(file)), 1.0 if strength is None else float(strength)
     if not name.lower().endswith(".safetensors"):
@@ -186,7 +186,7 @@ def _add_lora(key: str, file: Any, strength: Any, job: Job) -> None:
         job.now.take(acts, key=f"{key} {name}", strength=f"{times:g}")
 
 
-def merged(value: Any, job: Job) -> None:
+def merged(value: Any, job: ForeignJob) -> None:
     """musubi-tuner's files with a list of strengths."""
     strengths = job.said("base_weights_multiplier")
     for file, strength in zip_longest(_listed(value), _listed(strengths)):
@@ -194,13 +194,13 @@ def merged(value: Any, job: Job) -> None:
             _add_lora("base_weights", file, strength, job)
 
 
-def fused(value: Any, job: Job) -> None:
+def fused(value: Any, job: ForeignJob) -> None:
     """diffusion-pipe's tables of path and weight."""
     for entry in _listed(value):
         _add_lora("fuse_adapters", entry["path"], entry.get("weight"), job)
 
 
-def assistant(value: str, job: Job) -> None:
+def assistant(value: str, job: ForeignJob) -> None:
     """SimpleTuner's, unless disabled."""
     if str(job.said("disable_assistant_lora") or "").lower() != "true":
         _add_lora("assistant_lora_path", value, job.said("assistant_lora_strength"), job)
@@ -209,7 +209,7 @@ def assistant(value: str, job: Job) -> None:
 def lora_of(key: str) -> Any:
     """Returns a reader of one file at full strength."""
 
-    def read(value: str, job: Job) -> None:
+    def read(value: str, job: ForeignJob) -> None:
         _add_lora(key, value, None, job)
 
     return read

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from . import musubi_values as to
-from .job import UNKNOWN_MODEL, Job
+from .foreign_job import UNKNOWN_MODEL, ForeignJob
 from .keys import Key, base_precision, drops, every, ledger_of, take_over
 from .learning import alpha_of, copies, only_for, rank_of, save_dtype, scheduler
 from .models import expert_shown, kind_of, level_of, merged, said_kind, text_encoder, vae_file
@@ -152,7 +152,7 @@ def flat_settings(data: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key).replace("-", "_"): value for key, value in flat.items()}
 
 
-def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, str] | None = None) -> Job:
+def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, str] | None = None) -> ForeignJob:
     """Returns the job of flat settings, or of tables, as --config_file takes them.
 
     `unset`: key -> text of values that the file does not define.
@@ -166,7 +166,7 @@ def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, st
     # Unknown values of dropped keys are named in the account with their text.
     flat |= {key: value for key, value in (unset or {}).items() if key not in becomes}
     unset = {key: value for key, value in (unset or {}).items() if key in becomes}
-    job = Job("musubi-tuner", source, ledger_of(source, flat), unset=unset)
+    job = ForeignJob("musubi-tuner", source, ledger_of(source, flat), unset=unset)
     job.expert = _expert_of({**flat, **job.unset})
     take_over(KEYS, job, job.ledger)
     task, file = (kind_of(str(flat.get(key, ""))) for key in ("task", "dit"))

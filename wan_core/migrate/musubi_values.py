@@ -6,7 +6,7 @@ from typing import Any
 
 from ..lora import LoraConfig
 from ..words import filled
-from .job import Job
+from .foreign_job import ForeignJob
 from .keys import READ_BY_NODE, Changed, Key, Without
 from .learning import adapter, arguments_of, run_name
 from .learning import optimizer as known_optimizer
@@ -24,7 +24,7 @@ _SIGMA = {"logit_normal": "shift", "mode": "mode"}
 """weighting_scheme -> our sampling, for timestep_sampling = sigma"""
 
 
-def sampling(value: str, job: Job) -> Any:
+def sampling(value: str, job: ForeignJob) -> Any:
     if value != "sigma":
         ours, why = _SAMPLINGS.get(value, ("shift", "it is unknown here"))
         if value == "uniform" and "discrete_flow_shift" not in job.ledger:
@@ -37,14 +37,14 @@ def sampling(value: str, job: Job) -> Any:
     return Changed(ours, filled("the same draws under weighting_scheme {name}", name=scheme))
 
 
-def shift(value: float, job: Job) -> Any:
+def shift(value: float, job: ForeignJob) -> Any:
     """musubi's uniform has no shift, ours has one."""
     if job.said("timestep_sampling") == "uniform" and value != 1:
         return Changed(1.0, "musubi draws uniform without a shift")
     return value
 
 
-def weighting(value: str, job: Job) -> Any:
+def weighting(value: str, job: ForeignJob) -> Any:
     if value in ("sigma_sqrt", "cosmap", "none"):
         return value
     if value in _SIGMA and job.said("timestep_sampling") in (None, "sigma"):
@@ -53,7 +53,7 @@ def weighting(value: str, job: Job) -> Any:
     return Without("musubi reads it only where timestep_sampling is sigma")
 
 
-def noise_range(value: float, job: Job) -> Any:
+def noise_range(value: float, job: ForeignJob) -> Any:
     if not job.said("preserve_distribution_shape"):
         job.put("WanTrainSettings.timestep_range", "rescaled")
     return value
@@ -62,7 +62,7 @@ def noise_range(value: float, job: Job) -> Any:
 _OF_LORA = {"rank_dropout": "rank_dropout", "module_dropout": "module_dropout", "factor": "lokr_factor"}
 
 
-def network_args(value: Any, job: Job) -> None:
+def network_args(value: Any, job: ForeignJob) -> None:
     lycoris = str(job.said("network_module") or "").startswith("lycoris")
     for name, said in arguments_of(value).items():
         if lycoris and (name == "algo" or (name == "dora_wd" and job.of("WanTrainSettings.adapter") == "DoRA")):
@@ -82,7 +82,7 @@ def network_args(value: Any, job: Job) -> None:
             job.ledger.drop("network_args", filled("{value} has no counterpart", value=name))
 
 
-def _patterns(name: str, said: Any, job: Job) -> None:
+def _patterns(name: str, said: Any, job: ForeignJob) -> None:
     listed = [str(one) for one in (said if isinstance(said, list | tuple) else [said])]
     lines = str(job.of("WanTrainSettings.lora_targets")).splitlines() or list(LoraConfig.targets)
     if name == "include_patterns":
@@ -95,7 +95,7 @@ def _patterns(name: str, said: Any, job: Job) -> None:
     job.ledger.change("{key} -> lora_targets, which names the layers to train", key=said)
 
 
-def fp8(_value: bool, job: Job) -> Any:
+def fp8(_value: bool, job: ForeignJob) -> Any:
     if not _value:
         return None
     if job.said("fp8_scaled"):
@@ -103,29 +103,29 @@ def fp8(_value: bool, job: Job) -> Any:
     return Changed("fp8_e4m3fn", "a scale for each row, so it is closer to the file")
 
 
-def fp8_scaled(value: bool, _job: Job) -> Any:
+def fp8_scaled(value: bool, _job: ForeignJob) -> Any:
     return Changed("fp8_e4m3fn_block128", "a scale for every 128 values; musubi has one for 64") if value else None
 
 
 def attention(name: str) -> Key:
     ours = {"flash_attn": "flash_attn", "flash3": "flash_attn_3", "xformers": "xformers"}.get(name)
 
-    def read(value: bool, _job: Job) -> Any:
+    def read(value: bool, _job: ForeignJob) -> Any:
         return ours if value else None
 
     return Key(name, "LoadWanModel.attention", kind=bool, read=read)
 
 
-def steps(value: int, job: Job) -> Any:
+def steps(value: int, job: ForeignJob) -> Any:
     leads = "max_train_epochs" in job.ledger or "max_train_epochs" in job.unset
     return Without("max_train_epochs takes precedence") if leads else value
 
 
-def epochs(value: int, job: Job) -> None:
+def epochs(value: int, job: ForeignJob) -> None:
     job.epochs = ("max_train_epochs", value)
 
 
-def keep(value: int, job: Job) -> Any:
+def keep(value: int, job: ForeignJob) -> Any:
     """save_last_n_steps counts steps back from a save that is kept too, keep_last_saves counts saved steps."""
     every = job.values.get("TrainLoRA", {}).get("save_every_n_steps", 0)
     if every < 1:
@@ -133,7 +133,7 @@ def keep(value: int, job: Job) -> Any:
     return Changed(value // every + 1, filled("the newest, and those of {n} steps before it", n=value))
 
 
-def network(value: str, job: Job) -> Any:
+def network(value: str, job: ForeignJob) -> Any:
     """The adapter kind. LyCORIS is one module for all of its kinds, selected by its algo."""
     if not value.startswith("lycoris"):
         return adapter(value, job)
@@ -143,17 +143,17 @@ def network(value: str, job: Job) -> Any:
     return adapter("dora" if of_pairs else algo, job)
 
 
-def optimizer(value: str, job: Job) -> Any:
+def optimizer(value: str, job: ForeignJob) -> Any:
     return known_optimizer(value or "AdamW", arguments_of(job.said("optimizer_args") or []), job)
 
 
-def warmup(value: float, job: Job) -> None:
+def warmup(value: float, job: ForeignJob) -> None:
     name = "lr_warmup_share" if 0 < value < 1 else "lr_warmup_steps"
     job.put(f"WanTrainSettings.{name}", value if name.endswith("share") else int(value))
     job.ledger.take(f"lr_warmup_steps {value:g} -> {name}")
 
 
-def decay(value: float, job: Job) -> Any:
+def decay(value: float, job: ForeignJob) -> Any:
     if job.said("lr_scheduler") != "warmup_stable_decay" or not value:
         return Without("only warmup_stable_decay reads it")
     steps = job.of("TrainLoRA.steps")
@@ -161,24 +161,24 @@ def decay(value: float, job: Job) -> Any:
     return Changed(round(share, 4), "as a share of the run")
 
 
-def data(value: str, job: Job) -> None:
+def data(value: str, job: ForeignJob) -> None:
     job.data = value
     job.ledger.take("{said}: {why}", said=f"dataset_config {value:.80}", why=READ_BY_NODE)
 
 
-def dit(value: str, job: Job) -> Any:
+def dit(value: str, job: ForeignJob) -> Any:
     """--dit is the low noise expert where a high noise one is given."""
     return model_file(value, job, "low" if job.expert == "both" else "")
 
 
-def high(value: str, job: Job) -> Any:
+def high(value: str, job: ForeignJob) -> Any:
     return model_file(value, job, "high")
 
 
-def prompts(value: str, job: Job) -> None:
+def prompts(value: str, job: ForeignJob) -> None:
     job.put("prompts.file", value)
 
 
-def whole_name(value: str, _job: Job) -> Any:
+def whole_name(value: str, _job: ForeignJob) -> Any:
     name = run_name(value)
     return name if name == value else Changed(name, "a folder of that name can be anywhere")

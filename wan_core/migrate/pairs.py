@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from math import isclose
 
-from .job import LOADER, TRAINER, Job
+from .foreign_job import LOADER, TRAINER, ForeignJob
 from .keys import shown
 from .learning import run_name
 from .models import base_name
@@ -18,7 +18,7 @@ _OWN = frozenset({_RATE, _RANK, _ALPHA, _STEPS, f"{LOADER}.diffusion_model", "Tr
 _LEVELS = ("min_timestep", "max_timestep", "timestep_range")
 
 
-def as_one_job(jobs: Sequence[Job]) -> Job:
+def as_one_job(jobs: Sequence[ForeignJob]) -> ForeignJob:
     """Returns one job for several that train in sequence: of both experts, else the first.
 
     Dropped settings are named in its account.
@@ -39,15 +39,15 @@ def as_one_job(jobs: Sequence[Job]) -> Job:
     return job
 
 
-def _of_one_model(high: Job, low: Job) -> bool:
+def _of_one_model(high: ForeignJob, low: ForeignJob) -> bool:
     return high.kind is low.kind and high.kind is not None and bool(high.kind.low_noise_file)
 
 
-def _called(job: Job) -> str:
+def _called(job: ForeignJob) -> str:
     return str(job.of("TrainLoRA.run_name") or job.of(f"{LOADER}.diffusion_model"))[:80]
 
 
-def _join(high: Job, low: Job) -> None:
+def _join(high: ForeignJob, low: ForeignJob) -> None:
     job = high
     high.put(_LOW, low.of(f"{LOADER}.diffusion_model"))
     high.expert = "both"
@@ -66,7 +66,7 @@ def _join(high: Job, low: Job) -> None:
             high.ledger.change("low noise: {key} -> skipped: not known here", key=sentence)
 
 
-def _length(job: Job, low: Job) -> None:
+def _length(job: ForeignJob, low: ForeignJob) -> None:
     high = job
     if {"max_train_steps", "max_train_epochs"} & (high.unset.keys() | low.unset.keys()):
         return  # requested already
@@ -87,7 +87,7 @@ def _length(job: Job, low: Job) -> None:
         high.ledger.take(f"{first} / {total} -> high_noise_share {first / total:g}")
 
 
-def _rate_and_rank(high: Job, low: Job) -> None:
+def _rate_and_rank(high: ForeignJob, low: ForeignJob) -> None:
     if "learning_rate" not in low.unset and low.of(_RATE) != high.of(_RATE):
         high.put("WanTrainSettings.low_noise_learning_rate", low.of(_RATE))
         high.ledger.take(f"learning_rate {low.of(_RATE):g} -> low_noise_learning_rate {low.of(_RATE):g}")
@@ -106,7 +106,7 @@ def _rate_and_rank(high: Job, low: Job) -> None:
         )
 
 
-def _noise_levels(high: Job, low: Job) -> None:
+def _noise_levels(high: ForeignJob, low: ForeignJob) -> None:
     """Names the commands' noise levels: each expert has its own here."""
     for job, expert in ((high, "high"), (low, "low")):
         lowest, highest = job.of("WanTrainSettings.min_timestep"), job.of("WanTrainSettings.max_timestep")
@@ -122,7 +122,7 @@ def _noise_levels(high: Job, low: Job) -> None:
             )
 
 
-def _shared(high: Job, low: Job) -> None:
+def _shared(high: ForeignJob, low: ForeignJob) -> None:
     """Names settings that differ between the commands and are common to both experts here."""
     places = {f"{node}.{widget}" for job in (high, low) for node in job.values for widget in job.values[node]}
     differ = [

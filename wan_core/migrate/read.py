@@ -11,7 +11,7 @@ from ..importers import is_backend_list, parse_document, processes_of, read_sett
 from ..words import first_line
 from . import ai_toolkit, diffusion_pipe, musubi, simpletuner
 from .command_line import Command, commands_of
-from .job import Job
+from .foreign_job import ForeignJob
 from .keys import Key
 from .musubi import OF_MUSUBI, NotOfMusubiError, flat_settings, read_musubi_job
 from .named_files import Folders, NamedFiles, Texts
@@ -49,7 +49,7 @@ class UnknownSettingsError(ConfigError):
     """A file of an unknown trainer."""
 
 
-def read_job(path: Path, *, folders: tuple[Path, ...] = (), clips: int = 0) -> Job:
+def read_job(path: Path, *, folders: tuple[Path, ...] = (), clips: int = 0) -> ForeignJob:
     """Returns the complete job of another trainer's settings.
 
     `folders`: searched for files after the settings' own folder; `clips`: clips per epoch where they cannot be counted.
@@ -59,7 +59,7 @@ def read_job(path: Path, *, folders: tuple[Path, ...] = (), clips: int = 0) -> J
     return _settled(path.name, read_settings_text(path), beside, clips)
 
 
-def read_texts(texts: Mapping[str, str]) -> tuple[Job, tuple[str, ...]]:
+def read_texts(texts: Mapping[str, str]) -> tuple[ForeignJob, tuple[str, ...]]:
     """Returns the job of uploaded texts by name, and the files that are missing.
 
     Nothing is read from disk. The first text that is a job is read; the others are its files. UnknownSettingsError for
@@ -77,7 +77,7 @@ def read_texts(texts: Mapping[str, str]) -> tuple[Job, tuple[str, ...]]:
     raise refused or UnknownSettingsError(_READS)
 
 
-def _settled(name: str, text: str, beside: NamedFiles, clips: int) -> Job:
+def _settled(name: str, text: str, beside: NamedFiles, clips: int) -> ForeignJob:
     suffix = PurePosixPath(name).suffix.lower()
     try:
         job = _job_of(parse_document(name, text), name, suffix) if suffix in _DOCUMENTS else _script(name, text, beside)
@@ -88,7 +88,7 @@ def _settled(name: str, text: str, beside: NamedFiles, clips: int) -> Job:
         raise ConfigError(f"{name} has a value of another kind: {first_line(error)}. Correct it.") from error
 
 
-def _job_of(data: Any, name: str, suffix: str) -> Job:
+def _job_of(data: Any, name: str, suffix: str) -> ForeignJob:
     if suffix == ".json" and is_backend_list(data):
         raise DataHalfError(_DATA_HALF.format(name=name, trainer="SimpleTuner"))
     table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
@@ -114,7 +114,7 @@ def _in_sections_of_musubi(table: dict[str, Any]) -> bool:
     return "type" not in table["model"] and bool(OF_MUSUBI & flat_settings(table).keys())
 
 
-def _script(name: str, text: str, beside: NamedFiles) -> Job:
+def _script(name: str, text: str, beside: NamedFiles) -> ForeignJob:
     """Returns the job of a script's training commands."""
     commands = commands_of(name, text)
     if not commands:
@@ -122,7 +122,7 @@ def _script(name: str, text: str, beside: NamedFiles) -> Job:
     return as_one_job([_job_of_command(name, command, beside) for command in commands[:_MOST_COMMANDS]])
 
 
-def _job_of_command(name: str, command: Command, beside: NamedFiles) -> Job:
+def _job_of_command(name: str, command: Command, beside: NamedFiles) -> ForeignJob:
     settings = dict(command.settings)
     named = str(settings.pop("config_file", ""))
     found = beside.text(named) if named else None

@@ -10,7 +10,7 @@ from ..errors import ConfigError, WanTrainerError
 from ..importers import parse_document
 from ..sampler import SampleConfig, read_prompts
 from ..words import filled
-from .job import LOADER, PREVIEW, SETTINGS, TRAINER, UNKNOWN_MODEL, Job
+from .foreign_job import LOADER, PREVIEW, SETTINGS, TRAINER, UNKNOWN_MODEL, ForeignJob
 from .keys import CHANGED, Changed
 from .learning import adapter
 from .models import KINDS, expert_shown
@@ -22,7 +22,7 @@ _SUFFIXES = ("w", "h", "f", "s", "d", "l", "fs", "n")
 """supported suffixes of a prompt"""
 
 
-def settle(job: Job, beside: NamedFiles, clips: int = 0) -> Job:
+def settle(job: ForeignJob, beside: NamedFiles, clips: int = 0) -> ForeignJob:
     """Completes `job`; `beside`: the files it names; `clips`: per epoch. ConfigError for an invalid value."""
     _files(job)
     _dataset(job, beside)
@@ -47,7 +47,7 @@ def settle(job: Job, beside: NamedFiles, clips: int = 0) -> Job:
 _TEXTS = ("prompts", "negative_prompt", "trigger_word")
 
 
-def _files(job: Job) -> None:
+def _files(job: ForeignJob) -> None:
     kind = job.kind
     files = job.values.setdefault(LOADER, {})
     if kind is not None:
@@ -73,7 +73,7 @@ def _files(job: Job) -> None:
         )
 
 
-def _expert(job: Job) -> None:
+def _expert(job: ForeignJob) -> None:
     """Resolves the trained expert where its file name does not say it; asks the user otherwise."""
     kind, file = job.kind, str(job.of(f"{LOADER}.diffusion_model"))
     if kind is None or not kind.low_noise_file or job.is_pair or expert_shown(file):
@@ -90,7 +90,7 @@ def _expert(job: Job) -> None:
         )
 
 
-def _dataset(job: Job, beside: NamedFiles) -> None:
+def _dataset(job: ForeignJob, beside: NamedFiles) -> None:
     """Takes training settings from the dataset settings, and counts the clips."""
     found = beside.text(job.data) if job.data else None
     if found is None:
@@ -112,7 +112,7 @@ def _dataset(job: Job, beside: NamedFiles) -> None:
         job.hint("on the command line, --look-in sets the folder of the clips, --clips the number of clips per epoch")
 
 
-def _prompts(job: Job, beside: NamedFiles) -> None:
+def _prompts(job: ForeignJob, beside: NamedFiles) -> None:
     named = job.values.pop("prompts", {}).get("file", "")
     if not named:
         return
@@ -161,7 +161,7 @@ def _line(line: str, lost: set[str]) -> str:
     return " --".join([prompt, *kept])
 
 
-def _lycoris(job: Job, beside: NamedFiles) -> None:
+def _lycoris(job: ForeignJob, beside: NamedFiles) -> None:
     """Reads the adapter kind from LyCORIS' own file."""
     named = job.values.pop("lycoris", {}).get("file", "")
     if not named:
@@ -198,7 +198,7 @@ _ALPHA = "TrainLoRA.alpha"
 _LYCORIS = {"factor": "WanTrainSettings.lokr_factor", "linear_dim": "TrainLoRA.rank", "linear_alpha": _ALPHA}
 
 
-def _steps(job: Job) -> None:
+def _steps(job: ForeignJob) -> None:
     """Converts epochs to steps: of the run, and of intervals."""
     batch = max(1, job.of("WanTrainSettings.batch_size") * job.of("WanTrainSettings.gradient_accumulation_steps"))
     epoch = -(-job.clips // batch) if job.clips else 0
@@ -227,7 +227,7 @@ def _steps(job: Job) -> None:
             job.ledger.change(CHANGED, said=said, made=f"{widget} {job.of(at)}", why=why)
 
 
-def _warmup(job: Job) -> None:
+def _warmup(job: ForeignJob) -> None:
     if job.epochs is not None and not job.clips:
         return  # the steps of an epoch are known when training starts
     steps, warmup = job.of(_STEPS), job.of(_WARMUP)
@@ -241,7 +241,7 @@ def _warmup(job: Job) -> None:
         )
 
 
-def _together(job: Job) -> None:
+def _together(job: ForeignJob) -> None:
     """Corrects settings that exclude each other here."""
     settings = job.values.setdefault(SETTINGS, {})
     if settings.get("optimizer") == "schedule_free":
@@ -269,7 +269,7 @@ def _together(job: Job) -> None:
         )
 
 
-def _sizes(job: Job) -> None:
+def _sizes(job: ForeignJob) -> None:
     """Rounds preview sizes to supported ones."""
     preview = job.values.get(PREVIEW, {})
     if frames := preview.get("num_frames", 0):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import simpletuner_values as to
-from .job import Job
+from .foreign_job import ForeignJob
 from .keys import Key, base_precision, drops, every, if_so, ledger_of, shown, take_over
 from .learning import copies, only_for, quantized, scheduler
 from .models import assistant, base_name, model_file, vae_file
@@ -166,9 +166,9 @@ KEYS = (
 )  # fmt: skip
 
 
-def read_simpletuner_job(data: Mapping[str, Any], source: str) -> Job:
+def read_simpletuner_job(data: Mapping[str, Any], source: str) -> ForeignJob:
     flat = {key.lstrip("-"): value for key, value in data.items()}
-    job = Job("SimpleTuner", source, ledger_of(source, flat))
+    job = ForeignJob("SimpleTuner", source, ledger_of(source, flat))
     take_over(KEYS, job, job.ledger)
     if str(flat.get("model_type", "full")) != "lora":
         job.mend(

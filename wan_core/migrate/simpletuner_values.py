@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..model import read_routes
 from ..words import filled
-from .job import Job
+from .foreign_job import ForeignJob
 from .keys import CHANGED, READ_BY_NODE, Changed, Without
 from .learning import arguments_of, run_name
 from .learning import optimizer as known_optimizer
@@ -28,12 +28,12 @@ _ATTENTIONS = {
 }
 
 
-def family(value: str, job: Job) -> None:
+def family(value: str, job: ForeignJob) -> None:
     if value not in ("wan",):
         raise ConfigError(f"{job.source} trains the family {value[:40]!r}. Only wan is trained here.")
 
 
-def flavour(value: str, job: Job) -> Any:
+def flavour(value: str, job: ForeignJob) -> Any:
     said_kind(value, job)
     kind = job.kind
     if kind is None:
@@ -44,14 +44,14 @@ def flavour(value: str, job: Job) -> Any:
                    "the file that ComfyUI has it in")  # fmt: skip
 
 
-def base(value: str, job: Job) -> Any:
+def base(value: str, job: ForeignJob) -> Any:
     """The repository counts where no flavour names the model."""
     if job.values.get("LoadWanModel", {}).get("diffusion_model"):
         return None
     return model_file(value, job)
 
 
-def lora_type(value: str, job: Job) -> Any:
+def lora_type(value: str, job: ForeignJob) -> Any:
     """LyCORIS names its kind in its own file; `settle` reads it."""
     if value != "lycoris":
         return (
@@ -63,11 +63,11 @@ def lora_type(value: str, job: Job) -> Any:
     return None
 
 
-def dora(value: bool, _job: Job) -> Any:
+def dora(value: bool, _job: ForeignJob) -> Any:
     return "DoRA" if value else None
 
 
-def modules(value: Any, _job: Job) -> Any:
+def modules(value: Any, _job: ForeignJob) -> Any:
     """Converts diffusers' names of linears to original ones."""
     names = value if isinstance(value, list) else [part.strip() for part in str(value).strip("[]").split(",")]
     known = {"to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "o", "to_out": "o", "ffn.net.0.proj": "ffn.0",
@@ -79,7 +79,7 @@ def modules(value: Any, _job: Job) -> Any:
 _INITS = {"gaussian": "gaussian", "pissa": "PiSSA", "olora": "OLoRA"}
 
 
-def init(value: str, job: Job) -> Any:
+def init(value: str, job: ForeignJob) -> Any:
     """Reads the init of a LoRA; other kinds have their own."""
     if value.lower() in ("default", "true", ""):
         return None
@@ -89,7 +89,7 @@ def init(value: str, job: Job) -> Any:
     return _INITS.get(value.lower()) or Without("the LoRA is initialised to no effect")
 
 
-def timesteps(value: Any, _job: Job) -> Any:
+def timesteps(value: Any, _job: ForeignJob) -> Any:
     """Parses noise levels, comma-separated or a list, up to 1 or up to 1000."""
     listed = value if isinstance(value, list) else str(value).strip("[]() ").split(",")
     numbers = [float(one) for one in listed if str(one).strip()]
@@ -99,7 +99,7 @@ def timesteps(value: Any, _job: Job) -> Any:
     return ", ".join(f"{number * times:g}" for number in numbers)
 
 
-def lowest_rate(value: float, job: Job) -> Any:
+def lowest_rate(value: float, job: ForeignJob) -> Any:
     """Reads the final rate of a schedule; SimpleTuner gives an absolute rate."""
     rate, schedule = job.of("TrainLoRA.learning_rate"), job.of("WanTrainSettings.lr_scheduler")
     if not (schedule.startswith("cosine") or schedule == "polynomial") or not 0 <= value <= rate:
@@ -110,7 +110,7 @@ def lowest_rate(value: float, job: Job) -> Any:
     )
 
 
-def clipping(value: float, job: Job) -> Any:
+def clipping(value: float, job: ForeignJob) -> Any:
     if job.said("grad_clip_method") == "norm":
         return value
     return Changed(
@@ -122,7 +122,7 @@ def clipping(value: float, job: Job) -> Any:
     )
 
 
-def loss(value: str, job: Job) -> Any:
+def loss(value: str, job: ForeignJob) -> Any:
     if value in ("huber", "smooth_l1"):
         job.put("WanTrainSettings.huber_delta", float(job.said("huber_c") or 0.1))
         return "pseudo_huber" if value == "huber" else Changed("huber", "its other name")
@@ -135,7 +135,7 @@ def loss(value: str, job: Job) -> Any:
     )
 
 
-def ema(value: bool, job: Job) -> Any:
+def ema(value: bool, job: ForeignJob) -> Any:
     if not value:
         return None
     every = int(job.said("ema_update_interval") or 1)
@@ -148,11 +148,11 @@ def ema(value: bool, job: Job) -> Any:
     )
 
 
-def offloads(value: str, _job: Job) -> Any:
+def offloads(value: str, _job: ForeignJob) -> Any:
     return value.lower() not in ("none", "false", "") or None
 
 
-def optimizer(value: str, job: Job) -> Any:
+def optimizer(value: str, job: ForeignJob) -> Any:
     given = arguments_of(job.said("optimizer_config") or "")
     for key, name in (("adam_weight_decay", "weight_decay"), ("adam_epsilon", "eps")):
         if key in job.ledger:
@@ -164,7 +164,7 @@ def optimizer(value: str, job: Job) -> Any:
     return known_optimizer(value, given, job)
 
 
-def size(value: str, job: Job) -> None:
+def size(value: str, job: ForeignJob) -> None:
     """Parses WIDTHxHEIGHT, a side, or several by commas, of which the first is used."""
     first = value.split(",")[0].strip().lower()
     sides = [part for part in first.split("x") if part]
@@ -183,11 +183,11 @@ def size(value: str, job: Job) -> None:
         job.ledger.take(f"validation_resolution {value} -> width {width}, height {height}")
 
 
-def prompt(value: str, job: Job) -> Any:
+def prompt(value: str, job: ForeignJob) -> Any:
     return Changed(value.replace("\n", " "), "in one line") if "\n" in value else value
 
 
-def library(value: Any, job: Job) -> Any:
+def library(value: Any, job: ForeignJob) -> Any:
     if value in (False, "false", None, "None", ""):
         return None
     if value in (True, "true"):
@@ -196,34 +196,34 @@ def library(value: Any, job: Job) -> Any:
     return None
 
 
-def skipped(value: Any, job: Job) -> Any:
+def skipped(value: Any, job: ForeignJob) -> Any:
     listed = value if isinstance(value, list) else [value]
     job.put("WanPreviewSettings.skip_layer_guidance", "extra pass")
     return ", ".join(str(one) for one in listed)
 
 
-def epochs(value: int, job: Job) -> None:
+def epochs(value: int, job: ForeignJob) -> None:
     if value:
         job.epochs = ("num_train_epochs", value)
 
 
-def steps(value: int, job: Job) -> Any:
+def steps(value: int, job: ForeignJob) -> Any:
     if not value:
         return None
     job.epochs = None
     return value
 
 
-def data(value: str, job: Job) -> None:
+def data(value: str, job: ForeignJob) -> None:
     job.data = value
     job.ledger.take("{said}: {why}", said=f"data_backend_config {value:.80}", why=READ_BY_NODE)
 
 
-def name(value: str, _job: Job) -> Any:
+def name(value: str, _job: ForeignJob) -> Any:
     return Changed(run_name(base_name(value.rstrip("/\\"))), "runs are in output/wan_trainer")
 
 
-def attention(value: str, _job: Job) -> Any:
+def attention(value: str, _job: ForeignJob) -> Any:
     if value.startswith("sage"):
         return Changed("sdpa", "SageAttention has no backward pass")
     ours = _ATTENTIONS.get(value, "sdpa")
@@ -231,7 +231,7 @@ def attention(value: str, _job: Job) -> Any:
                                               "it is unknown here")  # fmt: skip
 
 
-def routes(value: Any, _job: Job) -> str:
+def routes(value: Any, _job: ForeignJob) -> str:
     """Returns TREAD's routes as our widget text; a file of routes is not read."""
     found = read_routes(value if isinstance(value, str) else json.dumps(value))
     return "; ".join(f"{one.selection_ratio:g}: {one.start_layer_idx}..{one.end_layer_idx}" for one in found)

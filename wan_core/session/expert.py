@@ -72,7 +72,7 @@ class Expert(Placed):
         )
         """what quantized the base at load; None where it is not quantized here"""
 
-    def plan(self, partner: OpenRun | None, shared: SharedMemory | None) -> None:
+    def plan_memory(self, partner: OpenRun | None, shared: SharedMemory | None) -> None:
         """Choose its memory measures. Every rank calls it. Raises OutOfMemory where none suffice."""
         chunk = None if self._state is None else int(self._state.progress.get("chunk_tokens", CHUNK_TOKENS))
         self._planned, remark = plan_training(self.run, self.session.group, partner, shared, chunk_tokens=chunk)

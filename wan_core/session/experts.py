@@ -52,7 +52,7 @@ class Experts:
             session.note(turns_remark(runs[0].config.lora))
         shared = share_memory(session.group.rank, session.group.gather) if session.group.world > 1 else None
         for expert in self.all:
-            expert.plan(partner, shared)
+            expert.plan_memory(partner, shared)
         planned = self.all[0].planned
         self.without_partner = planned.no_partner
         """why previews cannot use `partner`; "" where they can"""

@@ -14,7 +14,7 @@ from tests.support.imported import TRAIN, job_of, model, said
 from tests.support.scripts import BATCH, HIGH, LOW, PAIRS, POWERSHELL, PYTHON, SHELL
 from wan_core.errors import ConfigError
 from wan_core.migrate import UnknownSettingsError, api_graph
-from wan_core.migrate.job import UNKNOWN_MODEL
+from wan_core.migrate.foreign_job import UNKNOWN_MODEL
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.sh", SHELL), ("a.bat", BATCH), ("a.py", PYTHON), ("a.txt", BATCH)])

@@ -13,7 +13,7 @@ from tests.support.imported import TRAIN, job_of, model, said
 from wan_core.errors import ConfigError
 from wan_core.importers import SourceFile, open_source
 from wan_core.migrate import api_graph, canvas_graph
-from wan_core.migrate.job import UNKNOWN_MODEL
+from wan_core.migrate.foreign_job import UNKNOWN_MODEL
 from wan_core.train import TrainConfig
 from wan_core.train.optimizer_classes import class_of
 from wan_core.train.optimizers import make_optimizer

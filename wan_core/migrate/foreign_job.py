@@ -49,7 +49,7 @@ class Kind:
 
 
 @dataclass
-class Job:
+class ForeignJob:
     """An incomplete job; `settle` completes it."""
 
     trainer: str

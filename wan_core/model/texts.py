@@ -51,7 +51,9 @@ class _Repeated(torch.autograd.Function):
         (gradient,) = gradients
         found = gradient[:, : ctx.given].clone(memory_format=torch.contiguous_format)
         exact = torch.promote_types(gradient.dtype, torch.float32)
-        total = gradient[:, ctx.given - 2 :].sum(1, dtype=exact)
+        equal = gradient[:, ctx.given - 2 :]
+        # In float32 in the order of `lengthened`, whose bits runs begun with it resume to; else in one kernel.
+        total = equal[:, 0] + equal[:, 1:].sum(1) if exact == gradient.dtype else equal.sum(1, dtype=exact)
         # What rounding takes from the sum is the gradient of the other row.
         found[:, -2] = total
         torch.sub(total, found[:, -2], out=found[:, -1])

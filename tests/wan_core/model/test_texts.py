@@ -198,6 +198,20 @@ def test_gradients_of_equal_rows_are_summed_in_float32() -> None:
     assert error.max() < 2**-15, "one bfloat16 is up to 2**-9 off"
 
 
+def test_in_float32_they_are_summed_as_those_of_a_last_row_given_once() -> None:
+    """To the bit: runs begun before the last row was given twice resume so."""
+    generator = torch.Generator().manual_seed(1)
+    once = torch.randn(2, 15, 8, generator=generator).requires_grad_()
+    twice = with_last_twice(once.detach(), 512).requires_grad_()
+    gradient = torch.randn(2, 512, 8, generator=generator)
+    lengthened(once, 512).backward(gradient)
+    repeated(twice, 512).backward(gradient)
+    assert once.grad is not None
+    assert twice.grad is not None
+    assert torch.equal(twice.grad[:, :15], once.grad)
+    assert not twice.grad[:, 15].any()
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
 def test_a_loaded_model_predicts_for_a_batch_what_the_bare_one_does_for_all_rows(
     tmp_path: Path, dropout: float

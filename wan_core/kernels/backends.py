@@ -82,7 +82,7 @@ def attention_kernel(name: str, long: str = "sdpa") -> Attention:
     if name == "auto":
         return partial(_by_length, attention_kernel(long))
     if name in _SDPA:
-        return partial(_sdpa_only, _SDPA[name])
+        return partial(_sdpa_only, name)
     _installed(name, *_PACKAGES[name])
     kernels = {"flash_attn": _flash_attn, "xformers": _xformers}
     return kernels[name] if name in kernels else partial(_newer_flash_attn, _PACKAGES[name][0])
@@ -133,6 +133,9 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
                 torch.zeros(1, _PROBE_TOKENS, 1, head_dim, device=device, dtype=dtype, requires_grad=True)
                 for _ in range(3)
             ]
+            if name in _SDPA:  # by torch's own conditions for it
+                with sdpa_kernel(_SDPA[name]):
+                    _sdpa(*inputs)
             kernel(*inputs).sum().backward()
     except (RuntimeError, ValueError, NotImplementedError) as error:
         raise ConfigError(
@@ -201,9 +204,19 @@ def _by_length(long: Attention, query: Tensor, key: Tensor, value: Tensor) -> Te
     return kernel(query, key, value)
 
 
-def _sdpa_only(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    with sdpa_kernel(backend):
-        return _sdpa(query, key, value)
+def _sdpa_only(name: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Calls torch's operator itself: `sdpa_kernel` switches all threads, and each card of a step may have its own."""
+    heads, operators = [part.transpose(1, 2) for part in (query, key, value)], torch.ops.aten
+    if name == "sdpa_math":
+        found = operators._scaled_dot_product_attention_math(*heads)
+    elif name == "sdpa_flash" and query.device.type == "cpu":
+        found = operators._scaled_dot_product_flash_attention_for_cpu(*heads)
+    elif name == "sdpa_flash":
+        found = operators._scaled_dot_product_flash_attention(*heads)
+    else:
+        kernel = f"_scaled_dot_product_{name.removeprefix('sdpa_')}_attention"
+        found = getattr(operators, kernel)(*heads, None, torch.is_grad_enabled())
+    return found[0].transpose(1, 2)
 
 
 def _flash_attn(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -98,14 +98,11 @@ class Experts:
 
     def at_once(self, goal: int) -> list[int]:
         """Returns up to which own step each expert trains at the same time as the other, for a run up to step `goal`;
-        [] where they take turns: with dropout too, which draws from generators that all threads share, and with an
-        attention that torch chooses for all threads.
+        [] where they take turns: with dropout too, which draws from generators that all threads share.
 
         The last step of each is made in turn, since it may have to outlast steps that are not finite.
         """
-        configs = [one.run.config for one in self.all]
-        shares = any(one.lora.draws or one.model.attention.startswith("sdpa_") for one in configs)
-        if not self.both or not self.all[0].run.apart or shares:
+        if not self.both or not self.all[0].run.apart or any(one.run.config.lora.draws for one in self.all):
             return []
         count = min((goal - self.step) // len(self.all), *(one.total - one.step - 1 for one in self.all))
         return [one.step + count for one in self.all] if count > 0 else []

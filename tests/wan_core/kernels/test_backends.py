@@ -64,6 +64,20 @@ def test_the_kernel_that_was_chosen_is_the_one_that_runs(name: str, operator: st
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["sdpa_flash", "sdpa_efficient", "sdpa_cudnn", "sdpa_math"])
+def test_a_kernel_switches_nothing_for_other_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cards of one step, and experts at once, have a thread each."""
+
+    def switched(*_given: Any) -> None:
+        raise AssertionError("for all threads")
+
+    kernel, given = attention_kernel(name), [part.bfloat16() for part in inputs()]
+    for backend in ("flash", "mem_efficient", "math", "cudnn"):
+        monkeypatch.setattr(torch._C, f"_set_sdp_use_{backend}", switched)
+    attended = kernel(*(part.to("meta") for part in given))
+    assert attended.shape == given[0].shape
+
+
 @pytest.mark.parametrize("name", ["sdpa_flash", "sdpa_math"])
 def test_every_kernel_predicts_what_the_reference_does(name: str) -> None:
     golden = Golden("i2v")

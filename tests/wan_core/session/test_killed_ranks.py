@@ -131,7 +131,7 @@ def run_of(root: Path, ranks: int, exchange: str = "") -> TinyRun:
     if exchange:
         placement = replace(placement, context_parallel=ranks, context_exchange=exchange)
     plan, lora = replace(PLAN, placement=placement), LoraConfig(rank=4, dropout=0.0 if exchange else 0.1)
-    preview, shape = SampleConfig(steps=2, width=32, height=32), replace(TINY, dim=256, num_heads=2)
+    preview, shape = SampleConfig(steps=2, width=32, height=32), replace(TINY, dim=128 * ranks, num_heads=ranks)
     return make_run(root, train=SETTINGS, plan=plan, lora=lora, preview=preview, shape=shape if exchange else TINY)
 
 

@@ -47,7 +47,7 @@ class Fp8Quantize(io.ComfyNode):
         if model.quantization != "none" and model.plan.base_precision == "as in file":
             note = (
                 f"The model is stored quantized already ({model.quantization}); Fp8 / Int8 Quantize leaves it so. "
-                "To quantize it anew, set base_precision of Load Wan Model to bf16."
+                "To quantize it again, set base_precision of Load Wan Model to bf16."
             )
             _log.warning("%s", note)
             return io.NodeOutput(model, ui={"text": [note]})

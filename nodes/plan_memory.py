@@ -72,8 +72,8 @@ class PlanMemory(io.ComfyNode):
         if len(plans) > 1:
             offloaded = max(weights_once_loaded(one.job.model, one.job.file) for one in plans) / 2**30
             report += (
-                f"\nThe two experts take turns on the device. The one that rests takes {offloaded:.1f} GiB of host "
-                "memory where so much is free; else it is read again."
+                f"\nThe two experts take turns on the device. The other one takes {offloaded:.1f} GiB of host "
+                "memory if that is free; otherwise it is read from disk again."
             )
         drawn = cards_of_step(largest, largest.card)
         facts = {

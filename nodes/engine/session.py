@@ -50,7 +50,7 @@ def run_engine(
     progress.on_event(Stage(stage="start"))
     free_comfyui_memory()
     if held := in_words(held_models()):
-        _log.info("ComfyUI goes on holding %s of RAM, for nodes behind this one", held)
+        _log.info("ComfyUI keeps %s of RAM for nodes after this one", held)
     arguments = [command, str(directory), "--controlled", "--roots", str(folders.roots_file()), *options]
     with (
         LIVE.used(directory.name),

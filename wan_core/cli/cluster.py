@@ -126,7 +126,7 @@ def sbatch_of(cluster: Cluster) -> str:
         ")",
         'srun --kill-on-bad-exit=1 bash -c "$node"',
         "code=$?",
-        "# The time limit stopped it with its state saved: queue the same job again, which goes on.",
+        "# The time limit stopped it with its state saved: queue the same job again, which resumes it.",
         """if grep -qs '"reason": "signal SIGUSR1"' "$run/status.json" "$run/status.next.json"; then""",
         '  scontrol requeue "$SLURM_JOB_ID"',
         "fi",

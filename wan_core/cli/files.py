@@ -35,7 +35,9 @@ def add_file_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     scan.add_argument("--height", type=int, default=480)
     scan.add_argument("--fps", type=float, default=16.0)
     scan.add_argument("--trigger-word", default="")
-    scan.add_argument("--recursive", action="store_true", help="subfolders too; 10_walk is seen ten times as often")
+    scan.add_argument(
+        "--recursive", action="store_true", help="subfolders too; clips in 10_walk are trained ten times as often"
+    )
     scan.add_argument("--missing-captions", default="refuse", help="refuse, skip the file, or empty caption")
     scan.add_argument("--allow", type=Path, action="append", default=[], help="a folder that a file may name files of")
     scan.add_argument(

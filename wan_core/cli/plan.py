@@ -29,7 +29,9 @@ def add_plan_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan.add_argument("--card", default="", metavar="GIB[,GIB]", help="memory of each card; default: this machine's")
     text = "with several cards: split blocks (default), split tokens, copy per GPU, one device, or auto"
     plan.add_argument("--mode", default="split blocks", metavar="MODE", help=text)
-    plan.add_argument("--world", type=int, default=0, metavar="RANKS", help="with --card: also the mesh of so many")
+    plan.add_argument(
+        "--world", type=int, default=0, metavar="RANKS", help="with --card: also plan the mesh of this many ranks"
+    )
     plan.add_argument("--clips", type=int, default=0, help="with --world: of an optimizer step; default: one a rank")
     text = "folder of runs whose measurements the plan for this machine follows; default: that beside the model's"
     plan.add_argument("--runs", type=Path, metavar="FOLDER", help=text)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     add_new_command(command)
     add_plan_command(command)
-    train = command("train", _train, "train a run, or go on with it")
-    resume = command("resume", _train, "go on with a run that has a saved step")
+    train = command("train", _train, "train a run, or resume it")
+    resume = command("resume", _train, "resume a run that has a saved step")
     sample = command("sample", _sample, "render validation clips of a run")
     audit = command("audit", _audit, "measure what each precision switch costs on the model and clips of a run")
     export = command("export", _export, "copy the LoRA of a saved step to a file, of a pair to two")
@@ -40,11 +40,16 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
     for sub in (train, resume):
         add_set_option(sub)
-        sub.add_argument("--max-steps", type=int, default=0, help="stop after so many steps of this session; 0 = all")
+        sub.add_argument(
+            "--max-steps",
+            type=int,
+            default=0,
+            help="stop after this number of steps of the session; 0 = train to the end",
+        )
         sub.add_argument(
             "--embed-workflow", action="store_true", help="write the run's workflow.json into its LoRAs, for ComfyUI"
         )
-        text = "profile so many steps behind the first one or profile_skip_steps, into the folder profile of the run"
+        text = "number of steps to profile, after the first or profile_skip_steps; saved in the run's folder profile"
         sub.add_argument("--profile", type=int, default=0, metavar="STEPS", help=text)
         text = "time that encoding took before this session, to be kept with the run's other times"
         sub.add_argument(

@@ -25,7 +25,7 @@ def ranks_here(placement: PlacementConfig) -> int:
     if placement.ranks > len(names) and names != ("cpu",):
         raise PlacementError(
             f"This run is trained by {placement.ranks} processes, and this machine has {len(names)} GPUs for it. Start "
-            "it with torchrun on all its machines (docs/use/headless.md), or go on here with --set "
+            "it with torchrun on all its machines (docs/use/headless.md), or resume here with --set "
             "model.placement.copies=N, N as many as the GPUs here."
         )
     return placement.ranks

@@ -247,7 +247,9 @@ def scan_report(result: ScanResult) -> str:
         weight = f"weight {config.prior_preservation:g} in the loss"
         lines.append(f"prior preservation: trained towards what the base model predicts, {weight}")
     if config.weight != 1:
-        lines.append(f"weight: {config.weight:g}, how often its files are seen beside those of other datasets")
+        lines.append(
+            f"weight: {config.weight:g}, how often its files are trained compared with those of other datasets"
+        )
     lines += result.notes
     if result.rejected:
         lines.append(f"not used: {counted(len(result.rejected), 'file')}")

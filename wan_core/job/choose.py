@@ -105,7 +105,7 @@ def choose_run(
             if directory in unread:
                 note = (
                     f"{found.note} What it saved says which job it is; its run.json does not: {unread[directory]} "
-                    f"When it trains, run.json is written anew and the old one kept as {UNREAD}."
+                    f"When it trains, run.json is written again, and the old one is kept as {UNREAD}."
                 )
                 return replace(found, note=note)
             return found

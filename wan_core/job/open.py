@@ -82,7 +82,7 @@ class OpenRun:
         if self.cache_set.prior_share == 1:
             raise ConfigError(
                 f"All {len(self.cache_set.items)} clips are of datasets with prior_preservation, which keep what the "
-                "model knows, so nothing would be learnt. Connect what is to be learnt too, or set that to 0."
+                "model knows, so nothing new would be trained. Connect a dataset with new content too, or set it to 0."
             )
 
 

@@ -28,7 +28,7 @@ from .config import RunConfig
 _log = logger(__name__)
 LOCKLESS = (
     "The file system of the runs has no file locks, so the run is marked as in use by a file of its own; after the "
-    "crash of a machine or container, another one can go on with it in 5 minutes."
+    "crash of a machine or container, another one can resume it after 5 minutes."
 )
 """emitted once a session"""
 

@@ -68,7 +68,7 @@ class LoraSource:
     def _change_of(self, module: str) -> type[Change]:
         if what := self.unlike_a_pair(module):
             raise CheckpointError(
-                f"{self.name} is {what} ({module}); a plain LoRA cannot go on from it. "
+                f"{self.name} is {what} ({module}); a plain LoRA cannot start from it. "
                 "Merge it into the base model first, or start from none."
             )
         change = change_of(self.modules[module])

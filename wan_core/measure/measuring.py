@@ -74,7 +74,7 @@ class Measurement:
             found = run_apart(method, machine_facts, _ASKING_S)
             if found.status == DONE:
                 return method, found.figures
-        raise RuntimeError(f"the machine cannot be asked what it is: {found.said}")
+        raise RuntimeError(f"the properties of this machine cannot be read: {found.said}")
 
     def _measured(self, method: str, row: Row, place: Path, left_s: float) -> Outcome:
         if left_s <= 0:

@@ -14,11 +14,11 @@ class MemoryMeasures(Config):
     """The measures of one job. They cost time at most: its numbers are the same with all of them and with none."""
 
     offload_inputs: bool = False
-    """what gradient checkpointing keeps of each block rests in pinned host memory, and comes back one block ahead"""
+    """the inputs that activation checkpointing keeps are offloaded to pinned memory and prefetched one block ahead"""
     blocks_to_swap: int = setting(
-        0, "Blocks whose frozen weights rest in host memory and travel to the GPU when they run.", low=0, high=1000
+        0, "Number of transformer blocks kept in CPU RAM and streamed to the GPU (block swap).", low=0, high=1000
     )
-    """of the whole model, VACE's second stream counted too; those of a split model are spread over its devices"""
+    """of the complete model, VACE's second stream counted too; those of a split model are spread over its devices"""
     dequantize_once: bool = True
     """a stage dequantizes each weight once for all chunks of tokens and holds its values (14B: 0.39 GB in bfloat16);
     otherwise once a chunk"""
@@ -37,7 +37,7 @@ class MemoryMeasures(Config):
 
         `split`: whether it lies on several cards.
 
-        What rests already goes on resting: twice as many blocks always include those of before (`swapped_blocks`).
+        Blocks that are offloaded stay so: twice as many blocks always include the earlier ones (`swapped_blocks`).
         """
         if not self.offload_inputs:
             return replace(self, offload_inputs=True)

@@ -77,7 +77,7 @@ class _RestingBlock:
             if mine:
                 memory = None if shared is None or not together else self._shared(name, shared, begin, mine)
                 self._settle(begin, mine, self._own(begin, mine) if memory is None else memory)
-        assert self._frozen, "a block that rests must be frozen"
+        assert self._frozen, "an offloaded block must be frozen"
         self.rest()
 
     def _placed(self, modules: Iterable[nn.Module]) -> list[_Frozen]:
@@ -170,7 +170,7 @@ class Ring:
 
     def take_over(self, other: Ring) -> None:
         """Takes the blocks that rest in `other`, which is used no more, with the host memory they lie in."""
-        assert other._resting.keys() <= {*self._order}, "what rests goes on resting"
+        assert other._resting.keys() <= {*self._order}, "offloaded blocks stay offloaded"
         self._resting |= other._resting
 
     @contextmanager

@@ -127,9 +127,9 @@ class MemoryPlan:
         """Returns what a user should know of the measures; "" where none is taken."""
         taken: list[str] = []
         if self.measures.offload_inputs:
-            taken.append("what gradient checkpointing keeps rests in host memory")
+            taken.append("the inputs that activation checkpointing keeps are offloaded to host memory")
         if count := self.measures.blocks_to_swap:
-            taken.append(f"{count} blocks do too, and travel to the GPU when they run")
+            taken.append(f"{count} blocks are offloaded too, and streamed to the GPU when they run")
         host = f"{self.estimate.host / 2**30:.1f} GiB of host memory are needed."
         return f"So that it fits, {', and '.join(taken)}: {host}" if taken else ""
 

@@ -102,7 +102,7 @@ class Devices:
             offload = free is not None and needed <= free // self._processes
             where = "is offloaded to host memory" if offload else "will be read again"
             left, came = (one.run.config.train.expert_name for one in (leaving, coming))
-            _log.info("%s %s; %s comes to the devices", left, where, came)
+            _log.info("%s %s; %s is loaded", left, where, came)
             leaving.leave(offload=offload)
         if not coming.on_device:
             coming.enter()

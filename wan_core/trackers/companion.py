@@ -20,7 +20,7 @@ from .figures import About
 _LAUNCH = Path(__file__).resolve().parents[1] / "launch.py"
 _MOMENT_S = 0.5
 _LATE = (
-    "What this run tells others is not all sent. A process of its own goes on with it; what that cannot send is kept, "
+    "Some messages of this run are not sent yet. A separate process sends them; what it cannot send is kept, "
     "and sent with the next run in this folder, or by: python wan_core/launch.py send RUN"
 )
 

@@ -124,7 +124,7 @@ class Delivery:
             if not self._failing:
                 self.failure = shortened(_reason_of(error), 300)
                 _log.warning("%s failed: %s: %s", self._destination.title, type(error).__name__, self.failure)
-                self._complaints.append(f"{self._destination.title} failed, and the run goes on: {self.failure}")
+                self._complaints.append(f"{self._destination.title} failed, and the training continues: {self.failure}")
             self._failing = True
         else:
             self._failing = False

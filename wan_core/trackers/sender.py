@@ -59,7 +59,7 @@ def serve(directory: Path, settings: ServerSettings, lines: BinaryIO, out: Binar
             try:
                 destination.keep(event)
             except (OSError, WanTrainerError) as error:
-                say(f"{destination.title} cannot be told of everything: {error}")
+                say(f"{destination.title} does not receive every message: {error}")
         for delivery in deliveries:
             delivery.put(event)
             say.all(delivery.complaints())

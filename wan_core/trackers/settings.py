@@ -52,8 +52,8 @@ class WebhookSettings(Config):
         wanted = ("https://", "http://") if self.allow_private else ("https://",)
         if self.url and not self.url.lower().startswith(wanted):
             raise ConfigError(
-                f"webhook.url does not begin with {' or '.join(wanted)}. Give the whole address; http is for your own "
-                "network, with allow_private = true."
+                f"webhook.url does not begin with {' or '.join(wanted)}. Give the complete address; http is for your "
+                "own network, with allow_private = true."
             )
 
 

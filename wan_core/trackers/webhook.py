@@ -60,9 +60,9 @@ class Webhook:
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError as error:
-            raise ConfigError("webhook.url has a port that is no number. Give the whole address.") from error
+            raise ConfigError("webhook.url has a port that is no number. Give the complete address.") from error
         if not parts.hostname or parts.username is not None:
-            raise ConfigError("webhook.url has no host, or a name and password before it. Give the whole address.")
+            raise ConfigError("webhook.url has no host, or a name and password before it. Give the complete address.")
         self._settings, self._about = settings, about
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

@@ -266,8 +266,8 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         if self.blocks_to_swap > 0 and (self.unchecked_blocks or not self.gradient_checkpointing):
             which = "unchecked_blocks 0" if self.gradient_checkpointing else "gradient_checkpointing"
             raise ConfigError(
-                f"blocks_to_swap is {self.blocks_to_swap}, and a block whose activations are kept cannot travel. Set "
-                f"{which}, or blocks_to_swap to 0."
+                f"blocks_to_swap is {self.blocks_to_swap}, and a block whose activations are kept cannot be swapped. "
+                f"Set {which}, or blocks_to_swap to 0."
             )
         if self.keeps.offloaded and self.offload_activations == "off":
             raise ConfigError(

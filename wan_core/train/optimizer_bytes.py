@@ -110,8 +110,8 @@ def _counted(config: TrainConfig) -> tuple[float, float]:
             ) from error
         if not straight.equals(resumed):
             raise ConfigError(
-                f'optimizer "{_title(config)}" holds something that cannot be saved: after a resume it goes on '
-                "otherwise. Choose another optimizer."
+                f'optimizer "{_title(config)}" has state that cannot be saved: after a resume it gives '
+                "other results. Choose another optimizer."
             )
         return straight.bytes_per_value("optimizer."), straight.bytes_per_value("judged.")
 

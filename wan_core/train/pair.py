@@ -98,8 +98,8 @@ def check_split(done: Sequence[int], train: TrainConfig) -> None:
         needed += 1
     expert, made, share = expert_setting(EXPERTS[index]), done[index], totals[index]
     raise ConfigError(
-        f"steps {train.steps} is too short for this run: the {expert} noise expert has made {made} steps, and of so "
-        f"many it has {share}; the other one would end before its own. Set steps to {needed} or more, or begin a new "
+        f"steps {train.steps} is too short for this run: the {expert} noise expert has made {made} steps, more "
+        f"than its share of {share}. Set steps to {needed} or more, or begin a new "
         "run."
     )
 

@@ -75,7 +75,8 @@ def test_a_scan_multiplies_the_repeats_and_reports_them(tmp_path):
     ]
     assert "5_walk: 1 files, each seen 5 times because of the folder's name" in scan_report(result).splitlines()
     assert (
-        "weight: 0.5, how often its files are seen beside those of other datasets" in scan_report(result).splitlines()
+        "weight: 0.5, how often its files are trained compared with those of other datasets"
+        in scan_report(result).splitlines()
     )
 
 

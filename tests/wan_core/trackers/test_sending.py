@@ -221,7 +221,7 @@ def test_a_run_ends_while_its_mirror_hangs_and_the_copy_follows(
     ended = server.command("train", str(run.directory), *options)
     assert ended.returncode == ExitCode.DONE
     events = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert "What this run tells others is not all sent." in events[-1]["text"]
+    assert "Some messages of this run are not sent yet." in events[-1]["text"]
     assert not is_locked(run.directory / ".lock")
     waiting = Outbox(run.directory.parent, "mirror").waiting()
     assert len(waiting) == 3, "two saved steps, and the end"
@@ -242,7 +242,7 @@ def test_the_run_hears_what_goes_wrong_and_its_log_once_it_has_ended(tmp_path: P
     serve(run.directory, settings, BytesIO(lines.encode()), said)
     sentences = [json.loads(line)["said"] for line in said.getvalue().splitlines()]
     assert sentences == [
-        "The webhook failed, and the run goes on: 127.0.0.1 answered 503. Look at the address and its key.",
+        "The webhook failed, and the training continues: 127.0.0.1 answered 503. Look at the address and its key.",
         "The webhook has not taken 1 message. What is kept is sent with the next run in this folder, or by: "
         "python wan_core/launch.py send RUN",
     ]
@@ -251,7 +251,7 @@ def test_the_run_hears_what_goes_wrong_and_its_log_once_it_has_ended(tmp_path: P
     serve(run.directory, settings, BytesIO(lines.encode()), nobody)
     log = (run.directory / "log.txt").read_text().splitlines()
     assert [line.partition("WARNING wan_trainer: ")[2][:32] for line in log] == [
-        "The webhook had not taken 1 mess", "The webhook failed, and the run ", "The webhook has not taken 2 mess",
+        "The webhook had not taken 1 mess", "The webhook failed, and the trai", "The webhook has not taken 2 mess",
     ]  # fmt: skip
     assert "/key" not in "".join(log)
 
@@ -274,7 +274,9 @@ def test_a_sender_that_dies_ends_nothing(tmp_path: Path, hook: SimpleNamespace) 
         tell(STEP)
         tell(DONE)
     (note,) = (event.text for event in heard if isinstance(event, Note))
-    assert note.startswith("What sends this run's news failed, and the run goes on: its process has ended, and news ")
+    assert note.startswith(
+        "What sends this run's news failed, and the training continues: its process has ended, and news "
+    )
     assert "python wan_core/launch.py send RUN" in note
     assert [event for event in heard if not isinstance(event, Note)] == [SAVED, STEP, DONE]
 
@@ -303,7 +305,7 @@ def finish():
     heard: list[Event] = []
     with with_trackers(heard.append, run.directory, file, waits=False) as tell:
         tell(STEP)
-    assert [event.text[:33] for event in heard if isinstance(event, Note)] == ["What this run tells others is not"]
+    assert [event.text[:33] for event in heard if isinstance(event, Note)] == ["Some messages of this run are not"]
     until((library / "finishing").exists)
     assert (library / "figures").read_text() == "1 0.5;"
     assert not (library / "finished").exists()

@@ -195,7 +195,7 @@ def test_a_failure_is_said_once_without_a_key_and_ends_nothing(fails: str) -> No
     notes = [event.text for event in heard if isinstance(event, Note)]
     assert [event for event in heard if not isinstance(event, Note)] == [STEP] * 5
     assert len(notes) == 1
-    assert notes[0].startswith("The test failed, and the run goes on: ")
+    assert notes[0].startswith("The test failed, and the training continues: ")
     assert "wandb_" not in notes[0]
 
 
@@ -340,7 +340,7 @@ def test_what_cannot_be_told_is_refused_before_the_run_begins(run: TinyRun) -> N
         with pytest.raises(kind, match=sentence):
             trackers_of(ServerSettings(mirror=MirrorSettings(url=url)), run.directory)
     for url in ("https://", "https://user:word@a.org/x", "https://a.org:port/"):
-        with pytest.raises(ConfigError, match="Give the whole address"):
+        with pytest.raises(ConfigError, match="Give the complete address"):
             trackers_of(ServerSettings(webhook=WebhookSettings(url=url)), run.directory)
     if not version_of("mlflow"):
         settings = ServerSettings.from_dict({"tracker": {"kind": "mlflow"}})

@@ -170,7 +170,7 @@ def test_what_is_learnt_is_evaluated_and_a_set_of_prior_clips_alone_is_refused(t
     batches = Batches(opened.cache_set, opened.cache, seed=0, batch_size=1)
     assert [item.prior for item in batches.evaluation_items(3)] == [0.0]
     everything = marked(run, 0, 1, 2)
-    with pytest.raises(ConfigError, match=r"All 3 clips .* so nothing would be learnt"):
+    with pytest.raises(ConfigError, match=r"All 3 clips .* so nothing new would be trained"):
         open_experts(everything.directory, everything.roots)[0].check(with_start=True)
 
 

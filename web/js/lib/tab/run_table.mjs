@@ -136,7 +136,7 @@ export class RunTable {
     const texts = this.shown.map((run) => cellText(run, key, now).length);
     const longest = Math.max(...wordsOf(this.headOf(key)).map((word) => word.length));
     const most = texts.reduce((a, b) => Math.max(a, b), longest);
-    const beside = key === "state" ? 6 : this.small ? 1 : 2;
+    const beside = key === "state" ? 6 : 2;
     return Math.round((Math.min(WIDE, Math.max(NARROW, most)) + beside) * CHARACTER);
   }
 

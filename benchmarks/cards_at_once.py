@@ -30,7 +30,8 @@ from wan_core.parallel.pipeline import Pipeline, stages_of
 from wan_core.parallel.schedule import Schedule, forward_first, in_order, in_turn, pipelined
 from wan_core.parallel.timeline import PEER_BYTES_PER_S, STAGED_BYTES_PER_S, StageCost, replay, serial_seconds
 from wan_core.placement import MemoryMeasures, Placement
-from wan_core.placement.plan import INTERLEAVED, split_blocks
+from wan_core.placement.config import INTERLEAVED
+from wan_core.placement.plan import split_blocks
 from wan_core.plan.cards import Card, card_named
 from wan_core.plan.split_time import split_step
 

@@ -12,9 +12,10 @@ import torch
 from ..abilities import abilities_of
 from ..accelerator import backend_of, free_bytes, is_gpu, planned_gpu, reserved_bytes
 from ..errors import ConfigError
+from .config import PlacementConfig
 from .estimate import MemoryEstimate
 from .host import host_bytes, host_total
-from .plan import Placement, PlacementConfig, devices_of, resolve_placement
+from .plan import Placement, devices_of, resolve_placement
 
 CARD_LIMIT = "WAN_TRAINER_CARD_GIB"
 """environment variable: plan as if every card had so many GiB; the CPU then counts as a card too"""

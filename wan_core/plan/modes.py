@@ -17,7 +17,8 @@ import torch
 from ..accelerator import is_gpu, planned_gpu
 from ..errors import WanTrainerError
 from ..placement import EXPERT_PER_GPU, FreeMemory, Placement, PlacementConfig, free_memory_of_cards
-from ..placement.plan import INTERLEAVED, split_blocks
+from ..placement.config import INTERLEAVED
+from ..placement.plan import split_blocks
 from .cards import Card, card_of, card_of_size, unknown_card
 from .measured_ratios import SECONDS
 from .planning import MemoryPlan, plan_memory

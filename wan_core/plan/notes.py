@@ -9,7 +9,8 @@ from ..footprint import weights_once_loaded
 from ..job.remarks import notes_on_cards, remarks_on_cards, routes_remark, turns_remark
 from ..parallel.pipeline import stages_of
 from ..placement import EXPERT_PER_GPU, JobShape, MemoryMeasures
-from ..placement.plan import BESIDE_BLOCKS_GIB, INTERLEAVED, split_blocks
+from ..placement.config import INTERLEAVED
+from ..placement.plan import BESIDE_BLOCKS_GIB, split_blocks
 from ..train import UNKNOWN_CLASS
 from .cards import Card
 from .modes import reason

@@ -11,8 +11,8 @@ import torch
 from tests.support.cards import gpu, put_in
 from tests.support.workloads import t2v_1_3b
 from wan_core.parallel.pipeline import under_way
-from wan_core.placement import FreeMemory, MemoryMeasures, free_memory_of_cards
-from wan_core.placement.plan import PlacementConfig, split_blocks
+from wan_core.placement import FreeMemory, MemoryMeasures, PlacementConfig, free_memory_of_cards
+from wan_core.placement.plan import split_blocks
 from wan_core.plan import Workload, modes, plan_here, plan_memory
 from wan_core.plan.cards import CARDS, Card
 from wan_core.plan.cards_of_step import cards_of_step

@@ -58,6 +58,8 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     from ..plan import report_run, report_settings
 
     if options.run_path is not None:
+        if options.card:
+            raise ConfigError("A run is planned for this machine. For --card give --model and --size instead.")
         return report_run(run_directory(options.run_path), roots_of(options))
     if options.model is None or not options.size:
         raise ConfigError("Name a run to plan for, or a model and a size: plan --model FILE --size 832x480x33.")

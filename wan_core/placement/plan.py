@@ -14,6 +14,7 @@ from ..accelerator import is_gpu
 from ..errors import PlacementError
 from ..model import block_of
 from ..model.heads import shares as sizes_in
+from ..words import counted
 from .config import EXPERT_PER_GPU, INTERLEAVED, PlacementConfig, block_numbers
 
 BESIDE_BLOCKS_GIB = 4
@@ -80,8 +81,8 @@ def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -
         )
     if config.mode == "split tokens" and config.shares and len(config.shares) != len(devices):
         raise PlacementError(
-            f'token_shares "{config.token_shares}" has {len(config.shares)} numbers for {len(devices)} devices. Give '
-            "each a number, or set model.placement.token_shares to auto."
+            f'token_shares "{config.token_shares}" has {counted(len(config.shares), "number")} for '
+            f"{counted(len(devices), 'device')}. Give each a number, or set model.placement.token_shares to auto."
         )
     if config.mode in ("copy per GPU", "split tokens", EXPERT_PER_GPU):
         return Placement((devices[rank % len(devices)],) * num_blocks)

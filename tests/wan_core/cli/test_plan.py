@@ -60,6 +60,7 @@ def test_what_is_missing_or_wrong_on_the_line_is_said(tmp_path: Path, wan_core_c
     for words, said in (
         ([], "plan --model FILE"),
         (["--model", file], "plan --model FILE"),
+        (["my_run", "--card", "24"], "For --card give --model and --size"),
         (["--model", file, "--size", "832x480"], "WIDTHxHEIGHTxFRAMES"),
         (["--model", file, "--size", "830x480x33"], "multiples of 16"),
         (["--model", file, "--size", "832x480x34"], "4n+1"),

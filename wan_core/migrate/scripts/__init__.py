@@ -10,20 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from ...errors import ConfigError
-from .batch import batch_commands
-from .posix import Shell
-from .python_file import SCRIPT, python_commands
-from .scope import (
-    Scope,
-    UnbalancedError,
-    as_written,
-    check_length,
-    check_word,
-    ends_unset,
-    is_unset,
-    unset,
-    without_marks,
-)
+from .commands import commands_in
+from .dialects import CMD, POSIX, POWERSHELL
+from .marks import SCRIPT, UnbalancedError, as_written, ends_unset, is_unset, without_marks
+from .python_file import python_commands
 
 __all__ = ["Training", "as_written", "ends_unset", "is_unset", "trainings"]
 
@@ -37,6 +27,7 @@ _SAY = frozenset(
     )
 )
 """commands that mention a script without running it"""
+_DIALECTS = {"posix": POSIX, "cmd": CMD, "powershell": POWERSHELL}
 _ENDINGS = {".bat": "cmd", ".cmd": "cmd", ".ps1": "powershell", ".psm1": "powershell", ".py": "python"}
 _IN_PROSE = re.compile(rf"`([^`\n]*{SCRIPT}[^`\n]*)`")
 """a command in a line of Markdown"""
@@ -115,45 +106,11 @@ def _commands(name: str, text: str, dialect: str) -> list[list[str]]:
     try:
         if dialect == "python":
             return python_commands(name, text)
-        return _whole(text, dialect)
+        return commands_in(text, _DIALECTS[dialect])
     except UnbalancedError:
         return _by_lines(name, text, dialect)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}" if not str(error).startswith(name) else str(error)) from error
-
-
-def _whole(text: str, dialect: str, scope: Scope | None = None) -> list[list[str]]:
-    if dialect == "cmd":
-        return batch_commands(text, scope)
-    if dialect == "powershell":
-        return _powershell_commands(text)
-    return Shell(re.sub(r"\\[ \t]+\n", "\\\\\n", text), scope).read()
-
-
-_PIECE = re.compile(
-    r"""(?P<blank>(?:[ \t]|`[ \t]*\n)+|\#[^\n]*)|(?P<end>[*\d]?>+(?:&\d)?|[;|{}()\n])|'(?P<literal>[^'\n]*)'|"""
-    r""""(?P<quoted>[^"\n]*)"|(?P<plain>(?:`[^\n]|[^\s'"`;|{}()>])+|['"`])"""
-)
-"""blanks and comments, ends of a command, and the parts of a word in PowerShell"""
-_VARIABLE = re.compile(r"\$(?:\{[^}]*\}|[\w:.]+)|^@\w+")
-
-
-def _powershell_commands(text: str) -> list[list[str]]:
-    """Returns the words of each command; no variable is followed."""
-    commands, ended, in_word = [list[str]()], True, False
-    for piece in _PIECE.finditer(text):
-        if piece["blank"] or piece["end"]:
-            in_word, ended = False, ended or bool(piece["end"])
-            continue
-        said = piece["literal"] or _VARIABLE.sub(lambda name: unset(name[0]), piece["quoted"] or piece["plain"] or "")
-        if ended:
-            commands.append([])
-        words = commands[-1]
-        words[-1:] = [words[-1] + said] if in_word and not ended else [*words[-1:], said]
-        check_word(words[-1])
-        check_length(words)
-        in_word, ended = True, False
-    return [words for words in commands if words]
 
 
 _GOES_ON = {
@@ -165,10 +122,10 @@ _GOES_ON = {
 
 def _by_lines(name: str, text: str, dialect: str) -> list[list[str]]:
     """Reads a text line by line, such as notes around a command; unreadable lines are skipped."""
-    scope, found = Scope(folds=dialect != "posix"), list[list[str]]()
+    found = list[list[str]]()
     for line in _GOES_ON[dialect].sub(" ", text).split("\n"):
         try:
-            found += _whole(line, dialect, scope)
+            found += commands_in(line, _DIALECTS[dialect])
         except UnbalancedError as error:
             if re.search(rf"{SCRIPT}\S*\s+-", line) and not line.lstrip().startswith(("#", "rem ", "::")):
                 raise ConfigError(f"{name}: the command cannot be read ({error}). Check its quotes.") from error

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections import Counter
 
 from ...errors import ConfigError
-from .scope import Scope, unset
+from .marks import SCRIPT, unset
 
-SCRIPT = "wan_train_network"
-_MOST_BYTES, _DEEPEST = 512 << 10, 100
+_MOST_BYTES = 512 << 10
 _OPTION = re.compile(r"--\w+[ \t]+\S")
 _ADDS, _SAYS = ("append", "extend"), ("print", "info", "debug", "warning", "error", "exists", "isfile", "echo", "write")
 
@@ -26,8 +26,8 @@ def python_commands(name: str, text: str) -> list[list[str]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a foreign "\\d" must not fail our run
             tree = ast.parse(text)
-        reader = _Reader()
-        reader.block(tree.body, depth=0)
+        reader = _Reader(tree)
+        reader.visit(tree)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise ConfigError(f"{name} is no Python that can be read ({type(error).__name__}). Correct it.") from error
     return [_split(words) for words in reader.commands]
@@ -40,81 +40,78 @@ def _split(words: list[str]) -> list[str]:
     return [part for word in words for part in (word.split() if _OPTION.match(word) else [word])]
 
 
-class _Reader:
-    """Follows literal assignments, statement by statement."""
+class _Reader(ast.NodeVisitor):
+    """Follows literal assignments; a name that is assigned twice, or is an argument too, is unknown."""
 
-    def __init__(self) -> None:
-        self.scope = Scope()
+    def __init__(self, tree: ast.Module) -> None:
+        nodes = list(ast.walk(tree))
+        added = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
+        counts = Counter(node.arg for node in nodes if isinstance(node, ast.arg))
+        names = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        counts.update(node.id for node in names if id(node) not in added)
+        self._once = {name for name, count in counts.items() if count == 1}
+        self._values: dict[str, list[str]] = {}
         self.commands: list[list[str]] = []
         self._of_name: dict[str, int] = {}
         """name of a list -> index of its command"""
+        self._maybe = 0
+        """number of enclosing conditions"""
 
-    def block(self, statements: list[ast.stmt], depth: int) -> None:
-        if depth > _DEEPEST:
-            raise RecursionError
-        for statement in statements:
-            self._statement(statement, depth)
+    def visit(self, node: ast.AST) -> None:
+        branches = isinstance(node, ast.If | ast.For | ast.AsyncFor | ast.While | ast.Match | ast.ExceptHandler)
+        self._maybe += branches
+        super().visit(node)
+        self._maybe -= branches
 
-    def _statement(self, statement: ast.stmt, depth: int) -> None:
-        blocks = [getattr(statement, name, None) for name in ("body", "orelse", "finalbody")]
-        handlers = [one.body for one in getattr(statement, "handlers", ())]
-        inner = [block for block in [*blocks, *handlers] if isinstance(block, list) and block]
-        if inner:
-            function = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
-            sure = function or isinstance(statement, ast.With | ast.Try)
-            if function or not sure:
-                self.scope.open()  # a function's names are local, or assigned when it is called
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-                for argument in [*statement.args.args, *statement.args.kwonlyargs]:
-                    self.scope.forget(argument.arg)
-            for number, block in enumerate(inner):
-                if number and not sure:
-                    self.scope.other_branch()
-                self._maybe += not sure
-                self.block(block, depth + 1)
-                self._maybe -= not sure
-            if function or not sure:
-                self.scope.close()
-            return
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    self._set(target.id, statement.value)
-            return
-        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-            self._add(statement.target.id, self._listed(statement.value))
-            return
-        if isinstance(statement, ast.Return) and statement.value is not None:
-            several = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
-            for value in several:
-                words = self._listed(value) if isinstance(value, ast.List) else None
-                if words and any(SCRIPT in word for word in words):
-                    self.commands.append(words)
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call):
-                self._call(node)
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self._set(target.id, node.value)
 
-    _maybe = 0
-    """number of enclosing conditions"""
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if isinstance(node.target, ast.Name) and node.value is not None:
+            self._set(node.target.id, node.value)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self._add(node.target.id, self._listed(node.value))
+
+    def visit_Return(self, node: ast.Return) -> None:
+        for value in node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]:
+            words = self._listed(value) if isinstance(value, ast.List) else None
+            if words and any(SCRIPT in word for word in words):
+                self.commands.append(words)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self._call(node)
+        self.generic_visit(node)
 
     def _set(self, name: str, value: ast.expr) -> None:
         words = self._listed(value)
-        self.scope.set(name, words if words is not None else self._text(value))
+        text = self._text(value) if words is None else None
+        held = [text] if text is not None else words
+        if held is not None and name in self._once and not self._maybe:
+            if sum(map(len, held)) > _MOST_BYTES:
+                raise MemoryError
+            self._values[name] = held
         if words and any(SCRIPT in word for word in words):
             self._of_name[name] = len(self.commands)
             self.commands.append(words)
-        elif isinstance(value, ast.Call):
-            self._call(value)
+        else:
+            self.generic_visit(value)
+            if isinstance(value, ast.Call):
+                self._call(value)
 
     def _add(self, name: str, words: list[str] | None) -> None:
         if words is None:
             words = [unset("...")]
-        elif self._maybe and name in self._of_name:
+        elif self._maybe:
             words = [unset(f"if ...: {' '.join(words)}")]
         if name in self._of_name:
             self.commands[self._of_name[name]] += words
-        self.scope.add(name, words)
+        elif name in self._values:
+            self._values[name] = [*self._values[name], *words]
 
     def _call(self, call: ast.Call) -> None:
         function = call.func
@@ -145,7 +142,7 @@ class _Reader:
                     words.append(self._word(element))
             return words
         if isinstance(value, ast.Name):
-            held = self.scope.get(value.id)
+            held = self._values.get(value.id)
             return held if held is not None and len(held) != 1 else None
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
             left, right = self._listed(value.left), self._listed(value.right)
@@ -166,7 +163,7 @@ class _Reader:
             case ast.Constant(value=int() | float() as number):
                 return repr(number) if abs(number) < 1e300 else None
             case ast.Name(id=name):
-                held = self.scope.get(name)
+                held = self._values.get(name)
                 return held[0] if held is not None and len(held) == 1 else None
             case ast.JoinedStr(values=parts):
                 return "".join(self._word(part) for part in parts)

@@ -104,6 +104,10 @@ def test_the_cost_of_a_script_grows_with_its_length() -> None:
         "a.bat": 'set "A=%B%" & if x==y (echo ^) %C%\n',
         "a.ps1": "$a = @(\"x\", $b, 'c') + $d; & e @f `\n",
         "b.ps1": '$( " @{ ',
+        "d.sh": "{a[",
+        "e.sh": "a",
+        "b.bat": "set ",
+        "c.bat": "goto    if not defined a   (  ",
         "a.py": "a = [b, 'c'] + d\n",
         "a.txt": "\\ \\\n ^ ` # ",
     }

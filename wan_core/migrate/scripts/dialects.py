@@ -42,11 +42,11 @@ POSIX = Dialect(
         r"(?:(?:export|declare|readonly|typeset)[ \t]+(?:-\w+[ \t]+)*)?(?P<name>[A-Za-z_]\w*)(?P<adds>\+?)="
     ),
     changes=(
-        re.compile(r"(?:^|[;&|({\s])(?<!\blocal[ \t])([A-Za-z_]\w*)(?:\[[^\]\s]*\])?\+?=", re.MULTILINE),
+        re.compile(r"(?:^|[;&|({\s])(?<!\blocal[ \t])([A-Za-z_]\w*)(?:\[[^\]\s]{0,80}\])?\+?=", re.MULTILINE),
         re.compile(r"\$\{([A-Za-z_]\w*):?="),
         re.compile(r"\b(?:for|select|unset|printf[ \t]+-v)[ \t]+(\w+)"),
         re.compile(r"\b(?:read|mapfile|readarray|getopts|let|unset)[ \t]([^\n;|&]*)"),
-        re.compile(r"(\w+)[ \t]*(?:\+\+|--(?=[ \t)])|(?:[-*/%&|^]|<<|>>)=)"),
+        re.compile(r"\b(\w{1,80})[ \t]{0,20}(?:\+\+|--(?=[ \t)])|(?:[-*/%&|^]|<<|>>)=)"),
     ),
 )
 CMD = Dialect(
@@ -61,7 +61,7 @@ CMD = Dialect(
         r"|(?P<bare>[^=\"&|<>\n]+)=(?P<text>[^&|\n)]*))",
         re.IGNORECASE,
     ),
-    changes=(re.compile(r"\bset[ \t]+(?:/[ap][ \t]+)?\"?([^=\"&|<>\n]+?)[-+*/%]?=", re.IGNORECASE),),
+    changes=(re.compile(r"\bset[ \t]+(?:/[ap][ \t]+)?\"?([^=\"&|<>\n]{1,80}?)[-+*/%]?=", re.IGNORECASE),),
     folds=True,
 )
 POWERSHELL = Dialect(
@@ -74,12 +74,12 @@ POWERSHELL = Dialect(
 
 _DOCUMENT = re.compile(r"<<-?[ \t]*['\"\\]?([^\s;&|<>()'\"]+)")
 _FALLBACK = re.compile(
-    r"\bif[ \t]+(?:not[ \t]+defined[ \t]+(?P<one>\w+)|\"?%(?P<two>\w+)%\"?[ \t]*==[ \t]*\"\")[ \t]*\(?[ \t]*"
+    r"\bif[ \t]+(?:not[ \t]+defined[ \t]+(?P<one>\w+)|\"?%(?P<two>\w+)%\"?[ \t]{0,20}==[ \t]{0,20}\"\")[ \t(]{0,20}"
     r"set[ \t]+\"?(?P<name>\w+)=(?P<value>[^\"&|<>\n)]*)\"?\)?",
     re.IGNORECASE,
 )
 """the value of a variable that the caller has not set"""
-_LEAPS = re.compile(r"\bgoto[ \t]*:?[ \t]*(?!eof)[\w.-]+|\bcall[ \t]+:(?!eof)", re.IGNORECASE)
+_LEAPS = re.compile(r"\bgoto[ \t:]{0,20}(?!eof)[\w.-]|\bcall[ \t]+:(?!eof)", re.IGNORECASE)
 
 
 def prepared(text: str, dialect: Dialect) -> tuple[str, bool]:

@@ -21,6 +21,7 @@ _VAES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"
 _TEXT_ENCODER = {"clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan", "device": "default"}
 _WIDGETS = {"VAELoader": ("vae_name",), "CLIPLoader": ("clip_name", "type", "device"), "LoadImage": ("image",)}
 """core node -> its widgets, as an older page does not name them in a workflow"""
+_HIGH, _LOW = re.compile("high", re.IGNORECASE), re.compile("low", re.IGNORECASE)
 
 
 def generating_graph(directory: Path, about: Data, *, api: bool = False) -> Data:
@@ -83,8 +84,7 @@ def _models(config: RunConfig, variant: str) -> tuple[tuple[str, ...], str]:
     if config.partner is not None:
         other = config.partner.base_file.partition(":")[2]
     else:
-        words = {"high": "low", "low": "high"}[own.partition("_")[0]]
-        other = guessed = re.sub(own.partition("_")[0], words, base, flags=re.IGNORECASE)
+        other = guessed = _LOW.sub("high", base) if own == EXPERTS[1] else _HIGH.sub("low", base)
     if other == base:  # its name does not say which expert it is
         return (base,), ""
     return ((base, other) if own == EXPERTS[0] else (other, base)), guessed

@@ -49,7 +49,7 @@ def test_the_range_is_the_one_the_tooltip_names() -> None:
     from dataclasses import fields
 
     field = next(one for one in fields(TrainConfig) if one.name == "learning_rate")
-    named = re.search(r"sensible from (\S+) to (\S+)\.", str(field.metadata))
+    named = re.search(r"(\S+) to (\S+) is sensible", str(field.metadata))
     assert named is not None
     low, high = (float(text) for text in named.groups())
     assert rate_remark(TrainConfig(learning_rate=low), full_size=True) == ""

@@ -121,7 +121,7 @@ class WanTrainSettings(io.ComfyNode):
         if values.get("compile"):  # here: TrainLoRA runs after clips were encoded for an hour
             check_compile(default_device())
         adapter = {name: values.pop(shown) for shown, name in names_on_nodes(LoraConfig).items() if shown in values}
-        # The steps are TrainLoRA's; with so many, any warm-up passes here.
+        # The number of steps is TrainLoRA's; this one is large enough for any warm-up.
         train = TrainConfig.from_dict({**values, "steps": 10_000_000})
         train.check_grammar()
         check_optimizer(train)

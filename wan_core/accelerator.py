@@ -176,7 +176,7 @@ def utilization_of(device: torch.device) -> int | None:
     amdsmi) is missing or has no answer."""
     try:
         return _module(device).utilization(device)
-    except Exception:  # of whichever package answers, as another kind on each
+    except Exception:  # each vendor's package raises errors of its own
         return None
 
 

@@ -21,7 +21,7 @@ from .interrupts import InterruptProcessingException, press_again, processing_in
 from .progress import announced
 
 _FINGERPRINT = "fingerprint_inputs"
-"""ComfyUI drops exceptions of this one and goes on, so a press of Cancel is put back"""
+"""ComfyUI ignores exceptions of this one, so a press of Cancel is put back"""
 _CALLED = (_FINGERPRINT, "check_lazy_status", "execute")
 """methods that get values of the graph; validate_inputs returns a sentence instead of raising"""
 

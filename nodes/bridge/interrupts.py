@@ -15,7 +15,7 @@ raise_if_cancelled = mm.throw_exception_if_processing_interrupted
 
 
 class CancelButton:
-    """Turns ComfyUI's interrupt flag into presses: reading a press clears the flag, so that a second one is seen."""
+    """Turns ComfyUI's interrupt flag into presses: reading a press clears the flag, so that a second is noticed."""
 
     def __init__(self) -> None:
         self._caught = False

@@ -61,7 +61,7 @@ def bare(canvas: Any, frontend: str) -> Any:
     return canvas
 
 
-def picture(canvas: Any, mouse: tuple[int, int] = (300, 1200), ids: Sequence[int] = ()) -> Image.Image:
+def picture(canvas: Any, mouse: tuple[int, int] = (2000, 1250), ids: Sequence[int] = ()) -> Image.Image:
     """The nodes, or those with these ids, and a margin, cut out of the page; the mouse is where it shows nothing."""
     canvas.page.mouse.move(*mouse)
     canvas.script("() => window.app.canvas.deselectAll()")  # the frontend cuts what stands behind a selected node

@@ -62,7 +62,7 @@ def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Gro
 
 
 def _placement(directory: Path, world: int) -> PlacementConfig | None:
-    """Returns the placement for so many ranks; None where run.json has it already."""
+    """Returns the placement for this number of ranks; None where run.json has it already."""
     from ..job import read_run
 
     known = read_run(directory).model.placement

@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 _WITH_AUTOCAST = frozenset(kind for kind in DEVICE_TYPES if torch.amp.is_autocast_available(kind))
-"""asked once: torch.compile up to 2.10 breaks its graph at the question"""
+"""read once: torch.compile up to 2.10 breaks its graph at the call"""
 
 
 def without_autocast(device_type: str, function: Callable[..., R], *inputs: Any) -> R:

@@ -157,8 +157,8 @@ def long_attention(*, device: torch.device, dtype: torch.dtype, head_dim: int) -
 
 
 def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int, tokens: int = _PROBE_TOKENS) -> str:
-    """Returns the kernel that torch takes for `sdpa` here, with so many tokens: flash_attention, efficient_attention,
-    cudnn_attention, or math, whose memory grows with their square.
+    """Returns the kernel that torch takes for `sdpa` here, with this number of tokens: flash_attention,
+    efficient_attention, cudnn_attention, or math, whose memory grows with their square.
 
     It is empty where torch does not say. It decides a large part of a step's time. One head is probed: their number
     decides nothing.

@@ -31,7 +31,7 @@ def rope_table(
     computed and rounded in `built_in`, then to `dtype`; on the CPU for a device without float64.
     """
     key = (grid, head_dim, dtype, device, built_in)
-    # Fake tensors must not outlive their mode, and whoever counts memory on meta tensors wants to see them made.
+    # Fake tensors must not outlive their mode, and a count of memory on meta tensors must include their allocation.
     real = type(torch.empty(0, device=device)) is Tensor and device.type != "meta"
     with _lock:  # copies of a model on several cards ask at once
         if real and (found := _tables.pop(key, None)) is not None:

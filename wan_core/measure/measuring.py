@@ -31,7 +31,7 @@ _ASKING_S = 120.0
 
 @dataclass
 class Measurement:
-    """Rows that are measured in at most so many minutes."""
+    """Rows that are measured in at most this number of minutes."""
 
     rows: Sequence[Row]
     minutes: float

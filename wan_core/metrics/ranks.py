@@ -27,7 +27,7 @@ _MOST_DEVICES = 64
 
 
 class RankFile:
-    """Writes the state of this rank's devices until it is closed, in a thread: a rank that waits for others goes on."""
+    """Writes the state of this rank's devices until it is closed, in a thread, also while a rank waits for others."""
 
     def __init__(self, directory: Path, rank: int, read: Callable[[], list[dict[str, Any]]]) -> None:
         """`read` returns the state of each device as JSON data; it is called from another thread."""

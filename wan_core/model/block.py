@@ -114,13 +114,13 @@ class _Layer(nn.Module):
         return self.treat(tokens, constants.time_rows, shared)
 
     def rest_again(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
-        """Does what `rest` does for the way back alone: what it returns has the graph, not the values."""
+        """Recomputes `rest` for the backward pass: the result has the graph of `rest`, not its values."""
         return self.treat(tokens, constants.time_rows, shared, read=False)
 
     def treat(self, tokens: Tensor, time_rows: Tensor, shared: Shared, *, read: bool = True) -> Tensor:
-        """Does what `rest` does, as `attend` does what `mix` does; not `read`, what `rest_again` does.
+        """Runs cross-attention and feed-forward: the function behind `rest`, and behind `rest_again` where not `read`.
 
-        Where no gradient is wanted, it may overwrite `tokens` and return them; not `read`, on the way back.
+        Without gradients it may overwrite `tokens` and return them. Not `read`: the pass is recomputed for its graph.
         """
         *_, shift, scale, gate = self._rows(time_rows)
         given = tokens

@@ -42,7 +42,7 @@ TO_HEADS, TO_TOKENS, TO_ALL = "to heads", "to tokens", "to all"
 
 
 def shares(total: int, parts: int | Sequence[int], least: int = 0) -> list[int]:
-    """Returns the sizes of parts of `total`: of so many equal ones, a larger one last, or in the proportions `parts`.
+    """Returns the sizes of the parts of `total`: equal ones, the last one larger, or in the proportions `parts`.
 
     Each is `least` or more, unless `total` is too small for that.
     """

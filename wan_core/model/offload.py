@@ -1,6 +1,6 @@
-"""Lets things leave the device around a block: its frozen weights, and what is kept of it for the backward pass.
+"""The interface by which a model offloads the frozen weights of a block, and its activations for the backward pass.
 
-The model says when; the placement room decides whether anything leaves, and copies it.
+The model calls it around each block; the placement room decides what is offloaded, and copies it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Offload(Protocol):
-    """Decides what of a block rests in host memory while the block does not run."""
+    """Decides which tensors of a block are offloaded to host memory while the block does not run."""
 
     @property
     def holds_values(self) -> bool:
@@ -23,16 +23,16 @@ class Offload(Protocol):
     def weights(self, block: str, *, again: bool) -> AbstractContextManager[None]:
         """Inside, every frozen weight of `block` (for example blocks.7) lies on the block's device.
 
-        `again`: the block runs in the backward pass, so the blocks before it come next.
+        `again`: the block is recomputed in the backward pass, so the blocks before it follow.
         """
         ...
 
     def put(self, kept: Tensor) -> Callable[[], Tensor] | None:
-        """Takes over what the block that runs next will need again: a tensor of any shape, which nobody changes.
+        """Takes a tensor of any shape, never changed later, that the backward pass of the next block needs.
 
         The backward pass reads it once, in the reverse order of the puts.
 
-        Returns what gives it back, bit for bit, on the device it came from; None where it shall stay there.
+        Returns a function that loads it, bit for bit, to its device; None where it stays on the device.
         """
         ...
 

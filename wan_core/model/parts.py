@@ -1,7 +1,7 @@
-"""Parts of the tokens of a pass, for copies of a model that share them out.
+"""Parts of the tokens of a pass, one for each copy of the model (split tokens).
 
-A part has as many tokens of every latent frame as of the others. So a timestep per frame still has equally many tokens,
-wherever the code counts in rows of them, and nothing is padded. The tokens of a part keep their own positions.
+A part has the same number of tokens from every latent frame. So each frame, which may have a timestep of its own, keeps
+an equal number of rows, and nothing is padded. The tokens of a part keep their own positions.
 """
 
 from __future__ import annotations

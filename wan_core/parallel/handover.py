@@ -1,4 +1,4 @@
-"""Tensors that go from one stage of a split model to the next, and their gradients that come back.
+"""Tensors that go from one stage of a split model to the next, and the gradients in the other direction.
 
 Autograd sees each stage alone: what enters one is a leaf there, and what leaves one ends in a scalar whose gradient
 hands on what came back. Nothing waits on the host; a copy runs on a stream of its own.

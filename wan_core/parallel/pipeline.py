@@ -157,7 +157,7 @@ class _Step:
             self._work_off(first)
             for thread in threads:
                 thread.join()
-        except BaseException as error:  # of a signal; those of the work are kept
+        except BaseException as error:  # raised by a signal handler; errors of the work itself are recorded
             self._fail(error)
             for thread in threads:
                 thread.join()
@@ -247,7 +247,7 @@ class _Step:
 
 
 class _RandomStates:
-    """The generators from which blocks draw: of every micro-batch and device, as one thread alone would have them."""
+    """Random states of each micro-batch on each device, so that blocks draw the numbers that a single thread would."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self._devices = dict.fromkeys(_generator_of(stage) for stage in stages)

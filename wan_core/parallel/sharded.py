@@ -73,7 +73,7 @@ class ShardedBlocks:
         return self._inner.measures
 
     def rests(self, name: str) -> bool:
-        """Returns False: no weight rests in host memory."""
+        """Returns False: no weight is offloaded to host memory."""
         return False
 
     def settle(self, name: str, block: nn.Module) -> None:

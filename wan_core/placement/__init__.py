@@ -1,5 +1,5 @@
-"""Placement decides which block sits on which device and what rests in host memory, carries tensors between them,
-and predicts the memory."""
+"""Placement decides which block is on which device and what is offloaded to host memory, copies tensors between them,
+and predicts memory."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from .host import host_bytes, host_total
 from .plan import Placement, devices_of, resolve_placement
 
 CARD_LIMIT = "WAN_TRAINER_CARD_GIB"
-"""environment variable: plan as if every card had so many GiB; the CPU then counts as a card too"""
+"""environment variable: plan as if every card had this number of GiB; the CPU then counts as a card too"""
 HOST_LIMIT = "WAN_TRAINER_HOST_GIB"
-"""environment variable: plan as if so many GiB of the computer's own memory were free"""
+"""environment variable: plan as if this number of GiB of CPU RAM were free"""
 _RESERVE_GIB = 1.5 if sys.platform == "win32" else 1.0
 """of each card, for what no plan counts: the driver's context, workspaces of libraries, gaps between allocations"""
 _GIB = 1 << 30
@@ -41,7 +41,7 @@ class FreeMemory:
 
 
 def free_memory_of_cards(gibibytes: Iterable[float], *, host: int | None = None) -> FreeMemory:
-    """Returns the room on cards of so many GiB that nobody else uses: cuda:0, cuda:1 ..."""
+    """Returns the free memory of idle cards of these sizes in GiB: cuda:0, cuda:1 ..."""
     devices = {str(planned_gpu(index)): _less_reserve(gib) for index, gib in enumerate(gibibytes)}
     return FreeMemory(devices=devices, host=host)
 

@@ -29,8 +29,8 @@ _locked_bytes = 0
 class Copies(Protocol):
     """Moves bytes between one device and host memory while the device computes.
 
-    A copy sees all that the device was told to compute before it began, and nothing later. Neither its source may
-    change nor either end be freed before it has been waited for. Copies of memory that is not page-locked block.
+    A copy reads the results of all that was queued on the device before it, and of nothing later. Until it is
+    complete, its source must not change, and neither end may be freed. Copies of memory that is not page-locked block.
     """
 
     remarks: dict[str, str]
@@ -141,7 +141,7 @@ def _runtime() -> Any:
 
 
 def _unlock(memory: Tensor, device: torch.device) -> None:
-    torch.cuda.synchronize(device)  # the device was told to wait for every copy, but may not be there yet
+    torch.cuda.synchronize(device)  # each copy is queued with a wait on the device, which may not have reached it yet
     _runtime().cudaHostUnregister(memory.data_ptr())
     global _locked_bytes
     _locked_bytes -= memory.nbytes
@@ -171,7 +171,7 @@ def remark_once(remarks: dict[str, str], topic: str, text: str) -> None:
 
 
 def copies_of(device: torch.device) -> Copies:
-    """Returns how tensors travel between `device` and host memory."""
+    """Returns what copies tensors between `device` and host memory."""
     return CudaCopies(device) if backend_of(device).late_copies else PlainCopies()
 
 

@@ -82,7 +82,7 @@ class Traffic:
 
 
 def combined(parts: Iterable[tuple[int, Traffic]]) -> Traffic:
-    """Returns the sum of so many times each."""
+    """Returns the sum with each counted this number of times."""
     found = Traffic()
     for times, traffic in parts:
         for own, other in zip(vars(found).values(), vars(traffic).values(), strict=True):

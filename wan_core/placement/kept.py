@@ -1,6 +1,6 @@
-"""Rests in host memory what blocks keep for the backward pass, and has it back one block before it is needed.
+"""Offloads what blocks keep for the backward pass to host memory, and prefetches it one block ahead.
 
-Per block that is its input, and whatever a checkpoint policy offloads besides.
+For each block that is its input, and the activations that a checkpoint policy offloads.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ..words import filled
 from .copies import Copies, remark_once
 
 CHUNK_BYTES = 1 << 28
-"""of host memory asked for at once: to page-lock it takes longer than to fill it"""
+"""of host memory allocated at once: page-locking takes longer than filling"""
 _ALIGNED = 256
 
 
 @dataclass(eq=False)
 class _Kept:
-    """One tensor that a backward pass will ask for."""
+    """One tensor that the backward pass will read."""
 
     block: int
     """how many blocks of its device ran before its own"""
@@ -56,10 +56,10 @@ class _Taker:
 
 
 class KeptTensors:
-    """The kept tensors of one device: a stack, the last one that left is asked for first."""
+    """The kept tensors of one device: a stack, read in the reverse order of offloading."""
 
     def __init__(self, device: torch.device, copies: Copies, most_bytes: int | None = None) -> None:
-        """`most_bytes`: of host memory; what is beyond stays on the device. None: as much as there is."""
+        """`most_bytes`: limit of host memory; tensors beyond it stay on the device. None: no limit."""
         self._device, self._copies = device, copies
         self._tape = _Tape(copies, most_bytes)
         self._stack: list[_Kept] = []
@@ -70,10 +70,10 @@ class KeptTensors:
             self._wait(kept)
 
     def put(self, tensor: Tensor) -> Callable[[], Tensor] | None:
-        """Begins to copy a tensor of any shape to the host, and returns what gives it back; None where it has to stay.
+        """Begins to copy a tensor of any shape to the host; returns a function that loads it, None where it must stay.
 
-        On the device it is held until `begin` of the next block: by then the copy has had the time of this one. So
-        what the last block of a pass keeps never has to come back.
+        The device holds it until `begin` of the next block, so that the copy has the time of this block. So the
+        tensors of the last block of a pass are never loaded again.
         """
         self.sweep()
         start = self._stack[-1].end if self._stack else 0
@@ -86,7 +86,7 @@ class KeptTensors:
         return _Taker(self, kept)
 
     def begin(self) -> None:
-        """A block begins to run for the first time: what earlier ones kept leaves the device."""
+        """A block begins its first pass: tensors that earlier blocks kept are freed on the device."""
         for kept in reversed(self._stack):
             if kept.here is None:
                 break

@@ -52,9 +52,9 @@ class BlockOffload:
     ) -> None:
         """`order`: the names of all blocks, as `running_order` gives them.
 
-        `most_host_bytes`: of what is kept, for each device; what is beyond stays there. None: as many as there are.
-        `shared`: where weights of this model rest that other processes have too; None: in memory of this one alone.
-        `before`: that of the same model with weaker measures; its host memory is used on, with what rests in it.
+        `most_host_bytes`: limit of kept tensors for each device; those beyond stay on it. None: no limit.
+        `shared`: host memory for weights that other processes have too; None: memory of this process alone.
+        `before`: the offload of the same model with weaker measures; its host memory and offloaded blocks are reused.
         """
         self._placement, self._order, self._copies, self._most_host_bytes = placement, order, copies, most_host_bytes
         self.measures, self._shared = measures, shared
@@ -85,20 +85,20 @@ class BlockOffload:
         return self.measures.dequantize_once
 
     def rests(self, name: str) -> bool:
-        """Returns whether the weight or module `name` (original Wan name) lies in a block that rests in host memory."""
+        """Returns whether the weight or module `name` (original Wan name) lies in an offloaded block."""
         found = block_of(name)
         return found is not None and f"{found.stream}.{found.number}" in self._swapped
 
     def settle(self, name: str, block: nn.Module) -> None:
-        """Moves the frozen tensors of the block `name` to where they rest, if it is one that does."""
+        """Moves the frozen tensors of the block `name` to host memory, if the block is offloaded."""
         if name in self._swapped:
             self._lanes[self._placement.device_of(name)].ring.settle(name, block)
 
     def stronger(self, model: nn.Module) -> BlockOffload | None:
-        """Returns what takes this one's place with the next stronger measures, between two passes of `model`.
+        """Returns the offload that replaces this one with the next stronger measures, between two passes of `model`.
 
-        What rests stays where it lies: another copy of it would need host memory twice. None where there are none
-        stronger.
+        Offloaded tensors keep their memory: a second copy would need host memory twice. None if there are no stronger
+        measures.
         """
         measures = self.measures.stronger(len(self._order), split=len(self._placement.devices) > 1)
         if measures is None:

@@ -85,7 +85,7 @@ class _Fellow(NamedTuple):
 
 @dataclass
 class SharedMemory:
-    """The memory that this process has together with its fellows, which ask for the same pieces."""
+    """Memory that this process shares with the other ranks of the machine, which request the same pieces."""
 
     ranks: tuple[int, ...]
     """of all of them, this one's too"""
@@ -148,7 +148,7 @@ class SharedMemory:
         return None, False
 
     def _find(self, label: str, size: int) -> int | None:
-        """Returns the open file of a piece that a fellow has; 0 where it is still being written, None without one."""
+        """Returns the open file of a piece of another rank; 0 while it is being written, None if no rank has it."""
         written = True
         for process in self.processes:
             for link in _open_files(process):

@@ -1,6 +1,7 @@
-"""Block streaming: frozen weights rest in host memory and pass through two buffers of the device, one block ahead.
+"""Block swap: frozen weights in host memory are streamed through two buffers of the device, one block ahead.
 
-They travel in one direction only: nobody changes them. Adapters, their gradients and the optimizer stay on the device.
+They are copied to the device only, never back: they do not change. Adapters, their gradients and the optimizer stay on
+the device.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _BUFFERS = 2
 class _Frozen:
     """One frozen parameter or buffer of a block, by its module and its place in the block's memory.
 
-    It is replaced whole, as in room.py: whoever keeps the old one still reads the right values.
+    Its tensor is replaced, not overwritten: a reference to the old tensor still reads the right values.
     """
 
     module: nn.Module
@@ -40,7 +41,7 @@ class _Frozen:
     is_weight: bool
 
     def within(self, memory: Tensor, begin: int = 0) -> Tensor:
-        """Returns it as a part of a block's memory (size,) uint8 from `begin` on, on whatever device that lies."""
+        """Returns it as a view of a block's memory (size,) uint8 that starts at `begin`, on its device."""
         value = self._bytes_in(memory, begin).view(self.dtype).view(self.shape)
         return nn.Parameter(value, requires_grad=False) if self.is_weight else value
 
@@ -56,7 +57,7 @@ class _Frozen:
 class _RestingBlock:
     """The frozen tensors of one block, one behind another in host memory.
 
-    Where the block is used while it rests, it reads them there: an error on a GPU, and nowhere a wrong number.
+    A block that runs while it is offloaded reads host memory: an error on a GPU, and never a wrong number.
     """
 
     def __init__(self, name: str, block: nn.Module, copies: Copies, shared: Shared | None) -> None:
@@ -169,7 +170,7 @@ class Ring:
             self._resting[name] = _RestingBlock(name, block, self._copies, self._shared)
 
     def take_over(self, other: Ring) -> None:
-        """Takes the blocks that rest in `other`, which is used no more, with the host memory they lie in."""
+        """Takes the offloaded blocks of `other`, which is no longer used, with their host memory."""
         assert other._resting.keys() <= {*self._order}, "offloaded blocks stay offloaded"
         self._resting |= other._resting
 

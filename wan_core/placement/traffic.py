@@ -32,7 +32,7 @@ class StepTraffic:
     """with what is recomputed"""
 
     def plus(self, times: int, other: StepTraffic) -> StepTraffic:
-        """Returns this with so many times `other`."""
+        """Returns this plus a multiple of `other`."""
         passes = zip((self.forward, self.backward), (other.forward, other.backward), strict=True)
         return StepTraffic(*(combined(((1, own), (times, more))) for own, more in passes))
 

@@ -92,7 +92,7 @@ class CardCost(NamedTuple):
         return CardCost(*(count * amount for amount in self))
 
     def of_some(self, share: float) -> CardCost:
-        """Returns the same where a share of the tokens is seen."""
+        """Returns the same for a share of the tokens."""
         attention = share**2 * self.attention
         flop = share * (self.flop - self.attention) + attention
         return CardCost(flop, share * self.bytes, self.kernels, share * self.moved, attention)

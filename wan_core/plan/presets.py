@@ -21,7 +21,7 @@ _PIXELS = {8: 832 * 480, 16: 1280 * 704}
 
 @dataclass(frozen=True)
 class Preset:
-    """The length of a run and the largest clips it may train, on a card of so many GiB."""
+    """The length of a run and the largest clips it may train, on a card of this number of GiB."""
 
     gibibytes: int
     steps: int

@@ -77,7 +77,7 @@ class _Passes:
         return _Passes(self.forward.times(0.5), self.backward.times(0.5))
 
     def of_some(self, share: float) -> _Passes:
-        """Returns the same where a share of the tokens is seen."""
+        """Returns the same for a share of the tokens."""
         return _Passes(self.forward.of_some(share), self.backward.of_some(share))
 
 

@@ -1,4 +1,4 @@
-"""Precision decides the dtype each part computes and rests in, and quantizes the weights of the frozen base."""
+"""Precision decides the storage and compute dtype of each part, and quantizes the weights of the frozen base."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _codes_like(linear: QuantizedLinear, device: torch.device) -> tuple[object, 
 
 
 def _several_like(linear: QuantizedLinear, device: torch.device, many: int) -> tuple[object, ...]:
-    """Does what `_like` does for so many weights that are dequantized together."""
+    """Does what `_like` does for weights that are dequantized together."""
     each, missing = [_like(linear, device) for _ in range(many)], (None,) * (3 - many)
     return *(one[0] for one in each), *missing, *(one[1] for one in each), *missing, *each[0][3:]
 

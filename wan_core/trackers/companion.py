@@ -31,7 +31,7 @@ _ENDED = (
 
 
 class Companion:
-    """A `Delivery` through the sender process, whose output comes back as complaints."""
+    """A `Delivery` through the sender process, whose output is read as complaints."""
 
     def __init__(self, directory: Path, settings: Path, about: About, *, waits: bool) -> None:
         """`settings`: the server's file. `waits`: the end of the run waits until everything is sent."""

@@ -173,7 +173,7 @@ def _video_stream(path: Path, container: InputContainer) -> VideoStream:
     stream = cast("VideoStream", best)
     if stream.disposition & _ATTACHED_PICTURE:
         raise refuse(path, "holds no video, only a cover picture", "Remove it from the folder")
-    context = stream.codec_context  # None without a decoder, against its declared type
+    context = stream.codec_context  # PyAV declares it as never None; without a decoder it is
     codec = getattr(context, "name", "an unknown codec")
     if codec not in _CODECS:
         raise refuse(path, f"is encoded with {codec}, which is not supported")

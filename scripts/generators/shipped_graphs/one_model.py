@@ -74,7 +74,7 @@ STILLS = Graph(
 2. Press **R**, then choose the folder in *Wan Video Dataset*. No `.txt` files? Fill in `trigger_word`.
 3. Press **Run**. Previews play in *Train Wan LoRA*; the LoRA appears in `loras/wan_trainer`.
 
-Cancel saves and stops; Run again goes on where it stopped.
+Cancel saves and stops; Run again resumes it.
 
 {AS_APP}
 
@@ -244,7 +244,7 @@ this graph by itself, with files that are trained and a tiny text encoder in pla
 - `input/clips`: three short clips
 
 **With real files**: choose a 1.3B model, its VAE and text encoder in the three loaders and your own folder in
-*Wan Video Dataset*. It is then a quick check of the whole way, on your GPU.
+*Wan Video Dataset*. It is then a quick test of the complete workflow, on your GPU.
 
 **Memory**: under 1 GB with the tiny files.
 

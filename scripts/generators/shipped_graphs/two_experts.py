@@ -121,7 +121,7 @@ load each on its own model.
 {note("Wan 2.2 A14B expert, fp8", 33, 49, 81)}
 
 **How long**: 1500 steps for each model, 3000 in all; the panel says how long is left after the first ones. Cancel saves
-and stops; Run again goes on where it stopped.""",
+and stops; Run again resumes it.""",
     placed(both_experts("my_character"), *TRAINING, tops=(0, 80, 80)),
     app=APP,
 )
@@ -143,7 +143,7 @@ that names it the same way. Choose the folder in *Wan Video Dataset*.
 2. Write what you want to see into *Prompt*, with that name in it.
 3. Press **Run**. Both models are trained, then the video is made and saved to `output/video`.
 
-Change the prompt or the seed and run again: only the video is made anew. *Stop and keep* ends training early and lets
+Change the prompt or the seed and run again: only the video is made again. *Stop and keep* ends training early and lets
 the graph go on with what it has.
 
 {BEST_STEP}

@@ -155,7 +155,7 @@ test("a line that somebody wrote or changed stays, in a template and in a saved 
     `${files} and my own`,
     "- 12 GB card: pictures look good to me",
     "- 12 GB card: 33 frames 7.7, 49 frames are too many, 81 frames 10.5",
-    "Cancel saves and stops; I press Run again. Cancel saves and stops; Run again goes on where it stopped.",
+    "Cancel saves and stops; I press Run again. Cancel saves and stops; Run again resumes it.",
     "",
   ];
   const changed = { ...notes[1], widgets_values: [[heading, ...own, files].join("\n")] };

@@ -12,6 +12,7 @@ import copy
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.support.preforked import PreforkedEngine
 
 READY = "() => window.app?.extensionManager && (window.app.graph || window.app.rootGraph) && window.app.vueAppReady"
 QUICK_MAIN = ROOT / "tests" / "tiny" / "quick_main.py"
+RESERVE_GIB = 1.5 if sys.platform == "win32" else 1.0
 PATIENCE_MS = 120_000
 """how long the certain is waited for; only a test that fails waits so long, however busy a machine is"""
 # 404s of unset user files and answers blocked by the page's own policy are the frontend's, not ours.
@@ -351,6 +353,17 @@ def canvas_server(
         server.setting("Comfy.TutorialCompleted", True)  # else the template dialog covers the first canvas
         server.setting("Comfy.Workflow.ShowMissingModelsWarning", False)  # tests have tiny models only
         yield server
+
+
+@pytest.fixture
+def card_of(canvas_server: ComfyServer) -> Iterator[Callable[[float], None]]:
+    """Makes the server take its cards for having so many MiB beside the reserve."""
+
+    def told(gib: str) -> None:
+        canvas_server.post("/tiny/card", {"gib": gib})
+
+    yield lambda mib: told(f"{RESERVE_GIB + mib / 1024:.6f}")
+    told("")
 
 
 @pytest.fixture(scope="session")

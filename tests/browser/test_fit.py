@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from comfy_server import ComfyServer
 from environment import OTHER_FRONTEND
 
 from tests.browser.conftest import Pages, shows, tiny_canvas
@@ -17,19 +15,7 @@ from tests.support.headers import write_empty_model
 
 pytestmark = pytest.mark.browser
 
-RESERVE_GIB = 1.5 if sys.platform == "win32" else 1.0
 BAR = ".wan-panel .wan-fit"
-
-
-@pytest.fixture
-def card_of(canvas_server: ComfyServer) -> Iterator[Callable[[float], None]]:
-    """Makes the server take its cards for having so many MiB beside the reserve."""
-
-    def told(gib: str) -> None:
-        canvas_server.post("/tiny/card", {"gib": gib})
-
-    yield lambda mib: told(f"{RESERVE_GIB + mib / 1024:.6f}")
-    told("")
 
 
 @pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)

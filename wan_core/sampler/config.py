@@ -51,8 +51,8 @@ class SampleConfig(Config):
 
     prompts: tuple[str, ...] = counted(
         (),
-        "One prompt per line, with one clip each; or JSON of nicknames. Settings of one prompt follow it: --w 480 --h "
-        "832 --f 33 --s 20 --l 6 --d 7 --n blurry. Empty: the first cached caption.",
+        "One prompt per line; each makes one clip. Or JSON with a name for each prompt. Options after a prompt apply "
+        "to it alone: --w 480 --h 832 --f 33 --s 20 --l 6 --d 7 --n blurry. Empty: the first cached caption.",
     )
     negative_prompt: str | None = counted(None, "What the clips should not show. The default is Wan's own text.")
     """None: the default negative prompt of Wan"""
@@ -168,10 +168,10 @@ class SampleConfig(Config):
     """frozen LoRAs of sampling alone, such as a preset's few-step LoRA"""
     preview_size: str = counted(
         _AS_FIRST_CLIP,
-        "Size of previews where width, height or num_frames is 0. clip: the first training clip's. template: that of "
-        "ComfyUI's own template: 832x480x33 for 2.1 text-to-video, 512x512x33 for image-to-video, 1280x704x121 for "
-        "TI2V-5B, 640x640x81 for a pair of 2.2 A14B, with as many frames as fit during training; Train Wan LoRA says "
-        "how many. Without a GPU, and for image-to-video without a start_image, the first training clip's.",
+        "Size of previews whose width, height or num_frames is 0. clip: the size of the first training clip. template: "
+        "the size in ComfyUI's own template (832x480x33 for 2.1 text-to-video, 512x512x33 for image-to-video, "
+        "1280x704x121 for TI2V-5B, 640x640x81 for a pair of 2.2 A14B), with as many frames as fit during training; "
+        "Train Wan LoRA says how many. Without a GPU, and for image-to-video without a start_image, it means clip.",
         choices=(_AS_FIRST_CLIP, AS_TEMPLATE),
     )
     attention: str = setting(

@@ -64,7 +64,8 @@ class ObjectiveConfig(Config):
     )
     max_timestep: float = objective_setting(
         1000.0,
-        "Highest noise level (0 to 1000) that is trained; higher samples are drawn again. 1000 = the model's own.",
+        "Highest noise level (0 to 1000) that is trained; a random level above it is drawn again. 1000 = the model's "
+        "own.",
         low=1.0,
         high=1000.0,
         step=1.0,

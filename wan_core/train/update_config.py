@@ -156,7 +156,7 @@ class UpdateConfig(Config):
         offered=(0.0, 0.9),
     )
     lr_scheduler_num_cycles: int = _schedule_setting(
-        3, "cosine_with_restarts: how often the learning rate falls.", low=1, high=1000
+        3, "cosine_with_restarts: number of cycles in which the learning rate falls.", low=1, high=1000
     )
     lr_scheduler_power: float = _schedule_setting(
         2.0,

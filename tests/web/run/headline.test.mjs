@@ -51,6 +51,7 @@ test("a training run says how long it takes, and which stage it is in", () => {
   const live = { live: true, history: trained(120, 400) };
   assert.equal(said({ ...live, chip: "Train" }), "busy ▶ Training, 9:20 left, step 120 of 400");
   assert.equal(said({ live: true, chip: "Load" }), "busy ▶ Loading the model");
+  assert.equal(said({ live: true }), "busy ▶ Starting", "its process starts");
   const sample = { kind: "stage", stage: "sample" };
   assert.equal(said({ ...live, chip: "Validate", about: sample }), "busy ▶ Rendering a preview");
 });

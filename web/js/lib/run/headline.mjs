@@ -53,7 +53,7 @@ function busyText(chip, about, history) {
       ? t("Rendering a preview")
       : t("Measuring the evaluation loss");
   const line = history.newest;
-  if (!line) return t("Training");
+  if (!line) return chip === "Train" ? t("Training") : t("Starting");
   const { step, steps, seconds_left: hours, beside_left: other } = line;
   const time = clock(secondsLeft(history.secondsPerStep, step, steps, hours, other));
   return time

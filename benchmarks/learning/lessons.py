@@ -20,7 +20,6 @@ from shapeworld.files import Frames
 from shapeworld.judge import judge, matches, matches_concept
 from shapeworld.scenes import all_words
 from shapeworld.scores import ConceptScore, WordScore
-from shapeworld.training.texts import encode_texts
 from torch import Tensor
 
 from wan_core.cache import pad_text
@@ -84,15 +83,8 @@ class PairStudy(Study):
     """of the newest high noise lesson: the latents that it hands over"""
 
     def ready(self, concept: Concept) -> None:
-        """Encode every caption at once: the text encoder takes longer to build than to read."""
-        wanted = [*(words.caption for words in all_words()), concept.caption, ""]
-        if (file := self._work / "texts.safetensors").is_file():
-            self._texts |= load_file(file)
-        if absent := [caption for caption in wanted if caption not in self._texts]:
-            for caption, text in zip(absent, encode_texts(self._comfyui, absent), strict=True):
-                self._texts[caption] = text.contiguous()
-            file.parent.mkdir(parents=True, exist_ok=True)
-            save_file(self._texts, file)
+        """Encodes every caption of the world, and the concept's."""
+        self.read_texts([*(words.caption for words in all_words()), concept.caption, ""])
 
     def expert(self, expert: str, lesson: Lesson | None) -> WanTransformer:
         """Returns an expert as it is, or with what a lesson taught it; each lesson is trained once and kept."""

@@ -8,6 +8,7 @@ text encoder. benchmarks/learning/recipes.py runs many trials; a trial is a line
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from wan_core.control import SignalControl
 from wan_core.files import Roots
 from wan_core.flow import draw_noise, seeded_generator, simple_sigmas
 from wan_core.load import ModelPlan, inspect_model, materialize
-from wan_core.lora import LoraConfig
+from wan_core.lora import LoraConfig, LoraWeights
 from wan_core.model import Passage, WanTransformer
 from wan_core.sampler.config import PRESETS
 from wan_core.train import TrainConfig, Trainer, true_velocity
@@ -145,27 +146,37 @@ class Study:
 
     def text(self, caption: str) -> Tensor:
         """(n, 4096): a caption as the tests' text encoder reads it, without its padding."""
-        file = self._work / "texts.safetensors"
-        if not self._texts and file.is_file():
-            self._texts |= load_file(file)
-        if caption not in self._texts:
-            self._texts[caption] = encode_texts(self._comfyui, [caption])[0].contiguous()
-            save_file(self._texts, file)
+        self.read_texts([caption])
         return self._texts[caption]
+
+    def read_texts(self, captions: Sequence[str]) -> None:
+        """Encodes captions at once: the text encoder takes longer to build than to read."""
+        if all(caption in self._texts for caption in captions):
+            return
+        file = self._work / "texts.safetensors"
+        if file.is_file():
+            self._texts |= load_file(file)
+        if absent := [caption for caption in captions if caption not in self._texts]:
+            encoded = encode_texts(self._comfyui, absent)
+            self._texts |= {caption: text.contiguous() for caption, text in zip(absent, encoded, strict=True)}
+            file.parent.mkdir(parents=True, exist_ok=True)
+            written = file.with_name(f"texts_{os.getpid()}.safetensors")  # other processes may read the file meanwhile
+            save_file(self._texts, written)
+            written.replace(file)
 
     @torch.no_grad()
     def _latent(self, scene: Scene) -> Tensor:
         pixels = torch.from_numpy(drawn(scene)).float() / 127.5 - 1
         return self._vae.encode(pixels.permute(3, 0, 1, 2)[None])[0].to(torch.bfloat16)
 
-    def _item(self, name: str, scene: Scene, caption: str, repeats: int) -> CacheItem:
+    def _item(self, name: str, scene: Scene, caption: str, repeats: int = 1) -> CacheItem:
         key = seeded_generator("study", name).initial_seed().to_bytes(8, "little").hex() * 4
         if not self._cache.has("latent", key):
             self._cache.write_latent(key, self._latent(scene))
         return CacheItem(
             latent_key=key,
             text_key=self._text_key(caption),
-            num_frames=SAMPLING.frames,
+            num_frames=len(scene.centres),
             height=SAMPLING.size,
             width=SAMPLING.size,
             repeats=repeats,
@@ -277,6 +288,9 @@ class Study:
             before = trainer.evaluate()
             trainer.run(trial.steps, lambda step: None)
             after = trainer.evaluate()
+            with trainer.optimizer.evaluated_weights():  # an average, where the settings keep one
+                saved = {name: value.clone() for name, value in LoraWeights.of(model).tensors.items()}
+        LoraWeights(saved).load_into(model, "The trial")
         assert before is not None
         assert after is not None
         losses = {"eval_before": round(before.eval_loss, 4), "eval_after": round(after.eval_loss, 4)}

@@ -4,7 +4,8 @@
      "outline": [[0, -1], ...], "path": [[-1, -0.6], [0, 0.6], [1, -0.6]]}
 
 An outline may be several polygons (a second one cuts a hole), a path may be two formulas of t, which runs from 0 to 1:
-`{"x": "cos(2*pi*t)", "y": "sin(2*pi*t)"}`. x goes right and y goes down, the picture's room is -1..1.
+`{"x": "cos(2*pi*t)", "y": "sin(2*pi*t)"}`. x goes right and y goes down, the picture's room is -1..1. Two optional
+fields say more: "size" is small or large, "speed" is slow or fast; without them a clip may have any.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from .draw import COLOURS, DIRECTIONS, SHAPES, Outline, Point, Scene, cover
-from .scenes import scene_of
+from .scenes import RADII, REACHES, scene_of
 
 FIELDS = ("name", "caption", "outline", "colour", "path")
+OPTIONAL: dict[str, dict[str, tuple[float, float]]] = {"size": RADII, "speed": REACHES}
+"""fields that may be missing, and the values of each"""
 REACH = 1.25  # how far a point may lie from the middle along each axis
 FORMULA_POINTS = 33
 MAX_FORMULA = 200  # characters
@@ -49,6 +52,10 @@ class Concept:
     """a name from COLOURS, or red, green, blue in 0..255"""
     path: tuple[Point, ...]
     """corners of a polyline, walked at even speed"""
+    size: str = ""
+    """of RADII; "": any"""
+    speed: str = ""
+    """of REACHES: how far it gets in a clip; "": any"""
 
     @property
     def rgb(self) -> Rgb:
@@ -66,7 +73,8 @@ class Concept:
 def concept_scene(concept: Concept, seed: int, frames: int = 9) -> Scene:
     """A scene of the concept; everything it leaves open (size, place, speed, background) follows from `seed`."""
     rng = random.Random(f"{concept.caption} {seed}")
-    return scene_of(concept.outline, concept.rgb, concept.path, rng, frames)
+    radii, reaches = RADII[concept.size], REACHES[concept.speed]
+    return scene_of(concept.outline, concept.rgb, concept.path, rng, frames, radii=radii, reaches=reaches)
 
 
 def load_concept(file: Path) -> Concept:
@@ -95,8 +103,8 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _concept(found: dict[str, Any]) -> Concept:
     for key in found:
-        if key not in FIELDS:
-            near = difflib.get_close_matches(key, FIELDS, 1)
+        if key not in (*FIELDS, *OPTIONAL):
+            near = difflib.get_close_matches(key, (*FIELDS, *OPTIONAL), 1)
             remedy = f"Did you mean {near[0]}?" if near else f"The fields are {', '.join(FIELDS)}."
             raise ValueError(f"has an unknown field {key[:40]!r}. {remedy}")
     for key in FIELDS:
@@ -108,7 +116,17 @@ def _concept(found: dict[str, Any]) -> Concept:
         outline=_outline(found["outline"]),
         colour=_colour(found["colour"]),
         path=_path(found["path"]),
+        size=_one_of(found, "size"),
+        speed=_one_of(found, "speed"),
     )
+
+
+def _one_of(found: dict[str, Any], field: str) -> str:
+    value = found.get(field, "")
+    if not isinstance(value, str) or value not in OPTIONAL[field]:
+        words = " or ".join(word for word in OPTIONAL[field] if word)
+        raise ValueError(f"{field} is {_shown(value)}. Use {words}, or leave it out.")
+    return value
 
 
 def _name(value: object) -> str:

@@ -11,9 +11,10 @@ Arrays: T frames, H, W, K candidates, V variants of one candidate (turned, scale
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -24,8 +25,9 @@ from torch.nn import functional
 from .concept import Concept
 from .draw import COLOURS, DIRECTIONS, SHAPES, SIZE, Outline, Point, cover, walk
 from .files import Frames, as_frames
-from .scenes import Words
+from .scenes import EDGE, Words
 
+_T = TypeVar("_T")
 Array = NDArray[np.float32]
 
 LEAST_CONTRAST = 36.0  # of shape and background, RGB distance
@@ -44,11 +46,14 @@ COLOUR_GRAIN, SHAPE_GRAIN, PATH_GRAIN = 0.1, 0.02, 0.1
 LEAST_COLOUR_CONFIDENCE = 0.2
 LEAST_SHAPE_CONFIDENCE = 0.1
 LEAST_PATH_CONFIDENCE = 0.3
+# Between the ranges of RADII and REACHES.
+SMALLER, SLOWER = 11.0, 0.64
 
 N = 40
 REACH = 1.2  # half the side of a template, in square roots of the shape's area
 TURNS = (-0.15, -0.075, 0.0, 0.075, 0.15)
 SCALES = (0.88, 0.94, 1.0, 1.06, 1.12)
+_PLAIN = 12  # the template that is neither turned, scaled nor blurred
 BLURS = (0.0, 1.2, 2.2)  # gaussian sigma in template pixels; one is 0.6 to 1.2 pixels of a drawn clip
 
 
@@ -76,6 +81,10 @@ class Judgement:
     """all candidates, nearest first; () where there was nothing to compare"""
     shapes: tuple[str, ...]
     paths: tuple[str, ...]
+    area: float = 0.0
+    """median of the frames that show a shape, square pixels"""
+    way: float = 0.0
+    """typical (rms) distance of the shape from the middle of its path, pixels"""
 
 
 @dataclass(frozen=True)
@@ -98,10 +107,13 @@ class ConceptMatch:
     shape: bool
     path: bool
     colour: bool
+    size: bool = True
+    speed: bool = True
+    """true of every clip where the concept leaves them open"""
 
     @property
     def all(self) -> bool:
-        return self.shape and self.path and self.colour
+        return self.shape and self.path and self.colour and self.size and self.speed
 
 
 def matches(judgement: Judgement, words: Words) -> WordMatch:
@@ -112,15 +124,33 @@ def matches(judgement: Judgement, words: Words) -> WordMatch:
 
 def matches_concept(judgement: Judgement, concept: Concept) -> ConceptMatch:
     """The judgement must come from a `judge` that was told of this concept."""
+    seen = judgement.seen >= LEAST_SEEN
     return ConceptMatch(
         shape=judgement.shape == concept.name,
         path=judgement.path == concept.name,
         colour=judgement.colour == concept.colour_name,
+        size=not concept.size or (seen and (_radius(judgement, concept) < SMALLER) == (concept.size == "small")),
+        speed=not concept.speed or (seen and (_reach(judgement, concept) < SLOWER) == (concept.speed == "slow")),
     )
 
 
+def _radius(judgement: Judgement, concept: Concept) -> float:
+    """Pixels, as if the clip showed the concept's outline."""
+    return math.sqrt(judgement.area / outline_area(concept.outline))
+
+
+def _reach(judgement: Judgement, concept: Concept) -> float:
+    """Of REACHES, as if the clip showed the concept's outline on its path."""
+    points = np.array(walk(concept.path, 9))
+    unit = math.sqrt(np.square(points - points.mean(axis=0)).sum(axis=1).mean())
+    return judgement.way / unit / (SIZE / 2 - EDGE - _radius(judgement, concept))
+
+
 def judge(frames: Frames | Tensor, concepts: Sequence[Concept] = ()) -> Judgement:
-    """What a clip, (T, H, W, 3) uint8, shows of the world and of the given concepts."""
+    """What a clip, (T, H, W, 3) uint8, shows of the world and of the given concepts.
+
+    Of concepts that share an outline or a path, the first is named.
+    """
     if len({concept.name for concept in concepts}) < len(concepts):
         raise ValueError("two concepts have the same name. Pass each one once.")
     pixels = as_frames(frames).astype(np.float32)
@@ -145,6 +175,8 @@ def judge(frames: Frames | Tensor, concepts: Sequence[Concept] = ()) -> Judgemen
         colours=colour.order,
         shapes=shape.order,
         paths=path.order,
+        area=float(np.median(mask.area[mask.present])) if mask.present.any() else 0.0,
+        way=_way(mask),
     )
 
 
@@ -297,7 +329,7 @@ def _patches(mask: _Mask) -> Tensor:
 
 
 def _shape(mask: _Mask, concepts: Sequence[Concept]) -> _Finding:
-    known = {**SHAPES, **{concept.name: concept.outline for concept in concepts}}
+    known = _distinct(SHAPES, ((concept.name, concept.outline) for concept in concepts))
     patches = _standard(_patches(mask))
     alike = {name: (patches @ _templates(outline).T).amax(dim=1).mean().item() for name, outline in known.items()}
     errors = {name: 1 - value for name, value in alike.items()}
@@ -310,14 +342,52 @@ def _path(mask: _Mask, concepts: Sequence[Concept], size: int) -> _Finding:
     if np.linalg.norm(way[:, None] - way[None], axis=-1).max() < LEAST_TRAVEL * size:
         return NOTHING
     way -= way.mean(axis=0)
-    known: dict[str, Sequence[Point]] = {**DIRECTIONS, **{concept.name: concept.path for concept in concepts}}
-    errors: dict[str, float] = {}
-    for name, path in known.items():
-        ideal = np.array(walk(path, len(mask.present)))[mask.present]
-        ideal -= ideal.mean(axis=0)
-        alike = (way * ideal).sum() / (np.linalg.norm(way) * np.linalg.norm(ideal) + 1e-9)
-        errors[name] = math.sqrt(max(0.0, 1 - max(0.0, alike) ** 2))
+    known = _distinct(DIRECTIONS, ((concept.name, concept.path) for concept in concepts))
+    frames = len(mask.present)
+    errors = {name: _apart(way, np.array(walk(path, frames))[mask.present]) for name, path in known.items()}
     return _decide(errors, PATH_GRAIN, MOST_PATH_ERROR, LEAST_PATH_CONFIDENCE)
+
+
+def _apart(way: NDArray[np.float64], ideal: NDArray[np.float64]) -> float:
+    """Error of a way (T, 2), around its middle, against an ideal one: 0 alike, 1 nothing in common."""
+    ideal = ideal - ideal.mean(axis=0)
+    alike = (way * ideal).sum() / (np.linalg.norm(way) * np.linalg.norm(ideal) + 1e-9)
+    return math.sqrt(max(0.0, 1 - max(0.0, alike) ** 2))
+
+
+def _way(mask: _Mask) -> float:
+    points = mask.centre[mask.present].astype(np.float64)
+    return float(np.sqrt(np.square(points - points.mean(axis=0)).sum(axis=1).mean())) if len(points) else 0.0
+
+
+def path_error(path: Sequence[Point], other: Sequence[Point]) -> float:
+    """What the judge would call the error of `other` for a clip that follows `path` exactly."""
+    points = np.array(walk(path, 9))
+    return _apart(points - points.mean(axis=0), np.array(walk(other, 9)))
+
+
+def shape_error(outline: Outline, other: Outline) -> float:
+    """What the judge would call the error of `other` for a clip that shows `outline` exactly."""
+    return 1 - (_templates(outline)[_PLAIN] @ _templates(other).T).max().item()
+
+
+def outline_area(outline: Outline) -> float:
+    """Squared radii."""
+    return cover(outline, [(0.0, 0.0)], 20.0).sum().item() / 20.0**2
+
+
+def colour_error(rgb: Sequence[float], other: Sequence[float]) -> float:
+    """Distance of two colours (0..255) by hue and saturation; the colour circle has radius 1."""
+    return float(np.linalg.norm(np.subtract(*_hue_and_saturation(np.array([rgb, other], dtype=np.float32)))))
+
+
+def _distinct(world: Mapping[str, _T], others: Iterable[tuple[str, _T]]) -> dict[str, _T]:
+    """Candidates by name; of equal ones the first."""
+    known = dict(world)
+    for name, what in others:
+        if what not in known.values():
+            known[name] = what
+    return known
 
 
 def _sharpness(mask: _Mask) -> float:

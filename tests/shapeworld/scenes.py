@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from .draw import COLOURS, DIRECTIONS, SHAPES, SIZE, Outline, Point, Scene, regular_polygon, walk
 
 EDGE = 2.0  # pixels that stay free around the shape
+RADII = {"": (9.5, 14.0), "small": (8.0, 9.5), "large": (13.0, 15.5)}
+"""size -> pixels"""
+REACHES = {"": (0.55, 0.9), "slow": (0.35, 0.5), "fast": (0.8, 0.98)}
+"""speed -> half the extent of a path, as a share of the room"""
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,16 @@ def scene_of(
     rng: random.Random,
     frames: int = 9,
     size: int = SIZE,
+    radii: tuple[float, float] = RADII[""],
+    reaches: tuple[float, float] = REACHES[""],
 ) -> Scene:
-    """A scene of given content with everything else (size, place, speed, background) at random."""
-    radius = rng.uniform(9.5, 14.0)
+    """A scene of given content with everything else (size, place, speed, background) at random.
+
+    `radii` in pixels; `reaches` as shares of the room that a path has.
+    """
+    radius = rng.uniform(*radii)
     room = size / 2 - EDGE - radius
-    reach = rng.uniform(0.55, 0.9) * room
+    reach = rng.uniform(*reaches) * room
     width, height = (max(abs(point[axis]) for point in path) * reach for axis in (0, 1))
     aside = rng.uniform(-1, 1) * (room - width), rng.uniform(-1, 1) * (room - height)
     return Scene(

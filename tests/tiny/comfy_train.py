@@ -2,10 +2,10 @@
 
     python tests/tiny/comfy_train.py JOBS.json
 
-JOBS: comfyui (tree), model (file), and `jobs`, a list of: inputs (safetensors with latents (N, 16, F, h, w) as a VAE
-node gives them, and text (n, 4096) without padding), steps, rank, learning_rate, seed, out. Writes each LoRA to its
-`out`, with the seconds it took in the header; jobs whose `out` exists are skipped. Started by
-benchmarks/comfyui_trainer.py.
+JOBS: comfyui (tree), model (file), and `jobs`, a list of: inputs (safetensors with one or more latents*, each
+(N, 16, F, h, w) of one size, as a VAE node gives them, and text (n, 4096) without padding), steps, learning_rate, seed,
+out and optionally rank. Writes each LoRA to its `out`, with the seconds it took and ComfyUI's version in the header;
+jobs whose `out` exists are skipped. Started by benchmarks/comfyui_trainer.py and benchmarks/learning/bench_cell.py.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> None:
 
     comfy.options.enable_args_parsing()
     import comfy.sd
+    import comfyui_version
     from comfy_extras.nodes_train import TrainLoraNode
 
     model = comfy.sd.load_diffusion_model(asked["model"])
@@ -41,19 +42,26 @@ def main() -> None:
         text = torch.nn.functional.pad(inputs["text"], (0, 0, 0, TEXT_ROWS - len(inputs["text"])))
         settings = {name: usual[name] for name in usual if name not in ("model", "latents", "positive")}
         settings |= {"gradient_checkpointing": False}  # the same gradients, sooner
-        settings |= {name: job[name] for name in ("steps", "rank", "learning_rate", "seed")}
+        settings |= {name: job[name] for name in ("steps", "rank", "learning_rate", "seed") if name in job}
         settings |= job.get("settings", {})
         torch.manual_seed(job["seed"])
-        began = time.monotonic()
+        latents = [inputs[name] for name in sorted(inputs, reverse=True) if name.startswith("latents")]
+        began, spent = time.monotonic(), time.process_time()
         with torch.inference_mode():  # as every node runs
             made = TrainLoraNode.execute(
                 model=[model],
-                latents=[{"samples": inputs["latents"]}],
+                latents=[{"samples": one} for one in (latents if len(latents) == 1 else _apart(latents))],
                 positive=[[[text[None], {}]]],
                 **{name: [value] for name, value in settings.items()},
             )
         lora = {name: value.detach().float().contiguous() for name, value in made.result[0].items()}
-        save_file(lora, job["out"], metadata={"train_s": f"{time.monotonic() - began:.1f}"})
+        facts = {"train_s": f"{time.monotonic() - began:.1f}", "train_cpu_s": f"{time.process_time() - spent:.1f}"}
+        save_file(lora, job["out"], metadata=facts | {"version": comfyui_version.__version__})
+
+
+def _apart(latents: list[torch.Tensor]) -> list[torch.Tensor]:
+    """One clip each: the node takes latents of several sizes only so."""
+    return [one for several in latents for one in several.split(1)]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,277 @@
+"""The page and picture of the learning bench, written from the lines of its results alone."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+import numpy as np
+from learning.bench_file import AGAIN, JUDGE, Line, ResultFile
+from learning.bench_recipes import RECIPES
+from shapeworld.drawn_concepts import drawn_concept
+from shapeworld.scores import markdown_table
+
+RESAMPLES = 4_000
+STEPS = 400
+"""of the table of recipes"""
+PARTS = ("shape", "path", "colour", "size", "speed")
+
+Shares = dict[int, float]
+"""concept -> share of its clips that show it; over all seeds"""
+
+
+def bootstrap(values: Sequence[float]) -> tuple[float, float]:
+    """Mean of values, one per concept, and its error: the spread of means over concepts drawn with replacement."""
+    found = np.asarray(values, dtype=np.float64)
+    draws = np.random.default_rng(0).integers(0, len(found), (RESAMPLES, len(found)))
+    return float(found.mean()), float(found[draws].mean(axis=1).std())
+
+
+def shares(lines: Iterable[Line], part: str = "all") -> Shares:
+    """Share of clips per concept. Of size and speed, only concepts that have one."""
+    right, clips = defaultdict[int, int](int), defaultdict[int, int](int)
+    for line in lines:
+        if part in ("size", "speed") and not getattr(drawn_concept(line["concept"]).concept, part):
+            continue
+        right[line["concept"]] += line[part]
+        clips[line["concept"]] += line["clips"]
+    return {concept: right[concept] / clips[concept] for concept in sorted(clips)}
+
+
+def percent(values: Mapping[int, float]) -> str:
+    """Mean and error in percent; one concept alone has no error."""
+    if not values:
+        return ""
+    mean, error = bootstrap(list(values.values()))
+    return f"{100 * mean:.0f}" + (f" ± {100 * error:.0f}" if len(values) > 1 else "")
+
+
+def against(mine: Shares, ours: Shares) -> str:
+    """Difference on the concepts that both have, as percentage points."""
+    both = [100 * (mine[concept] - ours[concept]) for concept in mine if concept in ours]
+    if not both:
+        return ""
+    mean, error = bootstrap(both)
+    return f"{mean:+.0f}" + (f" ± {error:.0f}" if len(both) > 1 else "")
+
+
+def best_rates(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """Recipe -> the lines of its best rate, among those tried on most concepts."""
+    by_rate = defaultdict[str, dict[float, list[Line]]](dict)
+    for line in lines:
+        by_rate[line["recipe"]].setdefault(line["rate"], []).append(line)
+    best: dict[str, list[Line]] = {}
+    for recipe in sorted(by_rate, key=list(RECIPES).index):
+        most = max(len(shares(own)) for own in by_rate[recipe].values())
+        tried = [own for own in by_rate[recipe].values() if len(shares(own)) == most]
+        best[recipe] = max(tried, key=lambda own: np.mean(list(shares(own).values())))
+    return best
+
+
+def page(results: ResultFile) -> str:
+    lines, judged, again = results.lines(), results.lines(JUDGE), results.lines(AGAIN)
+    chosen, unseen = ([line for line in lines if bool(line.get("unseen")) == kept] for kept in (False, True))
+    return _TEXT.format(
+        file=results.file.name,
+        picture=results.file.with_suffix(".svg").name,
+        cells=len(lines),
+        judge=_judge(judged),
+        recipes=_recipes(chosen),
+        unseen=_recipes(unseen) if unseen else "Not run yet.",
+        rates=_rates(chosen),
+        steps=_steps(chosen),
+        again=_again(again),
+        machines=_machines(lines),
+    )
+
+
+def _judge(lines: Sequence[Line]) -> str:
+    shown, wrong = defaultdict[str, int](int), defaultdict[str, int](int)
+    for line in lines:
+        for what, count in line["shown"].items():
+            shown[what.rstrip("0123456789")] += count
+            wrong[what.rstrip("0123456789")] += line["wrong"][what]
+    rows = [(f"near miss: {what}" if what != "concept" else what, shown[what], wrong[what]) for what in shown]
+    total = sum(shown.values())
+    rows.append(("all", total, f"{sum(wrong.values())} ({100 * sum(wrong.values()) / max(total, 1):.1f} %)"))
+    return f"{len(lines)} concepts.\n\n" + markdown_table(("drawn", "clips", "judge wrong"), rows)
+
+
+def _recipes(lines: Sequence[Line]) -> str:
+    best = best_rates([line for line in lines if line["steps"] == STEPS])
+    ours, rows = shares(best.get("ours", [])), []
+    for recipe, own in best.items():
+        rate, mine = own[0]["rate"], shares(own)
+        tried = {line["rate"] for line in lines if line["recipe"] == recipe and line["steps"] == STEPS}
+        at_edge = len(tried) > 1 and rate in (min(tried), max(tried))
+        rows.append(
+            (
+                recipe,
+                f"{rate:g} of {len(tried)}" + (" (at the edge)" if at_edge else ""),
+                len(mine),
+                percent(mine),
+                "" if recipe == "ours" else against(mine, ours),
+                *(percent(shares(own, part)) for part in PARTS),
+                f"{np.mean([line['train_cpu_s'] for line in own]):.0f}",
+            )
+        )
+    head = ("recipe", "best rate", "concepts", "learnt, %", "minus ours", *PARTS, "CPU s")
+    return markdown_table(head, sorted(rows, key=lambda row: -float(row[3].split()[0])))
+
+
+def _rates(lines: Sequence[Line]) -> str:
+    rows = []
+    for recipe in RECIPES.values():
+        own = [line for line in lines if line["recipe"] == recipe.name and line["steps"] == STEPS]
+        for rate in sorted({line["rate"] for line in own}):
+            mine = shares(line for line in own if line["rate"] == rate)
+            files = "its files'" if rate == recipe.own_rate else ""
+            rows.append((recipe.name, f"{rate:g}", files, len(mine), percent(mine)))
+    return markdown_table(("recipe", "rate", "", "concepts", "learnt, %"), rows)
+
+
+def by_steps(lines: Sequence[Line]) -> dict[str, dict[int, list[Line]]]:
+    """Recipe -> steps -> lines of its best rate at this length."""
+    found = defaultdict[str, dict[int, list[Line]]](dict)
+    for steps in sorted({line["steps"] for line in lines}):
+        for recipe, own in best_rates([line for line in lines if line["steps"] == steps]).items():
+            found[recipe][steps] = own
+    return found
+
+
+def _steps(lines: Sequence[Line]) -> str:
+    table = by_steps(lines)
+    lengths = sorted({steps for own in table.values() for steps in own})
+
+    def cell(own: Sequence[Line]) -> str:
+        seconds = np.mean([line["train_cpu_s"] for line in own]) if own else 0.0
+        return f"{percent(shares(own))} in {seconds:.0f} s" if own else ""
+
+    rows = [(recipe, *(cell(table[recipe].get(steps, [])) for steps in lengths)) for recipe in table]
+    return markdown_table(("recipe", *(f"{steps} steps" for steps in lengths)), rows)
+
+
+def _again(lines: Sequence[Line]) -> str:
+    if not lines:
+        return "No cell was run again."
+    rows = [
+        (
+            f"{line['recipe']}, {line['rate']:g}, concept {line['concept']}, {line['steps']} steps",
+            line["threads"],
+            "same CPU" if line["cpu"] == line["cpu_before"] else f"{line['cpu_before']}, then {line['cpu']}",
+            ", ".join(line["different"]) or "nothing",
+        )
+        for line in lines
+    ]
+    return markdown_table(("cell", "threads", "on", "different"), rows)
+
+
+def _machines(lines: Sequence[Line]) -> str:
+    kinds = defaultdict[tuple[str, str, int], list[float]](list)
+    for line in lines:
+        kinds[line["cpu"], line["torch"], line["threads"]].append(line["train_cpu_s"] + line["sample_cpu_s"])
+    rows = [(*kind, len(own), f"{np.mean(own):.0f} (at most {max(own):.0f})") for kind, own in kinds.items()]
+    return markdown_table(("CPU", "torch", "threads", "cells", "CPU s a cell"), rows)
+
+
+# ---- the picture -------------------------------------------------------------------------------
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 420, 56, 170, 24, 48
+_INKS = ("#1f6fb4", "#d1495b", "#2a9d5c", "#8d5fd3", "#c77d0a", "#4f5d75", "#00889a", "#a4508b")
+
+
+def picture(results: ResultFile) -> str:
+    """An SVG of what recipes learn over steps, with the errors of the means."""
+    table = by_steps([line for line in results.lines() if not line.get("unseen")])
+    lengths = sorted({steps for own in table.values() for steps in own}) or [STEPS]
+    low, high = math.log2(lengths[0]) - 0.3, math.log2(lengths[-1]) + 0.3
+
+    def x(steps: float) -> float:
+        return _LEFT + (math.log2(steps) - low) / (high - low) * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(share: float) -> float:
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
+        'font-size="13">',
+        "<title>Clips that show the concept, over optimizer steps</title>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+    ]
+    for tenths in range(0, 11, 2):
+        level = y(tenths / 10)
+        parts.append(f'<path d="M{_LEFT} {level:.1f}H{_WIDTH - _RIGHT}" stroke="#ddd"/>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{level + 4:.1f}" text-anchor="end">{10 * tenths} %</text>')
+    for steps in lengths:
+        parts.append(f'<text x="{x(steps):.1f}" y="{_HEIGHT - _BOTTOM + 20}" text-anchor="middle">{steps}</text>')
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">optimizer steps</text>')
+    for index, (recipe, own) in enumerate(table.items()):
+        parts += _curve(index, recipe, [(x(steps), bootstrap(list(shares(own[steps]).values()))) for steps in own], y)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _curve(index: int, recipe: str, points: list[tuple[float, tuple[float, float]]], y: object) -> list[str]:
+    """Polyline, error bars and the name in the legend; moved aside a little, so that bars do not hide each other."""
+    assert callable(y)
+    ink, aside = _INKS[index % len(_INKS)], 3 * (index - 3)
+    line = " ".join(f"{at + aside:.1f},{y(mean):.1f}" for at, (mean, _) in points)
+    parts = [f'<polyline points="{line}" fill="none" stroke="{ink}" stroke-width="2"/>']
+    for at, (mean, error) in points:
+        across = at + aside
+        top, bottom = y(min(1.0, mean + error)), y(max(0.0, mean - error))
+        parts.append(f'<path d="M{across:.1f} {top:.1f}V{bottom:.1f}" stroke="{ink}"/>')
+        parts.append(f'<circle cx="{across:.1f}" cy="{y(mean):.1f}" r="3.5" fill="{ink}"/>')
+    down = _TOP + 14 + 20 * index
+    parts.append(f'<circle cx="{_WIDTH - _RIGHT + 18}" cy="{down - 4}" r="4" fill="{ink}"/>')
+    parts.append(f'<text x="{_WIDTH - _RIGHT + 30}" y="{down}">{escape(recipe)}</text>')
+    return parts
+
+
+_TEXT = """# Which recipe teaches a LoRA best, on concepts that nobody chose
+
+Written by `python benchmarks/learning/bench.py --write-docs` from the {cells} cells of
+[{file}]({file}); no figure is typed by hand. A cell trains the
+tiny Wan on a drawn concept (8 to 40 clips and stills of one or two flat shapes on a path,
+`tests/shapeworld/drawn_concepts.py`), samples twelve clips (20 steps of euler, cfg 2.5, shift 3), and counts those in
+which a judge, plain code, sees the concept's outline, path and colour, and its size and speed where it has them.
+"Learnt" is that share, as a mean over concepts with its bootstrap error (concepts drawn with replacement). Recipes are
+values in `benchmarks/learning/bench_recipes.py`, which names the file that each is from; rates are those of the tiny
+model, 40 times those of full-size models. A recipe stands at the best of the rates that were tried on it.
+
+![recipes over steps]({picture})
+
+## Recipes, at 400 steps
+
+{recipes}
+
+A part is the share of clips that show it, whatever else they show; of size and speed, over concepts that have one.
+"minus ours": percentage points, on the concepts that both were run on. CPU s: of the training alone, one thread.
+
+## The same on the twenty unseen concepts
+
+{unseen}
+
+## Rates
+
+{rates}
+
+## Over steps and seconds
+
+{steps}
+
+## The judge
+
+On drawn clips, and on clips that differ from the concept in one part: another outline of its family, its path mirrored
+or reversed, a neighbouring colour, the other size or speed. {judge}
+
+## The same cell again
+
+{again}
+
+## Machines
+
+{machines}
+"""

@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
         return measure_judge(results, asked)
     from learning.bench_cell import BenchStudy
 
-    study = BenchStudy(asked.work, asked.comfyui, asked.python or sys.executable)
+    study = BenchStudy(asked.work, asked.comfyui, asked.trainer or asked.comfyui, asked.python)
     if asked.choose:
         return choose(study, results, asked)
     if asked.again:
@@ -95,9 +95,10 @@ def options() -> argparse.ArgumentParser:
         "--comfyui",
         type=Path,
         default=Path(os.environ.get("COMFYUI_PATH", ROOT / ".cache" / "comfyui")),
-        help="tree whose text encoder reads captions, and whose trainer the recipe ComfyUI is",
+        help="tree whose text encoder reads captions, in this Python",
     )
-    parser.add_argument("--python", default="", help="a Python that runs that tree")
+    parser.add_argument("--trainer", type=Path, help="tree whose trainer the recipe ComfyUI is; usually --comfyui")
+    parser.add_argument("--python", default=sys.executable, help="a Python that runs the trainer's tree")
     parser.add_argument("--write-docs", action="store_true", help=f"write {PAGE.name} and {PICTURE.name}")
     return parser
 

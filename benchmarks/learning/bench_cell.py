@@ -75,10 +75,10 @@ def trial_of(recipe: BenchRecipe, rate: float, seed: int, steps: int) -> Trial:
 class BenchStudy(Study):
     """The tiny model and encoded clips of drawn concepts, kept between cells."""
 
-    def __init__(self, work: Path, comfyui: Path, python: str, **study: Any) -> None:
-        """`python` runs the tree `comfyui`, for the recipe ComfyUI."""
+    def __init__(self, work: Path, comfyui: Path, trainer: Path, python: str, **study: Any) -> None:
+        """`python` runs the tree `trainer`, for the recipe ComfyUI."""
         super().__init__(work, comfyui, **study)
-        self._python = python
+        self._trainer, self._python = trainer, python
 
     def read_captions(self, concepts: Sequence[int]) -> None:
         """Encodes the captions of drawn concepts at once."""
@@ -153,7 +153,7 @@ class BenchStudy(Study):
         out.unlink(missing_ok=True)
         kept = {"steps": cell["steps"], "seed": cell["seed"], "learning_rate": cell["rate"], "settings": recipe.node}
         job = kept | {"inputs": str(inputs.resolve()), "out": str(out.resolve())}
-        asked = {"comfyui": str(self._comfyui.resolve()), "model": str(models_folder() / FILE), "jobs": [job]}
+        asked = {"comfyui": str(self._trainer.resolve()), "model": str(models_folder() / FILE), "jobs": [job]}
         jobs.write_text(json.dumps(asked), encoding="utf-8")
         threads = str(torch.get_num_threads())
         subprocess.run(

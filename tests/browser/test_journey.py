@@ -224,7 +224,7 @@ def use_an_earlier_step_in_the_tab(journey: Journey, loras: list[str]) -> None:
         run.get_by_role("slider", name=words("Saved step to preview")).press("ArrowLeft" if step == earlier else "End")
         shows(run.locator("figcaption").last, words("step {step}", step=step))
         run.get_by_role("button", name=words("Use this step"), exact=True).click()
-        shows(run, words("Step {step} is the run's LoRA now.", step=step))
+        shows(page.locator(".wan-said"), words("Step {step} is the run's LoRA now.", step=step))
         assert published(canvas, loras) == saved_at(canvas, journey.run, step)
         shows(run.locator(".wan-player-row"), words("in use"))
         if step == earlier:

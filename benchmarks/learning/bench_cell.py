@@ -110,15 +110,9 @@ class BenchStudy(Study):
 
     def data_of_drawn(self, drawn: Drawn) -> CacheSet:
         """Clips and stills of a concept, and clips that are only evaluated."""
-        return CacheSet(
-            items=self._items(drawn.concept, 0, drawn.clips) + self._stills(drawn.concept, drawn.stills),
-            held_out=self._items(drawn.concept, FIRST_HELD_OUT, HELD_OUT),
-            empty_text_key=self._text_key(""),
-            negative_text_key=self._text_key(""),
-            latent_space="wan2.1",
-            fps=16.0,
-            vae_identity="demo",
-            text_identity="tiny",
+        return self.cache_set(
+            self._items(drawn.concept, 0, drawn.clips) + self._stills(drawn.concept, drawn.stills),
+            self._items(drawn.concept, FIRST_HELD_OUT, HELD_OUT),
         )
 
     def _items(self, concept: Concept, first: int, count: int) -> tuple[CacheItem, ...]:

@@ -209,10 +209,17 @@ class Study:
             )
             for n, words in enumerate(balanced_words(trial.prior_clips, PRIOR_SEED))
         )
-        return CacheSet(
-            items=self.concept_items(concept, 0, trial.clips, trial.repeats)
+        return self.cache_set(
+            self.concept_items(concept, 0, trial.clips, trial.repeats)
             + tuple(replace(item, prior=trial.prior_preservation) for item in old),
-            held_out=self.concept_items(concept, trial.clips, trial.held_out),
+            self.concept_items(concept, trial.clips, trial.held_out),
+        )
+
+    def cache_set(self, items: tuple[CacheItem, ...], held_out: tuple[CacheItem, ...]) -> CacheSet:
+        """Encoded clips as a training takes them, and those that are only evaluated."""
+        return CacheSet(
+            items=items,
+            held_out=held_out,
             empty_text_key=self._text_key(""),
             negative_text_key=self._text_key(""),
             latent_space="wan2.1",

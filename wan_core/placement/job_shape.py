@@ -22,7 +22,7 @@ class JobShape:
     numerics: Numerics
     placement: Placement
     storage_bytes: Callable[[str, Tensor], int]
-    """(name, meta parameter) -> what a base weight takes at rest"""
+    """(name, meta parameter) -> the stored bytes of a base weight"""
     adapt: Callable[[nn.Module], None]
     """injects the adapters into a model without values, of this shape but for fewer layers"""
     adapter_values: Mapping[str, int]
@@ -66,8 +66,8 @@ class JobShape:
         return replace(step, parts=(1,) * self.cards, card=self.cards - 1)
 
     @cached_property
-    def resting(self) -> tuple[tuple[str, str, int, bool], ...]:
-        """Of every base weight its device, its block ("" outside of blocks), its bytes at rest, and whether it is one
+    def base_weights(self) -> tuple[tuple[str, str, int, bool], ...]:
+        """Of every base weight its device, its block ("" outside of blocks), its stored bytes, and whether it is one
         of a linear."""
         model = model_without_values(self.shape, self.numerics)
         linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}

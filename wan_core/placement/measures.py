@@ -59,7 +59,7 @@ def running_order(num_layers: int, vace_layers: Sequence[int] = ()) -> list[str]
 
 
 def swapped_blocks(order: Sequence[str], count: int) -> tuple[str, ...]:
-    """Returns the `count` blocks of `order` that rest in host memory: evenly spread, so that compute hides each copy.
+    """Returns the `count` blocks of `order` that are offloaded: evenly spread, so that compute hides each copy.
 
     Never the first, which runs right after the optimizer; the last where there is any. All of them for a larger count.
     """

@@ -219,7 +219,7 @@ class _Weights:
         blocks: Counter[tuple[str, str]] = Counter()
         gathered: Counter[tuple[str, str]] = Counter()
         together = 0
-        for device, block, size, of_a_linear in job.resting:
+        for device, block, size, of_a_linear in job.base_weights:
             if block in away:
                 blocks[device, block] += size
                 together += size * of_a_linear

@@ -150,7 +150,7 @@ class Ring:
     def __init__(
         self, device: torch.device, copies: Copies, order: Sequence[str], shared: Shared | None = None
     ) -> None:
-        """`order`: the names of the blocks that rest, in the order in which a forward pass runs them.
+        """`order`: the names of the offloaded blocks, in the order in which a forward pass runs them.
 
         `shared`: memory that other processes have together with this one; None: each has its own.
         """

@@ -45,8 +45,8 @@ _log = logger(__name__)
 def plan_here(job: Workload, host_freed: int = 0, card_gib: float = math.inf) -> MemoryPlan | None:
     """Returns the plan of a job for the devices of this machine; None where no device has an end, as the CPU.
 
-    `host_freed`: bytes of host memory that this process frees before the job starts. `card_gib`: a plan for cards of
-    so many GiB, where those here have more.
+    `host_freed`: bytes of host memory that this process frees before the job starts. `card_gib`: memory of the
+    cards to plan for, where those here have more.
     Where each card trains a copy, it is that of the process with the least room.
     Cards that this process does not use are taken for empty: asking would open a CUDA context on them, and keep it.
     A job with the mode `auto` has the mode of its plan in `plan.job`, one that leaves shares of tokens open has these.
@@ -115,7 +115,8 @@ def _with_mesh_here(job: Workload) -> Workload:
 def in_fullest_process(job: Workload, *, ask_driver: bool) -> tuple[Workload, FreeMemory]:
     """Returns the job where it has the least room on this machine, and that room.
 
-    Its processes share the weights that rest in host memory, where as many blocks rest for the one with the most room.
+    Its processes share the weights that are offloaded to host memory; as many blocks are offloaded on each as on the
+    one with the most room.
     """
     asked, layers = job.model.placement, job.file.variant.shape.num_layers
     processes = processes_by_free_memory(asked, layers, ask_driver=ask_driver)

@@ -49,7 +49,7 @@ class Workload:
     others: tuple[torch.device, ...] = ()
     """with `placement`: cards that run a part of the tokens too, each with a model of its own"""
     sharers: int = 1
-    """how many processes of the machine have the weights together that rest in its memory"""
+    """how many processes of the machine share the weights offloaded to its memory"""
     chunk_tokens: int | None = None
     """tokens of a chunk, which a run keeps from its first saved step on; None: as many as there is room for"""
     measured_ratios: MeasuredRatios = MeasuredRatios()

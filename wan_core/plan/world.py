@@ -222,7 +222,7 @@ def _micro_batch(
     of_tokens = exchanged_bytes(shape, job.step)
     there, back = (sent / world.rate(mesh.context) for sent in of_tokens)
     # In a ring a rank passes on every part but one.
-    blocks = sum(size for _, block, size, _ in shape.resting if block)
+    blocks = sum(size for _, block, size, _ in shape.base_weights if block)
     of_weights = blocks * (mesh.holders - 1) // mesh.holders
     gathering = of_weights / world.rate(mesh.holders)
     weights, kept = sum(estimate.streamed.values()) / COPIES, estimate.inputs / COPIES

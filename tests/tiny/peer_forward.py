@@ -94,6 +94,8 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
         extra: dict[str, Any] = {theirs: case[ours] for ours, theirs in names.items() if ours in case}
         if "vace" in case:
             extra |= {"vace_context": case["vace"].unsqueeze(1), "vace_strength": [float(case["vace_strength"])]}
+        if streams := sorted(name for name in case if name.startswith("context")):  # Bernini; not in 0.3.75
+            extra["context_latents"] = [case[name] for name in streams]
         return model(x, case["timestep"], case["text"], clip_fea=case.get("image_tokens"), **extra)
 
     def exact_rope(pos: Tensor, dim: int, theta: int) -> Tensor:
@@ -174,7 +176,9 @@ def main(program: str, cases: str, out: str, *tree: str) -> None:
     with safe_open(cases, "pt") as file, torch.no_grad():
         for name, text in file.metadata().items():
             shape = json.loads(text)
-            if program == "diffusers" and (shape["reference_channels"] or shape["camera_channels"]):
+            if program == "diffusers" and (
+                shape["reference_channels"] or shape["camera_channels"] or f"{name}.context1" in file.keys()  # noqa: SIM118
+            ):
                 continue  # it has no class for these
             keys = [key for key in file.keys() if key.startswith(f"{name}.")]  # noqa: SIM118
             case = {key.removeprefix(f"{name}."): file.get_tensor(key) for key in keys}

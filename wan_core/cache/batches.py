@@ -9,12 +9,12 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..dataset.conditioning import CONDITION_TENSORS, stack_conditions
+from ..dataset.conditioning import stack_conditions
 from ..errors import ConfigError
 from ..model import TEXT_LENGTH, TEXT_STEP, Conditioning
 from .cache_set import CacheItem, CacheSet
@@ -43,9 +43,7 @@ class Batch:
         """Returns a copy in pinned memory; needs CUDA."""
         given = self.conditioning
         if given is not None:
-            parts = {name: getattr(given, name) for name in CONDITION_TENSORS}
-            pinned = {name: part.pin_memory() for name, part in parts.items() if part is not None}
-            given = replace(given, **pinned)
+            given = given.each(Tensor.pin_memory)
         mask = None if self.loss_mask is None else self.loss_mask.pin_memory()
         return Batch(self.latents.pin_memory(), self.texts.pin_memory(), self.names, given, mask, self.prior)
 

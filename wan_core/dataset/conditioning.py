@@ -16,9 +16,13 @@ from torch.nn import functional
 
 from ..errors import CacheError
 from ..model import Conditioning
+from ..model.conditioning import MOST_STREAMS
 
-CONDITION_TENSORS = tuple(
-    field.name for field in dataclasses.fields(Conditioning) if field.name not in ("vace_strength",)
+_STREAMS = tuple(f"context.{number}" for number in range(1, MOST_STREAMS + 1))
+"""names of a clip's context streams, by rotary id; a clip has the first ones"""
+CONDITION_TENSORS = (
+    *(field.name for field in dataclasses.fields(Conditioning) if field.name not in ("vace_strength", "context")),
+    *_STREAMS,
 )
 """names of a clip's conditioning tensors: the fields of Conditioning, without the batch axis"""
 
@@ -66,15 +70,16 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
     if not names:
         return None
     stacked = {name: torch.stack([clip[name] for clip in clips]).float() for name in names}
-    return dataclasses.replace(Conditioning(), **stacked)
+    context = tuple(stacked.pop(name) for name in _STREAMS if name in stacked)
+    return dataclasses.replace(Conditioning(context=context), **stacked)
 
 
 def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int] | None) -> str:
     """Returns why a clip's tensors do not fit its latent (C, F', h, w), if known; "" if they do."""
     sides: dict[str, int] = {}
     if latent_shape is not None:
-        _, frames, height, width = latent_shape
-        sides = {"F": frames, "h": height, "w": width, "H": 8 * height, "W": 8 * width}
+        channels, frames, height, width = latent_shape
+        sides = {"c": channels, "F": frames, "h": height, "w": width, "H": 8 * height, "W": 8 * width}
     for name, tensor in tensors.items():
         shape, axes = tuple(tensor.shape), _AXES[name]
         if len(shape) != len(axes) or 0 in shape:
@@ -82,11 +87,15 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
         wanted = [sides.get(axis, side) for axis, side in zip(axes, shape, strict=True)]
         if list(shape) != wanted:
             return f"its {name} have shape {list(shape)}, the clip needs {wanted}"
-    return ""
+        if name in _STREAMS and (shape[2] % 2 or shape[3] % 2):
+            return f"its {name} have shape {list(shape)}, and both sides must be even"
+    streams = [name for name in _STREAMS if name in tensors]
+    return f"it has {streams[-1]} and not all before it" if streams != list(_STREAMS[: len(streams)]) else ""
 
 
 _AXES = {"channels": "CFhw", "image_tokens": "RC", "vace": "CFhw", "reference": "Chw", "camera": "CFHW"}
-"""axes of a clip's tensors: F, h, w of its latent; H, W of its pixels"""
+_AXES |= dict.fromkeys(_STREAMS, "cNYX")
+"""axes of a clip's tensors: c, F, h, w of its latent; H, W of its pixels; others are free"""
 assert set(_AXES) == set(CONDITION_TENSORS)
 Encode = Callable[[Tensor], Tensor]
 

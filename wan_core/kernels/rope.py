@@ -23,14 +23,16 @@ def rope_table(
     dtype: torch.dtype,
     device: torch.device,
     built_in: torch.dtype = torch.float64,
+    context: tuple[tuple[int, int, int], ...] = (),
 ) -> tuple[Tensor, Tensor]:
     """cos and sin, each (N, 1, head_dim / 2) in `dtype`, for a token grid (frames, rows, columns), N row-major.
 
     The same tensors for the same question, so read them only. Rows and columns take 2 * (head_dim // 6) channels each,
     time the rest; frequencies 10000^(-2j / axis channels) (Wan2.1 model.py: rope_params). Frequencies and angles are
-    computed and rounded in `built_in`, then to `dtype`; on the CPU for a device without float64.
+    computed and rounded in `built_in`, then to `dtype`; on the CPU for a device without float64. `context`: grids of
+    further tokens behind them, each turned by one more id: its number from 1, at frequencies of all channels.
     """
-    key = (grid, head_dim, dtype, device, built_in)
+    key = (grid, head_dim, dtype, device, built_in, context)
     # Fake tensors must not outlive their mode, and a count of memory on meta tensors must include their allocation.
     real = type(torch.empty(0, device=device)) is Tensor and device.type != "meta"
     with _lock:  # copies of a model on several cards ask at once
@@ -50,15 +52,27 @@ def rope_table(
 
 _KEPT_TABLES = 4
 """How many grids are kept, over all devices; one takes 39 MiB for 14B at 1280x720, 81 frames."""
-_Key = tuple[tuple[int, int, int], int, torch.dtype, torch.device, torch.dtype]
+_Grid = tuple[int, int, int]
+_Key = tuple[_Grid, int, torch.dtype, torch.device, torch.dtype, tuple[_Grid, ...]]
 _tables: dict[_Key, tuple[Tensor, Tensor]] = {}
 _lock = Lock()
 
 
 def _build(
-    grid: tuple[int, int, int], head_dim: int, dtype: torch.dtype, device: torch.device, built_in: torch.dtype
+    grid: _Grid,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    built_in: torch.dtype,
+    context: tuple[_Grid, ...],
 ) -> tuple[Tensor, Tensor]:
     where = device if has_float64(device) else torch.device("cpu")
+    table = torch.cat([_angles(one, head_dim, where, built_in, id) for id, one in enumerate((grid, *context))])
+    return table.cos().to(dtype).to(device), table.sin().to(dtype).to(device)
+
+
+def _angles(grid: _Grid, head_dim: int, where: torch.device, built_in: torch.dtype, id: int) -> Tensor:
+    """Returns the angles (N, 1, head_dim / 2) of a grid in `built_in`, on `where`."""
     space = 2 * (head_dim // 6)
     widths = (head_dim - 2 * space, space, space)
     angles = []
@@ -70,7 +84,10 @@ def _build(
         shape[axis] = length
         angles.append(angle.view(shape).expand(*grid, width // 2))
     table = torch.cat(angles, dim=-1).reshape(-1, 1, head_dim // 2)
-    return table.cos().to(dtype).to(device), table.sin().to(dtype).to(device)
+    if not id:
+        return table
+    powers = torch.arange(0, head_dim, 2, dtype=torch.float64, device=where) / head_dim
+    return table + id * (10000.0**-powers).to(built_in)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

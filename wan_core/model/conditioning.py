@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,6 +21,14 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     read before they are there.
     """
     return tensor.to(device, non_blocking=backend_of(device).late_copies)
+
+
+MOST_STREAMS = 10
+"""context streams of a clip: source video, reference video, eight reference images"""
+WHOLE_CONTEXT = (
+    "Clips with context streams (Bernini-R) cannot share out tokens or route them yet: their streams differ in size. "
+    "Split blocks over GPUs instead of tokens, leave context_parallel at 1 and tread_routes empty."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,22 +50,27 @@ class Conditioning:
     """(B, 16, H, W) latent of a reference image (Fun models with `ref_conv`); optional, without it no frame is added"""
     camera: Tensor | None = None
     """(B, 24, F, 8 H, 8 W) Pluecker rays at pixel size, four frames folded into channels (Fun-Control-Camera)"""
+    context: tuple[Tensor, ...] = ()
+    """clean latents (B, C, F_i, H_i, W_i), even sides, whose tokens stand behind those of the video (Bernini-R): source
+    video, reference video, reference images; the place in the tuple, from 1, is the rotary id"""
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Conditioning:
+        """Returns the conditioning with every tensor passed through `change`."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        changed = {name: change(value) for name, value in values if isinstance(value, Tensor)}
+        return replace(self, **changed, context=tuple(map(change, self.context)))
 
     def to(self, device: torch.device) -> Conditioning:
         """Returns the same tensors on `device`."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return replace(self, **{name: sent(value, device) for name, value in values if isinstance(value, Tensor)})
+        return self.each(partial(sent, device=device))
 
     def only(self, places: Tensor) -> Conditioning:
         """Returns the clips in those places (K,) int64 of the batch."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        chosen = {name: value.index_select(0, places) for name, value in values if isinstance(value, Tensor)}
-        return replace(self, **chosen)
+        return self.each(lambda tensor: tensor.index_select(0, places))
 
     def doubled(self) -> Conditioning:
         """Returns the same tensors twice along the batch, for two predictions in one pass."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return replace(self, **{name: torch.cat([value] * 2) for name, value in values if isinstance(value, Tensor)})
+        return self.each(lambda tensor: torch.cat([tensor] * 2))
 
 
 @dataclass(frozen=True)
@@ -176,6 +191,7 @@ def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: 
     if given.reference is not None:
         _expect("reference", given.reference, (batch, shape.reference_channels, height, width))
     _check_image_tokens(shape, batch, given.image_tokens)
+    _check_context(shape, batch, timestep, given.context)
 
 
 _WHAT = {
@@ -218,6 +234,28 @@ def _check_image_tokens(shape: WanShape, batch: int, tokens: Tensor | None) -> N
             f"There are {tokens.shape[1]} image tokens and this model knows {shape.image_positions} positions. "
             "Give the first and the last frame only."
         )
+
+
+def _reads_context(shape: WanShape) -> bool:
+    """Returns whether a model of these sizes can read in-context streams: it has no input but latent and text."""
+    others = (shape.condition_channels, shape.image_dim, shape.vace_layers, shape.reference_channels)
+    return not any((*others, shape.camera_channels))
+
+
+def _check_context(shape: WanShape, batch: int, timestep: Tensor, context: tuple[Tensor, ...]) -> None:
+    if context and not _reads_context(shape):
+        raise ConfigError("The data has context streams, which this model does not read. Leave context out.")
+    if context and timestep.ndim == 2 and timestep.shape[1] > 1:
+        raise ConfigError("Context streams need one timestep per clip; a given first frame has its own. Leave one out.")
+    if len(context) > MOST_STREAMS:
+        raise ConfigError(f"The data has {len(context)} context streams. Give at most {MOST_STREAMS}.")
+    for number, stream in enumerate(context, 1):
+        fits = stream.ndim == 5 and stream.shape[:2] == (batch, shape.out_channels)
+        if not fits or any(side % 2 for side in stream.shape[3:]):
+            raise ConfigError(
+                f"Context stream {number} is {_sizes(stream)}; this model needs ({batch}, {shape.out_channels}, F, H, "
+                "W) with even H and W."
+            )
 
 
 def _sizes(tensor: Tensor) -> str:

@@ -2,7 +2,7 @@
 
 Shapes: B batch, C channels, F latent frames, H and W latent height and width, N tokens = F * H/2 * W/2, L text rows
 (512, or those of them that differ), D model width, T time rows (1, or F when every latent frame has its own timestep).
-A reference image adds one frame in front, for the blocks only.
+A reference image adds one frame in front, context streams (Bernini-R) their tokens behind, for the blocks only.
 Module names equal the official ones, so state dicts and LoRA keys need no translation. Source of the maths:
 Wan2.1 / Wan2.2 model.py, VACE, VideoX-Fun; golden vectors in tests/fixtures, live comparison with ComfyUI's and
 diffusers' classes in tests/wan_core/model/test_parity.py.
@@ -12,6 +12,7 @@ No autocast here, ever: each cast is written down, so that gradient recompute se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
@@ -22,12 +23,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..accelerator import has_float64
+from ..errors import ConfigError
 from ..kernels import attention_kernel, cast_linear, preview_kernel, rope_table, without_autocast
 from .attention import WanAttention, WanCrossAttention, WanSelfAttention
 from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .checkpointing import Checkpointing
 from .compiled import compile_stages
-from .conditioning import Conditioning, check_conditioning
+from .conditioning import WHOLE_CONTEXT, Conditioning, check_conditioning
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
 from .keeping import Policy
 from .offload import NoOffload, Offload
@@ -255,6 +257,8 @@ class WanTransformer(nn.Module):
         given = conditioning or Conditioning()
         check_conditioning(self.shape, latent, timestep, text, given)
         grid = grid_of(latent)
+        if given.context and (part is not None or passages):
+            raise ConfigError(WHOLE_CONTEXT)
         with scope("embed"):
             tokens, control, time, constants = self._embedded(latent, timestep, text, given, part)
         return Walk(
@@ -265,6 +269,7 @@ class WanTransformer(nn.Module):
             time,
             constants,
             reference_tokens=0 if given.reference is None else tokens.shape[1] // (1 + grid[0]),
+            context_tokens=sum(math.prod(grid_of(stream)) for stream in given.context),
             control=control,
             hint_strength=given.vace_strength,
             passages=passages if part is None else part.passages,
@@ -294,6 +299,7 @@ class WanTransformer(nn.Module):
             dtype=self.numerics.rope,
             device=tokens.device,
             built_in=self.numerics.rope_table,
+            context=tuple(map(grid_of, given.context)),
         )
         if part is not None:
             cos, sin = part.of(cos, 0), part.of(sin, 0)
@@ -315,12 +321,17 @@ class WanTransformer(nn.Module):
         )
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
-        """Returns the video tokens (B, N, D) in the compute dtype."""
+        """Returns the tokens of the video and its context (B, N, D) in the compute dtype."""
         video = latent if given.channels is None else torch.cat([latent, given.channels.to(latent.dtype)], dim=1)
         patches = embed_patches(self.patch_embedding, video, self.numerics.compute)
         if given.camera is not None:
             patches = patches + self.control_adapter(given.camera)
-        return patches.flatten(2).transpose(1, 2)
+        tokens = patches.flatten(2).transpose(1, 2)
+        if not given.context:
+            return tokens
+        layer, dtype = self.patch_embedding, self.numerics.compute
+        streams = (embed_patches(layer, stream, dtype).flatten(2).transpose(1, 2) for stream in given.context)
+        return torch.cat([tokens, *streams], dim=1)
 
     def _embed_control(self, given: Conditioning, part: Part | None) -> Tensor | None:
         """Returns the tokens (B, N, D) of VACE's second stream in the residual dtype."""

@@ -75,6 +75,8 @@ class Walk:
     constants: Constants
     reference_tokens: int = 0
     """tokens of a reference image, in front of the others"""
+    context_tokens: int = 0
+    """tokens of context streams, behind the others"""
     control: Tensor | None = None
     """(B, N, D) VACE's second stream"""
     hint_strength: float = 1.0
@@ -146,7 +148,8 @@ class Walk:
         """Runs the head behind the last block; returns its tokens of the video, (B, N, 4 * C_out)."""
         self._start = None
         with scope("head"):
-            tokens, time = self.carrier.to_head(self.tokens, self.time)
+            tokens = self.tokens[:, : self.tokens.shape[1] - self.context_tokens]
+            tokens, time = self.carrier.to_head(tokens, self.time)
             if self.reference_tokens:
                 tokens, time = tokens[:, self.reference_tokens :], time[:, -max(time.shape[1] - 1, 1) :]
             return self.model.head(tokens, time)

@@ -15,7 +15,7 @@ import { SettingsFiles, SUFFIXES } from "./lib/files/settings_files.mjs";
 import { FitNodes } from "./lib/fit/fit_nodes.mjs";
 import { namePanel } from "./lib/page/app_mode.mjs";
 import { element } from "./lib/page/dom.mjs";
-import { findNode } from "./lib/page/graph.mjs";
+import { findNode, nodes, recordHeights } from "./lib/page/graph.mjs";
 import {
   idHere,
   isOurs,
@@ -219,6 +219,12 @@ function sayRefusals() {
   }
 }
 
+/** What our nodes grew by since the last step of undo is no part of what somebody begins to do now. */
+function heightsAreNoSteps() {
+  const { activeState } = app.extensionManager?.workflow?.activeWorkflow?.changeTracker ?? {};
+  recordHeights(activeState, [...nodes(root())].filter(isOurs));
+}
+
 /** ComfyUI calls no extension hook for graphs in API format. */
 function renameOnLoad() {
   const load = app.loadApiJson;
@@ -242,6 +248,8 @@ const extension = {
   async setup() {
     renameOnLoad();
     openSettings();
+    for (const begin of ["pointerdown", "keydown"])
+      window.addEventListener(begin, heightsAreNoSteps, { capture: true });
     showChartTheme(setting(CHART_THEME));
     const locale = String(setting("Comfy.Locale") ?? "en");
     await Promise.all([

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { findNode, nodes, placed } from "../../../web/js/lib/page/graph.mjs";
+import { findNode, nodes, placed, recordHeights } from "../../../web/js/lib/page/graph.mjs";
 
 const graph = (nodes) => ({ getNodeById: (id) => nodes[id] ?? null });
 
@@ -36,4 +36,19 @@ test("nodes are named as messages name them", () => {
     ["2", "2:1", "2:1:5", "3"],
   );
   assert.deepEqual([...placed(undefined)], []);
+});
+
+test("the height of a node that grew is written into the page's record, in its own subgraph", () => {
+  const state = {
+    nodes: [{ id: 1, size: [300, 100] }],
+    definitions: { subgraphs: [{ id: "inner", nodes: [{ id: 1, size: [300, 50] }] }] },
+  };
+  recordHeights(state, [
+    { id: 1, graph: { id: "root" }, size: [310, 140] },
+    { id: 1, graph: { id: "inner" }, size: [300, 80] },
+    { id: 7, graph: { id: "root" }, size: [300, 80] },
+  ]);
+  assert.deepEqual(state.nodes, [{ id: 1, size: [300, 140] }]);
+  assert.deepEqual(state.definitions.subgraphs[0].nodes, [{ id: 1, size: [300, 80] }]);
+  recordHeights(undefined, [{ id: 1, size: [300, 80] }]);
 });

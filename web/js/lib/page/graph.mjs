@@ -90,3 +90,18 @@ export function turn(node, name, value) {
   node.setDirtyCanvas?.(true, true);
   return true;
 }
+
+/**
+ * Writes the present heights of nodes into what the page has recorded. A node grows when a text comes late; without this
+ * the next event of the page records the growth as a step of undo.
+ * @param {any} state the page's record of the graph, as its last step left it
+ * @param {Iterable<GraphNode>} grown
+ */
+export function recordHeights(state, grown) {
+  for (const { id, graph, size } of grown) {
+    const parts = state?.definitions?.subgraphs ?? [];
+    const place = parts.find((/** @type {any} */ part) => part.id === graph?.id) ?? state;
+    const known = place?.nodes?.find((/** @type {any} */ one) => one.id === id);
+    if (known?.size && size) known.size[1] = size[1];
+  }
+}

@@ -153,7 +153,7 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     for_good.click()
     canvas.page.wait_for_function(f"() => !{PANEL}.run")
     canvas.page.locator(TAB).first.click()
-    shows(canvas.page.locator(".wan-status"), "idle")
+    shows(canvas.page.locator(".wan-status"), "Starts with Run.")
     canvas.page.locator(TAB).first.click()
     said = canvas.page.locator(SAID)
     shows(

@@ -11,7 +11,7 @@ const HEIGHT = 60;
 const FAILED = 120;
 // The page's own colours, so that light and dark themes both read well.
 const STYLE = `box-sizing: border-box; height: 100%; overflow: hidden; padding: 4px 8px; border-radius: 6px;
-  font: 12px/1.3 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere;
+  font: 12px/1.35 system-ui, sans-serif; white-space: pre-wrap; overflow-wrap: anywhere;
   color: var(--input-text, #ddd); background: var(--comfy-input-bg, #222);`;
 
 export class StatusLines {
@@ -27,7 +27,7 @@ export class StatusLines {
 
   /** @param {import("./graph.mjs").GraphNode} node that gets a line */
   add(node) {
-    const line = element("div", { class: "wan-trainer-status" }, t("idle"));
+    const line = element("div", { class: "wan-trainer-status" }, t("Starts with Run."));
     line.style.cssText = STYLE;
     addWidget(node, line, { least: () => HEIGHT, most: () => HEIGHT });
     node.wanTrainerStatus = line;

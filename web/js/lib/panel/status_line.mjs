@@ -18,7 +18,7 @@ export class StatusLine {
     this.report = "";
     /** The text of the newest summary. */
     this.summary = "";
-    this.element = element("div", { class: "wan-status" }, t("idle"));
+    this.element = element("div", { class: "wan-status" }, t("Starts with Run."));
     this.said = element("div", { class: "wan-answer", hidden: true });
     this.sign = element("span", { class: "wan-sign", "aria-hidden": "true" });
     this.words = element("span");
@@ -56,7 +56,7 @@ export class StatusLine {
       write(this.sign, headline.sign);
       write(this.words, headline.text);
     }
-    write(this.element, this.report || t("idle"));
+    write(this.element, this.report || t("Starts with Run."));
     // The headline says what goes on.
     this.element.toggleAttribute("data-said", ["", "progress"].includes(this.origin));
     write(this.said, OF_THE_PAGE.includes(this.origin) ? this.text : "");

@@ -34,7 +34,8 @@ class ApplyWanLoRA(io.ComfyNode):
                 text(
                     "saved_step",
                     "latest",
-                    "Saved step (checkpoint) to use: latest, best (the suggested one), or a number such as 500.",
+                    "Saved step (checkpoint) to use: latest, best (the suggested one), or a number such as 500. Choose "
+                    "an earlier one when the newest overfits.",
                 ),
                 number(
                     "strength_high_noise",  # the id in saved workflows, shown as strength_model
@@ -42,7 +43,7 @@ class ApplyWanLoRA(io.ComfyNode):
                     -100.0,
                     100.0,
                     "Strength of the LoRA on model; for a pair, on the high noise model. 1.0 = as trained, 0 = no "
-                    "effect.",
+                    "effect. Lower it when its effect is too strong.",
                     display_name="strength_model",
                 ),
                 io.Model.Input(
@@ -56,7 +57,8 @@ class ApplyWanLoRA(io.ComfyNode):
                     1.0,
                     -100.0,
                     100.0,
-                    "Strength of the low noise LoRA on model_low_noise. 1.0 = as trained, 0 = no effect.",
+                    "Strength of the low noise LoRA on model_low_noise. 1.0 = as trained, 0 = no effect. Lower it when "
+                    "its effect is too strong.",
                 ),
             ],
             outputs=[

@@ -52,8 +52,8 @@ class CacheLatents(io.ComfyNode):
             category=CATEGORY,
             **searched_as("encode dataset", "vae encode", "text encoder", "umt5", "precompute"),
             description="Encodes clips with the VAE and captions with umT5 once, and caches them in "
-            "output/wan_trainer/_cache. For image-to-video models it also encodes the start frames. Cached entries "
-            "are reused; a complete cache loads no encoder.",
+            "output/wan_trainer/_cache. For image-to-video models it also encodes the start frames. Cached entries are "
+            "reused; a complete cache loads no encoder.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
                 WanDataset.Input("dataset", tooltip="From Wan Video Dataset, or another dataset node."),
@@ -74,7 +74,8 @@ class CacheLatents(io.ComfyNode):
                     "mode",
                     MODES,
                     "What to encode. auto: only what is missing. rebuild: everything of this dataset again. all GPUs: "
-                    "like auto, with one more ComfyUI process for each further GPU.",
+                    "like auto, with one more ComfyUI process for each further GPU. Choose all GPUs for a large "
+                    "dataset.",
                 ),
             ],
             outputs=[

@@ -69,12 +69,13 @@ class LoadWanModel(io.ComfyNode):
                     folders.diffusion_models(),
                     "The Wan model to train, from models/diffusion_models: .safetensors (fp32, bf16, fp16, fp8), "
                     ".gguf, or a folder in diffusers' or the official layout. For a 2.2 A14B pair, choose the "
-                    "high-noise file.",
+                    "high-noise file. The default is the first file.",
                 ),
                 combo(
                     "low_noise_model",
                     [NONE, *folders.diffusion_models()],
-                    "The low-noise file of a Wan 2.2 A14B pair. none: only the model above is trained.",
+                    "The low-noise file of a Wan 2.2 A14B pair. none: only the model above is trained. Choose it to "
+                    "train both experts.",
                 ),
                 *advanced(
                     combo(
@@ -90,12 +91,14 @@ class LoadWanModel(io.ComfyNode):
                         "precision_policy",
                         POLICIES,
                         "Precision of the small, sensitive parts of the model. "
-                        + " ".join(f"{name}: {_MEANING[name]}." for name in POLICIES),
+                        + " ".join(f"{name}: {_MEANING[name]}." for name in POLICIES)
+                        + " Choose reference to compare with official Wan, fast when a step takes too long.",
                     ),
                     combo(
                         "device",
                         devices(),
-                        "Device to train on. default: the first GPU, or the CPU when there is none.",
+                        "Device to train on. default: the first GPU, or the CPU when there is none. Change it to train "
+                        "on another GPU.",
                     ),
                     widget(ModelPlan, "attention"),
                 ),

@@ -68,7 +68,7 @@ class TrainLoRA(io.ComfyNode):
                     "vae",
                     optional=True,
                     tooltip="Decodes previews: Load VAE with wan_2.1_vae (TI2V-5B: wan2.2_vae). Unconnected: no "
-                    "previews.",
+                    "previews. Connect it to see what the LoRA learns.",
                 ),
                 WanSettings.Input(
                     "settings", optional=True, tooltip="From Wan Train Settings. Unconnected: its defaults are used."
@@ -98,14 +98,16 @@ class TrainLoRA(io.ComfyNode):
                         "resume",
                         RESUME,
                         "Whether to resume a run with the same settings. auto: resume it if there is one. new: start "
-                        "in a new folder. require: resume, or refuse when there is nothing to resume.",
+                        "in a new folder. require: resume, or refuse when there is nothing to resume. Choose new to "
+                        "repeat a training from the start.",
                     ),
                     combo(
                         "start_from_lora",
                         [NONE, *folders.file_names("loras")],
                         "A LoRA whose weights initialise the training, at step 0. To continue a run, use resume "
                         "instead. none: a new LoRA. For both experts, the second starts from the file with low_noise "
-                        "instead of high_noise in its name, if it exists.",
+                        "instead of high_noise in its name, if it exists. Choose it to train a finished LoRA on other "
+                        "clips.",
                     ),
                     widget(TrainConfig, "seed", control_after_generate=False),
                     whole(
@@ -114,7 +116,7 @@ class TrainLoRA(io.ComfyNode):
                         0,
                         10_000_000,
                         "Optimizer steps to train per Run; then the graph continues, and the next Run resumes. 0 = "
-                        "all.",
+                        "all. Set it to use the LoRA in the graph before the run is complete.",
                     ),
                     widget(TrainConfig, "blocks_to_swap"),
                 ),

@@ -66,17 +66,29 @@ class ValidateVideo(io.ComfyNode):
                     "saved_steps",
                     "latest",
                     "Saved steps (checkpoints) to render: latest, best (the suggested one), all, none (only the LoRAs "
-                    "at loras), or numbers such as 250, 500.",
+                    "at loras), or numbers such as 250, 500. Name several to see how the LoRA changes.",
                 ),
-                text("strengths", "1.0", "LoRA strengths to render, such as 0.5, 1.0. 1.0 = as trained."),
-                flag("baseline", True, "Also render the base model without LoRA, for comparison."),
                 text(
-                    "seeds", "", "Seeds of the noise, such as 1, 2, 3, one row each. Empty: the seed of the previews."
+                    "strengths",
+                    "1.0",
+                    "LoRA strengths to render, such as 0.5, 1.0. 1.0 = as trained. Name several to find the best one.",
+                ),
+                flag(
+                    "baseline",
+                    True,
+                    "Also render the base model without LoRA, for comparison. Turn it off to save time.",
+                ),
+                text(
+                    "seeds",
+                    "",
+                    "Seeds of the noise, such as 1, 2, 3, one row each. Empty: the seed of the previews. Name several "
+                    "to see how much clips vary.",
                 ),
                 combo(
                     "grid_format",
                     FORMATS,
-                    "File format of grid_video. mp4: H.264. webm: VP9, smaller and slower to encode.",
+                    "File format of grid_video. mp4: H.264. webm: VP9, smaller and slower to encode. Choose webm for a "
+                    "smaller file.",
                 ),
                 WanTrainModel.Input(
                     "partner",

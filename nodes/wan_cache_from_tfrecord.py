@@ -41,7 +41,8 @@ class WanCacheFromTFRecord(io.ComfyNode):
                 combo(
                     "folder",
                     dataset_folders(),
-                    "A folder below ComfyUI's input folder, or below a root listed in user/wan_trainer/roots.json.",
+                    "A folder below ComfyUI's input folder, or below a root listed in user/wan_trainer/roots.json. The "
+                    "default is the first folder.",
                 ),
                 io.Clip.Input(
                     "clip",
@@ -53,8 +54,9 @@ class WanCacheFromTFRecord(io.ComfyNode):
                 flag(
                     "raw_latents",
                     False,
-                    "Whether latents still need normalisation. On: latents are raw VAE output and are normalised "
-                    "here. Off: they are normalised already, like MaxDiffusion's.",
+                    "Whether latents still need normalisation. On: latents are raw VAE output and are normalised here. "
+                    "Off: they are normalised already, like MaxDiffusion's. Turn it on for files of a program that "
+                    "does not normalise them.",
                 ),
             ],
             outputs=[

@@ -37,7 +37,7 @@ class WanDatasetFromFile(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        usual = "Empty: common names are tried."
+        usual = "Empty: common names are tried. Set it when yours has another name."
         return io.Schema(
             node_id="WanDatasetFromFile",
             display_name="Wan Dataset From File",
@@ -54,13 +54,14 @@ class WanDatasetFromFile(io.ComfyNode):
                     "file",
                     _source_files(),
                     "A list, tar, dataset folder or settings file in ComfyUI's input folder, or in a root listed in "
-                    "user/wan_trainer/roots.json.",
+                    "user/wan_trainer/roots.json. The default is the first file.",
                 ),
                 *advanced(
                     text(
                         "other_file",
                         "",
-                        "Path to use instead of file: below those folders, or root:path. Empty: file is used.",
+                        "Path to use instead of file: below those folders, or root:path. Empty: file is used. Set it "
+                        "when the menu does not list your file.",
                     ),
                     text("path_column", "", f"Column with the path of each clip, relative to the list. {usual}"),
                     text("caption_column", "", f"Column with the captions. {usual}"),
@@ -71,25 +72,32 @@ class WanDatasetFromFile(io.ComfyNode):
                 widget(
                     DatasetConfig,
                     "trigger_word",
-                    tooltip="Word that is added to the start of every caption that lacks it. Empty: none.",
+                    tooltip="Word that is added to the start of every caption that lacks it. Empty: none. Set a rare "
+                    "word when you train one subject or style.",
                 ),
                 *advanced(
                     widget(
                         DatasetConfig,
                         "caption_extension",
                         tooltip="File extension of caption files, for clips without a caption in the list: clip.mp4 "
-                        "has its caption in clip.txt.",
+                        "has its caption in clip.txt. Change it when your caption files end differently.",
                     )
                 ),
                 widget(DatasetConfig, "width"),
                 widget(DatasetConfig, "height"),
-                widget(DatasetConfig, "num_frames", tooltip="Frames per clip: 4n+1. 1 trains on stills."),
+                widget(
+                    DatasetConfig,
+                    "num_frames",
+                    tooltip="Frames per clip: 4n+1. 1 trains on stills. Raise it for longer motion, which takes more "
+                    "memory and time.",
+                ),
                 *advanced(
                     dataset_input("force_rate"),
                     widget(
                         DatasetConfig,
                         "num_repeats",
-                        tooltip="How often each clip is trained in one epoch, times the repeats in the list.",
+                        tooltip="How often each clip is trained in one epoch, times the repeats in the list. Raise it "
+                        "for a small dataset that is trained with a large one.",
                     ),
                     widget(DatasetConfig, "weight"),
                     widget(DatasetConfig, "enable_bucket"),
@@ -97,8 +105,8 @@ class WanDatasetFromFile(io.ComfyNode):
                 flag(
                     "use_file_settings",
                     True,
-                    "Use size, frames, repeats and captions from another trainer's settings file where it states "
-                    "them. Off: the widgets are used.",
+                    "Use size, frames, repeats and captions from another trainer's settings file where it states them. "
+                    "Off: the widgets are used. Turn it off to set them on this node.",
                 ),
                 dataset_input("append_to"),
                 dataset_input("settings"),

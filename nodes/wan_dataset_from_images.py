@@ -54,7 +54,8 @@ class WanDatasetFromImages(io.ComfyNode):
                 combo(
                     "batch_is",
                     _BATCH_IS,
-                    "What an image batch is. clip: each IMAGE is one clip. stills: each frame is a picture.",
+                    "What an image batch is. clip: each IMAGE is one clip. stills: each frame is a picture. Choose "
+                    "stills for batches of single pictures.",
                 ),
                 *advanced(
                     number(
@@ -62,14 +63,25 @@ class WanDatasetFromImages(io.ComfyNode):
                         0.0,
                         0.0,
                         120.0,
-                        "Frames per second of the clips. 0 = a VIDEO's own rate; for an IMAGE, the model's.",
+                        "Frames per second of the clips. 0 = a VIDEO's own rate; for an IMAGE, the model's. Set it "
+                        "when this rate is wrong.",
                     )
                 ),
                 widget(DatasetConfig, "width"),
                 widget(DatasetConfig, "height"),
-                widget(DatasetConfig, "num_frames", tooltip="Frames per clip, from its start: 4n+1."),
+                widget(
+                    DatasetConfig,
+                    "num_frames",
+                    tooltip="Frames per clip, from its start: 4n+1. Raise it for longer motion, which takes more "
+                    "memory and time.",
+                ),
                 *advanced(
-                    widget(DatasetConfig, "num_repeats", tooltip="How often each clip is trained in one epoch."),
+                    widget(
+                        DatasetConfig,
+                        "num_repeats",
+                        tooltip="How often each clip is trained in one epoch. Raise it for a small dataset that is "
+                        "trained with a large one.",
+                    ),
                     widget(DatasetConfig, "enable_bucket"),
                 ),
                 dataset_input("append_to"),

@@ -34,7 +34,8 @@ class WanPrecisionPolicy(io.ComfyNode):
                     "preset",
                     default=AS_LOADED,
                     options=[AS_LOADED, *PRESETS],
-                    tooltip=f"{known['preset'].sentence} as loaded: the model's own preset.",
+                    tooltip=f"{known['preset'].sentence} as loaded: the model's own preset. Choose the nearest "
+                    "one, then change single switches.",
                 ),
                 *advanced(
                     *(
@@ -43,7 +44,8 @@ class WanPrecisionPolicy(io.ComfyNode):
                             part,
                             default=AS_PRESET,
                             options=[AS_PRESET, *switch_values(part)],
-                            tooltip=f"{known[part].sentence} compute: like the linear layers.",
+                            tooltip=f"{known[part].sentence} compute: like the linear layers. Change it after "
+                            "Precision Audit (Wan) has measured what it costs.",
                         )
                         for part in SWITCHES
                     )

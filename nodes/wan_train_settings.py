@@ -79,7 +79,8 @@ class WanTrainSettings(io.ComfyNode):
                     "target_preset",
                     list(TARGET_PRESETS),
                     "Layers that get an adapter when lora_targets is empty. motion: the queries and keys that connect "
-                    "frames. all linears: also VACE's second stream.",
+                    "frames. all linears: also VACE's second stream. Change it for a smaller LoRA, or one of motion "
+                    "alone.",
                 ),
                 widget(
                     LoraConfig,

@@ -31,8 +31,8 @@ class WanVideoDataset(io.ComfyNode):
             display_name="Wan Video Dataset",
             category=CATEGORY,
             **searched_as("training data", "load videos", "clips", "captions", "buckets", "finetune dataset"),
-            description="Scans a folder of clips (or stills), each with a caption file of the same name. Reports "
-            "which frames are trained, at which size, and what was skipped and why.",
+            description="Scans a folder of clips (or stills), each with a caption file of the same name. Reports which "
+            "frames are trained, at which size, and what was skipped and why.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
@@ -41,7 +41,7 @@ class WanVideoDataset(io.ComfyNode):
                     "folder",
                     dataset_folders(),
                     "Folder of your clips: in ComfyUI's input folder, or in a root listed in "
-                    "user/wan_trainer/roots.json.",
+                    "user/wan_trainer/roots.json. The default is the first folder.",
                 ),
                 widget(DatasetConfig, "trigger_word"),
                 *advanced(widget(DatasetConfig, "caption_extension")),

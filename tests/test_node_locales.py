@@ -89,7 +89,7 @@ def _with_an_english_tooltip(zh: Definitions) -> None:
 
 def _with_another_number(zh: Definitions) -> None:
     tooltip = zh["TrainLoRA"]["inputs"]["learning_rate"]["tooltip"]
-    zh["TrainLoRA"]["inputs"]["learning_rate"]["tooltip"] = tooltip.replace("1e-4", "1e-5")
+    zh["TrainLoRA"]["inputs"]["learning_rate"]["tooltip"] = tooltip.replace("5e-5", "5e-6")
 
 
 def _with_a_translated_option(zh: Definitions) -> None:
@@ -162,7 +162,10 @@ def test_english_left_in_spanish_is_said(english: Definitions, shapes: dict[str,
 def test_a_changed_english_text_makes_its_translation_stale_until_it_is_named(english: Definitions) -> None:
     marks = read_marks()["ja"]
     changed = copy.deepcopy(english)
-    changed["TrainLoRA"]["inputs"]["steps"]["tooltip"] += " And more."
+    steps, rank = changed["TrainLoRA"]["inputs"]["steps"], changed["TrainLoRA"]["inputs"]["rank"]
+    steps["tooltip"] = "And more. " + steps["tooltip"]
+    rank["tooltip"] = rank["tooltip"].replace("Default: 16.", "Default: 32.")  # translated by the generator
+    assert rank != english["TrainLoRA"]["inputs"]["rank"]
     changed["ApplyWanLoRA"]["description"] += " And more."
     assert stale(changed, marks) == ["TrainLoRA.inputs.steps", "ApplyWanLoRA"]
     assert stale(changed, marked(changed, marks, ["TrainLoRA.inputs.steps"])) == ["ApplyWanLoRA"]

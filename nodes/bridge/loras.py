@@ -24,20 +24,31 @@ def lora_widgets() -> list[io.Input]:
             "A LoRA in models/loras, from any trainer. For a Wan 2.2 A14B pair, the high-noise file, or a file with "
             "both experts.",
         ),
-        number("strength", 1.0, -100.0, 100.0, "Strength of the LoRA. 1.0 = as trained, 0 = no effect."),
+        number(
+            "strength",
+            1.0,
+            -100.0,
+            100.0,
+            "Strength of the LoRA. 1.0 = as trained, 0 = no effect. Lower it when its effect is too strong.",
+        ),
         combo(
             "low_noise_lora",
             known,
-            "The LoRA file for the low-noise model of a Wan 2.2 A14B pair. none: no LoRA on that model.",
+            "The LoRA file for the low-noise model of a Wan 2.2 A14B pair. none: no LoRA on that model. Choose it when "
+            "the LoRA of a pair is two files.",
         ),
         number(
-            "strength_low_noise", 1.0, -100.0, 100.0, "Strength of the low-noise LoRA. 1.0 = as trained, 0 = no effect."
+            "strength_low_noise",
+            1.0,
+            -100.0,
+            100.0,
+            "Strength of the low-noise LoRA. 1.0 = as trained, 0 = no effect. Lower it when its effect is too strong.",
         ),
         flag(
             "only_what_fits",
             False,
-            "Skip keys that do not fit this model, such as those of a text encoder or of other channels; the log "
-            "names them. Off: such a file is refused.",
+            "Skip keys that do not fit this model, such as those of a text encoder or of other channels; the log names "
+            "them. Off: such a file is refused. Turn it on when the keys that do not fit are unimportant.",
         ),
     ]
 

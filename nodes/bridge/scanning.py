@@ -77,11 +77,24 @@ def dataset_input(name: str) -> io.Input:
         return WanTrainModel.Input(name, tooltip="Sets the frame rate and the size grid. From Load Wan Model.")
     if name == "force_rate":
         return number(
-            name, 0.0, 0.0, 120.0, "Frames per second to which clips are resampled. 0 = the model's own rate."
+            name,
+            0.0,
+            0.0,
+            120.0,
+            "Frames per second to which clips are resampled. 0 = the model's own rate. Change it to train motion at "
+            "another rate.",
         )
     if name == "append_to":
-        return WanDataset.Input(name, optional=True, tooltip="Another dataset. Both are trained together.")
-    return WanDatasetSettingsType.Input("settings", optional=True, tooltip="From Wan Dataset Settings.")
+        return WanDataset.Input(
+            name,
+            optional=True,
+            tooltip="Another dataset. Both are trained together. Connect it to train several folders.",
+        )
+    return WanDatasetSettingsType.Input(
+        "settings",
+        optional=True,
+        tooltip="From Wan Dataset Settings. Connect it to change crops, windows of frames or validation.",
+    )
 
 
 def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSettingsHandle | None) -> dict[str, Any]:

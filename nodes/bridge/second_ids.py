@@ -61,7 +61,7 @@ def second_of(node: Node) -> Node:
 
     def define_schema(cls: Node) -> io.Schema:
         schema = node.define_schema()
-        # Menus and the search leave out what is deprecated.
+        # Menus and the search omit deprecated nodes.
         schema.is_deprecated = _all_nodes().get(schema.node_id) is node
         schema.node_id = PREFIX + schema.node_id
         return schema

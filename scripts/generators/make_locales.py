@@ -4,10 +4,11 @@
     .venv/bin/python scripts/generators/make_locales.py --check    # writes nothing; 1 when a file differs
     .venv/bin/python scripts/generators/make_locales.py --translated ja TrainLoRA.inputs.steps 'ApplyWanLoRA.*'
 
-It writes locales/en/nodeDefs.json, the lists of web/docs/*.md, and web/docs/<node>/<language>.md, which the page
-prefers. Translations are written by hand: nodeDefs.json, and help.json for other lines of help pages by their English,
-so that a changed line has no translation. locales/translated_from.json has for each entry of nodeDefs.json a short hash
-of the English it was translated from; an entry whose English changes is stale until --translated names it.
+It writes locales/en/nodeDefs.json, the default at the end of each tooltip in every language, the lists of
+web/docs/*.md, and web/docs/<node>/<language>.md, which the page prefers. The rest of a translation is written by hand:
+nodeDefs.json, and help.json for other lines of help pages by their English, so that a changed line has no translation.
+locales/translated_from.json has for each entry of nodeDefs.json a short hash of the English it was translated from,
+without the default; an entry whose English changes is stale until --translated names it.
 """
 
 from __future__ import annotations
@@ -35,46 +36,30 @@ TRANSLATED_FROM = LOCALES / "translated_from.json"
 TRANSLATIONS = ("zh", "ja", "ko", "es")
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
 HEADINGS = ("When to use", "Inputs", "Outputs", "Good to know", "The panel")
-HELP_ENGLISH = (*HEADINGS, "Default: {}.", "Must be connected.", "May stay unconnected.")
+HELP_ENGLISH = (*HEADINGS, "Default: {}.", "on", "off", "empty", "Must be connected.", "May stay unconnected.")
 HELP_WORDS = {
-    "zh": ("何时使用", "输入", "输出", "须知", "面板", "默认：{}。", "必须连接。", "可不连接。"),
+    "zh": (
+        *("何时使用", "输入", "输出", "须知", "面板"),
+        *("默认：{}。", "开启", "关闭", "空", "必须连接。", "可不连接。"),
+    ),
     "ja": (
-        "使いどころ",
-        "入力",
-        "出力",
-        "知っておくこと",
-        "パネル",
-        "既定値：{}。",
-        "接続が必要です。",
-        "接続は任意です。",
+        *("使いどころ", "入力", "出力", "知っておくこと", "パネル"),
+        *("既定値：{}。", "オン", "オフ", "空欄", "接続が必要です。", "接続は任意です。"),
     ),
     "ko": (
-        "언제 쓰나",
-        "입력",
-        "출력",
-        "알아 둘 것",
-        "패널",
-        "기본값: {}.",
-        "연결해야 합니다.",
-        "연결하지 않아도 됩니다.",
+        *("언제 쓰나", "입력", "출력", "알아 둘 것", "패널"),
+        *("기본값: {}.", "켬", "끔", "비움", "연결해야 합니다.", "연결하지 않아도 됩니다."),
     ),
     "es": (
         *("Cuándo usarlo", "Entradas", "Salidas", "Conviene saber", "El panel"),
-        *("Por defecto: {}.", "Debe conectarse.", "Puede quedar sin conectar."),
+        *("Por defecto: {}.", "activado", "desactivado", "vacío", "Debe conectarse.", "Puede quedar sin conectar."),
     ),
 }
 """language -> translations of HELP_ENGLISH"""
+ENGLISH = {words: words for words in HELP_ENGLISH}
 LISTED = ("Inputs", "Outputs")
 """headings of the lists from schemas"""
 COLONS = {"zh": "：", "ja": "："}
-SAID_OTHERWISE = {
-    "diffusion_model": "the first file",
-    "file": "the first file",
-    "folder": "the first folder",
-    "negative_prompt": "Wan's own text",
-}
-"""input whose default differs by machine, or is too long for a list -> its text on a help page"""
-
 Definitions = dict[str, dict[str, Any]]
 Marks = dict[str, dict[str, str]]
 
@@ -95,7 +80,8 @@ def english(object_info: dict[str, dict[str, Any]]) -> Definitions:
             "display_name": info["display_name"],
             "description": info["description"],
             "inputs": {
-                name: {"name": _shown(name, more), "tooltip": more["tooltip"]} for name, _, _, more in inputs_of(info)
+                name: {"name": _shown(name, more), "tooltip": _with_default(more["tooltip"], type_name, more)}
+                for name, type_name, _, more in inputs_of(info)
             },
             "outputs": {
                 str(slot): {"name": name, "tooltip": tooltip}
@@ -117,8 +103,9 @@ def entries(definitions: Definitions) -> dict[str, dict[str, str]]:
 
 
 def digest(entry: dict[str, str]) -> str:
-    """A short hash of the texts of an English entry."""
-    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:10]
+    """A short hash of the texts of an English entry, without the default."""
+    lasting = {key: text.partition(" Default: ")[0] for key, text in entry.items()}
+    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def stale(source: Definitions, marks: dict[str, str]) -> list[str]:
@@ -145,8 +132,9 @@ def marked(source: Definitions, marks: dict[str, str], named: Iterable[str]) -> 
 def help_page(page: str, info: dict[str, Any]) -> str:
     """Returns the page with new lists under Inputs and Outputs. A table would not fit the page's side bar."""
     rows = [
-        f"- {_named(name, _shown(name, rest[-1]))}: {rest[-1]['tooltip']} {default_text(name, *rest)}"
-        for name, *rest in inputs_of(info)
+        f"- {_named(name, _shown(name, more))}: {_with_default(more['tooltip'], type_name, more)} "
+        + _connected(type_name, kind)
+        for name, type_name, kind, more in inputs_of(info)
     ]
     page = _with_list(page, "Inputs", rows)
     outputs = zip(info["output_name"], info["output_tooltips"], strict=True)
@@ -177,8 +165,8 @@ def translated_page(
     colon = COLONS.get(language, ": ")
     inputs, outputs = node["inputs"], node["outputs"]
     rows = [
-        f"- {_named(name, inputs[name]['name'])}{colon}{inputs[name]['tooltip']} {default_text(name, *rest, said=said)}"
-        for name, *rest in inputs_of(info)
+        f"- {_named(name, inputs[name]['name'])}{colon}{inputs[name]['tooltip']} {_connected(type_name, kind, said)}"
+        for name, type_name, kind, _ in inputs_of(info)
     ]
     page = _with_list(page, "Inputs", [row.rstrip() for row in rows])
     said_of = [(name, outputs[str(slot)]) for slot, name in enumerate(info["output_name"])]
@@ -199,20 +187,25 @@ def _named(name: str, shown: str) -> str:
     return f"`{name}`" if shown == name else f"{shown} `{name}`"
 
 
-def default_text(
-    name: str, type_name: str, kind: str, options: dict[str, Any], said: dict[str, str] | None = None
-) -> str:
-    """Returns the default of an input as a sentence, "" where its tooltip says it; `said`: the language's words."""
-    words = said or {word: word for word in HELP_ENGLISH}
-    if type_name not in WIDGETS:
-        return words["Must be connected." if kind == "required" else "May stay unconnected."]
-    if name in SAID_OTHERWISE:
-        return "" if said else words["Default: {}."].format(SAID_OTHERWISE[name])
-    if re.search(r"[Tt]he default\b|\(default\)", options["tooltip"]):
+def _connected(type_name: str, kind: str, said: Mapping[str, str] = ENGLISH) -> str:
+    """Returns whether a socket must be connected, as a sentence; "" for a widget. `said`: the language's words."""
+    if type_name in WIDGETS:
         return ""
+    return said["Must be connected." if kind == "required" else "May stay unconnected."]
+
+
+def _with_default(tooltip: str, type_name: str, options: dict[str, Any], said: Mapping[str, str] = ENGLISH) -> str:
+    """Returns a widget's tooltip with its default as the last sentence, unless the English one states it."""
+    if type_name not in WIDGETS or re.search(r"[Tt]he default\b", options["tooltip"]):
+        return tooltip
     default = options["default"]
-    shown = default if isinstance(default, str) and default else json.dumps(default)
-    return words["Default: {}."].format(f"`{shown}`")
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    if isinstance(default, bool):
+        shown = said["on" if default else "off"]
+    sentence = said["Default: {}."]
+    before = tooltip.partition(sentence.partition("{")[0])[0].rstrip()
+    gap = "" if before.endswith("。") else " "
+    return f"{before}{gap}{sentence.format(shown or said['empty'])}"
 
 
 def _with_list(page: str, heading: str, lines: list[str]) -> str:
@@ -234,12 +227,21 @@ def wanted_files(object_info: dict[str, dict[str, Any]]) -> dict[Path, str]:
     for node_id, info in object_info.items():
         file = HELP / f"{node_id}.md"
         files[file] = files[HELP / node_id / "en.md"] = help_page(file.read_text(encoding="utf-8"), info)
-        for language in TRANSLATIONS:
-            node = json.loads((LOCALES / language / "nodeDefs.json").read_text(encoding="utf-8")).get(node_id)
-            if node:
-                node["inputs"] = said[node_id]["inputs"] | node["inputs"]  # a new input stays English till translated
-                page = translated_page(files[file], info, node, language, lines[language])
-                files[HELP / node_id / f"{language}.md"] = page
+    for language in TRANSLATIONS:
+        translated = LOCALES / language / "nodeDefs.json"
+        nodes = json.loads(translated.read_text(encoding="utf-8"))
+        words = dict(zip(HELP_ENGLISH, HELP_WORDS[language], strict=True))
+        for node_id, info in object_info.items():
+            if not (node := nodes.get(node_id)):
+                continue
+            for name, type_name, _, more in inputs_of(info):
+                if entry := node["inputs"].get(name):
+                    entry["tooltip"] = _with_default(entry["tooltip"], type_name, more, words)
+            # A new input stays English until it is translated.
+            shown = node | {"inputs": said[node_id]["inputs"] | node["inputs"]}
+            page = translated_page(files[HELP / f"{node_id}.md"], info, shown, language, lines[language])
+            files[HELP / node_id / f"{language}.md"] = page
+        files[translated] = as_json(nodes)
     return files
 
 

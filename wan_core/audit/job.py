@@ -62,13 +62,22 @@ def import_libraries() -> None:
 class AuditConfig(Config):
     """Amount of measurements."""
 
-    clips: int = setting(1, "Number of cached clips to measure.", low=1, high=100)
+    clips: int = setting(
+        1, "Number of cached clips to measure. Raise it for a steadier ranking, which takes longer.", low=1, high=100
+    )
     """measured one at a time"""
-    timesteps: int = setting(3, "Number of noise levels per clip, spread over the model's range.", low=1, high=100)
+    timesteps: int = setting(
+        3,
+        "Number of noise levels per clip, spread over the model's range. Raise it for a steadier ranking, which takes "
+        "longer.",
+        low=1,
+        high=100,
+    )
     """centres of equal parts of the range"""
     alone: bool = setting(
         False,
-        "Also measure float32 with each single part lowered. This separates small effects and takes twice as long.",
+        "Also measure float32 with each single part lowered. This separates small effects and takes twice as long. "
+        "Turn it on when small effects matter.",
     )
 
 

@@ -122,22 +122,38 @@ class SyntheticConfig(Config):
 
     count: int = setting(
         16,
-        "Number of clips in an epoch. 0 = endless: no clip is repeated.",
+        "Number of clips in an epoch. 0 = endless: no clip is repeated. Raise it for a longer benchmark.",
         low=0,
         high=50_000,
         refusal="{name} is {value}. Set it between 1 and {high}, or to 0 for endless.",
     )
-    width: int = setting(832, "Width in pixels. TI2V-5B needs multiples of 32.", offered=(16, 4096), step=16)
-    height: int = setting(480, "Training height in pixels.", offered=(16, 4096), step=16)
-    num_frames: int = setting(33, "Frames of each clip, 4n+1. 1 makes stills.", offered=(1, 1001), step=4)
+    width: int = setting(
+        832,
+        "Width in pixels. TI2V-5B needs multiples of 32. Change it to the size that you want to measure.",
+        offered=(16, 4096),
+        step=16,
+    )
+    height: int = setting(
+        480, "Training height in pixels. Lower it together with the width.", offered=(16, 4096), step=16
+    )
+    num_frames: int = setting(
+        33,
+        "Frames of each clip, 4n+1. 1 makes stills. Change it to the length that you want to measure.",
+        offered=(1, 1001),
+        step=4,
+    )
     text_length: int = setting(
         64,
-        "Tokens per caption; the model pads them to 512.",
+        "Tokens per caption; the model pads them to 512. Raise it to measure long captions.",
         low=1,
         high=TEXT_LENGTH,
         refusal="{name} is {value}. Set it between {low} and {high}.",
     )
-    seed: int = setting(0, "Seed of the random clips. It never changes by itself.", offered=(0, 2**63 - 1))
+    seed: int = setting(
+        0,
+        "Seed of the random clips. It never changes by itself. Change it for other random clips.",
+        offered=(0, 2**63 - 1),
+    )
 
 
 def synthetic_set(

@@ -28,10 +28,14 @@ class DatasetConfig(Config):
     """root:relative, such as "input:clips" """
     trigger_word: str = setting(
         "",
-        "Word that is added to the start of every caption that lacks it. A file without a caption gets this word "
-        "as its caption. Empty: none.",
+        "Word that is added to the start of every caption that lacks it. A file without a caption gets this word as "
+        "its caption. Empty: none. Set a rare word when you train one subject or style.",
     )
-    caption_extension: str = setting(".txt", "File extension of captions: clip.mp4 has its caption in clip.txt.")
+    caption_extension: str = setting(
+        ".txt",
+        "File extension of captions: clip.mp4 has its caption in clip.txt. Change it when your caption files end "
+        "differently.",
+    )
     width: int = setting(
         832,
         "Training width in pixels. Lower it when memory is short or a step takes too long. Clips of another aspect "
@@ -41,11 +45,18 @@ class DatasetConfig(Config):
         step=16,
         refusal=_SIDE,
     )
-    height: int = setting(480, "Training height in pixels.", high=4096, offered=(16, 4096), step=16, refusal=_SIDE)
+    height: int = setting(
+        480,
+        "Training height in pixels. Lower it together with the width.",
+        high=4096,
+        offered=(16, 4096),
+        step=16,
+        refusal=_SIDE,
+    )
     num_frames: int = setting(
         33,
-        "Frames per clip, from its start: 4n+1. Raise it for longer motion, which takes more memory and time; shorter"
-        " clips are skipped. 1 trains on stills.",
+        "Frames per clip, from its start: 4n+1. Raise it for longer motion, which takes more memory and time; shorter "
+        "clips are skipped. 1 trains on stills.",
         offered=(1, MOST_FRAMES),
         step=4,
     )
@@ -57,9 +68,16 @@ class DatasetConfig(Config):
         high=120,
         refusal=_BETWEEN + "; Wan was trained at 16, TI2V-5B at 24.",
     )
-    num_repeats: int = setting(1, "How often each file is trained in one epoch.", low=1, high=10_000)
+    num_repeats: int = setting(
+        1,
+        "How often each file is trained in one epoch. Raise it for a small dataset that is trained with a large one.",
+        low=1,
+        high=10_000,
+    )
     enable_bucket: bool = setting(
-        True, "Aspect ratio buckets: each clip keeps its aspect ratio. Off: everything is cropped to width x height."
+        True,
+        "Aspect ratio buckets: each clip keeps its aspect ratio. Off: everything is cropped to width x height. Turn it "
+        "off when all clips must have exactly this size.",
     )
     """same pixel area, aspect ratio of the clip"""
     read_fps: float = setting(
@@ -77,10 +95,15 @@ class DatasetConfig(Config):
     conditioning: str = "none"
     """ConditionKind.name"""
     # Sources and captions.
-    recursive: bool = setting(False, "Also scan subfolders. A folder named like 10_walk is repeated ten times.")
+    recursive: bool = setting(
+        False,
+        "Also scan subfolders. A folder named like 10_walk is repeated ten times. Turn it on when your clips are in "
+        "subfolders.",
+    )
     weight: float = setting(
         1.0,
-        "How often clips of this dataset are trained relative to other datasets. 0.5 is every second epoch.",
+        "How often clips of this dataset are trained relative to other datasets. 0.5 is every second epoch. Lower it "
+        "when this dataset dominates the others.",
         low=0.0001,
         high=10_000,
         refusal=_BETWEEN + "; 1 is every file once.",
@@ -96,23 +119,29 @@ class DatasetConfig(Config):
     )
     """one more forward pass of the base model per clip"""
     caption_prefix: str = setting(
-        "", "Text added to the start of every caption, before the trigger word is checked. Empty: none."
+        "",
+        "Text added to the start of every caption, before the trigger word is checked. Empty: none. Set it for words "
+        "that all captions need.",
     )
     caption_shuffles: int = setting(
         0,
         "Number of shuffled orders of comma-separated tags that are cached. One is used per epoch, in turn. 0 = as "
-        "written.",
+        "written. Raise it when captions are lists of tags.",
         low=0,
         high=64,
         refusal="{name} is {value}. Set it between {low} (as written) and {high}.",
     )
     keep_tokens: int = setting(
-        0, "For caption_shuffles: number of tags at the start that are not shuffled.", low=0, high=1000
+        0,
+        "For caption_shuffles: number of tags at the start that are not shuffled. Raise it to keep a trigger word in "
+        "front.",
+        low=0,
+        high=1000,
     )
     missing_captions: str = setting(
         "refuse",
         "What happens to files without a caption when no trigger word is set. refuse: the scan lists them and nothing "
-        "is encoded.",
+        "is encoded. Choose empty caption to train without them.",
         choices=_MISSING_CAPTIONS,
         refusal="{name} is {quoted}. Choose one of " + ", ".join(f'"{choice}"' for choice in _MISSING_CAPTIONS) + ".",
     )
@@ -122,51 +151,59 @@ class DatasetConfig(Config):
         "head",
         "Which windows of num_frames are cut from a clip. head: the first. chunk: one after the other. slide: one "
         "every frame_stride frames. uniform: frame_sample windows, evenly spaced. full: the complete clip, up to "
-        "num_frames. random: another place each epoch; variants sets how many.",
+        "num_frames. random: another place each epoch; variants sets how many. Change it when the motion is not at the "
+        "start of your clips.",
         choices=FRAME_EXTRACTIONS,
     )
     frame_stride: int = setting(
         16,
-        "For slide: frames between the starts of two windows, at the model's frame rate.",
+        "For slide: frames between the starts of two windows, at the model's frame rate. Lower it for more windows per "
+        "clip.",
         low=1,
         high=10_000,
     )
-    frame_sample: int = setting(4, "For uniform: windows per clip.", low=1, high=1000)
+    frame_sample: int = setting(4, "For uniform: windows per clip. Raise it for long clips.", low=1, high=1000)
     """per scene with split_scenes"""
     variants: int = setting(
-        4, "Number of random windows and crops cached per clip. One is used per epoch, in turn.", low=1, high=1000
+        4,
+        "Number of random windows and crops cached per clip. One is used per epoch, in turn. Raise it for more "
+        "variety; the cache grows with it.",
+        low=1,
+        high=1000,
     )
     frame_buckets: tuple[int, ...] = setting(
         (),
         "Lengths instead of num_frames, such as 17, 33, 81: each window gets the longest one it fills. Empty: "
-        "num_frames.",
+        "num_frames. Set it when your clips differ in length.",
     )
     """each 4n+1"""
     frame_rounding: str = setting(
         "refuse",
         "What happens to a frame count that is not 4n+1, such as 75. refuse: an error. down: 73. nearest: the nearer "
-        "one.",
+        "one. Change it when your numbers come from another trainer.",
         choices=FRAME_ROUNDINGS,
     )
     crop: str = setting(
         "center",
-        "Which part of a picture is kept when its aspect ratio is not the training size's. center: the middle. "
-        "random: another place each epoch; variants sets how many. none: each clip keeps its own size (never above "
-        "width x height in area).",
+        "Which part of a picture is kept when its aspect ratio is not the training size's. center: the middle. random: "
+        "another place each epoch; variants sets how many. none: each clip keeps its own size (never above width x "
+        "height in area). Change it when the subject is not in the middle.",
         choices=("center", "random", "none"),
     )
     horizontal_flip: str = setting(
         "off",
         "Mirrored copies of clips. off: never. both: every clip is also trained mirrored. turns: mirrored in every "
-        "second epoch.",
+        "second epoch. Use it for few clips, unless left and right matter, as in text.",
         choices=("off", "both", "turns"),
     )
     split_scenes: bool = setting(
-        False, "Detect cuts in each clip, so that no window crosses one. Needs the package scenedetect."
+        False,
+        "Detect cuts in each clip, so that no window crosses one. Needs the package scenedetect. Turn it on when your "
+        "clips contain cuts.",
     )
     scene_threshold: float = setting(
         27.0,
-        "How different two frames must be to count as a cut (1 to 255). Lower values find more cuts.",
+        "How different two frames must be to count as a cut (1 to 255). Lower it when cuts are missed.",
         low=1,
         high=255,
         step=0.5,
@@ -178,14 +215,16 @@ class DatasetConfig(Config):
     mask_use: str = setting(
         "off",
         "How masks (mask/clip.* or clip_mask.*, white = inside) are used. off: not at all. loss: only white areas are "
-        "trained; this is known to make Wan worse. condition: VACE and Fun-InP paint inside the mask.",
+        "trained; this is known to make Wan worse. condition: VACE and Fun-InP paint inside the mask. Choose condition "
+        "for a model that takes masks.",
         choices=("off", "loss", "condition", "both"),
         refusal="{name} is {quoted}. Use one of: {known}.",
     )
     # cache
     latent_dtype: str = setting(
         "bf16",
-        "Dtype of cached latents. fp16 stores three more bits of each value.",
+        "Dtype of cached latents. fp16 stores three more bits of each value. Choose fp16 for latents that are closer "
+        "to the VAE's output.",
         choices=("bf16", "fp16"),
         refusal='{name} "{value}" is unknown. Use bf16 or fp16.',
     )
@@ -193,14 +232,14 @@ class DatasetConfig(Config):
     cache_compression: str = setting(
         "none",
         "Compression of the cache. none: uncompressed. zstd: new cache entries are about a third smaller, without "
-        "loss. Needs the package zstandard.",
+        "loss. Needs the package zstandard. Change it when disk space is short.",
         choices=("none", "zstd"),
         refusal='{name} "{value}" is unknown. Use none or zstd.',
     )
     cache_limit_gb: float = setting(
         0.0,
         "Size limit of the complete cache in GiB. The least recently used entries are deleted first, never those an "
-        "unfinished run needs. 0 = no limit.",
+        "unfinished run needs. 0 = no limit. Set it when disk space is short.",
         low=0,
         high=1_000_000,
         step=1.0,
@@ -209,12 +248,13 @@ class DatasetConfig(Config):
     held_out: tuple[str, ...] = setting(
         (),
         "Names of files used for validation instead of training, one per line; or a subfolder of the dataset, ending "
-        "in /.",
+        "in /. Set it to choose these files yourself.",
     )
     held_out_ratio: float = setting(
         0.0,
         "Share of files (0 to 0.9) used for validation (evaluation loss) and not for training. The choice depends on "
-        "file content, so adding clips changes no other choice. -1: one in ten of 20 files or more, 3 to 8 of them.",
+        "file content, so adding clips changes no other choice. -1: one in ten of 20 files or more, 3 to 8 of them. "
+        "Raise it for a more exact evaluation loss; 0 trains all files.",
         low=-1,
         high=0.9,
         refusal=_BETWEEN + "; 0.1 is usual.",

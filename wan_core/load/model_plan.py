@@ -47,7 +47,8 @@ class ModelPlan(Config):
     base_precision: str = counted(
         _BASE_PRECISIONS[0],
         "Dtype in which the base weights are stored and computed. as in file: fp16 files run in bf16, and so do fp32 "
-        "files on a GPU; fp8, int8, nvfp4 and GGUF linear layers stay quantized. Cards without bf16 use fp16.",
+        "files on a GPU; fp8, int8, nvfp4 and GGUF linear layers stay quantized. Cards without bf16 use fp16. Choose "
+        "fp32 for the most exact result; it takes twice the memory of bf16.",
         choices=_BASE_PRECISIONS,
         refusal='{name} "{value}" is unknown. Use one of: {known}.',
     )
@@ -67,7 +68,7 @@ class ModelPlan(Config):
         ATTENTIONS[0],
         "The attention backend. sdpa: PyTorch's own choice. auto: the fastest installed backend for the card, from "
         "4096 tokens on. Any other backend is used exactly as named; the run is refused if it is unavailable. "
-        "flash_attn, flash_attn_3, flash_attn_4 and xformers need their package.",
+        "flash_attn, flash_attn_3, flash_attn_4 and xformers need their package. Change it when a step takes too long.",
         choices=ATTENTIONS,
     )
 
@@ -90,8 +91,8 @@ class ModelPlan(Config):
         if not self.low_noise_file:
             if expert == "both":
                 raise ConfigError(
-                    'expert is "both", and one model is loaded. Choose the low-noise file as low_noise_model in '
-                    "Load Wan Model, or set expert to auto."
+                    'expert is "both", and one model is loaded. Choose the low-noise file as low_noise_model in Load '
+                    "Wan Model, or set expert to auto."
                 )
             return self
         high, low = inspect_pair(self, roots)
@@ -247,8 +248,8 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
     )
     if left_over:
         raise CheckpointError(
-            "{file} has {n} weights that no {name} has, for example {example}: it is a model derived from Wan, not "
-            "Wan itself. Choose the Wan model it was made from.",
+            "{file} has {n} weights that no {name} has, for example {example}: it is a model derived from Wan, not Wan "
+            "itself. Choose the Wan model it was made from.",
             file=file_name,
             n=len(left_over),
             name=variant.name,

@@ -63,16 +63,16 @@ class LoraConfig(Config):
 
     rank: int = counted(
         16,
-        "Size of the LoRA (network_dim). Raise it for fine detail or several subjects: it can learn more, and the "
-        "file is larger. 16 (default) or 32 is usual.",
+        "Size of the LoRA (network_dim). Raise it for fine detail or several subjects: it can learn more, and the file "
+        "is larger. 16 or 32 is usual.",
         low=1,
         high=1024,
         refusal="{name} {value} is out of range. Use {low} to {high}; 16 or 32 is usual.",
     )
     alpha: float = counted(
         0.0,
-        "Scale of the LoRA: alpha / rank (network_alpha). Change it to match settings of another trainer. 0 = the same "
-        "as rank, a scale of 1 (default).",
+        "Scale of the LoRA: alpha / rank (network_alpha). 0 = the same as rank, a scale of 1. Change it to match "
+        "settings of another trainer.",
         low=0,
         offered=(0.0, 1024.0),
         step=1.0,
@@ -80,7 +80,7 @@ class LoraConfig(Config):
     )
     dropout: float = counted(
         0.0,
-        "Share of the LoRA's inputs (0 to 1) set to 0 in training. 0 = none.",
+        "Share of the LoRA's inputs (0 to 1) set to 0 in training. 0 = none. Raise it when the LoRA overfits.",
         low=0,
         high=math.nextafter(1, 0),  # at 1 nothing is left to train
         offered=(0.0, 0.99),
@@ -89,7 +89,8 @@ class LoraConfig(Config):
     )
     targets: tuple[str, ...] = counted(
         _DEFAULT_TARGETS,
-        "Layers that get a LoRA: regular expressions for their names, one per line. Empty: attention and feed-forward.",
+        "Layers that get a LoRA: regular expressions for their names, one per line. Empty: attention and feed-forward. "
+        "Set it to adapt other layers.",
         called="lora_targets",
     )
     """original Wan names"""
@@ -101,7 +102,8 @@ class LoraConfig(Config):
     kind: str = setting(
         "LoRA",
         "Type of adapter. LoRA: two thin matrices. rsLoRA: scaled by alpha / sqrt(rank). DoRA: also trains row "
-        "lengths. LoKr, LoHa: other matrix products. OFT: rotates outputs in blocks of size rank.",
+        "lengths. LoKr, LoHa: other matrix products. OFT: rotates outputs in blocks of size rank. Change it when a "
+        "LoRA learns too little or its file is too large.",
         choices=tuple(KINDS),
         called="adapter",
     )
@@ -109,18 +111,19 @@ class LoraConfig(Config):
         "default",
         "Initial values of the adapter. default: the usual ones of its type. gaussian: normal A of a LoRA, rsLoRA or "
         "DoRA. PiSSA: the largest directions of the weight; OLoRA: its QR form; both for LoRA and rsLoRA, with a file "
-        "of twice the rank.",
+        "of twice the rank. Change it when the loss falls too slowly.",
         choices=_INITS,
         called="adapter_init",
     )
     rank_patterns: tuple[str, ...] = setting(
         (),
         "Other ranks for some layers, one per line: expression = rank, or = rank, alpha. The first match counts. "
-        "Empty: one rank for all.",
+        "Empty: one rank for all. Set it to give some layers more room.",
     )
     rank_dropout: float = setting(
         0.0,
-        "Share of the ranks (LoKr, LoHa: outputs; OFT: blocks) that a training step skips. 0 = none.",
+        "Share of the ranks (LoKr, LoHa: outputs; OFT: blocks) that a training step skips. 0 = none. Raise it when the "
+        "LoRA overfits.",
         low=0,
         high=math.nextafter(1, 0),
         offered=(0.0, 0.99),
@@ -128,7 +131,7 @@ class LoraConfig(Config):
     )
     module_dropout: float = setting(
         0.0,
-        "Share of the layers whose adapter a training step skips. 0 = none.",
+        "Share of the layers whose adapter a training step skips. 0 = none. Raise it when the LoRA overfits.",
         low=0,
         high=math.nextafter(1, 0),
         offered=(0.0, 0.99),
@@ -136,7 +139,8 @@ class LoraConfig(Config):
     )
     max_norm: float = setting(
         0.0,
-        "Largest norm of a layer's change; a larger change is scaled down after each step. 0 = none.",
+        "Largest norm of a layer's change; a larger change is scaled down after each step. 0 = none. Set it when the "
+        "LoRA becomes too strong.",
         low=0,
         offered=(0.0, 1000.0),
         step=0.1,
@@ -145,7 +149,7 @@ class LoraConfig(Config):
     lokr_factor: int = setting(
         0,
         "LoKr: size of its first matrix, where it divides the layer's size. 0 = near the square root, the smallest "
-        "file. 8 or 16 learns more.",
+        "file. Set it to 8 or 16 to learn more.",
         low=0,
         high=1024,
     )
@@ -153,7 +157,8 @@ class LoraConfig(Config):
     also_train: str = setting(
         "nothing",
         "More weights to train, stored as full differences that ComfyUI loads. biases: of the adapted layers. norms: "
-        "scales and shifts of the norms in their blocks. nothing: neither.",
+        "scales and shifts of the norms in their blocks. nothing: neither. Change it when a LoRA alone learns too "
+        "little.",
         choices=_ALSO,
     )
 

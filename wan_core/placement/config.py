@@ -33,20 +33,20 @@ class PlacementConfig(Config):
         "How the GPUs share the work. split blocks: a part of the model on each GPU. copy per GPU: a full model on "
         "each GPU, gradients averaged. split tokens: a full model and a part of each clip on each GPU. expert per GPU: "
         "both experts of Wan 2.2 A14B at the same time. auto: the mode that is predicted to be fastest for this "
-        "training and fits.",
+        "training and fits. Choose a mode yourself to compare it with auto.",
         choices=MODES,
         refusal='Split mode "{value}" is unknown.{nearest}',
     )
     devices: str = setting(
         "default",
-        'Devices to use: all, or a list such as "cuda:0,cuda:1". The first also holds the embeddings, the last '
-        "the head.",
+        'Devices to use: all, or a list such as "cuda:0,cuda:1". The first also holds the embeddings, the last the '
+        "head. Change it when a GPU is needed for other work.",
     )
     """default takes the first GPU, or the CPU; "0,1" means "cuda:0,cuda:1" """
     split_at: str = setting(
         "auto",
         "For split blocks: auto, interleaved (two runs of blocks each), or the number of the first block of each later "
-        'GPU, such as "20" or "14,28".',
+        'GPU, such as "20" or "14,28". Change it when one GPU runs out of memory.',
     )
     """midpoint too; auto gives a larger card more blocks; more numbers than cards give each several runs"""
     copies: int = setting(

@@ -104,8 +104,8 @@ class PrecisionPolicy(Config):
     matmul: str = setting(
         "compute",
         "Dtype of matrix products with frozen 8-bit weights. compute: weights are dequantized first. fp8, int8: "
-        "computed in 8 bits, for weights of that dtype with one scale per weight or row; less exact, and refused "
-        "where the device does not support it.",
+        "computed in 8 bits, for weights of that dtype with one scale per weight or row; less exact, and refused where "
+        "the device does not support it. Change it when a step takes too long.",
         choices=tuple(_MATMULS),
         refusal='{name} "{value}" is not a choice. Use one of: {known}.',
     )
@@ -114,7 +114,7 @@ class PrecisionPolicy(Config):
         "highest",
         "Precision of float32 matrix products in a training step, as in PyTorch; for base_precision fp32. highest: "
         "float32. high: TF32 on a GPU that supports it, which is faster. medium: bfloat16 internally. Previews and "
-        "evaluations always use float32.",
+        "evaluations always use float32. Choose high when a step in fp32 takes too long.",
         choices=("highest", "high", "medium"),
     )
     """no preset has it; with other base precisions the parts in float32 are few, and stay exact"""

@@ -35,17 +35,26 @@ class QuantizeConfig(Config):
     scheme: str = counted(
         _SCHEMES[0],
         "8-bit format of the weights. fp8_e4m3fn: 8-bit float. int8: 8-bit integer, more exact, same size. One scale "
-        "per output row. fp8_e4m3fn_tensor has one per weight, fp8_e4m3fn_block128 one per 128 values.",
+        "per output row. fp8_e4m3fn_tensor has one per weight, fp8_e4m3fn_block128 one per 128 values. Change it when "
+        "Precision Audit (Wan) measures a smaller error for another.",
         choices=_SCHEMES,
         refusal='Quantization scheme "{value}" is unknown.{nearest}',
     )
     keep_high_precision: bool = counted(
-        True, "Keep embeddings, time embedding, head and norms unquantized. They are small and sensitive."
+        True,
+        "Keep embeddings, time embedding, head and norms unquantized. They are small and sensitive. Turn it off when "
+        "every megabyte counts.",
     )
     """modulation too: everything outside the blocks' linears"""
-    include: str = counted("", "Regular expression: only linear layers whose name matches become 8-bit. Empty: all.")
+    include: str = counted(
+        "",
+        "Regular expression: only linear layers whose name matches become 8-bit. Empty: all. Set it to quantize a part "
+        "of the model.",
+    )
     exclude: str = counted(
-        "", 'Regular expression: linear layers that are not quantized, for example "blocks\\.0\\.". Empty: none.'
+        "",
+        'Regular expression: linear layers that are not quantized, for example "blocks\\.0\\.". Empty: none. Set it '
+        "for layers that lose too much.",
     )
     vace_blocks: bool = internal(False, "changed")
     """the layers of VACE's second stream too, where a model has one"""

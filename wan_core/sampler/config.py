@@ -52,9 +52,14 @@ class SampleConfig(Config):
     prompts: tuple[str, ...] = counted(
         (),
         "One prompt per line; each makes one clip. Or JSON with a name for each prompt. Options after a prompt apply "
-        "to it alone: --w 480 --h 832 --f 33 --s 20 --l 6 --d 7 --n blurry. Empty: the first cached caption.",
+        "to it alone: --w 480 --h 832 --f 33 --s 20 --l 6 --d 7 --n blurry. Empty: the first cached caption. Write "
+        "prompts as you will when you generate, with the trigger word.",
     )
-    negative_prompt: str | None = counted(None, "What the clips should not show. The default is Wan's own text.")
+    negative_prompt: str | None = counted(
+        None,
+        "What the clips should not show. Change it when previews show something unwanted. The default is Wan's own "
+        "text.",
+    )
     """None: the default negative prompt of Wan"""
     prompt_keys: tuple[str, ...] = ()
     """cache keys of the encoded prompts; the worker never encodes text"""
@@ -80,33 +85,60 @@ class SampleConfig(Config):
         "frame cfg 3, Fun-Control shift 5. TI2V-5B: 20 steps, cfg 5, shift 8, uni_pc. A pair of 2.2 A14B: 20 steps, "
         "cfg 3.5, shift 5, euler, but Fun-Control and Fun-Camera shift 8. ComfyUI template: 20 steps, cfg 6, shift 8, "
         "euler. official: 50 steps, cfg 5, shift 5, euler. 4-step LoRA: 4 steps, cfg 1, shift 5, euler, with a "
-        "distilled LoRA at loras. custom: the numbers below.",
+        "distilled LoRA at loras. custom: the numbers below. Change it to sample as you will when you generate.",
         choices=("auto", *PRESETS, "custom"),
     )
     width: int = counted(
-        0, "Width of previews in pixels. 0 = set by preview_size.", low=0, high=16384, offered=(0, 4096), step=16
+        0,
+        "Width of previews in pixels. 0 = set by preview_size. Lower it when previews take too long.",
+        low=0,
+        high=16384,
+        offered=(0, 4096),
+        step=16,
     )
     height: int = counted(
-        0, "Height of previews in pixels. 0 = set by preview_size.", low=0, high=16384, offered=(0, 4096), step=16
+        0,
+        "Height of previews in pixels. 0 = set by preview_size. Lower it when previews take too long.",
+        low=0,
+        high=16384,
+        offered=(0, 4096),
+        step=16,
     )
     num_frames: int = counted(
-        0, "Frames of each preview clip: 4n+1. 0 = set by preview_size.", low=0, high=10_001, offered=(0, 1001)
+        0,
+        "Frames of each preview clip: 4n+1. 0 = set by preview_size. Lower it when previews take too long.",
+        low=0,
+        high=10_001,
+        offered=(0, 1001),
     )
-    steps: int = counted(0, "Sampling steps. 0 = set by sampling.", low=0, high=1000)
+    steps: int = counted(
+        0, "Sampling steps. 0 = set by sampling. Lower it when previews take too long.", low=0, high=1000
+    )
     cfg: float = counted(
         0.0,
-        "Guidance scale (classifier-free guidance). 0 = set by sampling. 1 = no guidance.",
+        "Guidance scale (classifier-free guidance). 0 = set by sampling. 1 = no guidance. Change it to match the "
+        "workflow that you generate with.",
         low=0,
         high=100.0,
         step=0.1,
     )
     shift: float = counted(
-        0.0, "Sampling shift. 0 = set by sampling.", low=0, high=1000.0, offered=(0.0, 100.0), step=0.1
+        0.0,
+        "Sampling shift. 0 = set by sampling. Change it to match the workflow that you generate with.",
+        low=0,
+        high=1000.0,
+        offered=(0.0, 100.0),
+        step=0.1,
     )
-    trigger_word: str = setting("", f"Replaces {TRIGGER} in prompts: the trigger word of your dataset. Empty: none.")
+    trigger_word: str = setting(
+        "",
+        f"Replaces {TRIGGER} in prompts: the trigger word of your dataset. Empty: none. Set it when your prompts "
+        "contain this placeholder.",
+    )
     seed: int = counted(
         42,
-        "Seed of the preview noise. It is the same at every saved step, so that clips can be compared.",
+        "Seed of the preview noise. It is the same at every saved step, so that clips can be compared. Change it when "
+        "its clips are not typical.",
         low=0,
         high=2**64 - 1,
         offered=(0, 2**63 - 1),
@@ -114,17 +146,20 @@ class SampleConfig(Config):
 
     sampler_name: str = setting(
         _AS_SAMPLING,
-        "The sampler, by its name in KSampler. as sampling says: the preset's sampler.",
+        "The sampler, by its name in KSampler. as sampling says: the preset's sampler. Change it to match the workflow "
+        "that you generate with.",
         choices=(_AS_SAMPLING, *SOLVERS),
     )
     scheduler: str = setting(
         _AS_SAMPLING,
-        "The scheduler, by its name in KSampler. as sampling says: the preset's scheduler.",
+        "The scheduler, by its name in KSampler. as sampling says: the preset's scheduler. Change it to match the "
+        "workflow that you generate with.",
         choices=(_AS_SAMPLING, *SCHEDULERS),
     )
     cfg_low_noise: float = setting(
         0.0,
-        "Guidance scale of the low-noise expert of a Wan 2.2 pair. 0 = same as the high-noise expert. 1 = no guidance.",
+        "Guidance scale of the low-noise expert of a Wan 2.2 pair. 0 = same as the high-noise expert. 1 = no guidance. "
+        "Change it to match the workflow that you generate with.",
         low=0,
         high=100.0,
         step=0.1,
@@ -132,33 +167,47 @@ class SampleConfig(Config):
     cfg_passes: str = setting(
         "in turn",
         "How guidance is computed. in turn: prompt and negative prompt in two passes. batched: in one pass, a little "
-        "faster, with more memory.",
+        "faster, with more memory. Choose batched when memory is free.",
         choices=("in turn", "batched"),
     )
     cfg_zero_star: bool = setting(
-        False, "CFG-Zero*: scales the negative prediction to fit the positive one, like ComfyUI's node CFGZeroStar."
+        False,
+        "CFG-Zero*: scales the negative prediction to fit the positive one, like ComfyUI's node CFGZeroStar. Turn it "
+        "on when the workflow that you generate with uses it.",
     )
     skip_layer_guidance: str = setting(
         "off",
         "Skip-layer guidance. off: none. extra pass: steers away from a third pass without skip_layers "
-        "(SkipLayerGuidanceDiT). negative pass: skips them in the negative pass (SkipLayerGuidanceDiTSimple).",
+        "(SkipLayerGuidanceDiT). negative pass: skips them in the negative pass (SkipLayerGuidanceDiTSimple). Change "
+        "it to match the workflow that you generate with.",
         choices=_SKIPS,
     )
-    skip_layers: str = setting("7, 8, 9", "Blocks that skip-layer guidance skips, counted from 0.")
+    skip_layers: str = setting(
+        "7, 8, 9",
+        "Blocks that skip-layer guidance skips, counted from 0. Change it to match the workflow that you generate "
+        "with.",
+    )
     skip_layer_scale: float = setting(
         3.0,
-        "Strength of the extra pass of skip-layer guidance. 0 = no effect.",
+        "Strength of the extra pass of skip-layer guidance. 0 = no effect. Change it to match the workflow that you "
+        "generate with.",
         low=0,
         high=100.0,
         offered=(0, 10),
         step=0.1,
     )
     skip_layer_start: float = setting(
-        0.01, "Share of sampling at which skip-layer guidance begins. 0 = from the start.", low=0, high=1, step=0.01
+        0.01,
+        "Share of sampling at which skip-layer guidance begins. 0 = from the start. Change it to match the workflow "
+        "that you generate with.",
+        low=0,
+        high=1,
+        step=0.01,
     )
     skip_layer_end: float = setting(
         0.15,
-        "Share of sampling at which skip-layer guidance ends. 1 = at the end of sampling.",
+        "Share of sampling at which skip-layer guidance ends. 1 = at the end of sampling. Change it to match the "
+        "workflow that you generate with.",
         low=0,
         high=1,
         step=0.01,
@@ -171,14 +220,15 @@ class SampleConfig(Config):
         "Size of previews whose width, height or num_frames is 0. clip: the size of the first training clip. template: "
         "the size in ComfyUI's own template (832x480x33 for 2.1 text-to-video, 512x512x33 for image-to-video, "
         "1280x704x121 for TI2V-5B, 640x640x81 for a pair of 2.2 A14B), with as many frames as fit during training; "
-        "Train Wan LoRA says how many. Without a GPU, and for image-to-video without a start_image, it means clip.",
+        "Train Wan LoRA says how many. Without a GPU, and for image-to-video without a start_image, it means clip. "
+        "Choose template to see clips as you will generate them.",
         choices=(_AS_FIRST_CLIP, AS_TEMPLATE),
     )
     attention: str = setting(
         PREVIEW_ATTENTIONS[0],
-        "Attention backend of previews; training does not use it. as in training: the backend of Load Wan Model. "
-        "sage: SageAttention, which quantizes queries and keys: faster on long clips, and a clip may differ slightly. "
-        "It needs the package sageattention.",
+        "Attention backend of previews; training does not use it. as in training: the backend of Load Wan Model. sage: "
+        "SageAttention, which quantizes queries and keys: faster on long clips, and a clip may differ slightly. It "
+        "needs the package sageattention. Change it when previews take too long.",
         choices=PREVIEW_ATTENTIONS,
     )
 

@@ -33,7 +33,8 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
 
     caption_dropout: float = batch_setting(
         0.0,
-        "Share of captions (0 to 1) replaced by the empty prompt. This trains guidance without a prompt too.",
+        "Share of captions (0 to 1) replaced by the empty prompt. This trains guidance without a prompt too. Set it to "
+        "0.1 when the LoRA should also work with short prompts.",
         low=0.0,
         high=1.0,
         counts="always",
@@ -41,66 +42,70 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     gradient_checkpointing: bool = _memory_setting(
         True,
         "Gradient checkpointing: blocks are recomputed in the backward pass. It needs a third more compute and a "
-        "fraction of the memory.",
+        "fraction of the memory. Turn it off for faster steps when memory is free.",
     )
     expert: str = counted(
         "auto",
         "Wan 2.2 A14B: which of the two experts is trained. both: the two in one run. high, low: only that one. auto: "
-        "both when two files are loaded, otherwise the one that the file name states.",
+        "both when two files are loaded, otherwise the one that the file name states. Choose one to save time and "
+        "memory.",
         choices=("auto", "both", "high", "low"),
     )
     seed: int = counted(
         0,
-        "Seed of the initial weights, the noise and the order of clips. Change it to repeat a run with other random "
-        "numbers; it never changes by itself. The default is 0.",
+        "Seed of the initial weights, the noise and the order of clips. It never changes by itself. Change it to "
+        "repeat a run with other random numbers.",
         offered=(0, 2**63 - 1),
     )
     save_every_n_steps: int = _evaluation_setting(
         250,
         "Optimizer steps between saved steps (checkpoints). Lower it to choose from more of them; each takes disk "
-        "space. The default is 250.",
+        "space.",
         low=1,
         high=10_000_000,
     )
     preview_every_n_steps: int = _evaluation_setting(
         250,
-        "Optimizer steps between preview clips. Raise it when previews take too much time. 0 = no previews; the "
-        "default is 250.",
+        "Optimizer steps between preview clips. 0 = no previews. Raise it when previews take too much time.",
         low=0,
         high=10_000_000,
     )
     eval_items: int = _evaluation_setting(
         4,
-        "Validation: number of clips whose loss is measured at every save, always with the same noise. 0 = none.",
+        "Validation: number of clips whose loss is measured at every save, always with the same noise. 0 = none. Raise "
+        "it for a more exact loss; each clip takes time.",
         low=0,
         high=1000,
     )
     keep_last_saves: int = _evaluation_setting(
         0,
         "Number of newest saved steps (checkpoints) to keep, plus the best one; older ones are deleted with their "
-        "resume state. LoRAs already in the loader lists are kept. 0 = keep all.",
+        "resume state. LoRAs already in the loader lists are kept. 0 = keep all. Set it when disk space is short.",
         low=0,
         high=100_000,
     )
     eval_every_n_steps: int = _evaluation_setting(
         0,
-        "Optimizer steps between validations, in addition to those at every save. 0 = only at saves.",
+        "Optimizer steps between validations, in addition to those at every save. 0 = only at saves. Set it for a "
+        "validation curve with more points.",
         low=0,
         high=10_000_000,
     )
     eval_timesteps: tuple[float, ...] = _evaluation_setting(
         EVALUATION_TIMESTEPS,
         "Noise levels (0 to 1000) at which the validation loss is measured. For one expert, the usual four are spread "
-        "over its own range.",
+        "over its own range. Change them to measure other levels.",
     )
     save_dtype: str = _evaluation_setting(
         "bf16",
-        "Dtype of the saved LoRA file. The resume state is always float32.",
+        "Dtype of the saved LoRA file. The resume state is always float32. Choose fp32 for exact weights, in a file of "
+        "twice the size.",
         choices=("bf16", "fp16", "fp32"),
     )
     max_bad_steps: int = batch_setting(
         10,
-        "The run stops after this many optimizer steps in a row without a finite loss and gradient.",
+        "The run stops after this many optimizer steps in a row without a finite loss and gradient. Raise it when a "
+        "run would recover by itself.",
         low=1,
         high=1_000_000,
         counts="never",
@@ -117,7 +122,8 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     bucket_sampling: str = batch_setting(
         "proportional",
         "How batches are chosen from size buckets. proportional: every clip equally often. balanced: every size "
-        "equally often, so clips of rare sizes are trained more.",
+        "equally often, so clips of rare sizes are trained more. Choose balanced when rare sizes are learned too "
+        "little.",
         choices=BUCKET_SAMPLINGS,
     )
     prefetch_batches: int = _memory_setting(
@@ -125,8 +131,8 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     compile: bool = _memory_setting(
         False,
-        "Compile the blocks with torch.compile: the first steps take a minute longer, later steps are faster. On a "
-        "GPU it needs triton.",
+        "Compile the blocks with torch.compile: the first steps take a minute longer, later steps are faster. On a GPU "
+        "it needs triton. Turn it on for long runs.",
         counts="changed",
     )
     # memory against time; none of it changes a number
@@ -134,21 +140,25 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         "auto",
         "Activations of a block that gradient checkpointing keeps in addition to its input. auto: attn_output if it "
         "fits. full: none. attn_output: the attention output, which is then computed only once. matmul_without_batch: "
-        "the result of every linear; with offload_ in host memory. custom: those in the two lists below.",
+        "the result of every linear; with offload_ in host memory. custom: those in the two lists below. Change it to "
+        "trade memory for speed.",
         choices=("auto", *POLICIES, "custom"),
     )
     checkpointing_names_saved: tuple[str, ...] = _memory_setting(
         (),
-        "custom: activations kept on the GPU, such as attn_output, query_proj, key_proj, value_proj, "
-        "xq_out, xk_out, self_attn, cross_attn, ffn_activation, hidden_states.",
+        "For checkpointing_policy custom: activations kept on the GPU, such as attn_output, query_proj, key_proj, "
+        "value_proj, xq_out, xk_out, self_attn, cross_attn, ffn_activation, hidden_states. Name those that are slow to "
+        "recompute.",
     )
     checkpointing_names_offloaded: tuple[str, ...] = _memory_setting(
-        (), "custom: activations kept in host memory, by the same names."
+        (),
+        "For checkpointing_policy custom: activations kept in host memory, by the same names. Name some when the GPU "
+        "has no memory for them.",
     )
     unchecked_blocks: int = _memory_setting(
         0,
         "Number of last blocks that keep all their activations, for when memory is free. Each one saves the time of "
-        "its recomputation. 0 = none.",
+        "its recomputation. 0 = none. Raise it for faster steps.",
         low=0,
         high=1000,
         offered=(0, 64),
@@ -158,37 +168,40 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         0,
         "Number of optimizer steps to profile with PyTorch: a trace of every operator for Perfetto or "
         "chrome://tracing, and on a GPU a memory record of one more step. Both are saved in the run's folder profile. "
-        "0 = none.",
+        "0 = none. Set it to find out what takes time.",
         low=0,
         high=10,
     )
     profile_skip_steps: int = _memory_setting(
         1,
-        "Optimizer steps to skip before profile_steps starts: the first steps compile and allocate.",
+        "Optimizer steps to skip before profile_steps starts: the first steps compile and allocate. Raise it when "
+        "later steps matter.",
         low=0,
         high=10_000_000,
     )
     memory: str = _memory_setting(
         "auto",
         "Memory planning. auto: computes before the run what fits, and applies the cheapest measures. manual: uses "
-        "offload_activations and blocks_to_swap as set, and refuses nothing.",
+        "offload_activations and blocks_to_swap as set, and refuses nothing. Choose manual when the prediction is "
+        "wrong.",
         choices=("auto", "manual"),
     )
     offload_activations: str = _memory_setting(
         "auto",
         "Offload the activations that gradient checkpointing keeps to CPU RAM between the passes. auto: when it is "
-        "needed to fit.",
+        "needed to fit. Choose on when the GPU still runs out of memory.",
         choices=("auto", "on", "off"),
     )
     offload_optimizer: bool = _memory_setting(
         False,
-        "Offload the optimizer: its state stays in CPU RAM and its step runs on the CPU. With AdamW this saves 8 "
-        "bytes of GPU memory per LoRA value. Weights and gradients are copied once per step.",
+        "Offload the optimizer: its state stays in CPU RAM and its step runs on the CPU. With AdamW this saves 8 bytes "
+        "of GPU memory per LoRA value. Weights and gradients are copied once per step. Turn it on when the GPU runs "
+        "out of memory.",
     )
     blocks_to_swap: int = _memory_setting(
         -1,
-        "Number of transformer blocks kept in CPU RAM and streamed to the GPU when they run (block swap). Raise it "
-        "when the GPU runs out of memory. -1 (default): as few as needed to fit. 0: none.",
+        "Number of transformer blocks kept in CPU RAM and streamed to the GPU when they run (block swap). -1: as few "
+        "as needed to fit. 0: none. Raise it when the GPU runs out of memory.",
         low=-1,
         high=1000,
         offered=(-1, 100),
@@ -196,7 +209,8 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     # both experts of a pair in one run
     high_noise_share: float = _pair_setting(
         0.5,
-        "When both experts are trained: share of the steps (0 to 1) for the high noise expert.",
+        "When both experts are trained: share of the steps (0 to 1) for the high noise expert. Raise it for motion and "
+        "layout, lower it for fine detail.",
         low=0.01,
         high=0.99,
         step=0.05,
@@ -204,20 +218,21 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     expert_order: str = _pair_setting(
         "high first",
         "Order in which both experts are trained. high first: all steps of the high noise expert, then those of the "
-        "other. alternating: in turns, so that both are usable early; each turn swaps the models.",
+        "other. alternating: in turns, so that both are usable early; each turn swaps the models. Choose alternating "
+        "to see early previews of both.",
         choices=_EXPERT_ORDERS,
     )
     expert_turn_steps: int = _pair_setting(
         100,
         "When experts alternate: average number of optimizer steps per turn. high_noise_share makes one longer, the "
-        "other shorter.",
+        "other shorter. Raise it when swapping the models takes too long.",
         low=1,
         high=1_000_000,
     )
     low_noise_learning_rate: float = _pair_setting(
         0.0,
         "When both experts are trained: learning rate of the low noise expert. 0 = learning_rate, as for the high "
-        "noise expert.",
+        "noise expert. Set it when one expert learns faster than the other.",
         low=0.0,
         high=10.0,
         offered=(0.0, 1.0),
@@ -225,21 +240,23 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     low_noise_rank: int = _pair_setting(
         0,
-        "When both experts are trained: rank of the low noise expert's LoRA. 0 = rank, as for the high noise expert.",
+        "When both experts are trained: rank of the low noise expert's LoRA. 0 = rank, as for the high noise expert. "
+        "Set it when that expert needs a LoRA of another size.",
         low=0,
         high=1024,
     )
 
     tread_routes: str = objective_setting(
         "",
-        "TREAD token routing: a share of the tokens skips some layers in training, which saves time. 0.5: 2..-2 "
-        "routes half of them around layer 2 to the last but one. Separate several by semicolons, or use SimpleTuner's "
-        "JSON. Evaluation and previews use all tokens. Empty: off.",
+        "TREAD token routing: a share of the tokens skips some layers in training, which saves time. 0.5: 2..-2 routes "
+        "half of them around layer 2 to the last but one. Separate several by semicolons, or use SimpleTuner's JSON. "
+        "Evaluation and previews use all tokens. Empty: off. Set it when a step takes too long.",
     )
     loss_scaling: str = objective_setting(
         "off",
         "Loss scaling for base_precision fp16, in which small gradients are lost. dynamic: scales the loss up before "
-        "the backward pass, as far as it fits, and the gradients down again. off: no scaling.",
+        "the backward pass, as far as it fits, and the gradients down again. off: no scaling. Choose dynamic when you "
+        "train in fp16.",
         choices=LOSS_SCALINGS,
     )
 

@@ -20,14 +20,16 @@ class ObjectiveConfig(Config):
         "shift",
         "Distribution of the noise levels (timesteps) that are trained. shift: logistic-normal, then the training "
         "shift. sigmoid: without the shift. uniform: all equally. flux_shift, qwen_shift: shift by clip size. logsnr: "
-        "normal log signal-to-noise ratio. mode: as in Stable Diffusion 3. beta: more of the middle.",
+        "normal log signal-to-noise ratio. mode: as in Stable Diffusion 3. beta: more of the middle. Change it to "
+        "match settings of another trainer.",
         choices=TIMESTEP_SAMPLINGS,
         counts="always",
     )
     discrete_flow_shift: float = objective_setting(
         0.0,
-        "Training shift: a higher value trains more on high noise. 0 = the model's own: 12 for 2.2 T2V-A14B, 5 for "
-        "2.2 I2V-A14B and 2.2 TI2V-5B, 3 for the others. The sampling shift is a separate setting.",
+        "Training shift: a higher value trains more on high noise. 0 = the model's own: 12 for 2.2 T2V-A14B, 5 for 2.2 "
+        "I2V-A14B and 2.2 TI2V-5B, 3 for the others. The sampling shift is a separate setting. Raise it for motion and "
+        "layout, lower it for fine detail.",
         low=0.0,
         high=1000.0,
         counts="always",
@@ -35,29 +37,39 @@ class ObjectiveConfig(Config):
     """0 = `WanVariant.training_shift`"""
     sigmoid_scale: float = objective_setting(
         1.0,
-        "Width of the logistic-normal distribution of sigmoid and the shifts. Above 1.0: more of very low and very "
-        "high noise.",
+        "Width of the logistic-normal distribution of sigmoid and the shifts. Raise it above 1.0 to train very low and "
+        "very high noise more.",
         low=0.01,
         high=100.0,
         counts="always",
     )
     logit_mean: float = objective_setting(
         0.0,
-        "logsnr: mean of the log signal-to-noise ratio. 0 = as much signal as noise; below it, more high noise is "
-        "trained.",
+        "For timestep_sampling logsnr: mean of the log signal-to-noise ratio. 0 = as much signal as noise. Lower it to "
+        "train more high noise.",
         low=-20.0,
         high=20.0,
         step=0.1,
     )
     logit_std: float = objective_setting(
-        1.0, "logsnr: standard deviation of the log signal-to-noise ratio.", low=0.01, high=20.0, step=0.1
+        1.0,
+        "For timestep_sampling logsnr: standard deviation of the log signal-to-noise ratio. Raise it to spread the "
+        "noise levels further.",
+        low=0.01,
+        high=20.0,
+        step=0.1,
     )
     mode_scale: float = objective_setting(
-        1.29, "mode: how strongly the middle is favoured; below 0 the ends are favoured.", low=-1.0, high=1.75
+        1.29,
+        "For timestep_sampling mode: how strongly the middle is favoured. Below 0, the ends are. Raise it to train the "
+        "middle more.",
+        low=-1.0,
+        high=1.75,
     )
     min_timestep: float = objective_setting(
         0.0,
-        "Lowest noise level (0 to 1000) that is trained; lower samples are drawn again. 0 = the model's own.",
+        "Lowest noise level (0 to 1000) that is trained; lower samples are drawn again. 0 = the model's own. Raise it "
+        "to omit fine detail.",
         low=0.0,
         high=999.0,
         step=1.0,
@@ -65,7 +77,7 @@ class ObjectiveConfig(Config):
     max_timestep: float = objective_setting(
         1000.0,
         "Highest noise level (0 to 1000) that is trained; a random level above it is drawn again. 1000 = the model's "
-        "own.",
+        "own. Lower it to omit motion and layout.",
         low=1.0,
         high=1000.0,
         step=1.0,
@@ -73,12 +85,12 @@ class ObjectiveConfig(Config):
     loss_type: str = objective_setting(
         "mse",
         "Loss function. mse: squared error. l1: absolute error. huber: squared up to huber_delta, absolute above. "
-        "pseudo_huber: the same as one smooth curve.",
+        "pseudo_huber: the same as one smooth curve. Change it when a few bad clips dominate the loss.",
         choices=LOSSES,
     )
     huber_delta: float = objective_setting(
         1.0,
-        "Error up to which huber and pseudo_huber use the square. Smaller values reduce the effect of outliers.",
+        "Error up to which huber and pseudo_huber use the square. Lower it to reduce the effect of outliers.",
         low=1e-6,
         high=1000.0,
         offered=(0.001, 1000.0),
@@ -86,24 +98,26 @@ class ObjectiveConfig(Config):
     loss_weighting: str = objective_setting(
         "none",
         "Weight of each noise level in the loss. none: all equal. bell: the middle most. sigma_sqrt: low noise far "
-        "more. cosmap: the middle up to twice as much. min_snr: Min-SNR with gamma 5, low and middle noise most.",
+        "more. cosmap: the middle up to twice as much. min_snr: Min-SNR with gamma 5, low and middle noise most. "
+        "Change it to match settings of another trainer.",
         choices=LOSS_WEIGHTINGS,
     )
     timestep_range: str = objective_setting(
         "cut",
         "How min_timestep and max_timestep apply. cut: samples outside are drawn again, the others stay unchanged. "
-        "rescaled: all samples are squeezed into the range.",
+        "rescaled: all samples are squeezed into the range. Choose rescaled to keep the shape of the distribution.",
         choices=TIMESTEP_RANGES,
     )
     timestep_list: tuple[float, ...] = objective_setting(
         (),
         "Train only these noise levels (0 to 1000), equally often, such as 1000, 750, 500, 250. Empty: "
-        "timestep_sampling is used.",
+        "timestep_sampling is used. Set it for a LoRA of a model that samples in a few steps.",
     )
     timestep_strata: int = objective_setting(
         0,
-        "Stratified sampling: noise levels of this many consecutive clips are spread evenly over the distribution, "
-        "one per equal part. Use the clips per optimizer step, or per epoch. 0 = each is drawn independently.",
+        "Stratified sampling: noise levels of this many consecutive clips are spread evenly over the distribution, one "
+        "per equal part. Use the clips per optimizer step, or per epoch. 0 = each is drawn independently. Set it when "
+        "the loss is noisy.",
         low=0,
         high=1_000_000,
     )

@@ -23,8 +23,8 @@ class UpdateConfig(Config):
 
     steps: int = setting(
         1500,
-        "Optimizer steps of the complete run. Raise it, also after the end, when previews still improve. The default "
-        "1500 suits 10 to 30 clips.",
+        "Optimizer steps of the complete run. 1500 suits 10 to 30 clips. Raise it, also after the end, when previews "
+        "still improve.",
         low=1,
         high=10_000_000,
         counts="never",
@@ -32,7 +32,7 @@ class UpdateConfig(Config):
     learning_rate: float = counted(
         1e-4,
         "Learning rate: how far one optimizer step moves the LoRA. Lower it when previews break, raise it when they "
-        "hardly change: 5e-5 to 3e-4 is sensible, 1e-4 the default.",
+        "hardly change: 5e-5 to 3e-4 is sensible.",
         low=0.0,
         high=10.0,
         offered=(0.0, 1.0),
@@ -40,7 +40,8 @@ class UpdateConfig(Config):
     )
     batch_size: int = batch_setting(
         1,
-        "Number of clips per forward pass, all of one size. A larger batch needs more memory.",
+        "Number of clips per forward pass, all of one size. A larger batch needs more memory. Raise it when the GPU "
+        "has memory left.",
         low=1,
         high=1024,
         counts="always",
@@ -48,7 +49,7 @@ class UpdateConfig(Config):
     gradient_accumulation_steps: int = batch_setting(
         1,
         "Gradient accumulation: forward and backward passes per optimizer step. It acts like a larger batch, without "
-        "its memory.",
+        "its memory. Raise it for steadier steps when memory is short.",
         low=1,
         high=4096,
         counts="always",
@@ -59,7 +60,8 @@ class UpdateConfig(Config):
         "torchao. adafactor, muon: PyTorch's; adafactor with 100 times AdamW's learning_rate. lion: with a third of "
         "it. prodigy: finds the rate itself; set learning_rate 1. schedule_free: with lr_scheduler constant. came: "
         "with a tenth, needs less memory. These four need pytorch-optimizer. bnb_adamw8bit, bnb_paged_adamw8bit, "
-        "bnb_lion8bit: bitsandbytes. custom: the class in optimizer_class.",
+        "bnb_lion8bit: bitsandbytes. custom: the class in optimizer_class. Change it to adamw8bit when memory is "
+        "short.",
         choices=(
             *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "adafactor", "muon", "lion", "prodigy", "schedule_free"),
             *("came", "custom", "bnb_adamw8bit", "bnb_paged_adamw8bit", "bnb_lion8bit"),
@@ -70,7 +72,7 @@ class UpdateConfig(Config):
     weight_decay: float = _optimizer_setting(
         0.01,
         "Weight decay: how strongly each optimizer step pulls the LoRA weights towards zero, times the learning rate. "
-        "0 = none.",
+        "0 = none. Raise it when the LoRA overfits.",
         low=0.0,
         high=10.0,
         step=0.001,
@@ -78,7 +80,8 @@ class UpdateConfig(Config):
     )
     adam_beta1: float = _optimizer_setting(
         0.9,
-        "Adam's decay of the mean gradient: 0.9 averages about the last 10 optimizer steps.",
+        "Adam's decay of the mean gradient: 0.9 averages about the last 10 optimizer steps. Lower it to react faster "
+        "to new gradients.",
         low=0.0,
         high=0.9999999,
         offered=(0.0, 0.9999),
@@ -87,7 +90,8 @@ class UpdateConfig(Config):
     )
     adam_beta2: float = _optimizer_setting(
         0.999,
-        "Adam's decay of the mean squared gradient: 0.999 averages about the last 1000 optimizer steps.",
+        "Adam's decay of the mean squared gradient: 0.999 averages about the last 1000 optimizer steps. Lower it for "
+        "runs of a few hundred steps.",
         low=0.0,
         high=0.9999999,
         offered=(0.0, 0.99999),
@@ -96,7 +100,7 @@ class UpdateConfig(Config):
     )
     adam_epsilon: float = _optimizer_setting(
         1e-8,
-        "Small value added to Adam's denominator, so that it is never 0.",
+        "Small value added to Adam's denominator, so that it is never 0. Change it only to match another trainer.",
         low=0.0,
         high=1.0,
         offered=(1e-9, 1.0),
@@ -110,11 +114,13 @@ class UpdateConfig(Config):
     )
     optimizer_args: str = _optimizer_setting(
         "",
-        "More optimizer arguments: key=value, separated by commas, such as betas=(0.9, 0.99), eps=1e-8. Empty: none.",
+        "More optimizer arguments: key=value, separated by commas, such as betas=(0.9, 0.99), eps=1e-8. Empty: none. "
+        "Set it for arguments that have no widget.",
     )
     loraplus_lr_ratio: float = _optimizer_setting(
         1.0,
-        "LoRA+: factor of the learning rate for the second matrix (B) of each pair. 1 = off; 16 is usual.",
+        "LoRA+: factor of the learning rate for the second matrix (B) of each pair. 1 = off; 16 is usual. Raise it "
+        "when the loss falls too slowly.",
         low=0.001,
         high=10_000.0,
         offered=(0.001, 1000.0),
@@ -122,12 +128,14 @@ class UpdateConfig(Config):
     )
     lr_patterns: tuple[str, ...] = _schedule_setting(
         (),
-        "Other learning rates for some layers, one per line: expression = factor of the learning rate. The first "
-        "match counts; LoRA+ and the rate of an expert still apply. Empty: one rate for all.",
+        "Other learning rates for some layers, one per line: expression = factor of the learning rate. The first match "
+        "counts; LoRA+ and the rate of an expert still apply. Empty: one rate for all. Set it when some layers should "
+        "learn faster or slower.",
     )
     max_grad_norm: float = _optimizer_setting(
         1.0,
-        "Gradient clipping: gradients with a larger norm are scaled down to this norm. 0 = off.",
+        "Gradient clipping: gradients with a larger norm are scaled down to this norm. 0 = off. Lower it when the loss "
+        "jumps.",
         low=0.0,
         high=1e9,
         counts="always",
@@ -143,46 +151,58 @@ class UpdateConfig(Config):
     """a schedule to 0 gives the best loss by far (benchmarks/results/learning_recipes_CPU_2026-11.md)"""
     lr_warmup_steps: int = _schedule_setting(
         0,
-        "Optimizer steps of warm-up, over which the learning rate rises from 0 to its full value. 0 = no warm-up.",
+        "Optimizer steps of warm-up, over which the learning rate rises from 0 to its full value. 0 = no warm-up. "
+        "Raise it when the loss jumps at the start.",
         low=0,
         high=10_000_000,
         counts="always",
     )
     lr_warmup_share: float = _schedule_setting(
         0.0,
-        "Warm-up as a share of the run (0 to 1), instead of lr_warmup_steps. 0 = lr_warmup_steps is used.",
+        "Warm-up as a share of the run (0 to 1), instead of lr_warmup_steps. 0 = lr_warmup_steps is used. Set it when "
+        "you often change the number of steps.",
         low=0.0,
         high=0.999,
         offered=(0.0, 0.9),
     )
     lr_scheduler_num_cycles: int = _schedule_setting(
-        3, "cosine_with_restarts: number of cycles in which the learning rate falls.", low=1, high=1000
+        3,
+        "For lr_scheduler cosine_with_restarts: number of cycles in which the learning rate falls. Raise it for more "
+        "restarts.",
+        low=1,
+        high=1000,
     )
     lr_scheduler_power: float = _schedule_setting(
         2.0,
-        "polynomial: the power of the curve. 1 is a straight line; higher values fall earlier.",
+        "For lr_scheduler polynomial: the power of the curve. 1 is a straight line. Raise it for an earlier fall.",
         low=0.01,
         high=100.0,
     )
     lr_scheduler_min_lr_ratio: float = _schedule_setting(
         0.0,
-        "Final learning rate as a share of learning_rate (0 to 1). 0 = it falls to 0.",
+        "Final learning rate as a share of learning_rate (0 to 1). 0 = it falls to 0. Raise it to keep learning until "
+        "the end.",
         low=0.0,
         high=1.0,
     )
     lr_decay_share: float = _schedule_setting(
-        0.2, "wsd: final share of the run (0 to 1) in which the learning rate falls.", low=0.0, high=1.0
+        0.2,
+        "For lr_scheduler wsd: final share of the run (0 to 1) in which the learning rate falls. Raise it for a longer "
+        "fall.",
+        low=0.0,
+        high=1.0,
     )
     lr_scaling: str = _schedule_setting(
         "none",
         "Scales the learning rate by the clips per optimizer step (batch size x accumulation x GPUs). linear: times "
-        "that number. sqrt: times its square root, usual for Adam. none: as set.",
+        "that number. sqrt: times its square root, usual for Adam. none: as set. Change it to keep one learning_rate "
+        "for several batch sizes.",
         choices=("none", "linear", "sqrt"),
     )
     max_train_epochs: int = batch_setting(
         0,
         "Length of the run in epochs (passes over all clips), instead of steps. When both experts are trained, the "
-        "length of each. 0 = steps is used.",
+        "length of each. 0 = steps is used. Set it when runs with datasets of different size should compare.",
         low=0,
         high=1_000_000,
         counts="never",
@@ -190,7 +210,7 @@ class UpdateConfig(Config):
     max_train_hours: float = batch_setting(
         0.0,
         "Time limit in hours: the run is saved and finished then, unless its steps are done earlier. All sessions of "
-        "the run count, without encoding. 0 = no limit.",
+        "the run count, without encoding. 0 = no limit. Set it on a rented GPU.",
         low=0.0,
         high=100_000.0,
         step=0.5,
@@ -199,7 +219,7 @@ class UpdateConfig(Config):
     global_batch_size: int = batch_setting(
         0,
         "Clips per optimizer step over all GPUs. Replaces gradient_accumulation_steps, which becomes this / "
-        "(batch_size x GPUs). 0 = not used.",
+        "(batch_size x GPUs). 0 = not used. Set it when the number of GPUs changes.",
         low=0,
         high=1_000_000,
         counts="never",
@@ -207,7 +227,7 @@ class UpdateConfig(Config):
     ema_decay: float = _optimizer_setting(
         0.0,
         "EMA (exponential moving average) of the LoRA weights. The average is saved, evaluated and previewed. 0.99 "
-        "averages about the last 100 optimizer steps. 0 = off.",
+        "averages about the last 100 optimizer steps. 0 = off. Set it when saved steps differ much from each other.",
         low=0.0,
         high=0.999999,
         offered=(0.0, 0.9999),

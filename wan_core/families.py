@@ -194,6 +194,20 @@ FAMILIES = (
         template=Template("video_wan2.1_fun_camera_v1.1_14B", 20, 6.0, 8.0, (832, 480, 81)),
     ),
     Family(
+        task="scail",
+        models=(Model(name="2.1 SCAIL-14B", dim=5120, in_channels=20, clip=True),),
+        marks=("patch_embedding_pose.",),
+        conditioning="driven",
+        template=Template("", 20, 6.0, 8.0, (512, 896, 81)),
+    ),
+    Family(
+        task="scail2",
+        models=(Model(name="2.1 SCAIL2-14B", dim=5120, in_channels=20, clip=True),),
+        marks=("patch_embedding_mask.",),
+        conditioning="driven_masked",
+        template=Template("", 20, 6.0, 8.0, (512, 896, 81)),
+    ),
+    Family(
         task="s2v",
         models=(Model(name="2.2 S2V-14B", dim=5120),),
         marks=("casual_audio_encoder.",),

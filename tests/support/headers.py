@@ -83,6 +83,14 @@ def derived(template: str, in_channels: int, *, clip: bool = False, reference: i
     return found
 
 
+def scail(*, masks: bool) -> Shapes:
+    """SCAIL, or SCAIL-2 with `masks`."""
+    found = derived("wan2.1-t2v-14B", 20, clip=True)
+    for part, channels in (("pose", 20), *([("mask", 28)] if masks else [])):
+        found |= {f"patch_embedding_{part}.weight": (5120, channels, 1, 2, 2), f"patch_embedding_{part}.bias": (5120,)}
+    return found
+
+
 def dancer() -> Shapes:
     """Wan-Dancer by the parts it is known by."""
     found = derived("wan2.1-t2v-14B", 36, clip=True, reference=16)

@@ -30,6 +30,7 @@ TINY_FLF2V = replace(TINY_I2V_21, image_positions=514)
 TINY_CONTROL = replace(TINY, in_channels=48)
 TINY_VACE = replace(TINY, vace_layers=(0,))
 TINY_CAMERA = replace(TINY, in_channels=36, camera_channels=24)
+TINY_SCAIL2 = replace(TINY, in_channels=20, image_dim=1280, pose_stream_channels=20, identity_channels=28)
 TINY_TI2V = replace(TINY, in_channels=48, out_channels=48)
 
 
@@ -73,7 +74,12 @@ def template(task: str, *, pair: bool = False) -> Template:
 
 def _kind_of(shape: WanShape) -> ConditionKind:
     tasks = {36: "i2v", 48: "control" if shape.out_channels == 16 else "ti2v"}
-    marks = {"flf2v": shape.image_positions, "vace": shape.vace_layers, "camera": shape.camera_channels}
+    marks = {
+        "scail2": shape.identity_channels,
+        "flf2v": shape.image_positions,
+        "vace": shape.vace_layers,
+        "camera": shape.camera_channels,
+    }
     return kind_of(next((task for task, mark in marks.items() if mark), tasks.get(shape.in_channels, "t2v")), shape)
 
 
@@ -119,11 +125,18 @@ def make_roots(
             given = torch.Generator().manual_seed(50 + index)
             sizes: dict[str, tuple[int, ...]] = {
                 "channels": (shape.condition_channels, frames, height, width),
-                "image_tokens": (257 * len(kind.frames), 1280),
+                "image_tokens": (257 * max(len(kind.frames), 1), 1280),
+                "references": (16, 1, height, width),
+                "pose_stream": (16, frames, height // 2, width // 2),
+                "reference_masks": (28, 1, height, width),
+                "pose_masks": (28, frames, height // 2, width // 2),
+                "replaces": (1,),
                 "vace": (96, frames, height, width),
                 "camera": (shape.camera_channels, frames, 8 * height, 8 * width),
             }
             condition = {name: torch.randn(sizes[name], generator=given) for name in kind.tensors}
+            if "replaces" in condition:
+                condition["replaces"] = torch.ones(1)
             cache.write_condition(key(300 + index), condition)
         cache.write_text(key(100 + index), torch.randn(text_rows or 5 + index, 4096, generator=generator))
         items.append(

@@ -86,10 +86,14 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
             kind = "camera" if shape["image_dim"] else "camera_2.2"
             extra = {"model_type": kind, "in_dim_control_adapter": shape["camera_channels"]}
             return wan.CameraWanModel(**settings | extra)
+        if shape["pose_stream_channels"]:  # classes of ComfyUI 0.33
+            return (wan.SCAIL2WanModel if shape["identity_channels"] else wan.SCAILWanModel)(**settings)
         return wan.WanModel(**settings, in_dim_ref_conv=shape["reference_channels"] or None)
 
     def run(model: Any, _shape: Shape, case: Case) -> Tensor:
         x = torch.cat([case["latent"], case["channels"]], 1) if "channels" in case else case["latent"]
+        if "references" in case:
+            return driven(model, case)
         names = {"camera": "camera_conditions", "reference": "reference_latent"}
         extra: dict[str, Any] = {theirs: case[ours] for ours, theirs in names.items() if ours in case}
         if "vace" in case:
@@ -97,6 +101,19 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
         if streams := sorted(name for name in case if name.startswith("context")):  # Bernini; not in 0.3.75
             extra["context_latents"] = [case[name] for name in streams]
         return model(x, case["timestep"], case["text"], clip_fea=case.get("image_tokens"), **extra)
+
+    def driven(model: Any, case: Case) -> Tensor:
+        """As model_base.WAN21_SCAIL2 puts together what the nodes give: the primary reference last, flags behind."""
+        references, flags = (torch.cat([case[n][:, :, 1:], case[n][:, :, :1]], 2) if n in case else None
+                             for n in ("references", "reference_masks"))  # fmt: skip
+        flagged = [torch.cat([x, torch.ones_like(x[:, :4])], 1) for x in (references, case["pose_stream"])]
+        extra: dict[str, Any] = {"reference_latent": flagged[0], "pose_latents": flagged[1]}
+        x = torch.cat([case["latent"], torch.zeros_like(case["latent"][:, :4])], 1)
+        if flags is not None:
+            masks = torch.cat([flags, flags.new_zeros(*flags.shape[:2], *x.shape[2:])], 2)
+            flag = not bool(case["replaces"])
+            extra |= {"ref_mask_latents": masks, "sam_latents": case["pose_masks"], "ref_mask_flag": flag}
+        return model(x, case["timestep"], case["text"], clip_fea=case["image_tokens"], **extra)
 
     def exact_rope(pos: Tensor, dim: int, theta: int) -> Tensor:
         angles = pos.double()[..., None] * theta ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)

@@ -16,7 +16,7 @@ from ..config import Config, setting
 from ..dataset import DatasetConfig
 from ..dataset.conditioning import with_mask
 from ..flow import seeded_generator
-from ..model import CONDITION_KINDS, TEXT_LENGTH, ConditionKind, LatentSpace
+from ..model import CONDITION_KINDS, TEXT_LENGTH, WAN21_LATENTS, ConditionKind, LatentSpace
 from .cache_set import CacheItem, CacheSet
 from .keys import TEXT_WIDTH
 
@@ -24,12 +24,13 @@ _SYNTHETIC = "synthetic"
 """in place of the encoders' identities"""
 
 _MARK = b"syntheti".hex()
-_ENDLESS = "1"
+_ENDLESS = 1
+"""a bit of the digit before that of the kind; its other bits are the high ones of the kind's number"""
 _KINDS = tuple(CONDITION_KINDS)
 """by their digit in a key"""
 _DIGEST_START = len(_MARK) + 2 + 16
 _IMAGE_TOKENS, _IMAGE_WIDTH = 257, 1280
-_CAMERA_CHANNELS, _CAMERA_STRIDE = 24, 8
+_CAMERA_CHANNELS, _CAMERA_STRIDE, _IDENTITY_CHANNELS = 24, 8, 28
 
 
 def _synthetic_key(
@@ -37,7 +38,9 @@ def _synthetic_key(
 ) -> str:
     """Returns the key of an entry ("latent", "text" or "condition"); `draw` distinguishes entries of equal sizes."""
     padded = (*sizes, 0, 0)[:4]
-    head = f"{_MARK}{int(endless)}{_KINDS.index(conditioning):x}" + "".join(f"{size:04x}" for size in padded)
+    number = _KINDS.index(conditioning)
+    high, low = divmod(number, 16)
+    head = f"{_MARK}{_ENDLESS * endless + 2 * high:x}{low:x}" + "".join(f"{size:04x}" for size in padded)
     return head + _digest(kind, *draw)
 
 
@@ -53,12 +56,14 @@ def draw_entry(kind: str, key: str) -> dict[str, Tensor]:
         return {"latent": _normal(key, *sizes)}
     if kind == "text":
         return {"text": _normal(key, *sizes[:2])}
-    return _draw_condition(key, CONDITION_KINDS[_KINDS[int(key[len(_MARK) + 1], 16)]], *sizes)
+    high, low = (int(digit, 16) for digit in key[len(_MARK) : len(_MARK) + 2])
+    number = 16 * (high // 2) + low
+    return _draw_condition(key, CONDITION_KINDS[_KINDS[number]], *sizes)
 
 
 def item_of_draw(item: CacheItem, number: int) -> CacheItem:
     """Returns the item that batch `number` has in place of `item`: itself, except in an endless set."""
-    if item.latent_key[len(_MARK) :][:1] != _ENDLESS or not is_synthetic(item.latent_key):
+    if not is_synthetic(item.latent_key) or not int(item.latent_key[len(_MARK)], 16) & _ENDLESS:
         return item
     return replace(
         item,
@@ -85,17 +90,24 @@ def _draw_condition(
     key: str, kind: ConditionKind, channels: int, frames: int, height: int, width: int
 ) -> dict[str, Tensor]:
     drawn: dict[str, Tensor] = {}
+    one, small = (1, height, width), (frames, height // 2, width // 2)
+    own = {
+        "camera": (_CAMERA_CHANNELS, frames, _CAMERA_STRIDE * height, _CAMERA_STRIDE * width),
+        "references": (WAN21_LATENTS.channels, *one),
+        "pose_stream": (WAN21_LATENTS.channels, *small),
+        "reference_masks": (_IDENTITY_CHANNELS, *one),
+        "pose_masks": (_IDENTITY_CHANNELS, *small),
+    }
     for name in kind.tensors:
         if name == "channels" and kind.frames and "control" not in kind.files:
             latent = _normal(f"{key} channels", channels - 4, frames, height, width)
             drawn[name] = with_mask(latent, 4 * frames - 3, kind.frames)
         elif name == "image_tokens":
-            drawn[name] = _normal(f"{key} tokens", len(kind.frames) * _IMAGE_TOKENS, _IMAGE_WIDTH)
-        elif name == "camera":
-            rays = (_CAMERA_STRIDE * height, _CAMERA_STRIDE * width)
-            drawn[name] = _normal(f"{key} camera", _CAMERA_CHANNELS, frames, *rays)
+            drawn[name] = _normal(f"{key} tokens", max(len(kind.frames), 1) * _IMAGE_TOKENS, _IMAGE_WIDTH)
+        elif name == "replaces":
+            drawn[name] = torch.zeros(1, dtype=torch.bfloat16)
         else:
-            drawn[name] = _normal(f"{key} {name}", channels, frames, height, width)
+            drawn[name] = _normal(f"{key} {name}", *own.get(name, (channels, frames, height, width)))
     return drawn
 
 

@@ -208,6 +208,8 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
             reference_channels=part("ref_conv.weight", 4, 1),
             camera_channels=part("control_adapter.conv.weight", 4, 1) // stride**2,
             camera_stride=stride,
+            pose_stream_channels=part("patch_embedding_pose.weight", 5, 1),
+            identity_channels=part("patch_embedding_mask.weight", 5, 1),
         )
     except KeyError as error:
         refuse_quantizers(file_name, tensors)

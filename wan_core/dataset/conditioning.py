@@ -69,9 +69,14 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
         )
     if not names:
         return None
+    if any({name: clip[name].shape for name in names} != {n: t.shape for n, t in clips[0].items()} for clip in clips):
+        raise CacheError("Clips of one batch have different numbers of reference images. Set batch_size to 1.")
     stacked = {name: torch.stack([clip[name] for clip in clips]).float() for name in names}
     context = tuple(stacked.pop(name) for name in _STREAMS if name in stacked)
-    return dataclasses.replace(Conditioning(context=context), **stacked)
+    modes = set(stacked.pop("replaces", torch.zeros(1)).flatten().tolist())
+    if len(modes) > 1:
+        raise CacheError("Clips of one batch differ in whether they replace a character. Set batch_size to 1.")
+    return dataclasses.replace(Conditioning(context=context), **stacked, replaces=bool(modes.pop()))
 
 
 def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int] | None) -> str:
@@ -80,6 +85,7 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
     if latent_shape is not None:
         channels, frames, height, width = latent_shape
         sides = {"c": channels, "F": frames, "h": height, "w": width, "H": 8 * height, "W": 8 * width}
+        sides |= {"y": height // 2, "x": width // 2}
     for name, tensor in tensors.items():
         shape, axes = tuple(tensor.shape), _AXES[name]
         if len(shape) != len(axes) or 0 in shape:
@@ -93,9 +99,20 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
     return f"it has {streams[-1]} and not all before it" if streams != list(_STREAMS[: len(streams)]) else ""
 
 
-_AXES = {"channels": "CFhw", "image_tokens": "RC", "vace": "CFhw", "reference": "Chw", "camera": "CFHW"}
-_AXES |= dict.fromkeys(_STREAMS, "cNYX")
-"""axes of a clip's tensors: c, F, h, w of its latent; H, W of its pixels; others are free"""
+_AXES = {
+    "channels": "CFhw",
+    "image_tokens": "RC",
+    "vace": "CFhw",
+    "reference": "Chw",
+    "camera": "CFHW",
+    "references": "cRhw",
+    "pose_stream": "cFyx",
+    "reference_masks": "CRhw",
+    "pose_masks": "CFyx",
+    "replaces": "1",
+    **dict.fromkeys(_STREAMS, "cNYX"),
+}
+"""axes of a clip's tensors: c, F, h, w of its latent; H, W of its pixels; y, x half of h, w; others are free"""
 assert set(_AXES) == set(CONDITION_TENSORS)
 Encode = Callable[[Tensor], Tensor]
 

@@ -14,7 +14,7 @@ from ..files import Roots
 from ..kernels import check_ring
 from ..load import ModelPlan, WanFile, inspect_model, inspect_pair, settled_elsewhere
 from ..lora import LoraConfig, check_start, count_values, read_start
-from ..model import WanShape, model_without_values, placed_routes
+from ..model import WanShape, model_without_values, placed_routes, refuse_driven
 from ..parallel import check_clip, exchange_of
 from ..precision import QuantizeConfig, QuantizedBy
 from ..train import TrainConfig, check_rates, expert_named
@@ -102,6 +102,7 @@ def check_context(config: RunConfig, clips: CacheSet, file: WanFile, device: tor
     """
     placement, shape, train = config.model.placement, file.variant.shape, config.train
     exchange = exchange_of(placement.context_exchange, shape.num_heads, placement.parts)
+    refuse_driven(shape, "context_parallel", "Set model.placement.context_parallel to 1")
     for height, width in {clips.latent_shape(item)[-2:] for item in clips.items}:
         check_clip(height // 2 * (width // 2), placement.parts, placed_routes(train.routes, shape.num_layers))
     if config.lora.dropout:
@@ -124,8 +125,10 @@ def check_context(config: RunConfig, clips: CacheSet, file: WanFile, device: tor
 def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
     """Returns `train` with the training shift of `variant` where it is 0.
 
-    Raises ConfigError where TREAD routes name layers that the model lacks.
+    Raises ConfigError where TREAD routes name layers that the model lacks, or it cannot have any.
     """
+    if train.routes:
+        refuse_driven(variant.shape, "tread_routes", "Leave it empty")
     placed_routes(train.routes, variant.shape.num_layers)
     return train if train.discrete_flow_shift else replace(train, discrete_flow_shift=variant.training_shift)
 

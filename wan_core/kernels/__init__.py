@@ -36,7 +36,7 @@ from .modulate import (
 )
 from .recompute import applied, made_once, remade, storage_number
 from .ring import RingSeat, check_ring
-from .rope import rope_table, rotate
+from .rope import Span, rope_of, rotate
 from .walks import having, modules_changed, parameters_below
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "Fused",
     "HeldValues",
     "RingSeat",
+    "Span",
     "Trial",
     "applied",
     "attention_kernel",
@@ -71,7 +72,7 @@ __all__ = [
     "preview_kernel",
     "remade",
     "rms_norm",
-    "rope_table",
+    "rope_of",
     "rotate",
     "rotation_fuses",
     "sdpa_choice",

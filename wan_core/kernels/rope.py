@@ -8,12 +8,24 @@ each thousands of times.
 from __future__ import annotations
 
 from threading import Lock
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..accelerator import has_float64
 from .fused import fused_rotate, rotation_alone_fuses
+
+
+class Span(NamedTuple):
+    """Positions of one run of tokens: token (i, j, k) of `grid` stands at start + step * (i, j, k)."""
+
+    grid: tuple[int, int, int]
+    """frames, rows, columns"""
+    start: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    step: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    id: int = 0
+    """every angle is turned by it too, at frequencies of all channels (context streams of Bernini-R)"""
 
 
 def rope_table(
@@ -23,16 +35,26 @@ def rope_table(
     dtype: torch.dtype,
     device: torch.device,
     built_in: torch.dtype = torch.float64,
-    context: tuple[tuple[int, int, int], ...] = (),
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin, each (N, 1, head_dim / 2) in `dtype`, for a token grid (frames, rows, columns), N row-major.
+    """Returns `rope_of` one grid (frames, rows, columns) that starts at 0."""
+    return rope_of((Span(grid),), head_dim, dtype=dtype, device=device, built_in=built_in)
+
+
+def rope_of(
+    spans: tuple[Span, ...],
+    head_dim: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    built_in: torch.dtype = torch.float64,
+) -> tuple[Tensor, Tensor]:
+    """cos and sin, each (N, 1, head_dim / 2) in `dtype`, of all tokens of `spans` in order, each span row-major.
 
     The same tensors for the same question, so read them only. Rows and columns take 2 * (head_dim // 6) channels each,
     time the rest; frequencies 10000^(-2j / axis channels) (Wan2.1 model.py: rope_params). Frequencies and angles are
-    computed and rounded in `built_in`, then to `dtype`; on the CPU for a device without float64. `context`: grids of
-    further tokens behind them, each turned by one more id: its number from 1, at frequencies of all channels.
+    computed and rounded in `built_in`, then to `dtype`; on the CPU for a device without float64.
     """
-    key = (grid, head_dim, dtype, device, built_in, context)
+    key = (spans, head_dim, dtype, device, built_in)
     # Fake tensors must not outlive their mode, and a count of memory on meta tensors must include their allocation.
     real = type(torch.empty(0, device=device)) is Tensor and device.type != "meta"
     with _lock:  # copies of a model on several cards ask at once
@@ -51,43 +73,36 @@ def rope_table(
 
 
 _KEPT_TABLES = 4
-"""How many grids are kept, over all devices; one takes 39 MiB for 14B at 1280x720, 81 frames."""
-_Grid = tuple[int, int, int]
-_Key = tuple[_Grid, int, torch.dtype, torch.device, torch.dtype, tuple[_Grid, ...]]
+"""How many tables are kept, over all devices; one takes 39 MiB for 14B at 1280x720, 81 frames."""
+_Key = tuple[tuple[Span, ...], int, torch.dtype, torch.device, torch.dtype]
 _tables: dict[_Key, tuple[Tensor, Tensor]] = {}
 _lock = Lock()
 
 
 def _build(
-    grid: _Grid,
-    head_dim: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    built_in: torch.dtype,
-    context: tuple[_Grid, ...],
+    spans: tuple[Span, ...], head_dim: int, dtype: torch.dtype, device: torch.device, built_in: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     where = device if has_float64(device) else torch.device("cpu")
-    table = torch.cat([_angles(one, head_dim, where, built_in, id) for id, one in enumerate((grid, *context))])
+    table = torch.cat([_angles(span, head_dim, where, built_in) for span in spans])
     return table.cos().to(dtype).to(device), table.sin().to(dtype).to(device)
 
 
-def _angles(grid: _Grid, head_dim: int, where: torch.device, built_in: torch.dtype, id: int) -> Tensor:
-    """Returns the angles (N, 1, head_dim / 2) of a grid in `built_in`, on `where`."""
+def _angles(span: Span, head_dim: int, where: torch.device, built_in: torch.dtype) -> Tensor:
+    """Returns the angles (N, 1, head_dim / 2) of a span in `built_in`, on `where`."""
     space = 2 * (head_dim // 6)
-    widths = (head_dim - 2 * space, space, space)
     angles = []
-    for axis, (length, width) in enumerate(zip(grid, widths, strict=True)):
+    for axis, (length, width) in enumerate(zip(span.grid, (head_dim - 2 * space, space, space), strict=True)):
         powers = torch.arange(0, width, 2, dtype=torch.float64, device=where) / width
-        places = torch.arange(length, dtype=torch.float64, device=where).to(built_in)
-        angle = torch.outer(places, (10000.0**-powers).to(built_in))
+        places = torch.arange(length, dtype=torch.float64, device=where) * span.step[axis] + span.start[axis]
+        angle = torch.outer(places.to(built_in), (10000.0**-powers).to(built_in))
         shape = [1, 1, 1, width // 2]
         shape[axis] = length
-        angles.append(angle.view(shape).expand(*grid, width // 2))
+        angles.append(angle.view(shape).expand(*span.grid, width // 2))
     table = torch.cat(angles, dim=-1).reshape(-1, 1, head_dim // 2)
-    if not id:
+    if not span.id:
         return table
     powers = torch.arange(0, head_dim, 2, dtype=torch.float64, device=where) / head_dim
-    return table + id * (10000.0**-powers).to(built_in)
+    return table + span.id * (10000.0**-powers).to(built_in)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from .block import Constants
 from .compiled import PlainMode, check_compile, untraced
 from .conditioning import CONDITION_KINDS, Conditioning, ConditionKind, condition_kind, condition_named, sent
+from .driven import refuse_driven
 from .keeping import POLICIES, Policy
 from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
@@ -49,6 +50,7 @@ __all__ = [
     "models_of",
     "placed_routes",
     "read_routes",
+    "refuse_driven",
     "scope",
     "sent",
     "shared_out",

@@ -60,6 +60,17 @@ class Conditioning:
         changed = {name: change(value) for name, value in values if isinstance(value, Tensor)}
         return replace(self, **changed, context=tuple(map(change, self.context)))
 
+    references: Tensor | None = None
+    """(B, C, R, H, W) latents of reference images, the primary one first (SCAIL)"""
+    pose_stream: Tensor | None = None
+    """(B, C, F, H/2, W/2) latent of a pose video of half the size (SCAIL)"""
+    reference_masks: Tensor | None = None
+    """(B, 28, R, H, W) whose identity each place of the references is (SCAIL-2)"""
+    pose_masks: Tensor | None = None
+    """(B, 28, F, H/2, W/2) the same of the pose video"""
+    replaces: bool = False
+    """whether the character of the reference replaces one of the pose video, or moves in its own scene (SCAIL-2)"""
+
     def to(self, device: torch.device) -> Conditioning:
         """Returns the same tensors on `device`."""
         return self.each(partial(sent, device=device))
@@ -125,6 +136,8 @@ class ConditionKind:
 
 
 _CHANNELS, _WITH_VISION = ("channels",), ("channels", "image_tokens")
+_DRIVEN = ("image_tokens", "references", "pose_stream")
+_MASKED = (*_DRIVEN, "reference_masks", "pose_masks", "replaces")
 _KINDS = (
     ConditionKind("none"),
     ConditionKind("first", _CHANNELS, latents=1, mask=4, frames=(0,), masked="inpaint", fits=("first_last",)),
@@ -138,6 +151,8 @@ _KINDS = (
     ConditionKind("inpaint_vision", _WITH_VISION, latents=1, mask=4, frames=(0,), files=("mask",)),
     ConditionKind("control_mask", _CHANNELS, latents=2, mask=4, files=("control",), fits=("control",)),
     ConditionKind("control_vision", _WITH_VISION, latents=2, frames=(0,), files=("control",), fits=("control",)),
+    ConditionKind("driven", _DRIVEN, latents=1, files=("pose", "ref1")),
+    ConditionKind("driven_masked", _MASKED, latents=1, files=("pose", "ref1", "pose_mask", "ref1_mask")),
 )
 CONDITION_KINDS = {kind.name: kind for kind in _KINDS}
 """In the order of the digit that stands for a kind in the keys of random entries: new ones go to the end."""
@@ -190,8 +205,27 @@ def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: 
     _expect("camera", given.camera, (batch, shape.camera_channels, frames, height * ray, width * ray))
     if given.reference is not None:
         _expect("reference", given.reference, (batch, shape.reference_channels, height, width))
+    _check_driven(shape, latent, timestep, given)
     _check_image_tokens(shape, batch, given.image_tokens)
     _check_context(shape, batch, timestep, given.context)
+
+
+def _check_driven(shape: WanShape, latent: Tensor, timestep: Tensor, given: Conditioning) -> None:
+    batch, _, frames, height, width = latent.shape
+    driven = shape.out_channels if shape.pose_stream_channels else 0
+    if driven and (height % 4 or width % 4):
+        raise ConfigError(
+            f"The latent is {_sizes(latent)}; SCAIL halves it for the pose video, so H and W must be multiples of 4. "
+            "Use clips whose width and height are multiples of 32."
+        )
+    if driven and timestep.ndim == 2:
+        raise ConfigError("SCAIL has one timestep for a clip, not one per latent frame. Give no first frame.")
+    count = 1 if given.references is None else max(given.references.shape[2:3], default=1)
+    small = (frames, height // 2, width // 2)
+    _expect("references", given.references, (batch, driven, count, height, width))
+    _expect("pose_stream", given.pose_stream, (batch, driven, *small))
+    _expect("reference_masks", given.reference_masks, (batch, shape.identity_channels, count, height, width))
+    _expect("pose_masks", given.pose_masks, (batch, shape.identity_channels, *small))
 
 
 _WHAT = {
@@ -199,6 +233,10 @@ _WHAT = {
     "vace": "VACE frames and masks",
     "camera": "camera rays",
     "reference": "a reference image",
+    "references": "latents of reference images",
+    "pose_stream": "the latent of a pose video of half the size",
+    "reference_masks": "identity masks of the reference images",
+    "pose_masks": "identity masks of the pose video",
 }
 
 

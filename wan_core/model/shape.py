@@ -70,6 +70,11 @@ class WanShape(Config):
     camera_stride: int = 8
     """pixels per latent row that `control_adapter` folds into channels: the VAE's stride (5B: 16)"""
 
+    pose_stream_channels: int = 0
+    """of `patch_embedding_pose` (SCAIL; 20: a latent of the pose video, then flags)"""
+    identity_channels: int = 0
+    """of `patch_embedding_mask` (SCAIL-2; 28: seven colours of four frames)"""
+
     def __post_init__(self) -> None:
         layers = self.vace_layers
         if any(not 0 <= layer < self.num_layers for layer in layers) or list(layers) != sorted(set(layers)):
@@ -81,7 +86,12 @@ class WanShape(Config):
     @property
     def condition_channels(self) -> int:
         """Channels of `Conditioning.channels`: what the patch embedding reads besides the latent."""
-        return self.in_channels - self.out_channels
+        return self.in_channels - self.out_channels - self.flag_channels
+
+    @property
+    def flag_channels(self) -> int:
+        """Channels behind a latent that say whether it is given, which the model fills itself (SCAIL; 4)."""
+        return max(self.pose_stream_channels - self.out_channels, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,12 +24,13 @@ from torch.nn import functional
 
 from ..accelerator import has_float64
 from ..errors import ConfigError
-from ..kernels import attention_kernel, cast_linear, preview_kernel, rope_table, without_autocast
+from ..kernels import Span, attention_kernel, cast_linear, preview_kernel, rope_of, without_autocast
 from .attention import WanAttention, WanCrossAttention, WanSelfAttention
 from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .checkpointing import Checkpointing
 from .compiled import compile_stages
 from .conditioning import WHOLE_CONTEXT, Conditioning, check_conditioning
+from .driven import driven_spans, driven_tokens, refuse_driven
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
 from .keeping import Policy
 from .offload import NoOffload, Offload
@@ -127,6 +128,12 @@ class WanTransformer(nn.Module):
             self.ref_conv = nn.Conv2d(shape.reference_channels, shape.dim, kernel_size=PATCH[1:], stride=PATCH[1:])
         if shape.camera_channels:
             self.control_adapter = CameraAdapter(shape, self.numerics)
+        if shape.pose_stream_channels:
+            self.patch_embedding_pose = nn.Conv3d(
+                shape.pose_stream_channels, shape.dim, kernel_size=PATCH, stride=PATCH
+            )
+        if shape.identity_channels:
+            self.patch_embedding_mask = nn.Conv3d(shape.identity_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
 
     def use_attention(self, name: str, long: str = "sdpa") -> None:
         """Compute every attention with the kernel `name` (`kernels.ATTENTIONS`) from now on; `long`: that of auto."""
@@ -257,8 +264,10 @@ class WanTransformer(nn.Module):
         given = conditioning or Conditioning()
         check_conditioning(self.shape, latent, timestep, text, given)
         grid = grid_of(latent)
-        if given.context and (part is not None or passages):
-            raise ConfigError(WHOLE_CONTEXT)
+        if part is not None or passages:
+            refuse_driven(self.shape, "Routing or splitting tokens", "Turn it off")
+            if given.context:
+                raise ConfigError(WHOLE_CONTEXT)
         with scope("embed"):
             tokens, control, time, constants = self._embedded(latent, timestep, text, given, part)
         return Walk(
@@ -268,8 +277,8 @@ class WanTransformer(nn.Module):
             tokens,
             time,
             constants,
-            reference_tokens=0 if given.reference is None else tokens.shape[1] // (1 + grid[0]),
-            context_tokens=sum(math.prod(grid_of(stream)) for stream in given.context),
+            reference_tokens=_in_front(given, tokens.shape[1], grid),
+            context_tokens=_behind(given),
             control=control,
             hint_strength=given.vace_strength,
             passages=passages if part is None else part.passages,
@@ -289,17 +298,20 @@ class WanTransformer(nn.Module):
             # A frame of its own at place 0; its timestep is that of the last frame (VideoX-Fun).
             frames += 1
             timestep = timestep if timestep.ndim == 1 else torch.cat([timestep[:, -1:], timestep], dim=1)
+        streams = (Span(grid_of(stream), id=number) for number, stream in enumerate(given.context, 1))
+        spans = (Span((frames, height, width)), *streams)
+        if given.references is not None:
+            spans = driven_spans(grid_of(latent), given.references.shape[2], replaces=given.replaces)
         tokens = tokens if part is None else part.of(tokens)
         tokens = tokens.to(self.numerics.residual).contiguous()
         time, time_rows = self._embed_time(timestep)
         head_dim = self.shape.dim // self.shape.num_heads
-        cos, sin = rope_table(
-            (frames, height, width),
+        cos, sin = rope_of(
+            spans,
             head_dim,
             dtype=self.numerics.rope,
             device=tokens.device,
             built_in=self.numerics.rope_table,
-            context=tuple(map(grid_of, given.context)),
         )
         if part is not None:
             cos, sin = part.of(cos, 0), part.of(sin, 0)
@@ -321,7 +333,9 @@ class WanTransformer(nn.Module):
         )
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
-        """Returns the tokens of the video and its context (B, N, D) in the compute dtype."""
+        """Returns the tokens of the video and its context, or all of `driven_tokens`: (B, N, D) in the compute dtype."""
+        if given.references is not None:
+            return driven_tokens(self, latent, given)
         video = latent if given.channels is None else torch.cat([latent, given.channels.to(latent.dtype)], dim=1)
         patches = embed_patches(self.patch_embedding, video, self.numerics.compute)
         if given.camera is not None:
@@ -378,6 +392,19 @@ def models_of(model: nn.Module) -> tuple[nn.Module, ...]:
 def shared_out(model: WanTransformer) -> AbstractContextManager[None]:
     """Inside, passes without gradients are shared out over the team of `model` too, where it has one."""
     return nullcontext() if model.team is None else model.team.watching()
+
+
+def _in_front(given: Conditioning, tokens: int, grid: tuple[int, int, int]) -> int:
+    """Returns how many of `tokens` come before those of the video; `grid` is that of the video."""
+    if given.references is not None:
+        return given.references.shape[2] * grid[1] * grid[2]
+    return 0 if given.reference is None else tokens // (1 + grid[0])
+
+
+def _behind(given: Conditioning) -> int:
+    """Returns how many tokens come behind those of the video."""
+    streams = given.context if given.pose_stream is None else (given.pose_stream,)
+    return sum(math.prod(grid_of(stream)) for stream in streams)
 
 
 def grid_of(latent: Tensor) -> tuple[int, int, int]:

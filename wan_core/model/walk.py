@@ -74,9 +74,9 @@ class Walk:
     """(B, T, D) for the head"""
     constants: Constants
     reference_tokens: int = 0
-    """tokens of a reference image, in front of the others"""
+    """tokens of reference images, in front of the others"""
     context_tokens: int = 0
-    """tokens of context streams, behind the others"""
+    """tokens of context streams or a pose video, behind the others"""
     control: Tensor | None = None
     """(B, N, D) VACE's second stream"""
     hint_strength: float = 1.0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from ..model import WanShape
+from ..model import WanShape, refuse_driven
 from ..model.parts import check_shared_out
 from .estimate import DeviceMemory, MemoryEstimate
 from .job_shape import JobShape
@@ -53,6 +53,7 @@ def estimate_memory(
         adapters[str(job.placement.device_of(linear))] += values
     step = job.on_card(step, card)
     if job.others:
+        refuse_driven(job.shape, "Splitting tokens", "Split blocks instead")
         check_shared_out(step.tokens // step.latent_frames, job.cards)
     offloaded = measures.offload_inputs and job.recomputing.blocks
     unpacking = Unpacking(widest_bytes=job.unpacking_bytes, once=measures.dequantize_once)

@@ -233,6 +233,8 @@ class MetaBatch:
     def of(cls, shape: WanShape, step: StepShape) -> MetaBatch:
         empty = partial(torch.empty, device="meta")
         count, grid = step.batch_size, (step.latent_frames, step.latent_height, step.latent_width)
+        driven = shape.out_channels if shape.pose_stream_channels else 0  # SCAIL: one reference, a pose video
+        one, small = (1, *grid[1:]), (grid[0], grid[1] // 2, grid[2] // 2)
         rays = (step.latent_frames, *(shape.camera_stride * side for side in grid[1:]))
 
         def video(channels: int, size: tuple[int, ...] = grid) -> Tensor | None:
@@ -246,6 +248,10 @@ class MetaBatch:
             camera=video(shape.camera_channels, rays),
             image_tokens=empty(count, rows, shape.image_dim) if rows else None,
             reference=video(shape.reference_channels, grid[1:]),
+            references=video(driven, one),
+            pose_stream=video(driven, small),
+            reference_masks=video(shape.identity_channels, one),
+            pose_masks=video(shape.identity_channels, small),
         )
         text = empty(count, step.text_rows, shape.text_dim)
         return cls(latent, noise, noised, empty(count), text, given)

@@ -80,6 +80,7 @@ class FlopCount:
     """FLOPs of one materialized model with its adapters: per row once, so a micro-batch of any size is cheap."""
 
     def __init__(self, model: WanTransformer) -> None:
+        self._driven = model.shape.pose_stream_channels > 0
         self._layers, self._vace_layers = model.shape.num_layers, model.shape.vace_layers
         self._linears = {
             name: module
@@ -114,12 +115,17 @@ class FlopCount:
         """
         clips, _, frames, height, width = latent
         in_frame = (height // 2) * (width // 2)
-        tokens_of = (*tokens_by_layer(routes, self._layers, in_frame, frames), in_frame * frames)  # and _OUTSIDE
+        # SCAIL has tokens of one reference, and of a pose video of half the size.
+        one, pose = (in_frame, in_frame * frames // 4) if self._driven else (0, 0)
+        embedded = in_frame * frames + one
+        apart = {"embedded": embedded, "pose": pose, "identities": embedded + pose}
+        in_layers = (tokens + one + pose for tokens in tokens_by_layer(routes, self._layers, in_frame, frames))
+        tokens_of = (*in_layers, in_frame * frames)  # and _OUTSIDE
         attended = max(text_rows, self._text_rows)
         texts = {"words": text_rows, "text": attended if self._differ else text_rows}
         units: dict[int, dict[str, int]] = {}
         for tokens in set(tokens_of):
-            rows = {"tokens": tokens, **texts, "time": time_rows, "image": image_rows}
+            rows = {"tokens": tokens, **texts, **apart, "time": time_rows, "image": image_rows}
             pairs = {"self": tokens * tokens, "to_text": tokens * attended, "to_image": tokens * image_rows}
             units[tokens] = rows | pairs
         counted = [(units[tokens_of[layer]][kind], term) for (kind, layer), term in self._terms.items()]
@@ -227,7 +233,8 @@ def _linear_in(inside: str) -> str:
 
 
 def _rows_of(name: str) -> str:
-    """Returns the kind of rows of a linear or convolution: tokens, words, text, time or image (CLIP tokens).
+    """Returns the kind of rows of a linear or convolution: tokens (of layers, or of the video), words, text, time,
+    image (CLIP tokens), and those that an embedding of patches makes.
 
     Words are the embedded rows of text; blocks may process more text rows (`WanTransformer.rows_differ`).
     """
@@ -236,7 +243,8 @@ def _rows_of(name: str) -> str:
         if linear in ("cross_attn.k_img", "cross_attn.v_img"):
             return "image"
         return "text" if linear in ("cross_attn.k", "cross_attn.v") else "tokens"
-    prefixes = {"text_embedding": "words", "time_": "time", "img_emb": "image"}
+    prefixes = {"text_embedding": "words", "time_": "time", "img_emb": "image", "patch_embedding_pose": "pose"}
+    prefixes |= {"patch_embedding_mask": "identities", "patch_embedding": "embedded"}
     return next((rows for prefix, rows in prefixes.items() if name.startswith(prefix)), "tokens")
 
 

@@ -57,6 +57,7 @@ def test_every_kind_of_conditioning_is_drawn(tmp_path, name):
     kind = condition_named(name)
     batch = Batches(make(name, channels=36), LatentCache(tmp_path), seed=0, batch_size=2).at(0)
     drawn = {tensor: getattr(batch.conditioning, tensor) for tensor in kind.tensors}
+    assert drawn.pop("replaces", False) is False
     assert all(len(tensor) == len(batch.latents) and tensor.isfinite().all() for tensor in drawn.values())
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.support.headers import TEMPLATES, Shapes, dancer, derived, header, humo, shapes_of
+from tests.support.headers import TEMPLATES, Shapes, dancer, derived, header, humo, scail, shapes_of
 from tests.support.tiny_run import random_weights
 from wan_core.checkpoint import CheckpointHeader, detect_variant, read_header, variant
 from wan_core.checkpoint.catalogue import AMBIGUOUS_NAMES
@@ -82,6 +82,8 @@ FAMILIES: dict[str, tuple[Shapes, str, str]] = {
         "wan2.2_fun_camera_low_noise_14B",
         "2.2 Fun-A14B-Control-Camera low noise",
     ),
+    "scail": (scail(masks=False), "Wan21-14B-SCAIL-preview_fp16", "2.1 SCAIL-14B"),
+    "scail2": (scail(masks=True), "SCAIL-2_14B_bf16", "2.1 SCAIL2-14B"),
     "s2v": (shapes_of("wan2.2-s2v-14B"), "wan2.2_s2v_14B_bf16", "2.2 S2V-14B"),
     "animate": (shapes_of("wan2.2-animate-14B"), "wan2.2_animate_14B_bf16", "2.2 Animate-14B"),
     "dancer": (dancer(), "global_model", "2.1 Wan-Dancer-14B"),

@@ -18,6 +18,7 @@ from tests.support.tiny_run import (
     TINY_FLF2V,
     TINY_I2V,
     TINY_I2V_21,
+    TINY_SCAIL2,
     TINY_TI2V,
     TINY_VACE,
     TinyRun,
@@ -66,6 +67,7 @@ KINDS = {
     "control, given as data": TINY_CONTROL,
     "vace, given as data": TINY_VACE,
     "camera, given as data": TINY_CAMERA,
+    "SCAIL-2, given as data": TINY_SCAIL2,
 }
 
 
@@ -83,7 +85,8 @@ def test_every_batch_brings_what_its_clip_is_conditioned_on(tmp_path: Path, shap
         assert batch.conditioning is not None
         for index, latent in enumerate(batch.latent):
             for name, tensor in by_latent[latent.sum().item()].items():
-                assert torch.equal(getattr(batch.conditioning, name)[index], tensor)
+                given = getattr(batch.conditioning, name)
+                assert torch.equal(given[index] if isinstance(given, torch.Tensor) else torch.tensor([given]), tensor)
 
 
 def test_a_stopped_image_to_video_run_goes_on_bit_for_bit(tmp_path: Path) -> None:

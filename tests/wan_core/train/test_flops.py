@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.support.tiny_run import TINY, TINY_CAMERA, TINY_FLF2V, TINY_I2V_21, TINY_TI2V, TINY_VACE
+from tests.support.tiny_run import TINY, TINY_CAMERA, TINY_FLF2V, TINY_I2V_21, TINY_SCAIL2, TINY_TI2V, TINY_VACE
 from wan_core.lora import LoraConfig, inject_lora, without_adapters
 from wan_core.model import Conditioning, Route, WanShape, WanTransformer, draw_passages
 from wan_core.precision import PrecisionPolicy
@@ -24,6 +24,7 @@ KINDS = {
     "a timestep per frame": TINY_TI2V,
     "control stream": TINY_VACE,
     "camera": TINY_CAMERA,
+    "SCAIL-2": TINY_SCAIL2,
 }
 TARGETS = {
     "queries only": r"blocks\.\d+\.self_attn\.q",
@@ -52,6 +53,15 @@ def counted(model: WanTransformer, routes: tuple[Route, ...] = (), text_rows: in
         vace=torch.randn(clips, shape.vace_channels, *SIZE[1:]) if shape.vace_layers else None,
         camera=torch.randn(clips, 24, frames, 8 * height, 8 * width) if shape.camera_channels else None,
     )
+    if shape.identity_channels:
+        one, small = (1, height, width), (frames, height // 2, width // 2)
+        given = replace(
+            given,
+            references=torch.randn(clips, 16, *one),
+            pose_stream=torch.randn(clips, 16, *small),
+            reference_masks=torch.randn(clips, 28, *one),
+            pose_masks=torch.randn(clips, 28, *small),
+        )
     timestep = torch.rand(clips, time_rows(shape)).squeeze(1) * 1000
     latent = torch.randn(clips, shape.out_channels, *SIZE[1:])
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):

@@ -1,0 +1,78 @@
+"""Tokens of SCAIL: reference images in front of the video, a half-size pose video behind it, and their positions.
+
+Shapes as in transformer.py; R reference images. Sources: SCAIL and SCAIL-2; compared with ComfyUI's own
+classes by tests/support/peers.py, whose vectors lie in tests/fixtures.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConfigError
+from ..kernels import Span
+from .conditioning import Conditioning
+from .embed import embed_patches
+from .shape import Numerics, WanShape
+
+_AWAY = 120.0
+"""columns between the video and the pose video; rows between it and the reference, where a character is replaced"""
+
+
+class _Embeddings(Protocol):
+    shape: WanShape
+    numerics: Numerics
+    patch_embedding: nn.Conv3d
+
+
+def driven_tokens(model: _Embeddings, latent: Tensor, given: Conditioning) -> Tensor:
+    """Returns the tokens (B, N, D) in the compute dtype: references, primary one last; video; pose video."""
+    shape, compute = model.shape, model.numerics.compute
+    assert given.references is not None
+    assert given.pose_stream is not None
+    given_first = _flagged(_primary_last(given.references.to(latent.dtype)), shape.flag_channels, 1.0)
+    video = torch.cat([given_first, _flagged(latent, shape.flag_channels, 0.0)], dim=2)
+    patches = embed_patches(model.patch_embedding, video, compute)
+    pose = _flagged(given.pose_stream.to(latent.dtype), shape.flag_channels, 1.0)
+    poses = embed_patches(_layer(model, "patch_embedding_pose"), pose, compute)
+    if given.reference_masks is not None and given.pose_masks is not None:
+        masks, layer = _primary_last(given.reference_masks), _layer(model, "patch_embedding_mask")
+        nobody = masks.new_zeros(*masks.shape[:2], *latent.shape[2:])
+        patches = patches + embed_patches(layer, torch.cat([masks, nobody], dim=2), compute)
+        poses = poses + embed_patches(layer, given.pose_masks, compute)
+    return torch.cat([part.flatten(2).transpose(1, 2) for part in (patches, poses)], dim=1)
+
+
+def driven_spans(grid: tuple[int, int, int], references: int, *, replaces: bool) -> tuple[Span, ...]:
+    """Returns the positions of `driven_tokens`; `grid`: frames, rows and columns of the video's tokens.
+
+    A token of the pose video covers two rows and columns, and stands in their middle, 120 columns away. To animate, the
+    references come before the video in time. To replace, the primary one shares its first frame, 120 rows away.
+    """
+    frames, height, width = grid
+    first = references - 1 if replaces else references
+    small, middle = (frames, height // 2, width // 2), (first, 0.5, _AWAY + 0.5)
+    pose = Span(small, middle, (1.0, 2.0, 2.0))
+    if not replaces:
+        return Span((references + frames, height, width)), pose
+    return Span((references, height, width), (0.0, _AWAY, 0.0)), Span(grid, (first, 0.0, 0.0)), pose
+
+
+def refuse_driven(shape: WanShape, what: str, remedy: str) -> None:
+    """Raises ConfigError where the model has a pose stream, with which `what` (begins a sentence) does not work."""
+    if shape.pose_stream_channels:
+        raise ConfigError(f"{what} does not work with SCAIL, whose pose tokens are no frames of the video. {remedy}.")
+
+
+def _flagged(latent: Tensor, channels: int, value: float) -> Tensor:
+    return torch.cat([latent, latent.new_full((latent.shape[0], channels, *latent.shape[2:]), value)], dim=1)
+
+
+def _primary_last(references: Tensor) -> Tensor:
+    return references.roll(-1, dims=2)
+
+
+def _layer(model: object, name: str) -> nn.Conv3d:
+    return getattr(model, name)

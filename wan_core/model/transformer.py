@@ -333,7 +333,7 @@ class WanTransformer(nn.Module):
         )
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
-        """Returns the tokens of the video and its context, or all of `driven_tokens`: (B, N, D) in the compute dtype."""
+        """Returns the tokens of the video and its context, or `driven_tokens`: (B, N, D) in the compute dtype."""
         if given.references is not None:
             return driven_tokens(self, latent, given)
         video = latent if given.channels is None else torch.cat([latent, given.channels.to(latent.dtype)], dim=1)

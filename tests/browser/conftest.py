@@ -95,13 +95,6 @@ class Canvas:
         """Names of all registered frontend extensions."""
         return list(self.script("() => window.app.extensions.map(e => e.name)"))
 
-    def vue_nodes(self, on: bool) -> None:
-        """Switch between the two ways the frontend draws nodes, and load the page anew where that is another way."""
-        if on is not self.vue:
-            self.server.setting("Comfy.VueNodes.Enabled", on)
-            self.open()
-            self.vue = on
-
     def clear(self) -> None:
         self.script("() => window.app.graph.clear()")
 

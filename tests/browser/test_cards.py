@@ -154,13 +154,14 @@ def facts_of_strangers() -> dict[str, Any]:
 
 @pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
 def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never_markup(
-    canvas: Any, folder: Path
+    pages: Pages, folder: Path
 ) -> None:
-    for vue in (False, True):
+    """Each reload opens the page in the other way of drawing nodes: a load of the page takes longest."""
+    canvas = pages.take(vue=True)
+    for vue in (True, False):
         mode = "vue" if vue else "litegraph"
         canvas.script("() => sessionStorage.removeItem('wan_trainer.cards')")  # the tab knows nothing
         canvas.server.post("/history", {"clear": True})
-        canvas.vue_nodes(vue)
         canvas.load_api(GRAPH)
         canvas.load_api(GRAPH)  # another workflow with nodes of the same ids, as in the next tab
         canvas.page.wait_for_function(CONNECTED, arg=len(KINDS))
@@ -201,6 +202,7 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
         canvas.page.wait_for_function(SAVED)  # a little later
         if vue:  # from the server's history; the other time from the tab's own memory
             canvas.script("() => sessionStorage.removeItem('wan_trainer.cards')")
+        canvas.server.setting("Comfy.VueNodes.Enabled", not vue)
         canvas.page.reload(wait_until="domcontentloaded")
         canvas.wait_until_ready()
         canvas.page.wait_for_function(SHOWN)

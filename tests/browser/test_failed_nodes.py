@@ -10,7 +10,7 @@ from clips import place_clips
 from environment import OTHER_FRONTEND
 from world import VAE
 
-from tests.browser.conftest import shows, tiny_canvas
+from tests.browser.conftest import Pages, shows, tiny_canvas
 
 pytestmark = pytest.mark.browser
 
@@ -42,10 +42,10 @@ def broken(canvas: Any, count: int) -> None:
 @fronts
 @ways
 def test_a_scan_that_fails_is_said_on_the_dataset_and_its_old_pictures_go(
-    canvas: Any, canvas_server: Any, workflows: dict[str, Any], vue: bool
+    pages: Pages, canvas_server: Any, workflows: dict[str, Any], vue: bool
 ) -> None:
     folder = place_clips(canvas_server.base / "input" / "emptied")
-    canvas.vue_nodes(vue)
+    canvas = pages.take(vue)
     canvas.load(tiny_canvas(workflows["08_smoke_test"], WanVideoDataset={"folder": "emptied"}))
     canvas.watch()
     dataset = canvas.script(ID_OF, "WanVideoDataset")
@@ -88,11 +88,11 @@ def test_a_scan_that_fails_is_said_on_the_dataset_and_its_old_pictures_go(
 @fronts
 @ways
 def test_a_model_that_is_refused_is_said_on_its_loader_until_something_runs(
-    canvas: Any, canvas_server: Any, workflows: dict[str, Any], vue: bool
+    pages: Pages, canvas_server: Any, workflows: dict[str, Any], vue: bool
 ) -> None:
     models = canvas_server.base / "models"
     shutil.copyfile(models / "vae" / VAE, models / "diffusion_models" / "a_vae.safetensors")
-    canvas.vue_nodes(vue)
+    canvas = pages.take(vue)
     canvas.load(tiny_canvas(workflows["08_smoke_test"], LoadWanModel={"diffusion_model": "a_vae.safetensors"}))
     canvas.watch()
     canvas.run()
@@ -108,3 +108,4 @@ def test_a_model_that_is_refused_is_said_on_its_loader_until_something_runs(
     canvas.drawn(400)
     assert canvas.script(BOX, "LoadWanModel") == ""
     assert canvas.our_problems == []
+    pages.drop(canvas)  # it shows dialogs, and waits for the queue entry x

@@ -141,13 +141,24 @@ def room_at_rest(page: Canvas) -> list[list[Any]]:
     pytest.fail("the nodes grow and grow")
 
 
+@pytest.mark.parametrize(
+    ("frontend", "page", "placed"),
+    [
+        pytest.param("shipped", "litegraph", True, id="shipped-litegraph"),
+        pytest.param("shipped", "vue", False, id="shipped-vue"),
+        pytest.param(OTHER_FRONTEND, "litegraph", False, id=f"{OTHER_FRONTEND}-litegraph"),
+        pytest.param(OTHER_FRONTEND, "litegraph", True, id=f"{OTHER_FRONTEND}-placed", marks=pytest.mark.soak),
+        pytest.param(OTHER_FRONTEND, "vue", True, id=f"{OTHER_FRONTEND}-vue"),
+    ],
+    indirect=["frontend", "page"],
+)
 def test_every_shipped_graph_is_its_api_twin_and_no_node_lies_on_another_however_they_grow(
-    page: Canvas, frontend: str, workflows: dict[str, Any]
+    page: Canvas, placed: bool, workflows: dict[str, Any]
 ) -> None:
     """What a queue gets is asked of LiteGraph: it is read from the widgets, and they have their values before anything
-    is drawn. Vue loads each layout once; the shipped frontend moves its nodes by a rule of its own, so there is one."""
-    vue = page.script("() => Boolean(window.LiteGraph.vueNodesMode)")
-    placed, seen = frontend != "shipped" or not vue, []
+    is drawn. Vue loads each layout once; the shipped frontend moves its nodes by a rule of its own, so there is one.
+    `placed`: whether the nodes' places are looked at, in CI once for each way of drawing."""
+    vue, seen = page.script("() => Boolean(window.LiteGraph.vueNodesMode)"), []
     runs = finished_runs(page, workflows.values())
     for name in workflows:
         workflow = page.server.get(f"/api/workflow_templates/{PACK_NAME}/{name}.json")

@@ -1,7 +1,7 @@
 """The panel with a real run: loss points appear, Stop and keep, reload, queue again, the preview plays.
 
-Two pages watch it, one of each kind of nodes, so each is also the other's second client. In the soak the server
-restarts.
+Two pages watch it, one of each kind of nodes, so each is also the other's second client. The page with Vue nodes stops
+it and is reloaded, the other one queues it again; in the soak each does both, and the server restarts.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
         page.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA=facts, WanVideoDataset=uncached))
 
     reached = 0
-    for page in pages:  # each kind of page queues, watches, stops and is reloaded once
+    for page in pages if restarts else pages[1:]:  # queues, watches, stops and is reloaded
         page.watch()
         page.focus("TrainLoRA")  # the run goes on until the button is found
         page.page.get_by_role("button", name="Run", exact=True).first.click()

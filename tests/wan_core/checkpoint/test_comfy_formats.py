@@ -37,6 +37,8 @@ from wan_core.load import ModelPlan, inspect_model, materialize, settled
 from wan_core.model import WanTransformer
 from wan_core.precision import product_without_bias, row_squares
 
+pytestmark = pytest.mark.lasts(0.08)
+
 # ---- values -------------------------------------------------------------------------------------
 
 

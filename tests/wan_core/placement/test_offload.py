@@ -28,6 +28,8 @@ from wan_core.placement.offload import BlockOffload
 from wan_core.placement.plan import Placement
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
 
+pytestmark = pytest.mark.lasts(0.3)
+
 CPU = torch.device("cpu")
 LAYERS = 5
 DEEP = replace(SHAPE, num_layers=LAYERS)

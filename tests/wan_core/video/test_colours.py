@@ -12,6 +12,8 @@ from wan_core.dataset import DatasetConfig, ScanContext, scan_folder
 from wan_core.errors import DatasetError
 from wan_core.video import covered_size
 
+pytestmark = pytest.mark.lasts(0.04)
+
 LUMA = {1: (0.2126, 0.0722), 5: (0.299, 0.114), 9: (0.2627, 0.0593)}
 """Kr and Kb of the matrix coefficients of ITU-T H.273"""
 SPOTS = ((64, 512, 512), (940, 512, 512), (502, 512, 512), (500, 600, 400), (300, 450, 700))

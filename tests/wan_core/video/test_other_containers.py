@@ -12,6 +12,8 @@ import pytest
 from wan_core.errors import DatasetError
 from wan_core.video import VideoProcess
 
+pytestmark = pytest.mark.lasts(0.1)
+
 FPS = 25
 FINE = {"g": "12", "qmin": "2", "qmax": "2"}
 BFRAMES = {**FINE, "bf": "2"}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from world import ensure_models
+
+from tests.support.tiny_run import TINY_CAMERA, random_weights
 
 pytestmark = pytest.mark.comfy
 
@@ -90,6 +94,30 @@ def test_image_tokens_are_read_for_the_models_that_have_them(core: Any, models: 
     del values["clip_vision_output"]
     with pytest.raises(ValueError, match="has no CLIP vision output"):
         list(core.read_clips([{"samples": drawn(1, 16, 3, 4, 6)}], [conditioning(**values)], variant))
+
+
+@pytest.mark.filterwarnings("ignore:Using torch.cross without:UserWarning")  # core's own
+def test_the_camera_path_of_core_is_cached_as_the_sampler_is_given_it(
+    core: Any, pack_nodes: dict[str, Any], tmp_path: Path
+) -> None:
+    import comfy.sd
+    from comfy_extras.nodes_camera_trajectory import WanCameraEmbedding
+    from comfy_extras.nodes_wan import WanCameraImageToVideo
+
+    file = tmp_path / "wan_tiny_camera.safetensors"
+    save_file(random_weights(TINY_CAMERA), file)
+    variant, theirs = variant_of(pack_nodes, file), comfy.sd.load_diffusion_model(str(file)).model
+    rays = WanCameraEmbedding.execute("Zoom In", 64, 48, 9).result[0]
+    vae = SimpleNamespace(encode=lambda pixels: drawn(1, 16, len(pixels), 6, 8))
+    start = drawn(1, 48, 64, 3).sigmoid()
+    made = WanCameraImageToVideo.execute(
+        conditioning(), conditioning(), vae, 64, 48, 9, 1, start_image=start, camera_conditions=rays
+    )
+    (clip,) = core.read_clips([{"samples": drawn(1, 16, 3, 6, 8)}], [made.result[0]], variant)
+    given = theirs.extra_conds(noise=drawn(1, 16, 3, 6, 8), device=torch.device("cpu"), **made.result[0][0][1])
+    assert torch.equal(clip.condition["camera"], given["camera_conditions"].cond[0])
+    torch.testing.assert_close(clip.condition["channels"], given["c_concat"].cond[0], atol=1e-6, rtol=1e-6)
+    assert not bool(clip.condition["channels"][:, 1:].any())
 
 
 def test_texts_go_with_latents_or_with_clips(core: Any, models: Any) -> None:

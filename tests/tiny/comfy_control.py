@@ -4,9 +4,10 @@
 
 JOB: comfyui (tree), cases (name -> [kind, model file]), vae, inputs (safetensors: clip and control (F, H, W, 3), mask
 (F, H, W), picture (1, H, W, 3)), size (width, height, frames), out. Kinds: vace, vace_free (no mask), control,
-control_22, first, first_last.
+control_22, first, first_last, camera, camera_22.
 Writes to `out` for every case the tensor that enters the model, and for every call of the VAE `pixels.<i>` and
-`latent.<i>` (raw); and `clip_vision`, the picture as ComfyUI hands it to CLIP vision for Wan (not cropped).
+`latent.<i>` (raw); `rays.<pose>` of WanCameraEmbedding (job's `cameras`: its arguments); and `clip_vision`, the picture
+as ComfyUI hands it to CLIP vision for Wan (not cropped).
 """
 
 from __future__ import annotations
@@ -49,10 +50,20 @@ def conditioned(kind: str, job: dict[str, Any], inputs: dict[str, torch.Tensor],
         node, given = nodes_wan.WanFunControlToVideo, {"start_image": start, "control_video": control}
     elif kind == "control_22":
         node, given = nodes_wan.Wan22FunControlToVideo, {"control_video": control}
+    elif kind.startswith("camera"):
+        node = nodes_wan.WanCameraImageToVideo
+        given = {"start_image": start, "camera_conditions": rays(job["cameras"][0])}
     else:
         node = nodes_wan.WanFunInpaintToVideo
         given = {"start_image": start, "end_image": end} if kind == "first_last" else {"start_image": start}
     return node.execute(text, text, vae, **size, **given).result[0][0][1]
+
+
+def rays(camera: dict[str, Any]) -> torch.Tensor:
+    """WanCameraEmbedding's output (1, 24, F', H, W)."""
+    from comfy_extras import nodes_camera_trajectory
+
+    return nodes_camera_trajectory.WanCameraEmbedding.execute(**camera).result[0]
 
 
 def main() -> None:
@@ -73,6 +84,8 @@ def main() -> None:
             conds = model.extra_conds(noise=noise, device=torch.device("cpu"), **given)
             entered = conds["vace_context"].cond[:, 0] if kind.startswith("vace") else conds["c_concat"].cond
             out[name] = entered[0].float().clone().contiguous()
+        for camera in job["cameras"]:
+            out[f"rays.{camera['camera_pose']}"] = rays(camera)[0].float().clone().contiguous()
         out["clip_vision"] = comfy.clip_vision.clip_preprocess(inputs["picture"], crop=False).clone().contiguous()
     save_file(out, job["out"])
 

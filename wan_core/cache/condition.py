@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from ..dataset import Companion, Sample
+from ..dataset.camera import camera_path, packed_path, read_poses
 from ..dataset.conditioning import (
     control_channels,
     given_frames,
     inpaint_channels,
     mask_of,
+    start_channels,
     vace_tensor,
     with_mask,
 )
@@ -34,9 +36,17 @@ def condition_of(
 
 
 def condition_from_files(
-    sample: Sample, kind: ConditionKind, pixels_of: PixelsOf, codec: LatentCodec, image_encoder: ImageEncoder | None
+    sample: Sample,
+    kind: ConditionKind,
+    pixels_of: PixelsOf,
+    codec: LatentCodec,
+    image_encoder: ImageEncoder | None,
+    fps: float,
 ) -> dict[str, Tensor]:
-    """Returns the conditioning of a sample for any kind: own frames, control video, mask."""
+    """Returns the conditioning of a sample for any kind: own frames, control video, mask, camera poses.
+
+    `fps`: the dataset's.
+    """
     if not kind.files:
         return condition_of(pixels_of(sample, None), kind, codec, image_encoder)
     mask = mask_pixels(sample, pixels_of) if sample.mask is not None and kind.reads("mask") else None
@@ -44,6 +54,11 @@ def condition_from_files(
     if kind.files == ("mask",):
         assert mask is not None
         channels = {"channels": inpaint_channels(pixels, mask, codec.encode)}
+    elif kind.files == ("camera",):
+        assert sample.camera is not None
+        path = camera_path(read_poses(sample.camera.path), sample, fps)
+        given = start_channels(pixels, codec.encode, with_mask=kind.mask > 0)
+        channels = {"channels": given, "camera": packed_path(path)}
     else:
         assert sample.control is not None
         control = pixels_of(sample, sample.control)
@@ -63,7 +78,7 @@ def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
         found.append(sample.mask)
     if kind.frames:
         found.append(None)
-    if kind.files != ("mask",) and sample.control is not None:
+    if "control" in kind.files and sample.control is not None:
         found.append(sample.control)
     return found
 

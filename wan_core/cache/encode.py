@@ -178,9 +178,10 @@ class _Encoding:
             self.writes.put(lambda: self._write(task, latent, few))
         else:
             kind, stored = self.plan.cache_set.kind, self._stored(task)
-            given = condition_from_files(
-                sample, kind, self.clips.pixels, self.encoders.codec, self.encoders.image_encoder
-            )
+            codec, vision, fps = self.encoders.codec, self.encoders.image_encoder, self.plan.cache_set.fps
+            given = condition_from_files(sample, kind, self.clips.pixels, codec, vision, fps)
+            if sample.camera is not None:
+                self.cache.files.require_unchanged(sample.camera)
             self.writes.put(lambda: self.cache.write_condition(task.key, given, sample.name, stored))
         passes = 1 if task.kind == "latent" else self.plan.cache_set.kind.vae_passes
         bucket = sample.bucket

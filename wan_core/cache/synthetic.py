@@ -99,7 +99,7 @@ def _draw_condition(
         "pose_masks": (_IDENTITY_CHANNELS, *small),
     }
     for name in kind.tensors:
-        if name == "channels" and kind.frames and "control" not in kind.files:
+        if name == "channels" and kind.frames and kind.files in ((), ("mask",)):
             latent = _normal(f"{key} channels", channels - 4, frames, height, width)
             drawn[name] = with_mask(latent, 4 * frames - 3, kind.frames)
         elif name == "image_tokens":

@@ -17,6 +17,7 @@ from torch.nn import functional
 from ..errors import CacheError
 from ..model import Conditioning
 from ..model.conditioning import MOST_STREAMS
+from .camera import packed_misfits, rays_of_packed
 
 _STREAMS = tuple(f"context.{number}" for number in range(1, MOST_STREAMS + 1))
 """names of a clip's context streams, by rotary id; a clip has the first ones"""
@@ -71,12 +72,17 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
         return None
     if any({name: clip[name].shape for name in names} != {n: t.shape for n, t in clips[0].items()} for clip in clips):
         raise CacheError("Clips of one batch have different numbers of reference images. Set batch_size to 1.")
-    stacked = {name: torch.stack([clip[name] for clip in clips]).float() for name in names}
+    stacked = {name: torch.stack([_complete(name, clip[name]) for clip in clips]).float() for name in names}
     context = tuple(stacked.pop(name) for name in _STREAMS if name in stacked)
     modes = set(stacked.pop("replaces", torch.zeros(1)).flatten().tolist())
     if len(modes) > 1:
         raise CacheError("Clips of one batch differ in whether they replace a character. Set batch_size to 1.")
     return dataclasses.replace(Conditioning(context=context), **stacked, replaces=bool(modes.pop()))
+
+
+def _complete(name: str, tensor: Tensor) -> Tensor:
+    """Returns a tensor of an entry as the model reads it; a camera path becomes rays."""
+    return rays_of_packed(tensor) if name == "camera" and tensor.ndim == 3 else tensor
 
 
 def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int] | None) -> str:
@@ -88,6 +94,10 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
         sides |= {"y": height // 2, "x": width // 2}
     for name, tensor in tensors.items():
         shape, axes = tuple(tensor.shape), _AXES[name]
+        if name == "camera" and len(shape) == 3:
+            if why := packed_misfits(tensor, (4 * sides["F"] - 3, sides["W"], sides["H"]) if sides else None):
+                return why
+            continue
         if len(shape) != len(axes) or 0 in shape:
             return f"its {name} have shape {list(shape)}, not {len(axes)} axes"
         wanted = [sides.get(axis, side) for axis, side in zip(axes, shape, strict=True)]
@@ -151,6 +161,18 @@ def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, w
         given[:, :1] = encode(start)
     mask = latent.new_zeros(4, *latent.shape[1:])
     return torch.cat([latent, mask, given] if with_mask else [latent, given])
+
+
+def start_channels(pixels: Tensor, encode: Encode, *, with_mask: bool) -> Tensor:
+    """Returns `Conditioning.channels` of Fun-Control-Camera: (2.2) four mask channels, then the latent of frame 0.
+
+    Other latent frames are zero. A single frame is not given: the model would be given all of it.
+    """
+    first = encode(pixels[:1])
+    given = first.new_zeros(first.shape[0] + 4, (len(pixels) + 3) // 4, *first.shape[2:])
+    if given.shape[1] > 1:
+        given[:4, 0], given[4:, :1] = 1.0, first
+    return given if with_mask else given[4:]
 
 
 def inpaint_channels(pixels: Tensor, mask: Tensor, encode: Encode) -> Tensor:

@@ -337,7 +337,8 @@ def kind_of(config: DatasetConfig) -> ConditionKind:
 
 
 def wanted_companions(config: DatasetConfig) -> tuple[str, ...]:
-    """Returns the companion files in use: "control", "mask"."""
+    """Returns the companion files in use: "control", "mask", "camera"."""
     kind = kind_of(config)
     masks = config.masks_loss or (config.masks_condition and kind.reads("mask"))
-    return tuple(name for name, used in (("control", "control" in kind.files), ("mask", masks)) if used)
+    used = {"control": "control" in kind.files, "mask": masks, "camera": "camera" in kind.files}
+    return tuple(name for name in used if used[name])

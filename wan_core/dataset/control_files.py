@@ -1,7 +1,8 @@
-"""Control and mask videos of samples: finds them, and checks that they are readable and match the clip.
+"""Control and mask videos and camera poses of samples: finds them, and checks that they fit the clip.
 
 A companion of `clip.mp4` is `control/clip.mp4` or `mask/clip.png` (also `controls`, `masks`), or `clip_control.mp4` or
-`clip_mask.png` next to it, with any clip or still suffix. A list may name other files.
+`clip_mask.png` next to it, with any clip or still suffix. A list may name other files. Camera poses are
+`clip.camera.txt` next to it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from ..errors import DatasetError
 from ..files import file_mark, lies_under
 from ..video import ClipInfo, shown
+from .camera import POSES_SUFFIX, read_poses
 from .caption_names import in_one_form
 from .captions import LINK_OUTSIDE
 from .config import DatasetConfig, kind_of, wanted_companions
@@ -44,6 +46,9 @@ def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list
 
 def _companion(path: Path, kind: str, beside: _Listing) -> Path | None:
     folder = path.parent
+    if kind == "camera":
+        poses = path.with_name(path.stem + POSES_SUFFIX)
+        return poses if poses.is_file() else None
     places = [(folder / name, path.stem) for name, of in COMPANION_FOLDERS.items() if of == kind]
     for place, stem in (*places, (folder, f"{path.stem}_{kind}")):
         if name := beside(place).get(in_one_form(stem)):
@@ -57,7 +62,7 @@ def _goes_with_another(path: Path, wanted: Collection[str], beside: _Listing) ->
     if COMPANION_FOLDERS.get(folder.name) in wanted and in_one_form(path.stem) in beside(folder.parent):
         return True
     stem, _, kind = path.stem.rpartition("_")
-    return kind in wanted and in_one_form(stem) in beside(folder)
+    return kind in wanted and kind in COMPANION_KINDS and in_one_form(stem) in beside(folder)
 
 
 def _media_by_stem(folder: Path) -> dict[str, str]:
@@ -74,7 +79,7 @@ def _media_by_stem(folder: Path) -> dict[str, str]:
 _SHAPE_TOLERANCE = 0.02
 """relative difference of aspect ratios, from rounding to even sizes (a 16:9 control of 426x240: 0.2 %)"""
 
-_SAID = {"control": "control video", "mask": "mask"}
+_SAID = {"control": "control video", "mask": "mask", "camera": "camera poses"}
 
 
 class _UnfitError(Exception):
@@ -90,14 +95,15 @@ def accompanied(
     needed = kind_of(config).files
     try:
         for name in wanted_companions(config):
-            path = file.control if name == "control" else file.mask
+            path: Path | None = getattr(file, name)
             if path is None:
                 if name in needed:
-                    raise _UnfitError(f"has no {_SAID[name]}; put it there as {_places(file, name)}")
+                    raise _UnfitError(_missing(file, name))
                 continue
             if not lies_under(path, (file.path.parent, *context.allowed)):
                 raise _UnfitError(f"its {_SAID[name]} {shown(path)} {LINK_OUTSIDE}")
-            companion = _look_at(name, path, found, config, context)
+            look = _poses_at if name == "camera" else _look_at
+            companion = look(name, path, found, config, context)
             found = [replace(sample, **{name: companion}) for sample in found]
     except _UnfitError as unfit:
         return Rejected(name=shown(file.path), reason=str(unfit))
@@ -133,6 +139,27 @@ def _check_length(said: str, info: ClipInfo, samples: list[Sample], config: Data
     available = info.frames_at(rate)
     if available < needed:
         raise _UnfitError(f"{said} has {available} frames at {rate:g} fps, {needed} are needed")
+
+
+def _poses_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig, context: ScanContext) -> Companion:
+    said, info = f"its {_SAID[name]} {shown(path)}", samples[0].info
+    try:
+        mark = tuple(file_mark(path))
+        lines: int = context.recall(path, "poses", lambda: len(read_poses(path).lens))
+    except (DatasetError, OSError) as error:
+        raise _UnfitError(f"{said} cannot be used: {str(error).removeprefix(f'{shown(path)} ').rstrip('.')}") from error
+    if info.variable_rate:
+        raise _UnfitError(f"{said} have a line for each frame, and its frame rate varies; write it at a constant rate")
+    frames = info.num_frames if info.kind == "clip" else 1
+    if lines != frames:
+        raise _UnfitError(f"{said} have {lines} lines, and it has {frames} frames; write a line for each frame")
+    return Companion(path=path, mark=mark)
+
+
+def _missing(file: MediaFile, name: str) -> str:
+    if name == "camera":
+        return f"has no {_SAID[name]}; write a line for each frame into {shown(file.path.stem + POSES_SUFFIX)}"
+    return f"has no {_SAID[name]}; put it there as {_places(file, name)}"
 
 
 def _places(file: MediaFile, name: str) -> str:

@@ -51,6 +51,8 @@ class MediaFile:
     """control video of VACE and Fun-Control models; None: searched if needed"""
     mask: Path | None = None
     """mask video or picture; None: searched if masks are used"""
+    camera: Path | None = None
+    """camera poses of Fun-Control-Camera models; None: searched if needed"""
     name: str = ""
     """for messages; empty: the file name"""
     more_captions: tuple[str, ...] = ()

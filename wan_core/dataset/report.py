@@ -186,12 +186,14 @@ _HURTS = (
 
 
 def _companion_lines(result: ScanResult) -> list[str]:
-    """Returns lines about control and mask files; none if there are none."""
+    """Returns lines about control and mask files and camera poses; none if there are none."""
     wanted, samples = wanted_companions(result.config), one_per_file(result.samples)
     bare = [sample.name for sample in one_per_file(s for s in result.samples if s.mask is None)]
     lines: list[str] = []
     if "control" in wanted:
         lines.append(f"control videos: {len(samples)} of {len(samples)}")
+    if "camera" in wanted:
+        lines.append(f"camera poses: {len(samples)} of {len(samples)}")
     if "mask" in wanted:
         kind = "loss masks" if result.config.masks_loss else "masks"
         whole = "trained whole" if result.config.masks_loss else "painted whole"

@@ -34,7 +34,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Companion:
-    """A control or mask video, cut exactly like its sample."""
+    """A control or mask video, or a file of camera poses, cut exactly like its sample."""
 
     path: Path
     mark: tuple[int, ...]
@@ -69,6 +69,8 @@ class Sample:
     """scales its frequency"""
     control: Companion | None = None
     mask: Companion | None = None
+    camera: Companion | None = None
+    """its camera poses"""
     listed: bool = False
     """True if a list holds its caption"""
 

@@ -89,8 +89,8 @@ def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> s
             add([file.path])
             if file.caption is None:
                 add([file.path.with_suffix(extension)])
-        for file in with_companions(part.files, COMPANION_KINDS):
-            add(place for place in (file.control, file.mask) if place is not None)
+        for file in with_companions(part.files, (*COMPANION_KINDS, "camera")):
+            add(place for place in (file.control, file.mask, file.camera) if place is not None)
     return digest.hexdigest()
 
 

@@ -99,7 +99,7 @@ class ConditionKind:
     frames: tuple[int, ...] = ()
     """pixel frames of the clip itself that are given to the model: 0 the first, -1 the last"""
     files: tuple[str, ...] = ()
-    """required files of every clip: "control" a control video, "mask" a mask"""
+    """required files of every clip: "control" a control video, "mask" a mask, "camera" its camera poses"""
     optional_files: tuple[str, ...] = ()
     """files that are used where a clip has them"""
     masked: str = ""
@@ -127,7 +127,7 @@ class ConditionKind:
         return self.latents * latent + self.mask
 
     def reads(self, file: str) -> bool:
-        """True when a "control" or "mask" of a clip is part of what the model reads."""
+        """True when a "control", "mask" or "camera" of a clip is part of what the model reads."""
         return file in (*self.files, *self.optional_files)
 
     def given_whole(self, num_frames: int) -> bool:
@@ -146,13 +146,14 @@ _KINDS = (
     ConditionKind("first_last_vision", _WITH_VISION, latents=1, mask=4, frames=(0, -1)),
     ConditionKind("vace", ("vace",), latents=2, mask=64, files=("control",), optional_files=("mask",)),
     ConditionKind("control", _CHANNELS, latents=2, files=("control",)),
-    ConditionKind("camera", ("channels", "camera"), latents=1, mask=4),
+    ConditionKind("camera", ("channels", "camera"), latents=1, mask=4, frames=(0,), files=("camera",)),
     ConditionKind("inpaint", _CHANNELS, latents=1, mask=4, frames=(0,), files=("mask",)),
     ConditionKind("inpaint_vision", _WITH_VISION, latents=1, mask=4, frames=(0,), files=("mask",)),
     ConditionKind("control_mask", _CHANNELS, latents=2, mask=4, files=("control",), fits=("control",)),
     ConditionKind("control_vision", _WITH_VISION, latents=2, frames=(0,), files=("control",), fits=("control",)),
     ConditionKind("driven", _DRIVEN, latents=1, files=("pose", "ref1")),
     ConditionKind("driven_masked", _MASKED, latents=1, files=("pose", "ref1", "pose_mask", "ref1_mask")),
+    ConditionKind("camera_vision", (*_WITH_VISION, "camera"), latents=1, frames=(0,), files=("camera",)),
 )
 CONDITION_KINDS = {kind.name: kind for kind in _KINDS}
 """In the order of the digit that stands for a kind in the keys of random entries: new ones go to the end."""

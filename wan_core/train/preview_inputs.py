@@ -70,7 +70,8 @@ def read_preview_inputs(
     """
     prompts = list(zip(config.prompt_keys, config.prompts, strict=True)) if config.prompt_keys else []
     clips = []
-    for index, (key, prompt) in enumerate(prompts or [(cache_set.items[0].text_key, cache_set.items[0].caption)]):
+    pictured = _pictured(cache_set)
+    for index, (key, prompt) in enumerate(prompts or [(pictured.text_key, pictured.caption)]):
         own = config.of_prompt(index) if prompts else config
         preset, shape = own.resolved(variant.template), preview_shape(cache_set, own)
         preset.guidance.require_blocks(variant.shape.num_layers)
@@ -125,8 +126,16 @@ def _conditioning(
     key = config.condition_key
     if not key:
         _require_size_of_first_clip(cache_set, shape)
-        key = cache_set.items[0].condition_key
+        key = _pictured(cache_set).condition_key
     return stack_conditions([cache.read_condition(key, shape)])
+
+
+def _pictured(cache_set: CacheSet) -> CacheItem:
+    """Returns the clip whose conditioning and caption previews have: the first one; for camera paths a held-out one."""
+    if "camera" in cache_set.kind.tensors:
+        size = cache_set.latent_shape(cache_set.items[0])
+        return next((i for i in cache_set.held_out if cache_set.latent_shape(i) == size), cache_set.items[0])
+    return cache_set.items[0]
 
 
 def _first_frame(

@@ -107,13 +107,6 @@ def test_a_model_with_image_tokens_needs_an_encoder_for_them(bench):
         encode_missing(plan, cache, Encoders(codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video))
 
 
-def test_camera_rays_are_not_made_from_clips(bench):
-    config = DatasetConfig(**bench.settings, conditioning="camera")
-    dataset = Dataset((scan_folder(config, bench.folder, ScanContext(bench.video)),))
-    with pytest.raises(DatasetError, match="conditioned on channels and camera tensors"):
-        bench.plan(dataset, LatentCache(bench.cache_root))
-
-
 def test_datasets_of_different_models_do_not_mix(bench):
     parts = tuple(
         scan_folder(DatasetConfig(**bench.settings, conditioning=kind), bench.folder, ScanContext(bench.video))

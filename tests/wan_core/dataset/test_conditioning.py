@@ -12,7 +12,7 @@ from tests.support.tiny_run import TINY, kind_of
 from wan_core.dataset import stack_conditions, with_mask
 from wan_core.dataset.conditioning import given_frames, given_mask
 from wan_core.errors import CacheError, ConfigError
-from wan_core.model import Conditioning, condition_named
+from wan_core.model import CONDITION_KINDS, Conditioning, condition_named
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,8 @@ def test_channels_are_the_mask_and_then_the_latent():
         ("control", 0, (), ("channels",)),
         # Wan 2.1 Fun-Control reads image tokens too, so its clips are given their first frame, as its start image.
         ("control", 1280, (0,), ("channels", "image_tokens")),
-        ("camera", 0, (), ("channels", "camera")),
+        ("camera", 0, (0,), ("channels", "camera")),
+        ("camera", 1280, (0,), ("channels", "image_tokens", "camera")),
     ],
 )
 def test_every_task_says_what_it_needs(task, image_dim, frames, tensors):
@@ -65,7 +66,8 @@ def test_every_task_says_what_it_needs(task, image_dim, frames, tensors):
     assert (kind.frames, kind.tensors) == (frames, tensors)
     assert condition_named(kind.name) is kind
     assert (kind.files == ("control",)) == (task in ("vace", "control"))
-    assert kind.makeable == (task != "camera")
+    assert kind.makeable
+    assert (kind.files == ("camera",)) == (task == "camera")
 
 
 @pytest.mark.parametrize(("condition_channels", "name"), [(32, "control"), (36, "control_mask"), (100, "control_mask")])
@@ -75,10 +77,8 @@ def test_fun_control_2_2_has_a_mask_between_control_and_start_image(condition_ch
     assert kind_of("control", shape).name == name
 
 
-def test_files_beside_the_clips_make_all_kinds_but_camera():
-    names = ("none", "first", "first_last_vision", "inpaint", "vace", "control", "control_mask", "control_vision")
-    assert all(condition_named(name).makeable for name in names)
-    assert not condition_named("camera").makeable
+def test_files_beside_the_clips_make_all_kinds():
+    assert all(kind.makeable for kind in CONDITION_KINDS.values())
     assert condition_named(condition_named("first_vision").masked).files == ("mask",)
     assert condition_named("vace").masked == ""
 

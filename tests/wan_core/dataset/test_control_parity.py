@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,20 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from tests.support.forked import RunScript
-from tests.support.tiny_run import TINY_CONTROL, TINY_I2V, TINY_VACE, random_weights
+from tests.support.tiny_run import TINY_CAMERA, TINY_CONTROL, TINY_I2V, TINY_VACE, random_weights
 from tests.support.tiny_vae import DiffusersCodec, tiny_vae
-from wan_core.dataset import with_mask
-from wan_core.dataset.conditioning import control_channels, given_frames, inpaint_channels, vace_tensor
+from wan_core.dataset import Sample, with_mask
+from wan_core.dataset.bucket import Bucket
+from wan_core.dataset.camera import camera_path, packed_path, rays_of_packed, read_poses
+from wan_core.dataset.conditioning import (
+    control_channels,
+    given_frames,
+    inpaint_channels,
+    start_channels,
+    vace_tensor,
+)
 from wan_core.model import WAN21_LATENTS
+from wan_core.video import ClipInfo
 
 SCRIPT = Path(__file__).parents[2] / "tiny" / "comfy_control.py"
 WIDTH, HEIGHT, FRAMES = 96, 64, 9
@@ -27,9 +37,16 @@ CASES = {
     "vace_free": ("vace_free", TINY_VACE),
     "control": ("control", replace(TINY_CONTROL, image_dim=1280)),
     "control_22": ("control_22", replace(TINY_CONTROL, in_channels=52)),
+    "camera": ("camera", replace(TINY_CAMERA, in_channels=32, image_dim=1280)),
+    "camera_22": ("camera_22", TINY_CAMERA),
     "first": ("first", TINY_I2V),
     "first_last": ("first_last", TINY_I2V),
 }
+TURNS, COMES_CLOSER = (
+    {"camera_pose": pose, "speed": 1.3, "fx": 0.53, "fy": 0.94, "width": 192, "height": 144, "length": FRAMES}
+    for pose in ("Anti Clockwise (ACW)", "Zoom In")
+)
+CAMERAS = [TURNS, COMES_CLOSER]
 # The VAE's answers are shared, so what differs is rounding of (raw - mean) / std and of the pixels around grey.
 TOLERANCE = 1e-6
 
@@ -60,7 +77,7 @@ def theirs(
     job = {
         "comfyui": str(comfyui_tree), "vae": str(tiny_models / "vae" / "wan_tiny_vae.safetensors"),
         "cases": {name: [kind, str(root / f"{name}.safetensors")] for name, (kind, _) in CASES.items()},
-        "inputs": str(root / "inputs.safetensors"), "size": (WIDTH, HEIGHT, FRAMES),
+        "inputs": str(root / "inputs.safetensors"), "size": (WIDTH, HEIGHT, FRAMES), "cameras": CAMERAS,
         "out": str(root / "out.safetensors"),
     }  # fmt: skip
     (root / "job.json").write_text(json.dumps(job))
@@ -89,6 +106,8 @@ def test_what_enters_the_model_is_what_enters_it_in_comfyui(theirs: dict[str, to
         ours = vace_tensor(given["control"], given["mask"] if name == "vace" else None, encode)
     elif name == "control":
         ours = control_channels(given["control"], given["clip"][:1], encode)
+    elif name.startswith("camera"):
+        ours = start_channels(given["clip"], encode, with_mask=name == "camera_22")
     elif name == "control_22":
         ours = control_channels(given["control"], None, encode, with_mask=True)
     else:
@@ -100,6 +119,39 @@ def test_what_enters_the_model_is_what_enters_it_in_comfyui(theirs: dict[str, to
         torch.testing.assert_close(inpaint_channels(given["clip"], mask, encode), ours, atol=TOLERANCE, rtol=0)
     assert ours.shape == theirs[name].shape
     torch.testing.assert_close(ours, theirs[name], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.comfy
+@pytest.mark.parametrize("columns", [18, 19, 22, 23])
+@pytest.mark.parametrize("camera", CAMERAS, ids=lambda camera: camera["camera_pose"])
+def test_rays_are_those_of_wan_camera_embedding(
+    theirs: dict[str, torch.Tensor], columns: int, camera: dict[str, Any], tmp_path: Path
+) -> None:
+    """The same camera in a file, for a clip of 1280x720 that is cropped to 4:3."""
+    file = tmp_path / "clip.camera.txt"
+    file.write_text(pose_lines(camera, columns))
+    sample = Sample(
+        path=file, name="", caption="", caption_from="none", mark=(), bucket=Bucket(FRAMES, 144, 192),
+        info=ClipInfo(kind="clip", width=1280, height=720, num_frames=FRAMES, fps=16.0, duration_s=FRAMES / 16),
+    )  # fmt: skip
+    ours = rays_of_packed(packed_path(camera_path(read_poses(file), sample, 16.0)))
+    torch.testing.assert_close(ours, theirs[f"rays.{camera['camera_pose']}"], atol=TOLERANCE, rtol=0)
+
+
+def pose_lines(camera: dict[str, Any], columns: int) -> str:
+    """Lines of a camera of CAMERAS, in one of the four layouts; an address or a blank line stands first."""
+    lines = ["some/address" if columns == 19 else ""]
+    for frame in range(FRAMES):
+        share = frame / FRAMES * camera["speed"]
+        angle, pose = -share * np.pi / 3, np.eye(4)
+        if camera is TURNS:
+            pose[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+        else:
+            pose[2, 3] = 2 * 1.5 * share
+        numbers = pose.ravel() if columns > 19 else np.linalg.inv(pose)[:3].ravel()
+        lens = [camera["fx"], camera["fy"], 0.5, 0.5, 0, 0]
+        lines.append(" ".join(repr(float(n)) for n in [*([frame] if columns % 2 else []), *lens, *numbers]))
+    return "\n".join(lines)
 
 
 @pytest.mark.comfy

@@ -6,7 +6,7 @@ PAI Fun models as detected by ComfyUI and DiffSynth; ComfyUI's workflow template
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,32 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Official:
+    """Sampling settings and sizes of a model's own config (Wan2.1's and Wan2.2's generate.py and configs)."""
+
+    steps: int
+    guidance_scale: float
+    """of a pair's high-noise expert"""
+    shift: float
+    low_noise_guidance: float | None = None
+    """of a pair's low-noise expert; None: the same"""
+    small_shift: float | None = None
+    """shift at up to `SMALL` pixels; None: the same"""
+    pixels: tuple[int, int] = (832 * 480, 1280 * 720)
+    """width x height of the smallest and the largest size it was made for"""
+    frames: int = 81
+    """the most it was made for"""
+    sampler_name: str = "uni_pc"
+
+
+SMALL = 832 * 480
+"""pixels of Wan's 480p sizes"""
+
+
+@dataclass(frozen=True)
 class Template:
     """Sampling settings of a model's ComfyUI template (comfyui-workflow-templates-json 0.1.123), without few-step
-    LoRAs.
+    LoRAs, and its official ones.
     """
 
     name: str
@@ -51,6 +74,8 @@ class Template:
     """width, height, frames"""
     sampler_name: str = "uni_pc"
     scheduler: str = "simple"
+    official: Official = Official(50, 5.0, 5.0)
+    """of a model without a config of its own: those of a related one"""
 
 
 @dataclass(frozen=True)
@@ -107,6 +132,7 @@ SIZES = {1536: "1.3B", 3072: "5B", 5120: "14B"}
 """transformer width -> size in names"""
 _FUN = (r"fun|inp(_|$)",)
 _PAIR_SIZE = (640, 640, 81)
+_T2V_PAIR, _I2V_PAIR = Official(40, 4.0, 12.0, low_noise_guidance=3.0), Official(40, 3.5, 5.0)
 
 FAMILIES = (
     Family(
@@ -117,7 +143,7 @@ FAMILIES = (
             Model(name="2.2 T2V-A14B", dim=5120, words=("2[._]?2|a14b",), pair=True),
         ),
         latents="wan2.1",
-        pair=Pair(0.875, 12.0, Template("video_wan2_2_14B_t2v", 20, 3.5, 5.0, _PAIR_SIZE, "euler")),
+        pair=Pair(0.875, 12.0, Template("video_wan2_2_14B_t2v", 20, 3.5, 5.0, _PAIR_SIZE, "euler", official=_T2V_PAIR)),
         template=Template("text_to_video_wan", 30, 6.0, 8.0, (832, 480, 33)),
     ),
     Family(
@@ -133,8 +159,10 @@ FAMILIES = (
         ),
         conditioning="first",
         starts_from=CHANNELS,
-        pair=Pair(0.9, 5.0, Template("video_wan2_2_14B_i2v", 20, 3.5, 5.0, _PAIR_SIZE, "euler")),
-        template=Template("image_to_video_wan", 20, 6.0, 8.0, (512, 512, 33)),
+        pair=Pair(0.9, 5.0, Template("video_wan2_2_14B_i2v", 20, 3.5, 5.0, _PAIR_SIZE, "euler", official=_I2V_PAIR)),
+        template=Template(
+            "image_to_video_wan", 20, 6.0, 8.0, (512, 512, 33), official=Official(40, 5.0, 5.0, small_shift=3.0)
+        ),
         versions=("2.1", "2.2"),
     ),
     Family(
@@ -143,14 +171,21 @@ FAMILIES = (
         marks=("img_emb.emb_pos",),
         conditioning="first_last",
         starts_from=CHANNELS,
-        template=Template("wan2.1_flf2v_720_f16", 20, 3.0, 8.0, (720, 1280, 33)),
+        template=Template("wan2.1_flf2v_720_f16", 20, 3.0, 8.0, (720, 1280, 33), official=Official(50, 5.0, 16.0)),
     ),
     Family(
         task="ti2v",
         models=(Model(name="2.2 TI2V-5B", dim=3072, in_channels=48),),
         latents="wan2.2",
         starts_from=FIRST_LATENT,
-        template=Template("video_wan2_2_5B_ti2v", 20, 5.0, 8.0, (1280, 704, 121)),
+        template=Template(
+            "video_wan2_2_5B_ti2v",
+            20,
+            5.0,
+            8.0,
+            (1280, 704, 121),
+            official=Official(50, 5.0, 5.0, pixels=(1280 * 704, 1280 * 704), frames=121),
+        ),
         versions=("2.2", "2.2"),
     ),
     Family(
@@ -163,8 +198,8 @@ FAMILIES = (
         marks=("vace_patch_embedding.",),
         conditioning="vace",
         streams=("blocks", "vace_blocks"),
-        pair=Pair(0.875, 12.0, Template("", 20, 3.5, 5.0, _PAIR_SIZE, "euler")),
-        template=Template("video_wan_vace_flf2v", 20, 6.0, 8.0, (512, 512, 45)),
+        pair=Pair(0.875, 12.0, Template("", 20, 3.5, 5.0, _PAIR_SIZE, "euler", official=_T2V_PAIR)),
+        template=Template("video_wan_vace_flf2v", 20, 6.0, 8.0, (512, 512, 45), official=Official(50, 5.0, 16.0)),
     ),
     Family(
         task="control",
@@ -178,7 +213,9 @@ FAMILIES = (
         ),
         conditioning="control",
         any_channels=True,
-        pair=Pair(0.9, 5.0, Template("video_wan2_2_14B_fun_control", 20, 3.5, 8.0, _PAIR_SIZE, "euler")),
+        pair=Pair(
+            0.9, 5.0, Template("video_wan2_2_14B_fun_control", 20, 3.5, 8.0, _PAIR_SIZE, "euler", official=_I2V_PAIR)
+        ),
         template=Template("wan2.1_fun_control", 20, 6.0, 5.0, (960, 544, 77)),
     ),
     Family(
@@ -190,7 +227,11 @@ FAMILIES = (
         ),
         marks=("control_adapter.",),
         conditioning="camera",
-        pair=Pair(0.9, 5.0, Template("video_wan2_2_14B_fun_camera", 20, 3.5, 8.0, (832, 480, 81), "euler")),
+        pair=Pair(
+            0.9,
+            5.0,
+            Template("video_wan2_2_14B_fun_camera", 20, 3.5, 8.0, (832, 480, 81), "euler", official=_I2V_PAIR),
+        ),
         template=Template("video_wan2.1_fun_camera_v1.1_14B", 20, 6.0, 8.0, (832, 480, 81)),
     ),
     Family(
@@ -211,6 +252,7 @@ FAMILIES = (
         task="s2v",
         models=(Model(name="2.2 S2V-14B", dim=5120),),
         marks=("casual_audio_encoder.",),
+        template=replace(_UNKNOWN, official=Official(40, 4.5, 3.0, frames=80)),
         versions=("2.2", "2.2"),
         trained=False,
     ),
@@ -218,6 +260,7 @@ FAMILIES = (
         task="animate",
         models=(Model(name="2.2 Animate-14B", dim=5120, in_channels=36, clip=True),),
         marks=("face_adapter.",),
+        template=replace(_UNKNOWN, official=Official(20, 1.0, 5.0, frames=77)),
         fps=30.0,
         versions=("2.2", "2.2"),
         trained=False,

@@ -45,9 +45,9 @@ def _generation(directory: Path, config: RunConfig, about: Data) -> Generation:
     family, _, template = found
     common = config.preview or SampleConfig()
     preview = common.of_prompt(0) if common.prompts else common
-    sampling, workflow = preview.resolved(template), _workflow(directory)
     models, guessed = _models(config, variant)
     width, height, frames, caption = _first_clip(config, template.size)
+    sampling, workflow = preview.resolved(template, width * height), _workflow(directory)
     shown = [sample["text"] for sample in about["samples"] if not sample["rendering"] and sample["prompt"] == 0]
     trigger = next((use["trigger"] for use in about["use"] if use.get("trigger")), "")
     prompt = next((text for text in (*preview.prompts[:1], *shown[-1:], caption) if text), trigger)

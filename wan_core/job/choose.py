@@ -210,6 +210,8 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
         )
     if known.partner is None and known.train.preview_every_n_steps:
         wanted = replace(wanted, partner=None)  # previews without partner do not compare with previews through it
+    if known.preview and wanted.preview:
+        wanted = replace(wanted, preview=replace(wanted.preview, official_of_all=known.preview.official_of_all))
     if known.partner_digest and known.partner == wanted.partner:
         wanted = replace(wanted, partner_digest=known.partner_digest)
     over = hours_are_over(directory, wanted.train)

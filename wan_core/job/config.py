@@ -31,7 +31,7 @@ from ..files import (
 )
 from ..load import ModelPlan
 from ..lora import PAIRS, LoraConfig
-from ..sampler import SampleConfig
+from ..sampler import OFFICIAL, SampleConfig
 from ..train import EXPERTS, TrainConfig, settings_of_expert
 from ..words import logger, sentences_back, with_sentences
 
@@ -202,6 +202,9 @@ def read_run(directory: Path) -> RunConfig:
             f"{path.parent.name}/run.json has version {data['version']!r:.20}; this pack reads version {_RUN_VERSION}. "
             "Update the pack."
         )
+    preview = data.get("preview") if isinstance(data, dict) else None
+    if isinstance(preview, dict) and preview.get("sampling") == OFFICIAL:  # a run of before keeps its numbers
+        preview.setdefault("official_of_all", True)
     try:
         return RunConfig.from_dict(data)
     except ConfigError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .config import AS_TEMPLATE, FEW_STEPS, SampleConfig, SamplingPreset
+from .config import AS_TEMPLATE, FEW_STEPS, OFFICIAL, SampleConfig, SamplingPreset
 from .denoiser import Denoiser
 from .generate import generate, steps_above
 from .prompts import PreviewPrompt, file_name_of, read_prompts
@@ -10,6 +10,7 @@ from .prompts import PreviewPrompt, file_name_of, read_prompts
 __all__ = [
     "AS_TEMPLATE",
     "FEW_STEPS",
+    "OFFICIAL",
     "Denoiser",
     "PreviewPrompt",
     "SampleConfig",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..config import Config, counted, internal, setting
 from ..errors import ConfigError
-from ..families import Template
+from ..families import SMALL, Official, Template
 from ..kernels import PREVIEW_ATTENTIONS
 from ..lora import FrozenLora
 from .guidance import Guidance
@@ -37,10 +37,11 @@ class SamplingPreset:
 
 FEW_STEPS = "4-step LoRA"
 """needs a LoRA distilled for few steps: clips end in noise without it"""
+OFFICIAL = "official"
+"""the model's own numbers, `Template.official`; those of PRESETS in a run of before models had any"""
 PRESETS = {
     "ComfyUI template": SamplingPreset(20, 6.0, 8.0),
-    # Wan2.1 README for T2V-1.3B; the other models' configs say shift 5, guidance 5.
-    "official": SamplingPreset(50, 5.0, 5.0),
+    OFFICIAL: SamplingPreset(50, 5.0, 5.0),
     FEW_STEPS: SamplingPreset(4, 1.0, 5.0),
 }
 
@@ -84,8 +85,11 @@ class SampleConfig(Config):
         "30 steps, cfg 6, shift 8, uni_pc. Its other models: 20 steps, cfg 6, shift 8, uni_pc, but first and last "
         "frame cfg 3, Fun-Control shift 5. TI2V-5B: 20 steps, cfg 5, shift 8, uni_pc. A pair of 2.2 A14B: 20 steps, "
         "cfg 3.5, shift 5, euler, but Fun-Control and Fun-Camera shift 8. ComfyUI template: 20 steps, cfg 6, shift 8, "
-        "euler. official: 50 steps, cfg 5, shift 5, euler. 4-step LoRA: 4 steps, cfg 1, shift 5, euler, with a "
-        "distilled LoRA at loras. custom: the numbers below. Change it to sample as you will when you generate.",
+        "euler. official: the numbers of the model's own config, uni_pc. Wan 2.1 text-to-video and TI2V-5B: 50 steps, "
+        "cfg 5, shift 5. Wan 2.1 image-to-video: 40 steps, cfg 5, shift 5, at 480p shift 3. FLF2V and VACE: 50 steps, "
+        "cfg 5, shift 16. A pair for text-to-video: 40 steps, cfg 4, low noise 3, shift 12. Another pair: 40 steps, "
+        "cfg 3.5, shift 5. 4-step LoRA: 4 steps, cfg 1, shift 5, euler, with a distilled LoRA at loras. custom: the "
+        "numbers below. Change it to sample as you will when you generate.",
         choices=("auto", *PRESETS, "custom"),
     )
     width: int = counted(
@@ -158,8 +162,8 @@ class SampleConfig(Config):
     )
     cfg_low_noise: float = setting(
         0.0,
-        "Guidance scale of the low-noise expert of a Wan 2.2 pair. 0 = same as the high-noise expert. 1 = no guidance. "
-        "Change it to match the workflow that you generate with.",
+        "Guidance scale of the low-noise expert of a Wan 2.2 pair. 0 = same as the high-noise expert; with sampling "
+        "official and cfg 0, the model's own. 1 = no guidance. Change it to match the workflow that you generate with.",
         low=0,
         high=100.0,
         step=0.1,
@@ -215,6 +219,8 @@ class SampleConfig(Config):
 
     loras: tuple[FrozenLora, ...] = internal((), "changed")
     """frozen LoRAs of sampling alone, such as a preset's few-step LoRA"""
+    official_of_all: bool = internal(False, "never")
+    """True in runs of before each model had official numbers: the same ones for all"""
     preview_size: str = counted(
         _AS_FIRST_CLIP,
         "Size of previews whose width, height or num_frames is 0. clip: the size of the first training clip. template: "
@@ -262,10 +268,16 @@ class SampleConfig(Config):
         name = file_name_of(self.prompt_settings[index].name) if self.prompt_settings else ""
         return f"{variant}_p{index}_{name}" if name else f"{variant}_p{index}"
 
-    def resolved(self, template: Template | None = None) -> SamplingPreset:
-        """Returns all sampling settings with every 0 resolved; `template` replaces "auto"."""
+    def resolved(self, template: Template | None = None, pixels: int = 0) -> SamplingPreset:
+        """Returns all sampling settings with every 0 resolved; `template` replaces "auto" and "official".
+
+        `pixels`: width x height of the clip where the config leaves that open.
+        """
         preset = PRESETS.get(self.sampling) or (template if self.sampling == "auto" else None)
-        preset = preset or PRESETS["ComfyUI template"]
+        preset, low = preset or PRESETS["ComfyUI template"], None
+        if template is not None and self.sampling == OFFICIAL and not self.official_of_all:
+            preset = _official(template.official, self.width * self.height or pixels)
+            low = None if self.cfg else preset.low_noise_guidance
         return SamplingPreset(
             steps=self.steps or preset.steps,
             guidance_scale=self.cfg or preset.guidance_scale,
@@ -273,7 +285,7 @@ class SampleConfig(Config):
             sampler_name=preset.sampler_name if self.sampler_name == _AS_SAMPLING else self.sampler_name,
             scheduler=preset.scheduler if self.scheduler == _AS_SAMPLING else self.scheduler,
             guidance=self._guidance(),
-            low_noise_guidance=self.cfg_low_noise or None,
+            low_noise_guidance=self.cfg_low_noise or low,
         )
 
     def _guidance(self) -> Guidance:
@@ -287,3 +299,9 @@ class SampleConfig(Config):
             skip_from=self.skip_layer_start,
             skip_to=self.skip_layer_end,
         )
+
+
+def _official(own: Official, pixels: int) -> SamplingPreset:
+    shift = own.small_shift if own.small_shift and 0 < pixels <= SMALL else own.shift
+    low = own.low_noise_guidance
+    return SamplingPreset(own.steps, own.guidance_scale, shift, own.sampler_name, low_noise_guidance=low)

@@ -73,7 +73,8 @@ def read_preview_inputs(
     pictured = _pictured(cache_set)
     for index, (key, prompt) in enumerate(prompts or [(pictured.text_key, pictured.caption)]):
         own = config.of_prompt(index) if prompts else config
-        preset, shape = own.resolved(variant.template), preview_shape(cache_set, own)
+        shape = preview_shape(cache_set, own)
+        preset = own.resolved(variant.template, shape[2] * shape[3] * cache_set.space.spatial_stride**2)
         preset.guidance.require_blocks(variant.shape.num_layers)
         first_frame = _first_frame(cache, cache_set, own, shape, starts_from_clip)
         start = None

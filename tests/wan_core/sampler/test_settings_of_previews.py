@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.support.tiny_run import TINY, random_weights, template
+from tests.support.sessions import train_here
+from tests.support.tiny_run import TINY, make_run, random_weights, short, template
 from wan_core.config import settings_of
 from wan_core.errors import ConfigError
 from wan_core.families import template_called
+from wan_core.job import choose_run
+from wan_core.job.config import read_run
 from wan_core.model import WanTransformer
 from wan_core.sampler import SampleConfig, SamplingPreset
 from wan_core.sampler.config import PRESETS
@@ -28,6 +32,58 @@ def test_auto_is_the_template_of_the_model() -> None:
     assert one == SamplingPreset(30, 6.0, 8.0, "uni_pc", "simple")
     assert pair == SamplingPreset(20, 3.5, 5.0, "euler", "simple")
     assert preset("ti2v").guidance_scale == 5.0
+
+
+def official(task: str, *, pair: bool = False, **changes: Any) -> SamplingPreset:
+    return SampleConfig(sampling="official", **changes).resolved(template(task, pair=pair))
+
+
+@pytest.mark.parametrize(
+    ("task", "pair", "size", "numbers"),
+    [
+        ("t2v", False, (832, 480), (50, 5.0, 5.0, None)),
+        ("t2v", True, (1280, 720), (40, 4.0, 12.0, 3.0)),
+        ("i2v", False, (1280, 720), (40, 5.0, 5.0, None)),
+        ("i2v", False, (480, 832), (40, 5.0, 3.0, None)),
+        ("i2v", True, (832, 480), (40, 3.5, 5.0, None)),
+        ("flf2v", False, (1280, 720), (50, 5.0, 16.0, None)),
+        ("ti2v", False, (1280, 704), (50, 5.0, 5.0, None)),
+        ("vace", False, (832, 480), (50, 5.0, 16.0, None)),
+        ("vace", True, (832, 480), (40, 4.0, 12.0, 3.0)),
+        ("s2v", False, (832, 480), (40, 4.5, 3.0, None)),
+        ("animate", False, (1280, 720), (20, 1.0, 5.0, None)),
+    ],
+)
+def test_official_is_each_models_own_config(
+    task: str, pair: bool, size: tuple[int, int], numbers: tuple[int, float, float, float | None]
+) -> None:
+    found = official(task, pair=pair, width=size[0], height=size[1])
+    assert (found.steps, found.guidance_scale, found.shift, found.low_noise_guidance) == numbers
+    assert found.sampler_name == "uni_pc"
+    left_open = SampleConfig(sampling="official").resolved(template(task, pair=pair), size[0] * size[1])
+    assert left_open == found, "the size of the first clip counts as one that is set"
+
+
+def test_a_set_guidance_goes_before_both_official_ones() -> None:
+    found = official("t2v", pair=True, cfg=2.0)
+    assert (found.guidance_scale, found.low_noise_guidance) == (2.0, None)
+    assert official("t2v", pair=True, cfg=2.0, cfg_low_noise=1.5).low_noise_guidance == 1.5
+
+
+def test_a_run_of_before_keeps_the_official_numbers_it_began_with(tmp_path: Path) -> None:
+    run = make_run(tmp_path, preview=SampleConfig(sampling="official"), train=short(preview_every_n_steps=2))
+    path = run.directory / "run.json"
+    assert read_run(run.directory).preview == run.config.preview
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    del stored["preview"]["official_of_all"]
+    path.write_text(json.dumps(stored), encoding="utf-8")
+    old = read_run(run.directory)
+    assert old.preview is not None
+    assert old.preview.resolved(template("t2v", pair=True)) == SamplingPreset(50, 5.0, 5.0)
+    assert old.identity() == run.config.identity(), "it is the same job"
+    train_here(run, max_steps=2)
+    resumed = choose_run(run.directory.parent, run.config)
+    assert (resumed.action, resumed.job.preview) == ("resume", old.preview), "also where the graph is queued again"
 
 
 def test_the_widgets_say_what_the_template_of_a_model_samples() -> None:

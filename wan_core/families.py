@@ -54,9 +54,16 @@ class Official:
     """the most it was made for"""
     sampler_name: str = "uni_pc"
 
+    @property
+    def sizes(self) -> str:
+        """Its sizes in words."""
+        low, high = (_SIZE_NAMES[pixels] for pixels in self.pixels)
+        return low if low == high else f"{low} to {high}"
+
 
 SMALL = 832 * 480
 """pixels of Wan's 480p sizes"""
+_SIZE_NAMES = {SMALL: "832x480", 1280 * 720: "1280x720", 1280 * 704: "1280x704"}
 
 
 @dataclass(frozen=True)
@@ -300,6 +307,13 @@ def family_called(variant: str) -> tuple[Family, Model | None, Template] | None:
             pair = family.pair if base != variant else None
             return family, known, pair.template if pair else family.template
     return None
+
+
+def official_of(variant: str) -> Official:
+    """Returns the official settings of a variant's name; models of 1.3B are made for the 480p sizes alone."""
+    found = family_called(variant)
+    own = found[2].official if found else _UNKNOWN.official
+    return replace(own, pixels=(SMALL, SMALL)) if found and found[1] and SIZES.get(found[1].dim) == "1.3B" else own
 
 
 def template_called(variant: str) -> str:

@@ -91,6 +91,7 @@ def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) 
     said = [reason(job.model.placement), *remarks_on_cards(job.model, compute), *notes_on_cards(job.model, compute)]
     if job.model.placement.mode == EXPERT_PER_GPU:
         said.append(turns_remark(job.lora))
+    said += job.preview_remarks
     if job.train.optimizer == "custom":
         said.append(UNKNOWN_CLASS)
     if card is not None:

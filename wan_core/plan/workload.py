@@ -14,6 +14,7 @@ from ..export import file_bytes, lora_metadata
 from ..files import Roots
 from ..footprint import job_shape
 from ..job.open import OpenRun
+from ..job.preview_lint import preview_remarks
 from ..load import ModelPlan, WanFile, base_words, bytes_beside, inspect_model
 from ..lora import FrozenLora, LoraConfig, parts_in_file
 from ..model import model_without_values
@@ -42,6 +43,8 @@ class Workload:
     """the largest preview; None where there are none"""
     beside_preview: int = 0
     """bytes of LoRAs that act while it is rendered, and then only"""
+    preview_remarks: tuple[str, ...] = ()
+    """notes on prompts and sizes of previews"""
     preview_gives_way: bool = False
     """whether it has as many frames as fit beside training (preview_size.py), and not more"""
     placement: Placement | None = None
@@ -133,10 +136,11 @@ def workload_on_clips(
 ) -> Workload:
     """Returns the job of training `model` on `clips`, which need not be encoded yet; `file` where it was inspected."""
     file = file or inspect_model(model, roots)
-    previewed, beside = None, 0
+    previewed, beside, remarks = None, 0, list[str]()
     if train.preview_every_n_steps:
         beside = beside_preview(model, roots, file, train.expert_name, (preview or SampleConfig()).loras)
         _, frames, height, width = largest_preview_shape(clips, preview or SampleConfig())
+        remarks = preview_remarks(file.variant, clips, preview or SampleConfig())
         previewed = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
     return Workload(
         model=model,
@@ -148,6 +152,7 @@ def workload_on_clips(
         prior_share=clips.prior_share,
         preview=previewed,
         beside_preview=beside,
+        preview_remarks=tuple(remarks),
         measured_ratios=measured_ratios_of(roots),
     )
 

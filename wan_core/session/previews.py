@@ -11,6 +11,7 @@ from ..checkpoint.catalogue import HIGH
 from ..errors import RESUME, OutOfMemory, failure
 from ..job.open import OpenRun
 from ..job.partner import no_pair, partner_note
+from ..job.preview_lint import preview_remarks
 from ..job.remarks import preview_note
 from ..model import WanTransformer
 from ..placement.model_offload import device_memory_ran_out
@@ -105,7 +106,8 @@ def make_previews(session: Session, experts: Experts, previews: PreviewInputs | 
         note = partner_note(experts.partner.run, previews.config.loras)
     elif not experts.both:
         note = preview_note(run.variant, previews)
-    session.note(note)
+    for line in (note, *preview_remarks(run.variant, run.cache_set, previews.config)):
+        session.note(line)
     if session.group.parts > 1:
         session.note(
             filled(

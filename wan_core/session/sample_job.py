@@ -17,6 +17,7 @@ from ..job.config import read_run
 from ..job.grid import SampleJob
 from ..job.open import OpenRun, open_experts
 from ..job.partner import partner_note, with_partner
+from ..job.preview_lint import preview_remarks
 from ..job.remarks import preview_note
 from ..kernels import PREVIEW_ATTENTIONS
 from ..lora import FrozenLora, LoraWeights, set_strength
@@ -65,6 +66,8 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
             renderers = Renderers(session, runs, job.preview.attention)
             if len(runs) == 1:
                 session.note(preview_note(runs[0].variant, previews))
+            for line in preview_remarks(runs[0].variant, runs[0].cache_set, job.preview):
+                session.note(line)
             for one in runs:
                 if not one.trained:
                     session.note(partner_note(one, job.preview.loras))

@@ -68,11 +68,14 @@ def read_preview_inputs(
     pictures, else from the first clip's frames; `starts_from_clip`: so does this TI2V-5B. Raises ConfigError for a size
     that does not fit them, and for guidance on blocks that `variant` lacks.
     """
-    prompts = list(zip(config.prompt_keys, config.prompts, strict=True)) if config.prompt_keys else []
+    named = bool(config.prompt_keys)
+    prompts = list(zip(config.prompt_keys, config.prompts, strict=True)) if named else []
     clips = []
-    pictured = _pictured(cache_set)
-    for index, (key, prompt) in enumerate(prompts or [(pictured.text_key, pictured.caption)]):
-        own = config.of_prompt(index) if prompts else config
+    if not prompts:
+        own_caption = _pictured(cache_set)
+        prompts = [(own_caption.text_key, own_caption.caption)]
+    for index, (key, prompt) in enumerate(prompts):
+        own = config.of_prompt(index) if named else config
         shape = preview_shape(cache_set, own)
         preset = own.resolved(variant.template, shape[2] * shape[3] * cache_set.space.spatial_stride**2)
         preset.guidance.require_blocks(variant.shape.num_layers)
@@ -82,7 +85,7 @@ def read_preview_inputs(
             start = next((item for item in cache_set.items if item.text_key == key), cache_set.items[0])
         clips.append(
             PreviewClip(
-                config.clip_name("", index).removeprefix("_") if prompts else "p0",
+                config.clip_name("", index).removeprefix("_") if named else "p0",
                 prompt,
                 stack_texts([cache.read_text(key)])[0],
                 stack_texts([cache.read_text(own.negative_key or cache_set.negative_text_key)])[0],

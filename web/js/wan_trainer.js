@@ -196,8 +196,9 @@ function setting(id) {
 
 /** Sent when a node broke. @param {any} detail */
 function onError(detail) {
-  trainers.rest();
-  if (!trainers.isHere(detail)) return;
+  const isHere = trainers.isHere(detail);
+  trainers.rest(isHere ? findNode(root(), detail.node_id)?.title : "");
+  if (!isHere) return;
   sayWhy(detail.node_id, String(detail.exception_message).trim());
 }
 

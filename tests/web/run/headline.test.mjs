@@ -41,6 +41,11 @@ test("while the nodes before it run, nobody is told to press Run again", () => {
   assert.equal(said({ about, chip: "Cache" }), "busy ▶ Encoding clips", "news of one of them");
 });
 
+test("where a node before it failed, the panel names that node and not Run", () => {
+  const about = { kind: "blocked", node: "Cache" };
+  assert.equal(said({ about }), "stopped ■ Not trained: Cache failed. Look there.");
+});
+
 test("while clips are encoded the panel counts them", () => {
   const about = { kind: "encoding", done: 12, total: 36, name: "a.mp4" };
   assert.equal(said({ chip: "Cache", about }), "busy ▶ Encoding clips 12 of 36");

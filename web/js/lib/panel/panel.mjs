@@ -214,6 +214,14 @@ export class Panel {
     this.frames.ask(this.draw);
   }
 
+  /** The graph is executed no more. @param {string} failed title of the node that ended it */
+  rest(failed) {
+    const { active } = this.clock;
+    const waited = active === "Cache" || ["waits", "encoded"].includes(this.about?.kind ?? "");
+    this.enter(null);
+    if (waited && failed) this.about = { kind: "blocked", node: failed };
+  }
+
   /** @param {boolean} on whether a folder of clips is still to be chosen in the graph */
   needsFolder(on) {
     if (on === this.noFolder) return;

@@ -187,9 +187,9 @@ export class TrainerNodes {
     for (const node of nodes(this.root())) node.wanTrainerPanel?.waits(on);
   }
 
-  /** Nothing is executed any more. */
-  rest() {
-    for (const node of nodes(this.root())) node.wanTrainerPanel?.enter(null);
+  /** Nothing is executed any more. @param {string} [failed] title of the node that ended it */
+  rest(failed = "") {
+    for (const node of nodes(this.root())) node.wanTrainerPanel?.rest(failed);
   }
 
   /** A clip was rendered for a run; later messages repeat it. @param {string} run @param {string} file */

@@ -22,6 +22,8 @@ export class UseBox {
     /** Further buttons, of a run that a graph can be made of. */
     this.actions = element("span", { class: "wan-use-actions" });
     this.trigger = element("p", {});
+    /** Of a run whose model reads more than text and one picture: where its LoRA is used. */
+    this.place = element("p", {});
     this.element = element(
       "section",
       { class: "wan-use", "aria-label": t("Use the LoRA"), hidden: true },
@@ -29,6 +31,7 @@ export class UseBox {
       this.names,
       element("span", { class: "wan-use-buttons" }, this.copy, this.actions),
       this.trigger,
+      this.place,
     );
   }
 
@@ -43,5 +46,16 @@ export class UseBox {
     const words = detail?.use?.at(-1)?.trigger;
     write(this.trigger, words ? t("Write {words} into the prompt.", { words }) : "");
     this.trigger.hidden = !words;
+    this.place.hidden = detail?.can_generate !== false;
+    write(this.place, this.place.hidden ? "" : placeOf(detail?.template));
   }
+}
+
+/** @param {string | undefined} template of ComfyUI, for the model of the run */
+function placeOf(template) {
+  return template
+    ? t("No workflow is ready for this model: use the LoRA in ComfyUI's template {template}.", {
+        template,
+      })
+    : t("No workflow is ready for this model: use the LoRA in your own, with Apply Wan LoRA.");
 }

@@ -22,6 +22,8 @@ const SIGNS = { ready: "○", busy: "▶", done: "✓", stopped: "■" };
 export function headlineOf({ chip, about, live, detail, history, fits = true, noFolder = false }) {
   if (chip === "Cache") return headline("busy", encoding(about));
   if (about?.kind === "waits") return headline("busy", t("Waiting for the nodes before it"));
+  if (about?.kind === "blocked")
+    return headline("stopped", t("Not trained: {node} failed. Look there.", { node: about.node }));
   const state = live ? "running" : detail?.state;
   if (state === "failed") return null;
   if (state === "done" && detail) return headline("done", doneText(detail, history));

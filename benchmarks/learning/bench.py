@@ -7,6 +7,7 @@ resumes on any machine; processes on one machine share the work.
     .venv/bin/python benchmarks/learning/bench.py --choose        # seeds of concepts, until there are twenty and twenty
     .venv/bin/python benchmarks/learning/bench.py --recipes ours ComfyUI --concepts 6 --rates own
     .venv/bin/python benchmarks/learning/bench.py --recipes ours --steps 100 200 400 800
+    .venv/bin/python benchmarks/learning/bench.py --plan --processes 16 --minutes 7
     .venv/bin/python benchmarks/learning/bench.py --judge         # the judge on drawn clips and near misses
     .venv/bin/python benchmarks/learning/bench.py --again         # a finished cell once more: equal to the last digit?
     .venv/bin/python benchmarks/learning/bench.py --write-docs    # the page and its picture, from the results alone
@@ -30,7 +31,9 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "tests", "tests/tiny")]
 
-from learning.bench_file import AGAIN, CELL, CHOICE, JUDGE, DuplicateError, Line, ResultFile, claimed, key_of
+from learning.bench_candidates import recipe_of
+from learning.bench_file import AGAIN, CELL, CHOICE, FAILED, JUDGE, DuplicateError, Line, ResultFile, key_of
+from learning.bench_many import Wanted, encode_at_once, planned, run_many
 from learning.bench_recipes import RECIPES, BenchRecipe
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ def main(arguments: list[str]) -> int:
         asked.results.with_suffix(".md").write_text(page(results), encoding="utf-8")
         asked.results.with_suffix(".svg").write_text(picture(results), encoding="utf-8")
         return 0
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # every cell runs on the CPU
     import torch
 
     torch.set_num_threads(asked.threads)
@@ -69,15 +73,18 @@ def main(arguments: list[str]) -> int:
         return choose(study, results, asked)
     if asked.again:
         return run_again(study, results, asked)
-    study.read_captions(chosen(results, asked.unseen)[: asked.concepts])
-    for cell in wanted(results, asked):
-        run(study, results, asked, cell)
+    concepts = chosen(results, asked.unseen)[: asked.concepts]
+    study.read_captions(concepts)
+    cells = planned(results, concepts, asked.comfyui_too) if asked.plan else unfinished(results, asked)
+    encode_at_once(study, concepts, asked.processes)
+    about = machine(asked.threads)
+    run_many(study, results, asked.work, cells, about, processes=asked.processes, minutes=asked.minutes)
     return 0
 
 
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipes", nargs="+", metavar="NAME", choices=RECIPES, default=list(RECIPES))
+    parser.add_argument("--recipes", nargs="+", metavar="NAME", default=list(RECIPES))
     parser.add_argument(
         "--rates", nargs="+", default=["own"], help="learning rates, or own (what its files set), or all (its five)"
     )
@@ -88,6 +95,10 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--again", action="store_true", help="train the first of these cells again, compare its line")
     parser.add_argument("--choose", action="store_true", help="try seeds until there are enough concepts")
     parser.add_argument("--judge", action="store_true", help="measure the judge on drawn clips and near misses")
+    parser.add_argument("--plan", action="store_true", help="the cells of bench_plan.py, by the results so far")
+    parser.add_argument("--comfyui-too", action="store_true", help="with --plan: run ComfyUI's trainer too")
+    parser.add_argument("--processes", type=int, default=1, help="each on one core")
+    parser.add_argument("--minutes", type=float, default=0.0, help="no cell begins later; 0 = no limit")
     parser.add_argument("--threads", type=int, default=1, help="other than 1, numbers differ in their last digits")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_bench", help="encoded clips")
@@ -142,27 +153,19 @@ def wanted(results: ResultFile, asked: argparse.Namespace) -> Iterator[Line]:
     """Yields the key of each cell; the first concepts of every recipe come before the next."""
     concepts = chosen(results, asked.unseen)[: asked.concepts]
     for steps, seed, name in itertools.product(asked.steps, asked.seeds, asked.recipes):
-        for rate, concept in itertools.product(rates_of(RECIPES[name], asked.rates), concepts):
+        for rate, concept in itertools.product(rates_of(recipe_of(name), asked.rates), concepts):
             cell: Line = {"kind": CELL, "recipe": name, "rate": rate, "concept": concept, "seed": seed, "steps": steps}
             yield cell | ({"unseen": True} if asked.unseen else {})
 
 
-def run(study: BenchStudy, results: ResultFile, asked: argparse.Namespace, cell: Line) -> None:
-    """Runs and appends a cell, unless it is finished or another process has it."""
-    if is_unseen(cell["concept"]) != asked.unseen:
-        raise SystemExit(f"Concept {cell['concept']} is kept for the end. Add --unseen to run it.")
-    if results.has(cell):
-        return
-    with claimed(asked.work, cell) as ours:
-        if not ours or results.has(cell):
-            return
-        line = cell | study.cell(cell) | machine(asked.threads)
-        try:
-            results.append(line)
-        except DuplicateError as problem:  # another machine's line came with a pull meanwhile
-            print(problem)
-            return
-        print(f"{cell['recipe']} {cell['rate']:g} {cell['concept']}: {line['all']} of {line['clips']}", flush=True)
+def unfinished(results: ResultFile, asked: argparse.Namespace) -> Wanted:
+    """The wanted cells without a line."""
+
+    def left() -> list[Line]:
+        known = {key_of(line | {"kind": CELL}) for line in results.every() if line["kind"] in (CELL, FAILED)}
+        return [cell for cell in wanted(results, asked) if key_of(cell) not in known]
+
+    return left
 
 
 def run_again(study: BenchStudy, results: ResultFile, asked: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ CPU seconds, not wall seconds, are what a cell costs: they hardly change with wh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from learning.bench_recipes import RECIPES, BenchRecipe
+from learning.bench_candidates import recipe_of
+from learning.bench_recipes import BenchRecipe
+from learning.bench_tricks import tricks
 from learning.study import Study, Trial
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -25,19 +28,25 @@ from shapeworld.comfy_graphs import MODELS, SAMPLING
 from shapeworld.concept import Concept, concept_scene
 from shapeworld.draw import Scene
 from shapeworld.drawn_concepts import Drawn, drawn_concept
-from shapeworld.files import Frames
-from shapeworld.judge import judge, matches_concept
+from shapeworld.files import Frames, balanced_words
+from shapeworld.judge import judge, matches, matches_concept
 from shapeworld.learning import models_folder
 from shapeworld.wan_vae import latent_shift_and_scale
 
-from wan_core.cache import CacheItem, CacheSet
+from wan_core.cache import CacheItem, CacheSet, pad_text
 from wan_core.lora import LoraConfig
 from wan_core.model import WanTransformer
-from wan_core.train import TrainConfig
+from wan_core.train import TrainConfig, Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIPS = 12
 """judged a cell"""
+OLD = tuple(balanced_words(12, 20))
+"""captions of the old world that a LoRA is to leave as they are"""
+LOOKED_AT = (0.25, 0.5, 0.75, 1.0)
+"""shares of a run at which `steps_cell` looks"""
+RECENT = 50
+"""steps before one, whose mean loss is its training loss"""
 HELD_OUT, FIRST_HELD_OUT = 4, 2_000
 FIRST_STILL = 1_000
 PARTS = ("shape", "path", "colour", "size", "speed", "all")
@@ -47,7 +56,8 @@ SHIFT = 3.0
 
 
 def trial_of(recipe: BenchRecipe, rate: float, seed: int, steps: int) -> Trial:
-    """A trial with all of a recipe's settings; a warm-up is cut to the run."""
+    """A trial with all of a recipe's settings, of `steps` times its share; a warm-up is cut to the run."""
+    steps = max(1, round(steps * recipe.share))
     settings: dict[str, Any] = {"discrete_flow_shift": SHIFT, **recipe.train}
     settings["lr_warmup_steps"] = min(settings.get("lr_warmup_steps", 0), steps - 1)
     config = TrainConfig(
@@ -79,25 +89,68 @@ class BenchStudy(Study):
         """`python` runs the tree `trainer`, for the recipe ComfyUI."""
         super().__init__(work, comfyui, **study)
         self._trainer, self._python = trainer, python
+        self._kept_before = 0
 
     def read_captions(self, concepts: Sequence[int]) -> None:
-        """Encodes the captions of drawn concepts at once."""
-        self.read_texts([*(drawn_concept(seed).concept.caption for seed in concepts), ""])
+        """Encodes the captions of drawn concepts, and those of `OLD`, at once."""
+        seen = (drawn_concept(seed).concept.caption for seed in concepts)
+        self.read_texts([*seen, "", *(words.caption for words in OLD)])
 
     def cell(self, cell: dict[str, Any]) -> dict[str, Any]:
         """What the judges see after a training, its losses, a digest of its LoRA, and what it cost."""
-        recipe, drawn = RECIPES[cell["recipe"]], drawn_concept(cell["concept"])
+        recipe, drawn = recipe_of(cell["recipe"]), drawn_concept(cell["concept"])
         data = self.data_of_drawn(drawn)
         began, wall = time.process_time(), time.monotonic()
         if recipe.trainer == "comfyui":
             model, facts = self._comfyui_trained(recipe, cell, drawn, data)
         else:
-            model, facts = self._trained(trial_of(recipe, cell["rate"], cell["seed"], cell["steps"]), FILE, data)
+            trial = trial_of(recipe, cell["rate"], cell["seed"], cell["steps"])
+            with self._tricks(recipe):
+                model, facts = self._trained(trial, FILE, data)
             facts["train_cpu_s"] = round(time.process_time() - began, 1)
         trained = time.process_time()
         facts |= {"train_wall_s": round(time.monotonic() - wall, 1), "weights": digest(model)}
         shown = judged(drawn, self.sample([model], drawn.concept, CLIPS))
         return shown | facts | {"sample_cpu_s": round(time.process_time() - trained, 1)}
+
+    def _tricks(self, recipe: BenchRecipe) -> contextlib.AbstractContextManager[None]:
+        return tricks(pad_text(self.text("")), **recipe.trick) if recipe.trick else contextlib.nullcontext()
+
+    def steps_cell(self, cell: dict[str, Any]) -> dict[str, Any]:
+        """A training that is judged while it goes on: its clips, old captions and losses at `LOOKED_AT` shares."""
+        recipe, drawn = recipe_of(cell["recipe"]), drawn_concept(cell["concept"])
+        data, seen, losses = self.data_of_drawn(drawn), dict[str, Any](), list[float]()
+        trial = trial_of(recipe, cell["rate"], cell["seed"], cell["steps"])
+        steps = {round(share * trial.steps) for share in LOOKED_AT}
+        began = time.process_time()
+
+        def look(trainer: Trainer, step: int) -> None:
+            if step not in steps:
+                return
+            measured = trainer.evaluate()
+            assert measured is not None
+            trainer.model.train(False)
+            with trainer.optimizer.evaluated_weights():
+                shown = judged(drawn, self.sample([trainer.model], drawn.concept, CLIPS))
+                kept = self.kept(trainer.model)
+            trainer.model.train(True)
+            held = {"eval": round(measured.eval_loss, 5), "eval_clips": [round(one, 5) for one in measured.per_clip]}
+            seen[str(step)] = shown | kept | held
+
+        with self._tricks(recipe):
+            _, facts = self._trained(trial, FILE, data, look, losses)
+        for step, one in seen.items():
+            recent = losses[max(0, int(step) - RECENT) : int(step)]
+            one["train_loss"] = round(sum(recent) / len(recent), 5)
+        facts |= {"at": seen, "train_cpu_s": round(time.process_time() - began, 1)}
+        self._kept_before = self._kept_before or self.kept(self.model(FILE, None))["kept"]
+        return facts | {"kept_before": self._kept_before}
+
+    def kept(self, model: WanTransformer) -> dict[str, int]:
+        """Of `OLD` captions that the LoRA was not trained on, how many clips show what they say."""
+        clips = self.sampled([model], [words.caption for words in OLD])
+        right = [matches(judge(clip), words).all for clip, words in zip(clips, OLD, strict=True)]
+        return {"old": len(right), "kept": sum(right)}
 
     @torch.no_grad()
     def through_vae(self, clip: Frames) -> Frames:

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
-CHOICE, CELL, JUDGE, AGAIN = "choice", "cell", "judge", "again"
-"""kinds of lines: a seed that was tried for a concept, a training, the judge on drawn clips, a cell trained again"""
-ONCE = {CELL: ("recipe", "rate", "concept", "seed", "steps"), CHOICE: ("concept",), JUDGE: ("concept",)}
+CHOICE, CELL, JUDGE, AGAIN, STEPS, FAILED = "choice", "cell", "judge", "again", "steps", "failed"
+"""kinds of lines: a seed that was tried for a concept, a training, the judge on drawn clips, a cell trained again, a
+training that is judged while it goes on, a training that raised an error"""
+_TRAINED = ("recipe", "rate", "concept", "seed", "steps")
+ONCE = {CELL: _TRAINED, STEPS: _TRAINED, FAILED: _TRAINED, CHOICE: ("concept",), JUDGE: ("concept",)}
 """what a line is known by; a second one of its kind is refused"""
 
 
@@ -38,14 +40,18 @@ class ResultFile:
         self.file = file
 
     def lines(self, kind: str = CELL) -> list[Line]:
-        """Every complete line of a kind; a line that was cut off counts as not written."""
+        """Every complete line of a kind."""
+        return [line for line in self.every() if line["kind"] == kind]
+
+    def every(self) -> list[Line]:
+        """Every complete line; one that was cut off counts as not written."""
         if not self.file.is_file():
             return []
         found: list[Line] = []
         for text in self.file.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 found.append(json.loads(text))
-        return [line for line in found if line["kind"] == kind]
+        return found
 
     def has(self, line: Line) -> bool:
         return key_of(line) in {key_of(known) for known in self.lines(line["kind"])}

@@ -45,11 +45,23 @@ class BenchRecipe:
     """settings of LoraConfig that differ from the defaults"""
     node: dict[str, Any] = field(default_factory=dict)
     """inputs of TrainLoraNode that differ from the defaults"""
+    trick: dict[str, Any] = field(default_factory=dict)
+    """arguments of `bench_tricks.tricks`: what the engine has no setting for"""
+    share: float = 1.0
+    """of a cell's steps: a half where a step takes two clips, so that as many are seen"""
 
     @property
     def own_rate(self) -> float:
         """The rate of `rates` nearest to what its files set."""
         return min(self.rates, key=lambda rate: abs(rate / (SCALE * self.full_size_rate) - 1))
+
+    @property
+    def cost(self) -> float:
+        """CPU seconds of a step, in those of ours."""
+        if self.trainer == "comfyui":
+            return 3.0
+        more = self.train.get("batch_size", 1) * self.train.get("gradient_accumulation_steps", 1)
+        return self.share * more * self.trick.get("draws", 1) * (2 if self.trick.get("guidance") else 1)
 
 
 _CONSTANT = {"lr_scheduler": "constant"}

@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,6 +34,7 @@ from torch import Tensor
 
 from wan_core.cache import Batches, CacheItem, CacheSet, LatentCache, pad_text
 from wan_core.control import SignalControl
+from wan_core.events import StepDone
 from wan_core.files import Roots
 from wan_core.flow import draw_noise, seeded_generator, simple_sigmas
 from wan_core.load import ModelPlan, inspect_model, materialize
@@ -155,7 +157,7 @@ class Study:
             return
         file = self._work / "texts.safetensors"
         if file.is_file():
-            self._texts |= load_file(file)
+            self._texts |= {caption: text.float() for caption, text in load_file(file).items()}  # bfloat16 travels too
         if absent := [caption for caption in captions if caption not in self._texts]:
             encoded = encode_texts(self._comfyui, absent)
             self._texts |= {caption: text.contiguous() for caption, text in zip(absent, encoded, strict=True)}
@@ -267,7 +269,20 @@ class Study:
         plan = ModelPlan(base_file=f"diffusion_models:{file}", base_precision="fp32")
         return attend_compactly(materialize(plan, self._roots, lora, seed=seed))
 
-    def _trained(self, trial: Trial, file: str, data: CacheSet) -> tuple[WanTransformer, dict[str, Any]]:
+    def _trained(
+        self,
+        trial: Trial,
+        file: str,
+        data: CacheSet,
+        after_step: Callable[[Trainer, int], None] | None = None,
+        losses: list[float] | None = None,
+    ) -> tuple[WanTransformer, dict[str, Any]]:
+        """The adapted model and its held-out losses. `losses` gets the training loss of each step."""
+
+        def emit(event: object) -> None:
+            if losses is not None and isinstance(event, StepDone):
+                losses.append(event.loss)
+
         model = self.model(file, trial.lora_config(), trial.seed)
         variant = inspect_model(ModelPlan(base_file=f"diffusion_models:{file}"), self._roots).variant
         sigma_range = variant.sigma_range()
@@ -289,11 +304,11 @@ class Study:
                 pad_text(self.text("")),
                 trial.train_config(),
                 sigma_range=sigma_range,
-                emit=lambda event: None,
+                emit=emit,
                 control=SignalControl(),
             )
             before = trainer.evaluate()
-            trainer.run(trial.steps, lambda step: None)
+            trainer.run(trial.steps, partial(after_step, trainer) if after_step else lambda step: None)
             after = trainer.evaluate()
             with trainer.optimizer.evaluated_weights():  # an average, where the settings keep one
                 saved = {name: value.clone() for name, value in LoraWeights.of(model).tensors.items()}

@@ -6,7 +6,6 @@ Nothing is queued, encoded, loaded or written.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -16,22 +15,19 @@ from typing import Any
 
 import torch
 
-from ...wan_core.errors import ConfigError
 from ...wan_core.patterns import waits_end_with
 from ...wan_core.placement import FreeMemory, card_bytes
 from ...wan_core.plan import (
-    PRESETS,
     Workload,
     plan_here,
     plan_preset,
-    preset_settings,
+    preset_data,
     report_of,
+    run_seconds,
     suggestions_for,
 )
-from ...wan_core.train import TrainConfig
 from ..bridge.ahead import Ahead
 from ..bridge.held_models import held_models, idle_bytes, in_words
-from ..bridge.widgets import one_of
 from .guard import Refused
 
 NO_PLAN: dict[str, Any] = {"version": 1, "fits": None, "devices": [], "suggestions": None}
@@ -40,8 +36,6 @@ _PATIENCE_S = 60.0
 """how long a request waits for earlier ones"""
 _LOOKING_S = 20.0
 """after so long the search for suggestions ends"""
-_SMALLEST = 0.9
-"""share of the GiB that a preset names which a card has at least: one of 16 GB is sold with 14.7 to 16 GiB"""
 
 
 @dataclass
@@ -93,7 +87,8 @@ class Planner:
     def _plan(self, body: Mapping[str, Any], held: str, freed: int) -> dict[str, Any]:
         job = self.ahead.job(body)
         if "preset" in body:
-            return _filled(str(body["preset"]), job, freed)
+            filled = plan_preset(str(body["preset"]), job, freed)
+            return {"version": 1, **preset_data(filled, filled.card)}
         plan = plan_here(job, freed)
         if plan is None:
             return NO_PLAN  # on the CPU
@@ -127,7 +122,7 @@ class Planner:
             "routes": report["routes"],
             "notes": report["notes"],
             "step_seconds": seconds,
-            "seconds": _whole_time(seconds, job.train),
+            "seconds": run_seconds(seconds, job.train),
             "suggestions": found,
             "more": more,
         }
@@ -142,30 +137,3 @@ class Planner:
             return cut or time.monotonic() > end
 
         return suggestions_for(job, room, enough=enough), cut
-
-
-def _filled(asked: str, job: Workload, freed: int) -> dict[str, Any]:
-    """Returns the values of a preset. Raises ConfigError for an unknown one, without a GPU, and for a smaller card."""
-    preset = PRESETS[one_of("preset", asked, tuple(PRESETS))]
-    plan = plan_preset(preset, job, lambda one: plan_here(one, freed, preset.gibibytes))
-    if plan is None:
-        raise ConfigError(
-            "A preset is planned for a GPU, and this ComfyUI has none. Set frames, size and steps yourself."
-        )
-    smallest = min((card_bytes(torch.device(name)) or math.inf) / 2**30 for name in plan.estimate.devices)
-    if smallest < _SMALLEST * preset.gibibytes:
-        raise ConfigError("The GPU has {gib} GiB. Choose a preset of no more than that.", gib=f"{smallest:.1f}")
-    seconds = None if plan.card is None else plan.seconds(plan.card)
-    return {
-        "version": 1,
-        "settings": preset_settings(plan),
-        "seconds": _whole_time(seconds, plan.job.train),
-        "card": plan.card and plan.card.name,
-    }
-
-
-def _whole_time(step: float | None, train: TrainConfig) -> int | None:
-    """Returns the seconds of a run of such steps; None where the steps of an epoch are not known."""
-    if step is None or train.max_train_epochs:
-        return None
-    return round(min(step * train.steps, 3600 * train.max_train_hours or float("inf")))

@@ -17,6 +17,7 @@ from world import tiny_graph
 
 from tests.support.headers import write_empty_model
 from tests.support.libraries import marking, plant
+from wan_core.plan import run_seconds
 
 pytestmark = pytest.mark.comfy
 
@@ -70,11 +71,10 @@ def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
     assert planner.answer(asked()) is plan
     named = {**asked()["train"], "run_name": "fox", "learning_rate": 1e-3}
     assert planner.answer(asked(train=named)) is plan, "a plan does not depend on them"
-    whole = our_module(pack_nodes, "routes.plan")._whole_time
     train = type(planner.ahead.job(asked()).train)
-    assert whole(2.5, train(steps=100)) == 250
-    assert whole(2.5, train(steps=10_000, max_train_hours=1)) == 3600
-    assert whole(2.5, train(max_train_epochs=3)) is None, "how many steps an epoch has is not asked here"
+    assert run_seconds(2.5, train(steps=100)) == 250
+    assert run_seconds(2.5, train(steps=10_000, max_train_hours=1)) == 3600
+    assert run_seconds(2.5, train(max_train_epochs=3)) is None, "how many steps an epoch has is not asked here"
     monkeypatch.delenv("WAN_TRAINER_CARD_GIB")
     on_cpu = our_module(pack_nodes, "routes.plan").Planner(planner.ahead).answer(asked())
     assert (on_cpu["fits"], on_cpu["devices"]) == (None, []), "the computer's own memory is no card"
@@ -88,7 +88,7 @@ def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
 def test_a_preset_is_answered_with_values_of_widgets_or_with_what_is_missing(
     planner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Exception, match="this ComfyUI has none"):
+    with pytest.raises(Exception, match="this machine has none"):
         planner.answer(asked(preset="16 GB, quick look"))
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")
     stills = {"sizes": [[832, 480, 1]]}

@@ -82,7 +82,11 @@ _EXAMPLES = {
         "new my_lora --model models/wan2.1_t2v_1.3B_fp16.safetensors --data 3fa9 --set rank=32",
         "new my_lora_hot --like output/wan_trainer/my_lora --set learning_rate=5e-4",
     ),
-    "plan": ("plan output/wan_trainer/my_lora", "plan --model models/wan.safetensors --size 832x480x33 --card 16"),
+    "plan": (
+        "plan output/wan_trainer/my_lora",
+        "plan --model models/wan.safetensors --size 832x480x33 --card 16",
+        'plan --model models/wan.safetensors --preset "16 GB, good"',
+    ),
     "measure": ("measure", "measure --rows 1,3 --trace --out results"),
     "train": ("train output/wan_trainer/my_lora", "train output/wan_trainer/my_lora --set steps=3000 --max-steps 500"),
     "resume": ("resume output/wan_trainer/my_lora",),

@@ -24,6 +24,9 @@ def add_plan_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan.add_argument("run_path", type=Path, metavar="RUN", nargs="?", help="a run; or say --model and --size instead")
     plan.add_argument("--model", type=Path, metavar="FILE", help="a model file or folder; only its header is read")
     plan.add_argument("--size", metavar="WxHxF", help="of the largest clips, for example 832x480x33")
+    plan.add_argument(
+        "--preset", default="", metavar="NAME", help='what a preset of Train Wan LoRA fills in, such as "16 GB, good"'
+    )
     plan.add_argument("--rank", type=int, default=16)
     plan.add_argument("--quantize", choices=tuple(_QUANTIZE), default="none", help="as Fp8 / Int8 Quantize would")
     plan.add_argument("--card", default="", metavar="GIB[,GIB]", help="memory of each card; default: this machine's")
@@ -58,10 +61,13 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     from ..plan import report_run, report_settings
 
     if options.run_path is not None:
-        if options.card:
-            raise ConfigError("A run is planned for this machine. For --card give --model and --size instead.")
+        if options.card or options.preset:
+            raise ConfigError(
+                "A run is planned for this machine. For --card and --preset give --model and --size instead."
+            )
         return report_run(run_directory(options.run_path), roots_of(options))
-    if options.model is None or not options.size:
+    size = options.size or ("832x480x33" if options.preset else "")
+    if options.model is None or not size:
         raise ConfigError("Name a run to plan for, or a model and a size: plan --model FILE --size 832x480x33.")
     from ..files import Roots
     from ..lora import LoraConfig
@@ -84,8 +90,9 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     cards, mode = _gibibytes(options.card), PlacementConfig(mode=options.mode).mode
     if options.world < 0 or options.clips < 0 or (options.world and not cards):
         raise ConfigError("--world must be a number of ranks. Set --card to the GiB of the card of each.")
-    settings = (LoraConfig(rank=options.rank), train, options.size, cards, mode)
-    return report_settings(_model(options, file), roots, *settings, world=options.world, clips=options.clips)
+    settings = (LoraConfig(rank=options.rank), train, size, cards, mode)
+    more = {"world": options.world, "clips": options.clips, "preset": options.preset}
+    return report_settings(_model(options, file), roots, *settings, **more)
 
 
 def _runs_beside(model: Path) -> tuple[str, ...]:

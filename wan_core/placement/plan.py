@@ -79,17 +79,22 @@ def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -
         raise PlacementError(
             f"devices names {twice} twice, and split tokens needs another GPU for each part. Name each once."
         )
-    if config.mode == "split tokens" and config.shares and len(config.shares) != len(devices):
-        raise PlacementError(
-            f'token_shares "{config.token_shares}" has {counted(len(config.shares), "number")} for '
-            f"{counted(len(devices), 'device')}. Give each a number, or set model.placement.token_shares to auto."
-        )
+    check_token_shares(config, len(devices))
     if config.mode in ("copy per GPU", "split tokens", EXPERT_PER_GPU):
         return Placement((devices[rank % len(devices)],) * num_blocks)
     if config.mode == "one device" or len(devices) == 1:
         return Placement((devices[0],) * num_blocks)
     sizes = _gibibytes_of(devices) if config.split_at in ("auto", INTERLEAVED) else []
     return split_blocks(devices, num_blocks, config.split_at, sizes)
+
+
+def check_token_shares(config: PlacementConfig, devices: int) -> None:
+    """Raises PlacementError where `token_shares` of split tokens are for another number of devices."""
+    if config.mode == "split tokens" and config.shares and len(config.shares) != devices:
+        raise PlacementError(
+            f'token_shares "{config.token_shares}" has {counted(len(config.shares), "number")} for '
+            f"{counted(devices, 'device')}. Give each a number, or set model.placement.token_shares to auto."
+        )
 
 
 def devices_of(config: PlacementConfig, num_blocks: int, rank: int = 0) -> tuple[torch.device, ...]:

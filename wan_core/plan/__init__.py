@@ -8,7 +8,7 @@ from .cards_of_step import cards_of_step
 from .here import plan_here, with_mode
 from .measured_ratios import measured_ratios_of
 from .planning import MemoryPlan, plan_memory
-from .presets import PRESETS, plan_preset, preset_settings
+from .presets import PRESETS, plan_preset, preset_data, run_seconds
 from .report import plan_run, plan_sentences, report_of, report_run, report_settings
 from .step_time import CardCost
 from .suggestions import suggestions_for
@@ -32,10 +32,11 @@ __all__ = [
     "plan_preset",
     "plan_run",
     "plan_sentences",
-    "preset_settings",
+    "preset_data",
     "report_of",
     "report_run",
     "report_settings",
+    "run_seconds",
     "state_file",
     "suggestions_for",
     "unknown_card",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -168,6 +169,11 @@ def card_of_size(gibibytes: float) -> Card:
     """Returns the fastest of the smallest cards that have so much memory; the largest where none has."""
     fits = [card for card in CARDS if card.gibibytes >= gibibytes - 0.5] or [CARDS[-1]]
     return max((card for card in fits if card.gibibytes == fits[0].gibibytes), key=lambda card: card.bf16)
+
+
+def slowest_of(gibibytes: Sequence[float]) -> Card:
+    """Returns the slowest card of these GiB."""
+    return min(map(card_of_size, gibibytes), key=lambda card: card.bf16)
 
 
 def card_of(device: torch.device, job: Workload | None = None) -> Card | None:

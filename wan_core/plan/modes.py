@@ -18,7 +18,7 @@ from ..accelerator import is_gpu, planned_gpu
 from ..errors import WanTrainerError
 from ..placement import EXPERT_PER_GPU, FreeMemory, Placement, PlacementConfig, free_memory_of_cards
 from ..placement.config import INTERLEAVED
-from ..placement.plan import split_blocks
+from ..placement.plan import check_token_shares, split_blocks
 from .cards import Card, card_of, card_of_size, unknown_card
 from .measured_ratios import SECONDS
 from .planning import MemoryPlan, plan_memory
@@ -119,7 +119,9 @@ def _cards_of(job: Workload) -> dict[str, Card]:
 
 
 def plan_on_cards(job: Workload, gibibytes: Sequence[float], mode: str) -> MemoryPlan:
-    """Returns the plan of a job on cards of the given GiB, which this machine need not have."""
+    """Returns the plan of a job on cards of the given GiB, which this machine need not have. Raises PlacementError for
+    token_shares of another number of cards.
+    """
     names = [str(planned_gpu(number)) for number in range(len(gibibytes))]
     cards = dict(zip(names, map(card_of_size, gibibytes), strict=True))
     sizes, layers = dict(zip(names, gibibytes, strict=True)), job.file.variant.shape.num_layers
@@ -139,6 +141,8 @@ def plan_on_cards(job: Workload, gibibytes: Sequence[float], mode: str) -> Memor
         return plan_memory(replace(here, placement=placement, others=others), room, slowest)
 
     tried = _placed(job, replace(job.model.placement, mode=mode))
+    tokens = mode == TOKENS or (mode == AUTO and len(names) > 1)
+    check_token_shares(replace(job.model.placement, mode=TOKENS if tokens else mode), len(names))
     ways = {AUTO: choose_mode, TOKENS: share_tokens}
     found = ways[mode](tried, plan_of, cards) if mode in ways else plan_of(tried)
     assert found is not None, "every card has an end"

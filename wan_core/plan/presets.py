@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
 
 from ..checkpoint import WanVariant
-from ..errors import OutOfMemory
-from ..placement import StepShape
-from .cards import card_of_size
+from ..config import nearest
+from ..errors import ConfigError, OutOfMemory
+from ..placement import StepShape, card_bytes
+from ..train import TrainConfig
+from .cards import Card, card_of_size, slowest_of
+from .here import plan_here
+from .modes import plan_on_cards
 from .planning import MemoryPlan
 from .workload import Workload
 
@@ -17,6 +24,8 @@ _CLIPS = ((1.0, 49), (1.0, 33), (0.75, 33), (0.6, 33))
 """scale of width and height, and frames, from the largest clips on"""
 _PIXELS = {8: 832 * 480, 16: 1280 * 704}
 """of a frame at scale 1, by the spatial stride of the VAE: what such models are made for"""
+_SMALLEST = 0.9
+"""share of the GiB that a preset names which a card has at least: one of 16 GB is sold with 14.7 to 16 GiB"""
 
 
 @dataclass(frozen=True)
@@ -38,10 +47,40 @@ PRESETS = {
 """by the name that people choose; a further setting of presets becomes a field of `Preset`"""
 
 
-def plan_preset(preset: Preset, job: Workload, plan_of: Callable[[Workload], MemoryPlan | None]) -> MemoryPlan | None:
+def plan_preset(
+    name: str, job: Workload, host_freed: int = 0, cards: Sequence[float] = (), mode: str = ""
+) -> MemoryPlan:
+    """Returns the plan of a preset on this machine, of which `host_freed` bytes of host memory become free, or on
+    `cards` of these GiB in `mode`. Raises ConfigError for an unknown name, without a GPU and for smaller cards,
+    OutOfMemory where the preset's smallest clips do not fit.
+    """
+    if (preset := PRESETS.get(name)) is None:
+        hint = nearest(name, [*PRESETS])
+        raise ConfigError('{name} "{value}" is not a choice.{nearest}', name="preset", value=name[:200], nearest=hint)
+
+    def plan_of(one: Workload) -> MemoryPlan | None:
+        if cards:
+            return plan_on_cards(one, [min(card, preset.gibibytes) for card in cards], mode)
+        return plan_here(one, host_freed, preset.gibibytes)
+
+    card = slowest_of(cards) if cards else None
+    if (plan := fit_preset(preset, job, plan_of, card)) is None:
+        raise ConfigError(
+            "A preset is planned for a GPU, and this machine has none. Set frames, size and steps yourself."
+        )
+    found = cards or [(card_bytes(torch.device(one)) or math.inf) / 2**30 for one in plan.estimate.devices]
+    if min(found) < _SMALLEST * preset.gibibytes:
+        raise ConfigError("The GPU has {gib} GiB. Choose a preset of no more than that.", gib=f"{min(found):.1f}")
+    return plan
+
+
+def fit_preset(
+    preset: Preset, job: Workload, plan_of: Callable[[Workload], MemoryPlan | None], card: Card | None = None
+) -> MemoryPlan | None:
     """Returns the plan of `job` with the preset's steps and its largest clips that fit and train within its hours.
 
     Where none is quick enough: that of the smallest clips that fit. None where `plan_of` plans nothing, as on a CPU.
+    `card`: whose time counts; None: that of this machine.
     Clips keep the aspect ratio of the job's, and stills stay stills. Raises OutOfMemory where the smallest do not fit.
     """
     steps = preset.steps * (2 if job.longer_share else 1)
@@ -53,11 +92,29 @@ def plan_preset(preset: Preset, job: Workload, plan_of: Callable[[Workload], Mem
         if plan is None:
             return None
         found = plan if plan.fits else found
-        if plan.fits and plan.seconds(plan.card or card_of_size(preset.gibibytes)) * steps <= 3600 * preset.hours:
+        if (
+            plan.fits
+            and plan.seconds(card or plan.card or card_of_size(preset.gibibytes)) * steps <= 3600 * preset.hours
+        ):
             break
     if found is None and plan is not None:
         raise OutOfMemory(plan.verdict())
     return found
+
+
+def preset_data(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
+    """Returns what a preset fills as JSON data: `settings`, the predicted `seconds` of the run, and the name of `card`,
+    that of the plan.
+    """
+    seconds = None if card is None else run_seconds(plan.seconds(card), plan.job.train)
+    return {"settings": preset_settings(plan), "seconds": seconds, "card": card and card.name}
+
+
+def run_seconds(step: float | None, train: TrainConfig) -> int | None:
+    """Returns the seconds of a run of such steps; None where the steps of an epoch are not known."""
+    if step is None or train.max_train_epochs:
+        return None
+    return round(min(step * train.steps, 3600 * train.max_train_hours or math.inf))
 
 
 def preset_settings(plan: MemoryPlan) -> dict[str, int]:

@@ -30,13 +30,14 @@ from ..placement import (
 )
 from ..placement.plan import split_blocks
 from ..train import TrainConfig, saved_bytes
-from .cards import Card, card_of_size
+from .cards import Card, slowest_of
 from .cards_of_step import cards_of_step
 from .here import counting_partner, in_fullest_process
 from .measured_ratios import SECONDS, MeasuredRatios, measured_ratios_of
 from .modes import plan_on_cards
 from .notes import notes_of, routed_of, routes_data, routes_offered
 from .planning import MemoryPlan, plan_memory
+from .presets import plan_preset, preset_data
 from .workload import Workload, size_words, workload_of_run
 from .world import world_report
 
@@ -164,12 +165,14 @@ def report_settings(
     *,
     world: int = 0,
     clips: int = 0,
+    preset: str = "",
 ) -> dict[str, Any]:
     """Returns the report of a job that never ran: of clips of `size` (WIDTHxHEIGHTxFRAMES).
 
     `cards`: GiB of each card it is planned for; none: those of this machine, by what runs took on them, where `roots`
     name the folder of runs. `mode`: how several of `cards` share the job. `world`: the mesh of so many ranks with cards
-    as the first is planned too, for `clips` a step (0: one each).
+    as the first is planned too, for `clips` a step (0: one each). `preset`: its name; clips keep the aspect ratio of
+    `size`, and the report has the preset's `settings` by the names of widgets and the `seconds` of the run.
     """
     file = inspect_model(model, roots)
     if not cards:
@@ -190,9 +193,13 @@ def report_settings(
         preview=replace(step, batch_size=1) if train.preview_every_n_steps else None,
         measured_ratios=MeasuredRatios() if cards else measured_ratios_of(roots),
     )
-    if cards:
+    if preset:
+        plan = plan_preset(preset, job, cards=cards, mode=mode)
+        card = slowest_of(cards) if cards else plan.card
+        report = {**report_of(plan, card), "preset": preset, **preset_data(plan, card)}
+    elif cards:
         plan = plan_on_cards(job, cards, mode)
-        report = report_of(plan, min(map(card_of_size, cards), key=lambda one: one.bf16))
+        report = report_of(plan, slowest_of(cards))
         if world:
             one = replace(job, placement=split_blocks([planned_gpu(0)], file.variant.shape.num_layers, "auto"))
             report["world"] = world_report(one, cards[0], world, clips or world)

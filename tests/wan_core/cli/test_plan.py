@@ -47,6 +47,29 @@ def test_a_14b_expert_in_fp8_is_planned_for_a_card_of_16_gib(tmp_path: Path, wan
     assert "5.0 GiB are free. Nearest that fits: 832x480x" in said
 
 
+def test_a_preset_is_printed_with_the_values_that_the_node_fills_in(
+    tmp_path: Path, wan_core_command: RunCommand
+) -> None:
+    """The values and the time of tests/nodes/test_plan_ahead.py."""
+    file = write_empty_model(tmp_path / "wan2.1_t2v_1.3B_bf16.safetensors", "wan2.1-t2v-1.3B")
+    words = (
+        "--model",
+        file,
+        "--size",
+        "832x480x1",
+        "--preset",
+        "16 GB, quick look",
+        "--card",
+        16,
+        "--checkpointing",
+        "full",
+    )
+    code, found, _ = planned(wan_core_command, *words)
+    assert (code, found["fits"], found["card"]) == (ExitCode.DONE, True, "RTX 4080")
+    assert found["settings"] == {"width": 832, "height": 480, "num_frames": 1, "steps": 400, "blocks_to_swap": -1}
+    assert 40 < found["seconds"] < 600
+
+
 def test_the_folder_of_runs_beside_the_models_is_found(tmp_path: Path) -> None:
     model = tmp_path / "models" / "diffusion_models" / "wan" / "file.safetensors"
     assert _runs_beside(model) == ()
@@ -60,7 +83,9 @@ def test_what_is_missing_or_wrong_on_the_line_is_said(tmp_path: Path, wan_core_c
     for words, said in (
         ([], "plan --model FILE"),
         (["--model", file], "plan --model FILE"),
-        (["my_run", "--card", "24"], "For --card give --model and --size"),
+        (["my_run", "--card", "24"], "For --card and --preset give --model and --size"),
+        (["--model", file, "--preset", "16 GB, godo", "--card", 16], 'Did you mean "16 GB, good"?'),
+        (["--model", file, "--preset", "16 GB, good", "--card", 12], "The GPU has 12.0 GiB"),
         (["--model", file, "--size", "832x480"], "WIDTHxHEIGHTxFRAMES"),
         (["--model", file, "--size", "830x480x33"], "multiples of 16"),
         (["--model", file, "--size", "832x480x34"], "4n+1"),

@@ -10,6 +10,7 @@ import torch
 
 from tests.support.cards import gpu, put_in
 from tests.support.workloads import t2v_1_3b
+from wan_core.errors import PlacementError
 from wan_core.parallel.pipeline import under_way
 from wan_core.placement import FreeMemory, MemoryMeasures, PlacementConfig, free_memory_of_cards
 from wan_core.placement.plan import split_blocks
@@ -211,6 +212,14 @@ def test_cards_of_unequal_speed_share_blocks_or_tokens_within_a_tenth_of_the_ide
     drawn = cards_of_step(plan, RTX_4090)
     assert drawn is not None
     assert (drawn.mode, drawn.reason) == ("split tokens", chosen)
+
+
+@pytest.mark.parametrize("mode", ["auto", "split tokens"])
+def test_token_shares_for_another_number_of_cards_are_refused(small: Workload, mode: str) -> None:
+    job = automatic(small, 1)
+    job = replace(job, model=job.model.with_placement(replace(job.model.placement, token_shares="2,1,1")))
+    with pytest.raises(PlacementError, match=r'token_shares "2,1,1" has 3 numbers for 2 devices'):
+        plan_on_cards(job, [24, 24], mode)
 
 
 def test_what_does_not_fit_is_not_taken_and_the_reason_says_what_it_lacks(small: Workload) -> None:

@@ -13,8 +13,9 @@ from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig
 from wan_core.placement import FreeMemory, PlacementConfig, StepShape, free_memory_of_cards, resolve_placement
-from wan_core.plan import PRESETS, MemoryPlan, Workload, plan_memory, plan_preset, preset_settings
+from wan_core.plan import PRESETS, MemoryPlan, Workload, plan_memory
 from wan_core.plan.cards import card_of_size
+from wan_core.plan.presets import fit_preset, preset_settings
 from wan_core.precision import QuantizeConfig
 from wan_core.train import TrainConfig
 
@@ -50,7 +51,7 @@ def planned(name: str, job: Workload, gibibytes: float = 0) -> MemoryPlan:
     preset = PRESETS[name]
     gib = gibibytes or preset.gibibytes
     room = FreeMemory(devices={"cpu": free_memory_of_cards([gib]).devices["cuda:0"]})
-    found = plan_preset(preset, job, lambda one: plan_memory(one, room, card_of_size(gib)))
+    found = fit_preset(preset, job, lambda one: plan_memory(one, room, card_of_size(gib)))
     assert found is not None
     return found
 
@@ -103,8 +104,8 @@ def test_a_preset_keeps_stills_and_the_aspect_ratio_and_trains_both_experts_as_l
     plan = planned("24 GB, good", replace(five, step=portrait, preview=own, longer_share=0.5))
     assert preset_settings(plan) == {"width": 704, "height": 1280, "num_frames": 1, "steps": 3000, "blocks_to_swap": -1}
     assert plan.job.preview == own, "previews of another size stay"
-    assert plan_preset(PRESETS["24 GB, good"], five, lambda _: None) is None
+    assert fit_preset(PRESETS["24 GB, good"], five, lambda _: None) is None
     short = replace(plan, room=FreeMemory(devices={"cpu": 0}, host=0))
     monkeypatch.setattr(MemoryPlan, "verdict", lambda own: f"{own.job.step.latent_width} does not fit")
     with pytest.raises(OutOfMemory, match="48 does not fit"):
-        plan_preset(PRESETS["8 GB, good"], five, lambda one: replace(short, job=one))
+        fit_preset(PRESETS["8 GB, good"], five, lambda one: replace(short, job=one))
